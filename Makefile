@@ -1,0 +1,40 @@
+# Everything one does with the project; `make demo` and `make test` need only Python >= 3.11, pip, make.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help demo test lint bench bench-lab proofs clean
+
+help:            ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python >= 3.11 is needed")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt setuptools torch
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[demo,test,lint]'
+	touch $(READY)
+
+demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about 2 minutes)
+	$(BIN)/python examples/demo.py
+
+test: $(READY)   ## all tests (under 12 minutes on 2 cores)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(READY)   ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## the measurements of docs/benchmarks.md
+	$(BIN)/python -m bench
+
+bench-lab: $(READY)  ## the measurements of docs/lab.md, on an emulated network
+	$(BIN)/python -m bench.lab calibrate
+	$(BIN)/python -m bench.lab_completion
+
+proofs:          ## the theories, and the checker extracted from them (needs Coq; says how to get it)
+	$(MAKE) --no-print-directory -C proofs
+
+clean:           ## remove what the targets made
+	rm -rf .venv out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Measurements: how fast things are, and how they scale."""

@@ -1,0 +1,14 @@
+"""All measurements of docs/benchmarks.md, one after the other: ``python -m bench``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+NAMES = ["cold_start", "verify_scaling", "large", "delays", "executor"]
+
+for name in NAMES:
+    print(f"\n## python -m bench.{name}\n", flush=True)
+    code = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
+    if code:
+        sys.exit(code)

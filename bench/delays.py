@@ -1,0 +1,155 @@
+"""Time after the last arrival against how late one rank is, beside what one would do otherwise.
+
+    python -m bench.delays [--plot docs/delays.svg]
+
+Counted, not measured: what each schedule takes after the arrival in units of S*beta (S: bytes of
+the buffer, beta: seconds per byte of one direction of a link), latency left out, against the delay
+in the same unit. Every schedule of latecomer in the table was proved. Port models: latecomer, ring
+and wait-then-complete send and receive one chunk per round; halving-doubling one message of many
+chunks to one partner; direct sends to and receives from all others at once (incast n - 1), which
+share its port. wait-then-complete is taken at its lower bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from synth.arrivals.generate import search
+from synth.cost import completion_cost
+from synth.standard import direct, rhd, ring
+
+SITUATIONS = [(8, 4, 2), (16, 2, 2)]
+"""Ranks, chunks per helper, rounds from one delay to the next."""
+
+SEVERAL = [
+    (8, {6: 3, 7: 9}, 4),
+    (8, {6: 10, 7: 20}, 4),
+    (8, {6: 24, 7: 48}, 4),
+    (8, {4: 5, 5: 10, 6: 15, 7: 20}, 6),
+    (16, {12: 5, 13: 10, 14: 15, 15: 20}, 4),
+    (33, {30: 10, 31: 22, 32: 33}, 1),
+    (8, {6: 40, 7: 40}, 4),
+    (8, {5: 40, 6: 40, 7: 40}, 4),
+]
+"""Ranks, arrivals, chunks per rank that is on time."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One delay; all times in S*beta."""
+
+    rounds: int
+    delay: float
+    ours: float
+    bound: float
+    wait_then_complete: float
+    method: str
+    note: str
+
+
+def rows(n: int, m: int, step: int) -> list[Row]:
+    """From no delay to beyond the ReduceScatter of the n - 1 others."""
+    k = (n - 1) * m
+    found = []
+    for delay in range(0, (n - 2) * m + 2 * step + 1, step):
+        result = search(n, {n - 1: delay}, m=m)
+        wait = next(c for c in result.candidates if c.method == "wait-then-complete")
+        limit = max(1.0, (2 - delay / k) * (n - 1) / n)
+        found.append(
+            Row(
+                delay,
+                delay / k,
+                float(completion_cost(result.schedule).share),
+                limit,
+                float(wait.cost.share),
+                result.method,
+                f", gap {result.gap}" if result.schedule.ports == "duplex" else "",
+            )
+        )
+    return found
+
+
+def table(n: int, m: int, found: list[Row]) -> None:
+    """Print a Markdown table."""
+    standard = {
+        make.__name__: float(completion_cost(make(n)).share) for make in (ring, rhd, direct)
+    }
+    print(f"\nn = {n}, k = {(n - 1) * m} chunks\n")
+    print(
+        "| delay, rounds | delay | latecomer | limit | wait-then-complete | ring | RHD | direct |"
+    )
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for row in found:
+        print(
+            f"| {row.rounds} | {row.delay:.3f} | {row.ours:.3f} ({row.method}{row.note}) "
+            f"| {row.bound:.3f} | {row.wait_then_complete:.3f} | "
+            + " | ".join(f"{share:.3f}" for share in standard.values())
+            + " |",
+            flush=True,
+        )
+
+
+def several() -> None:
+    """Print a Markdown table for several late ranks."""
+    print("\nseveral late ranks\n")
+    print("| n | k | arrivals | rounds | lower bound | time | ring, RHD | wait-then-complete |")
+    print("|--:|--:|:--|--:|--:|--:|--:|--:|")
+    for n, arrivals, m in SEVERAL:
+        result = search(n, arrivals, m=m)
+        wait = next(c for c in result.candidates if c.method == "wait-then-complete")
+        late = ", ".join(f"{rank}: {a}" for rank, a in arrivals.items())
+        print(
+            f"| {n} | {result.schedule.chunks} | {late} | {result.report.completion_rounds} "
+            f"| {result.lower_bound} | {float(completion_cost(result.schedule).share):.3f} "
+            f"| {float(completion_cost(ring(n)).share):.3f} | {float(wait.cost.share):.3f} |",
+            flush=True,
+        )
+
+
+def plot(path: Path, tables: dict[int, list[Row]]) -> None:
+    """One panel for each number of ranks."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "latecomer"
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, len(tables), figsize=(10, 3.8), sharey=True)
+    for panel, (n, found) in zip(panels, tables.items(), strict=True):
+        delay = [row.delay for row in found]
+        standard = float(completion_cost(ring(n)).share)
+        panel.axhline(standard, color="tab:gray", label="ring, RHD, direct after the arrival")
+        panel.plot(
+            delay,
+            [row.wait_then_complete for row in found],
+            "s--",
+            color="tab:orange",
+            label="wait, then complete (StragglAR)",
+        )
+        panel.plot(delay, [row.bound for row in found], ":", color="black", label="limit, any k")
+        panel.plot(delay, [row.ours for row in found], "o-", color="tab:blue", label="latecomer")
+        panel.set_title(f"n = {n}")
+        panel.set_xlabel("delay of the late rank, S·beta")
+    panels[0].set_ylabel("time after its arrival, S·beta")
+    panels[0].legend()
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    """Print the tables; draw them where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plot", type=Path, help="an svg file to draw")
+    options = parser.parse_args()
+    tables = {n: rows(n, m, step) for n, m, step in SITUATIONS}
+    for n, m, _ in SITUATIONS:
+        table(n, m, tables[n])
+    several()
+    if options.plot is not None:
+        plot(options.plot, tables)
+
+
+if __name__ == "__main__":
+    main()

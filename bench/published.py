@@ -1,0 +1,116 @@
+"""Against the published StragglAR generator: ``python -m bench.published CHECKOUT [--to 128]``.
+
+CHECKOUT is a clone of ``github.com/arjundevraj/stragglar`` (it needs numpy and networkx; none of it
+is part of this project). Rounds of both for every even n it takes, each of ours proved by the
+verifier; then the time to generate n = 256 and a few others, its own printing included as it comes,
+A B A B in one run; then predicted times, from 1 MiB to 4 GiB.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.cost import Link, best_m, completion_cost_of, rhd_cost, ring_cost, straggler_cost
+from synth.straggler.generate import search
+from synth.units import format_bytes, format_seconds
+
+TIMED = (64, 128, 256)
+LINK = Link(3e-6, 450e9)
+
+
+class GeneratorFailed(Exception):
+    """The published generator ended without a schedule."""
+
+
+def published(checkout: Path, n: int, limit_s: float = 900) -> tuple[int, float]:
+    """Its rounds for n, and the seconds that its command took."""
+    kind = "pow2" if n & (n - 1) == 0 else "nonpow2"
+    script = checkout / "stragglar" / f"synthesizer_{kind}.py"
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, script, str(n)],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    took = time.monotonic() - start
+    match = re.search(r"Actual number of rounds (\d+)", done.stdout)
+    if done.returncode or match is None:
+        raise GeneratorFailed(f"{script.name} {n}: {done.stderr.strip().splitlines()[-1:]}")
+    return int(match[1]), took
+
+
+def ours(n: int) -> float:
+    """The seconds that ``synth generate`` takes: started, searched, proved and written."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "schedule.json.zst"
+        start = time.monotonic()
+        subprocess.run(
+            [Path(sys.executable).parent / "synth", "generate", "--n", str(n), "-q", "-o", file],
+            check=True,
+        )
+        return time.monotonic() - start
+
+
+def rounds(checkout: Path, to: int) -> None:
+    print("| n | bound | ours | published | |\n|--:|--:|--:|--:|:--|")
+    ties, worse, failed = [], [], []
+    for n in range(4, to + 1, 2):
+        found = search(n)
+        try:
+            theirs = published(checkout, n)[0]
+        except GeneratorFailed as error:
+            failed.append(str(error))
+            continue
+        mine = found.report.completion_rounds
+        if mine == theirs:
+            ties.append(n)
+        else:
+            worse += [n] if mine > theirs else []
+            print(f"| {n} | {found.report.lower_bound} | {mine} | {theirs} | {theirs - mine:+} |")
+    print(f"\nEqual, and at the bound: n = {', '.join(map(str, ties))}. Ours has more: {worse}.")
+    print(f"The published generator fails: {failed}")
+
+
+def seconds(checkout: Path, repeats: int) -> None:
+    print("\n| n | published | ours, proved and written | ratio |\n|--:|--:|--:|--:|")
+    for n in TIMED:
+        pairs = [(published(checkout, n)[1], ours(n)) for _ in range(repeats)]
+        theirs, mine = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"| {n} | {theirs:.2f} s | {mine:.2f} s | {theirs / mine:.1f} |")
+
+
+def predicted(checkout: Path, n: int) -> None:
+    theirs = completion_cost_of(published(checkout, n)[0], n - 1)
+    print(f"\n| S, n = {n} | ring | halving-doubling | published, m = 1 | ours | m |")
+    print("|:--|--:|--:|--:|--:|--:|")
+    for size in (4**i * 2**20 for i in range(7)):
+        m = best_m(n, size, LINK)
+        costs = (ring_cost(n), rhd_cost(n), theirs, straggler_cost(n, m))
+        times = " | ".join(format_seconds(cost.over(size, LINK)) for cost in costs)
+        print(f"| {format_bytes(size)} | {times} | {m} |")
+
+
+def main(
+    checkout: Annotated[Path, typer.Argument(exists=True, file_okay=False)],
+    to: Annotated[int, typer.Option(help="The largest n of the table of rounds.")] = 128,
+    repeats: Annotated[int, typer.Option(help="Timed runs of each.")] = 3,
+) -> None:
+    rounds(checkout, to)
+    seconds(checkout, repeats)
+    for n in (8, 20, 48):
+        predicted(checkout, n)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,150 @@
+(* The checker as a command. Trusted: that this file and json.ml hand the schedule of the file to
+   [Checker.check], and print what it answers.
+
+     latecomer-kernel FILE...     one line of JSON per file
+     latecomer-kernel -           one schedule per line of standard input
+     latecomer-kernel --closed-form ring|direct|one_by_one|hypercube D [K]
+
+   Exit code: 0 all accepted, 1 some refuted, 2 some malformed, 3 a crash (out of memory or stack). *)
+
+open Checker
+
+(* -- numbers ------------------------------------------------------------------------------- *)
+
+let rec positive i =
+  if i = 1 then XH else if i land 1 = 0 then XO (positive (i lsr 1)) else XI (positive (i lsr 1))
+
+let number i = if i = 0 then N0 else Npos (positive i)
+
+let rec int_of_positive = function
+  | XH -> 1 | XO p -> 2 * int_of_positive p | XI p -> 2 * int_of_positive p + 1
+
+let int_of = function N0 -> 0 | Npos p -> int_of_positive p
+
+(* Equal numbers share one value: a saving, nothing else. *)
+let shared : (int, n) Hashtbl.t = Hashtbl.create 1024
+
+let number i =
+  match Hashtbl.find_opt shared i with
+  | Some v -> v
+  | None -> let v = number i in Hashtbl.add shared i v; v
+
+(* -- the file ------------------------------------------------------------------------------ *)
+
+let malformed what = raise (Json.Malformed what)
+
+let in_range what low high = function
+  | Json.Int i when low <= i && i <= high -> i
+  | _ -> malformed (Printf.sprintf "%s must be an integer in %d..%d" what low high)
+
+let list what = function Json.List l -> l | _ -> malformed (what ^ " must be a list")
+
+(* An index that is negative is as far out of range as one that is too large. *)
+let index = function
+  | Json.Int i -> number (if i < 0 then max_int else i)
+  | _ -> malformed "an index must be an integer"
+
+let operation = function
+  | Json.String "copy" -> Copy
+  | Json.String "reduce" -> Reduce
+  | _ -> malformed "op must be \"copy\" or \"reduce\""
+
+let transfer = function
+  | Json.List [src; dst; chunk; op] ->
+    { src = index src; dst = index dst; chunk = index chunk; op = operation op }
+  | _ -> malformed "a transfer must be [src, dst, chunk, op]"
+
+let fields what known = function
+  | Json.Object l ->
+    List.iter (fun (name, _) ->
+      if not (List.mem name known) then malformed ("unknown field " ^ name ^ " in " ^ what)) l;
+    fun name -> List.assoc_opt name l
+  | _ -> malformed (what ^ " must be an object")
+
+let required what = function Some v -> v | None -> malformed (what ^ " is missing")
+
+let ranks_listed what ranks v =
+  let l = List.map (in_range what 0 (ranks - 1)) (list what v) in
+  if List.length (List.sort_uniq compare l) < List.length l then malformed (what ^ " names a rank twice");
+  List.map number l
+
+let phase ranks v =
+  let field = fields "a phase" ["name"; "absent"; "rounds"] v in
+  (match required "name" (field "name") with Json.String _ -> () | _ -> malformed "name must be a string");
+  let round v = List.map transfer (list "a round" v) in
+  { absent = ranks_listed "absent" ranks (required "absent" (field "absent"));
+    rounds = List.map round (list "rounds" (required "rounds" (field "rounds"))) }
+
+let ports = function
+  | None | Some (Json.String "duplex") -> Duplex
+  | Some (Json.String "matching") -> Matching
+  | Some v ->
+    let field = fields "ports" ["incast"] v in
+    Incast (number (in_range "incast" 1 8192 (required "incast" (field "incast"))))
+
+let schedule v =
+  let field = fields "the file"
+      ["format"; "kind"; "ranks"; "chunks"; "late"; "ports"; "phases"; "meta"] v in
+  if field "format" <> Some (Json.String "latecomer/1") then malformed "format must be \"latecomer/1\"";
+  if field "kind" <> Some (Json.String "allreduce") then malformed "kind must be \"allreduce\"";
+  let ranks = in_range "ranks" 2 8192 (required "ranks" (field "ranks")) in
+  let chunks = in_range "chunks" 1 1048576 (required "chunks" (field "chunks")) in
+  { ranks = number ranks; chunks = number chunks;
+    late = (match field "late" with None -> [] | Some v -> ranks_listed "late" ranks v);
+    ports = ports (field "ports");
+    phases = List.map (phase ranks) (list "phases" (required "phases" (field "phases"))) }
+
+(* -- the answer ---------------------------------------------------------------------------- *)
+
+let verdict = function Some true -> "\"proved\"" | Some false -> "\"refuted\"" | None -> "\"unknown\""
+
+let optimal = function Some true -> "true" | Some false -> "false" | None -> "\"unknown\""
+
+let print_report r =
+  Printf.printf
+    "{\"accepted\":%b,\"properties\":{\"well_formed\":%s,\"ports\":%s,\"absence\":%s,\
+     \"exactly_once\":%s,\"same_bits\":%s,\"hazards\":%s},\
+     \"completion_rounds\":%d,\"lower_bound\":%d,\"optimal\":%s}\n"
+    (accepted r) (verdict (Some r.is_well_formed)) (verdict r.fits_its_ports)
+    (verdict r.respects_absence) (verdict r.is_exactly_once) (verdict r.has_same_bits)
+    (verdict r.is_hazard_free) (int_of r.rounds_to_complete) (int_of r.bound)
+    (optimal r.is_optimal);
+  flush stdout
+
+let judge text =
+  match schedule (Json.parse text) with
+  | s -> let r = check s in print_report r; if accepted r then 0 else 1
+  | exception Json.Malformed what ->
+    Printf.printf "{\"accepted\":false,\"malformed\":%S}\n" what; flush stdout; 2
+
+let read name =
+  let channel = open_in_bin name in
+  let text = really_input_string channel (in_channel_length channel) in
+  close_in channel; text
+
+let rec judge_lines worst =
+  match input_line stdin with
+  | line -> judge_lines (max worst (judge line))
+  | exception End_of_file -> worst
+
+let print_rounds rounds =
+  let op = function Copy -> "copy" | Reduce -> "reduce" in
+  let transfer t =
+    Printf.sprintf "[%d,%d,%d,\"%s\"]" (int_of t.src) (int_of t.dst) (int_of t.chunk) (op t.op) in
+  let bracket f l = "[" ^ String.concat "," (List.map f l) ^ "]" in
+  print_endline (bracket (bracket transfer) rounds)
+
+let () =
+  let n i = number (int_of_string i) in
+  exit
+    (try match List.tl (Array.to_list Sys.argv) with
+       | ["--closed-form"; "ring"; ranks] -> print_rounds (ring (n ranks)); 0
+       | ["--closed-form"; "direct"; ranks] -> print_rounds (direct (n ranks)); 0
+       | ["--closed-form"; "one_by_one"; ranks] -> print_rounds (one_by_one (n ranks)); 0
+       | ["--closed-form"; "hypercube"; d; k] -> print_rounds (hypercube (n d) (n k)); 0
+       | ["-"] -> judge_lines 0
+       | (_ :: _) as files -> List.fold_left (fun worst f -> max worst (judge (read f))) 0 files
+       | [] -> prerr_endline "usage: latecomer-kernel FILE... | -"; 2
+     with
+     | Stack_overflow | Out_of_memory -> prerr_endline "out of stack or memory"; 3
+     | Sys_error what -> prerr_endline what; 2)

@@ -1,0 +1,88 @@
+"""The command ``python -m runtime``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verify.cli import run
+from verify.errors import ArgumentError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+class Device(StrEnum):
+    """Where tensors live."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@app.callback()
+def runtime() -> None:
+    """Run verified schedules on torch.distributed."""
+
+
+@app.command()
+def selftest(
+    device: Annotated[Device, typer.Option(help="cpu (Gloo) or cuda (NCCL).")] = Device.CPU,
+    ranks: Annotated[int, typer.Option(help="Processes to start.")] = 4,
+    schedule: Annotated[
+        list[Path] | None,
+        typer.Option(help="Schedule files to test; default: one of each kind for RANKS."),
+    ] = None,
+) -> None:
+    """Check that this machine runs schedules right: every dtype, size, late rank and way in.
+
+    \b
+    Examples:
+      python -m runtime selftest
+      python -m runtime selftest --device cuda --ranks 8
+      python -m runtime selftest --ranks 8 --schedule schedule.json
+    """
+    if ranks < 2:
+        raise ArgumentError("--ranks", ranks, "must be at least 2")
+    from runtime.selftest import Line
+    from runtime.selftest import selftest as run_selftest
+    from runtime.verified import load, require_size
+    from verify.schedule import Schedule
+
+    schedules: dict[str, Schedule] = {}
+    if schedule:
+        for path in schedule:
+            verified = load(path)
+            require_size(verified, ranks)
+            schedules[str(path)] = verified.schedule
+    else:
+        import synth
+
+        schedules = {
+            "straggler": synth.generate(ranks),
+            "ring": synth.ring(ranks),
+            "rhd": synth.rhd(ranks),
+            "direct": synth.direct(ranks),
+        }
+        if ranks >= 4:
+            from synth.arrivals.generate import search
+
+            short_delay, two_late = {ranks - 1: 1}, {ranks - 2: 1, ranks - 1: 3}
+            schedules["delay"] = search(ranks, short_delay).schedule
+            schedules["two late"] = search(ranks, two_late).schedule
+
+    def show(line: Line) -> None:
+        late = ", ".join(map(str, line.late)) or "nobody"
+        outcome = f"{line.cases} cases in {line.seconds:.1f} s" if not line.error else "FAILED"
+        print(f"{line.schedule:<12} {line.way:<9} late: {late:<8} {outcome}", flush=True)
+        if line.error:
+            print(line.error, flush=True)
+
+    passed = run_selftest(schedules, ranks, device.value, show)
+    print(f"selftest on {device.value}: {'passed' if passed else 'FAILED'}")
+    raise typer.Exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,85 @@
+"""A verified schedule as a DDP communication hook.
+
+    from runtime import ddp
+    ddp.attach(model, "schedule.json")
+
+The hook hands each gradient bucket to the executor and returns at once; backward goes on while
+buckets travel on the executor's own threads and connections. Gradients are averaged as DDP does
+(divided first, then summed) and are the same bits on all ranks.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import GradBucket, PrefixStore
+from torch.distributed.distributed_c10d import _world
+from torch.nn.parallel import DistributedDataParallel
+
+from runtime.executor import Executor
+from runtime.operation import Observer
+from runtime.verified import Late, Verified, load, require_size
+from verify.schedule import Schedule
+
+_attached = 0
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What :func:`attach` returns: the executor behind a model's gradients.
+
+    ``executor.late`` may be set between steps, to the same everywhere; ``executor.failure``
+    holds the typed error after a failed backward (autograd itself reports a RuntimeError).
+    """
+
+    executor: Executor
+
+    def close(self) -> None:
+        """Release threads and connections; call it before ``destroy_process_group``."""
+        self.executor.close()
+
+
+def attach(
+    model: DistributedDataParallel,
+    schedule: str | os.PathLike[str] | Schedule | Verified,
+    *,
+    late: Late = None,
+    timeout_s: float = 300.0,
+    observer: Observer | None = None,
+) -> Attachment:
+    """Let ``model`` reduce its gradients by ``schedule``. Collective: all ranks call it.
+
+    Args:
+        model: wrapped in DDP, with no communication hook yet; dense gradients.
+        schedule: a file, or an object; it is verified here.
+        late: the late rank, or several in the order of their arrival; default: as the schedule
+            says.
+        timeout_s: a rank that keeps others waiting this long is given up by all.
+        observer: is told about steps and operations.
+
+    Raises:
+        FormatError, ScheduleRefused, ArgumentError, RankFailure: see :class:`Executor`.
+    """
+    global _attached  # noqa: PLW0603  (all ranks count alike: it names the connections)
+    group = model.process_group
+    verified = load(schedule)
+    require_size(verified, group.size())
+    prefix = f"latecomer/ddp/{_attached}"
+    _attached += 1
+    executor = Executor(
+        verified,
+        PrefixStore(prefix, _world.pg_map[group][1]),
+        group.rank(),
+        group.size(),
+        device=next(model.parameters()).device,
+        late=late,
+        timeout_s=timeout_s,
+        observer=observer,
+    )
+
+    def hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return executor.submit(bucket.buffer(), average=True).future()
+
+    model.register_comm_hook(None, hook)
+    return Attachment(executor)

@@ -1,0 +1,216 @@
+"""All methods tried on one situation, and the fastest schedule of them.
+
+Schedules are compared by what they take after the last arrival: seconds where a setting is given,
+else the share of S*beta, then rounds. What could not win even at its own lower bound is not made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+
+import msgspec
+
+from synth.arrivals.envelope import WaitThenComplete, started_late
+from synth.arrivals.exact import Question, can_be_asked
+from synth.arrivals.listing import Priorities, list_schedule
+from synth.arrivals.situation import Arrivals
+from synth.arrivals.trees import Trees, balanced
+from synth.cost import Cost, completion_cost, completion_cost_of
+from synth.solvers import Exhausted, Found, SolverName, solve
+from synth.standard import rhd, ring
+from synth.straggler.choose import Setting
+from synth.straggler.generate import search as search_straggler
+from synth.straggler.hunt import Progress
+from verify.errors import SearchTimeout
+from verify.schedule import Round, Schedule
+
+PRIORITIES = (
+    Priorities(order=20, copy_load=100),
+    Priorities(),
+    Priorities(merge=20_000, rarity=8_000),
+)
+REPEATS = 8
+"""How often all priorities are tried, each time with other random numbers, short of the bound."""
+MOST_CHUNKS = 8
+"""The most times as many chunks that are tried where their number is left open."""
+LARGEST = 2**14
+"""Ranks times chunks that schedules are made for."""
+NOISE = 50
+"""Added to the priorities' noise with each repeat."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One method, and what it costs after the last arrival.
+
+    Attributes:
+        method: its name.
+        arrivals: the situation in units of its own chunks.
+        rounds: after the last arrival.
+        cost: of those rounds.
+        schedule: None where it was not made; rounds and cost are then at its lower bound.
+        note: why it was not made.
+    """
+
+    method: str
+    arrivals: Arrivals
+    rounds: int
+    cost: Cost
+    schedule: Schedule | None
+    note: str = ""
+
+
+class Portfolio:
+    """The candidates for one situation.
+
+    Attributes:
+        candidates: all that were looked at, in the order of trying.
+        least: rounds that any schedule for ``arrivals`` takes after the last one: the lower bound,
+            or more where a solver has exhausted what is below.
+    """
+
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        *,
+        setting: Setting | None,
+        seed: int,
+        solver: SolverName,
+        time_limit_s: float,
+        progress: Progress,
+    ) -> None:
+        self.arrivals, self.setting, self.seed, self.solver = arrivals, setting, seed, solver
+        self.candidates: list[Candidate] = []
+        self.least = arrivals.bound
+        self._deadline = time.monotonic() + time_limit_s
+        self._progress = progress
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest of those that were made; of equals the first."""
+        return min((c for c in self.candidates if c.schedule), key=lambda c: self._time(c.cost))
+
+    def left_s(self) -> float:
+        """Seconds until the time limit."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def try_lists(self) -> None:
+        """List scheduling in the chunks of the situation."""
+        self._list("list", self.arrivals)
+
+    def try_other_chunks(self, chunks_per_rank: int, *, any_number: bool) -> None:
+        """List scheduling in other chunks, where that might win.
+
+        Those of the methods that are ahead, if some are; and with ``any_number`` up to
+        :data:`MOST_CHUNKS` times as many.
+        """
+        n, k = self.arrivals.ranks, self.arrivals.chunks
+        numbers = {k * factor for factor in range(2, MOST_CHUNKS + 1) if any_number}
+        if self.best.arrivals.chunks != k:
+            numbers |= {(n - 1) * chunks_per_rank, n * chunks_per_rank}
+        for chunks in sorted(numbers - {k}):
+            method = f"list, {chunks} chunks"
+            arrivals = self.arrivals.with_chunks(chunks, self._rounds_per_round(chunks))
+            at_bound = completion_cost_of(arrivals.bound, chunks)
+            if self._time(at_bound) >= self._time(self.best.cost) or n * chunks > LARGEST:
+                continue
+            self._list(method, arrivals)
+
+    def _list(self, method: str, arrivals: Arrivals) -> None:
+        """Trees and priorities in turn, until at the bound or out of tries or time."""
+        best: list[Round] | None = None
+        least = arrivals.last + arrivals.bound
+        for number, (trees, priorities, seed) in enumerate(self._tries(arrivals), 1):
+            self._progress(f"{method}, try {number}")
+            rounds = list_schedule(arrivals, trees, priorities, seed)
+            if best is None or len(rounds) < len(best):
+                best = rounds
+            if len(best) <= least or not self.left_s():
+                break
+        assert best is not None
+        self.add(method, arrivals, arrivals.schedule(best))
+
+    def try_exact(self) -> None:
+        """Ask a solver for fewer rounds than listed, from the bound up, where that is small."""
+        if not can_be_asked(self.arrivals):
+            return
+        for rounds in range(self.least, self.candidates[0].rounds):
+            self._progress(f"all schedules of {rounds} rounds after the last arrival")
+            limit_s = self.left_s() / 2
+            question = Question(self.arrivals, rounds)
+            answer = solve(question.model, self.solver, seed=self.seed, time_limit_s=limit_s)
+            if isinstance(answer, Found):
+                self.add("exact", self.arrivals, self.arrivals.schedule(question.decode(answer)))
+            if not isinstance(answer, Exhausted):
+                return
+            self.least = rounds + 1
+
+    def try_standard(self) -> None:
+        """Ring and recursive halving-doubling, started at the last arrival."""
+        for name, make in (("ring", ring), ("rhd", rhd)):
+            standard = make(self.arrivals.ranks)
+            k = standard.chunks
+            self.add(
+                name,
+                self.arrivals.with_chunks(k, self._rounds_per_round(k)),
+                started_late(standard, self.arrivals, self._rounds_per_round),
+            )
+
+    def try_wait_then_complete(self, chunks_per_helper: int) -> None:
+        """The whole ReduceScatter, then the last rank's completion, where that might win."""
+        method = "wait-then-complete"
+        wait = WaitThenComplete(self.arrivals, chunks_per_helper, self._rounds_per_round)
+        at_bound = completion_cost_of(wait.bound, wait.arrivals.chunks)
+        if self._time(at_bound) >= self._time(self.best.cost):
+            note = "cannot win, even at its lower bound"
+        else:
+            self._progress(method)
+            try:
+                straggler = search_straggler(
+                    self.arrivals.ranks,
+                    late=wait.last_rank,
+                    m=chunks_per_helper,
+                    seed=self.seed,
+                    time_limit_s=max(1.0, self.left_s()),
+                    solver=self.solver,
+                )
+            except SearchTimeout:
+                note = "search timed out"
+            else:
+                self.add(method, wait.arrivals, wait.schedule(straggler))
+                return
+        self.candidates.append(Candidate(method, wait.arrivals, wait.bound, at_bound, None, note))
+
+    def add(self, method: str, arrivals: Arrivals, schedule: Schedule) -> None:
+        """A schedule that was made."""
+        schedule = msgspec.structs.replace(schedule, meta={"method": method, "seed": self.seed})
+        cost = completion_cost(schedule)
+        rounds = schedule.completion_rounds
+        self.candidates.append(Candidate(method, arrivals, rounds, cost, schedule))
+
+    def _tries(self, arrivals: Arrivals) -> Iterator[tuple[Trees, Priorities, int]]:
+        for repeat in range(REPEATS):
+            seed = self.seed + repeat
+            for staged, priorities in product((True, False), PRIORITIES):
+                noisy = replace(priorities, noise=NOISE * repeat)
+                yield balanced(arrivals, staged=staged, seed=seed), noisy, seed
+
+    def _time(self, cost: Cost) -> tuple[float | Fraction, int]:
+        if self.setting is None:
+            return cost.share, cost.messages
+        setting = self.setting
+        return setting.seconds(cost), cost.messages
+
+    def _rounds_per_round(self, chunks: int) -> Fraction:
+        """How many rounds of ``chunks`` chunks take as long as one round of the situation."""
+        if self.setting is None:
+            return Fraction(chunks, self.arrivals.chunks)
+        setting = self.setting
+        here, there = (
+            setting.seconds(completion_cost_of(1, k)) for k in (self.arrivals.chunks, chunks)
+        )
+        return Fraction(here) / Fraction(there)

@@ -1,0 +1,125 @@
+"""What was asked for, checked: which ranks are late, when they arrive, how many chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from synth.arrivals.portfolio import LARGEST
+from synth.arrivals.situation import Arrivals
+from synth.standard import require_ranks
+from synth.straggler.choose import Setting
+from synth.units import parse_seconds
+from verify.errors import ArgumentError
+
+MOST_RANKS = 128
+"""Ranks that schedules are made for: each round looks at every pair of ranks for every chunk."""
+
+
+def late_ranks(typed: Sequence[str] | None) -> list[int]:
+    """The ranks of ``--late 6,7`` or ``--late 6 --late 7``; none where nothing was typed."""
+    return [number for text in typed or () for number in _whole_numbers("--late", text.split(","))]
+
+
+def arrival_rounds(
+    n: int,
+    late: Sequence[int],
+    arrivals: str | None,
+    delay: str | None,
+    m: int = 1,
+    setting: Setting | None = None,
+) -> dict[int, int]:
+    """The late ranks and their arrival rounds, from what was typed.
+
+    Args:
+        n: ranks.
+        late: the late ranks, each once (none: the last rank).
+        arrivals: as many rounds or times, separated by commas: ``3,9`` or ``1ms,3ms``.
+        delay: one round or time, at which all late ranks arrive; instead of ``arrivals``.
+        m: chunks per rank that is on time.
+        setting: how long a round is, where times are given.
+
+    Raises:
+        ArgumentError: the arguments contradict each other.
+    """
+    ranks = list(late) or [n - 1]
+    if len(set(ranks)) < len(ranks):
+        raise ArgumentError("--late", ranks, "names a rank twice", "Give each late rank once")
+    chunks = (n - len(ranks)) * m
+    if delay is not None:
+        if arrivals is not None:
+            raise ArgumentError(
+                "--delay", delay, f"contradicts --arrivals {arrivals}", "Give one of the two"
+            )
+        return dict.fromkeys(ranks, _rounds("--delay", [delay], chunks, setting)[0])
+    if arrivals is None:
+        raise ArgumentError(
+            "--late",
+            ranks,
+            "needs to be told when these ranks arrive",
+            f"Add --arrivals {','.join(['3'] * len(ranks))} or --delay 3",
+        )
+    rounds = _rounds("--arrivals", arrivals.split(","), chunks, setting)
+    if len(rounds) != len(ranks):
+        raise ArgumentError(
+            "--arrivals",
+            arrivals,
+            f"names {len(rounds)} rounds for {len(ranks)} late ranks {ranks}",
+            "Give one round for each late rank",
+        )
+    return dict(zip(ranks, rounds, strict=True))
+
+
+def _rounds(name: str, texts: Sequence[str], chunks: int, setting: Setting | None) -> list[int]:
+    """Whole rounds as they are; times in rounds, to the nearest."""
+    if any(text.strip()[-1:].isalpha() for text in texts):
+        if setting is None:
+            raise ArgumentError(
+                name, ",".join(texts), "needs the length of a round to be in seconds", "Add --bytes"
+            )
+        if chunks < 1:
+            raise ArgumentError("--late", None, "names all ranks, so nobody is there to wait")
+        round_s = setting.alpha_s + setting.buffer_bytes / chunks / setting.bandwidth
+        return [round(parse_seconds(name, text) / round_s) for text in texts]
+    return _whole_numbers(name, texts)
+
+
+def _whole_numbers(name: str, texts: Sequence[str]) -> list[int]:
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        raise ArgumentError(
+            name, ",".join(texts), "must be whole numbers, separated by commas", "For example: 3,9"
+        ) from None
+
+
+def situation(n: int, arrivals: Mapping[int, int], m: int) -> Arrivals:
+    """The situation for ``m`` chunks per rank that is on time, or an ArgumentError."""
+    require_ranks(n)
+    for rank, arrival in arrivals.items():
+        if not 0 <= rank < n:
+            raise ArgumentError("--late", rank, f"must be a rank, 0..{n - 1} for n = {n}")
+        if arrival < 0:
+            raise ArgumentError(
+                "--arrivals", arrival, f"the round in which rank {rank} arrives must be 0 or more"
+            )
+    if not arrivals:
+        raise ArgumentError("--late", [], "must name a rank", "For ranks on time: synth ring")
+    if len(arrivals) == n:
+        raise ArgumentError(
+            "--late",
+            sorted(arrivals),
+            "names all ranks, so nobody is there to wait",
+            "Count rounds from the first arrival, and leave out who arrives then",
+        )
+    if m < 1:
+        raise ArgumentError("--m", m, "must be 1 or more")
+    chunks = (n - len(arrivals)) * m
+    if n > MOST_RANKS or n * chunks > LARGEST:
+        raise ArgumentError(
+            "--n, --m",
+            (n, m),
+            f"n must be at most {MOST_RANKS}, and n times {chunks} chunks at most {LARGEST}",
+            "Lower --m or --n",
+        )
+    by_rank = tuple(arrivals.get(rank, 0) for rank in range(n))
+    return Arrivals(chunks, by_rank, tuple(sorted(arrivals))).without_idle_waits()

@@ -1,0 +1,204 @@
+"""Every family's predicted time over a range of buffer sizes, as nccl-tests prints measured ones.
+
+All from the closed forms of :mod:`synth.cost`, so nothing is searched here. Legend:
+
+    time     from the arrival of the last rank to the end
+    algbw    bytes of the buffer / time
+    busbw    algbw * 2 (n - 1) / n: what a link carries in an AllReduce where nobody is late. There
+             it can't exceed the link's bandwidth. A schedule that has used the wait moves fewer
+             bytes after the arrival, so its busbw can: it is a way to compare, not a traffic count.
+
+Source of the layout: nccl-tests. Deviation: predicted, and several algorithms in one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synth.cost import MOST_M, Latency, Link, best_m, family_cost, straggler_cost
+from synth.standard import require_ranks
+from synth.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
+from verify.errors import ArgumentError
+
+ALGORITHMS = ("ring", "rhd", "direct", "straggler m=1", "straggler")
+"""What is compared; the last is the straggler's schedule with the best m for each size."""
+
+MOST_SIZES = 1000
+PICTURES = (".png", ".svg")
+
+
+@dataclass(frozen=True)
+class Time:
+    """One algorithm at one size: seconds, and both bandwidths in bytes per second."""
+
+    seconds: float
+    algbw: float
+    busbw: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """All algorithms at one size; ``m`` is the straggler's best one, ``best`` the winner's name."""
+
+    bytes: int
+    m: int
+    times: dict[str, Time]
+    best: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole table and what it was made for."""
+
+    n: int
+    link: Link
+    latency: Latency
+    rows: tuple[Row, ...]
+
+
+def compare(
+    n: int,
+    sizes: Sequence[int],
+    link: Link,
+    *,
+    latency: Latency = "message",
+    most_m: int = MOST_M,
+) -> Comparison:
+    """Predict all of ``ALGORITHMS`` at all ``sizes`` (bytes); the first of equals is the best.
+
+    Raises:
+        ArgumentError: ``n`` or ``most_m`` is out of range.
+    """
+    require_ranks(n)
+    if most_m < 1:
+        raise ArgumentError("--most-m", most_m, "must be 1 or more")
+    rows = tuple(_row(n, size, link, latency, most_m) for size in sizes)
+    return Comparison(n, link, latency, rows)
+
+
+def _row(n: int, size: int, link: Link, latency: Latency, most_m: int) -> Row:
+    m = best_m(n, size, link, most_m)
+    costs = {
+        "ring": family_cost("ring", n),
+        "rhd": family_cost("rhd", n),
+        "direct": family_cost("direct", n, latency=latency),
+        "straggler m=1": straggler_cost(n, 1),
+        "straggler": straggler_cost(n, m),
+    }
+    times = {}
+    for name in ALGORITHMS:
+        seconds = costs[name].over(size, link)
+        algbw = size / seconds
+        times[name] = Time(seconds, algbw, algbw * 2 * (n - 1) / n)
+    return Row(size, m, times, min(ALGORITHMS, key=lambda name: times[name].seconds))
+
+
+def parse_sizes(name: str, text: str, factor: int = 4) -> list[int]:
+    """The sizes ``1KiB:4GiB`` from the first to the last, each ``factor`` times the one before;
+    or a single size.
+
+    Raises:
+        ArgumentError: not such a range, a first size above the last, a factor below 2.
+    """
+    if factor < 2:
+        raise ArgumentError("--factor", factor, "must be 2 or more")
+    first, colon, last = text.partition(":")
+    low = parse_bytes(name, first)
+    high = parse_bytes(name, last) if colon else low
+    if low > high:
+        raise ArgumentError(name, text, "must not begin above its end", "For example: 1KiB:4GiB")
+    sizes = []
+    while low <= high:
+        sizes.append(low)
+        low *= factor
+        if len(sizes) > MOST_SIZES:
+            raise ArgumentError(name, text, f"has more than {MOST_SIZES} sizes", "Raise --factor")
+    return sizes
+
+
+# -- for people ----------------------------------------------------------------------------------
+
+
+def as_text(comparison: Comparison) -> str:
+    """The table, with the fastest of each size marked by a star."""
+    link = comparison.link
+    lines = [
+        f"# AllReduce, predicted: {comparison.n} ranks, alpha = {format_seconds(link.alpha_s)} per "
+        f"{comparison.latency}, 1/beta = {format_bandwidth(link.bandwidth)}",
+        "# time: from the last arrival to the end. straggler: one rank late enough to hide the",
+        "# others' ReduceScatter, at the lower bound; m chunks per helper. * is the fastest.",
+        "#",
+        ("#" + " " * 11 + "".join(f"  {name:^28}" for name in ALGORITHMS)).rstrip(),
+        f"#{'size':>11}" + f"  {'time':>10}{'algbw':>9}{'busbw':>9}" * len(ALGORITHMS) + "    m",
+        f"#{'':>11}" + f"  {'(us)':>10}{'(GB/s)':>9}{'(GB/s)':>9}" * len(ALGORITHMS),
+    ]
+    for row in comparison.rows:
+        cells = "".join(
+            f" {'*' if name == row.best else ' '}"
+            f"{time.seconds * 1e6:10.2f}{time.algbw / 1e9:9.2f}{time.busbw / 1e9:9.2f}"
+            for name, time in row.times.items()
+        )
+        lines.append(f"{format_bytes(row.bytes):>12}{cells}{row.m:5}")
+    return "\n".join(lines)
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The facts of :func:`as_text`; seconds, bytes, bytes per second."""
+    return {
+        "ranks": comparison.n,
+        "link": comparison.link,
+        "latency": comparison.latency,
+        "rows": comparison.rows,
+    }
+
+
+# -- as a picture --------------------------------------------------------------------------------
+
+
+def require_picture(path: Path) -> None:
+    """Refuse a picture that can't be drawn, before anything is printed.
+
+    Raises:
+        ArgumentError: another suffix than .png or .svg, no such directory, or no matplotlib.
+    """
+    if path.suffix not in PICTURES:
+        raise ArgumentError("--plot", str(path), f"must end in one of {', '.join(PICTURES)}")
+    if not path.parent.is_dir():
+        raise ArgumentError("--plot", str(path), f"there is no directory {path.parent}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ArgumentError(
+            "--plot",
+            str(path),
+            "needs matplotlib, which is not installed",
+            "pip install matplotlib",
+        ) from None
+
+
+def plot(comparison: Comparison, path: Path) -> None:
+    """Draw busbw over size into ``path``; :func:`require_picture` says what may be wrong."""
+    require_picture(path)
+    from matplotlib.figure import Figure  # no pyplot: nothing global, no window
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    sizes = [row.bytes for row in comparison.rows]
+    for name in ALGORITHMS:
+        bandwidths = [row.times[name].busbw / 1e9 for row in comparison.rows]
+        label = "straggler, best m" if name == "straggler" else name
+        axes.plot(sizes, bandwidths, marker="o", markersize=3, label=label)
+    axes.axhline(comparison.link.bandwidth / 1e9, color="0.6", linestyle=":", label="1/beta")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("buffer (bytes)")
+    axes.set_ylabel("busbw after the last arrival (GB/s)")
+    axes.set_title(f"predicted AllReduce, {comparison.n} ranks")
+    axes.legend()
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ArgumentError("--plot", str(path), f"can't be written: {reason}") from None

@@ -1,0 +1,203 @@
+"""What a schedule costs in the alpha-beta model, from its rounds or from a closed form.
+
+Legend:
+
+    S       bytes of the whole buffer; a chunk has S / chunks bytes
+    alpha   seconds per message; chunks between the same two ranks in one round are one message
+    beta    seconds per byte on one port; 1 / beta is the bandwidth of one direction of a link
+
+A rank has one port each way, so what it sends in a round goes out message after message, and so
+does what it receives: a round costs ``(most peers of any rank) * alpha + (most chunks of any rank)
+* S / chunks * beta``, each way counted by itself. Where every rank deals with one peer, that is
+``alpha + ...``, as usual. A round that moves nothing costs nothing. ``latency="round"`` pays one
+alpha per round however many peers there are: true where messages to several peers are set up at
+the same time, and a lower bound elsewhere.
+
+Closed forms, with L = ceil(log2 n), p the greatest power of two <= n, k = (n - 1) m:
+
+    ring        2 (n-1) alpha                     + 2 (n-1)/n S*beta
+    rhd         2 log2 p alpha                    + 2 (p-1)/p S*beta
+                (and 2 alpha + 2 S*beta more where n > p)
+    direct      2 (n-1) alpha, or 2 per "round"   + 2 (n-1)/n S*beta
+    straggler   (k + L - 1) (alpha + S*beta / k), at the lower bound, from the late rank's arrival
+
+Deviation from Thakur et al. (2005): no term for the arithmetic of the reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isqrt
+from typing import Literal
+
+from verify.bounds import knowledge_bound
+from verify.schedule import Phase, Round, Schedule
+
+Latency = Literal["message", "round"]
+Family = Literal["ring", "rhd", "direct", "straggler"]
+FAMILIES: tuple[Family, ...] = ("ring", "rhd", "direct", "straggler")
+
+MOST_M = 64
+"""The largest number of chunks per helper that is considered; see :func:`best_m`."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a port: seconds per message, bytes per second."""
+
+    alpha_s: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``messages * alpha + share * S * beta``, kept exact until numbers are put in."""
+
+    messages: int
+    share: Fraction
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.messages + other.messages, self.share + other.share)
+
+    def __str__(self) -> str:
+        return f"{self.messages} alpha + {float(self.share):.4g} S*beta"
+
+    def seconds(self, buffer_bytes: int, alpha_s: float, bandwidth: float) -> float:
+        """The time for S = ``buffer_bytes``, in seconds; ``bandwidth`` is in bytes per second."""
+        return self.messages * alpha_s + float(self.share) * buffer_bytes / bandwidth
+
+    def over(self, buffer_bytes: int, link: Link) -> float:
+        """The time for S = ``buffer_bytes`` over ``link``, in seconds."""
+        return self.seconds(buffer_bytes, link.alpha_s, link.bandwidth)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A family, its m (None but for the straggler's), its predicted time, and why it is best."""
+
+    family: Family
+    m: int | None
+    seconds: float
+    reason: str
+
+
+# -- from the rounds ---------------------------------------------------------------------------
+
+
+def completion_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
+    """The cost of the rounds in which nobody is absent: what is felt after the last arrival."""
+    return _sum(schedule, (phase for phase in schedule.phases if not phase.absent), latency)
+
+
+def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
+    """The cost of the rounds that somebody is absent from: the wait that hides all of them."""
+    return _sum(schedule, (phase for phase in schedule.phases if phase.absent), latency)
+
+
+def predict(
+    schedule: Schedule, buffer_bytes: int, link: Link, latency: Latency = "message"
+) -> float:
+    """Seconds from the last arrival to the end, for a buffer of ``buffer_bytes``."""
+    return completion_cost(schedule, latency).over(buffer_bytes, link)
+
+
+def _sum(schedule: Schedule, phases: Iterable[Phase], latency: Latency) -> Cost:
+    rounds = [transfers for phase in phases for transfers in phase.rounds if transfers]
+    chunks = sum(_busiest(transfers, distinct=False) for transfers in rounds)
+    peers = sum(_busiest(transfers, distinct=True) for transfers in rounds)
+    return Cost(peers if latency == "message" else len(rounds), Fraction(chunks, schedule.chunks))
+
+
+def _busiest(transfers: Round, *, distinct: bool) -> int:
+    """The most transfers (or distinct peers) of any rank's sends, or of any rank's receives."""
+    ends: dict[tuple[str, int], list[int]] = {}
+    for t in transfers:
+        ends.setdefault(("send", t.src), []).append(t.dst)
+        ends.setdefault(("receive", t.dst), []).append(t.src)
+    return max(len(set(peers) if distinct else peers) for peers in ends.values())
+
+
+# -- closed forms ------------------------------------------------------------------------------
+
+
+def completion_cost_of(rounds: int, chunks: int) -> Cost:
+    """The cost of ``rounds`` rounds in which no rank sends or receives more than one chunk."""
+    return Cost(rounds, Fraction(rounds, chunks))
+
+
+def ring_cost(n: int) -> Cost:
+    """The cost of :func:`synth.standard.ring`."""
+    return Cost(2 * (n - 1), Fraction(2 * (n - 1), n))
+
+
+def rhd_cost(n: int) -> Cost:
+    """The cost of :func:`synth.standard.rhd`."""
+    log = n.bit_length() - 1
+    p = 1 << log
+    folding = 2 * (n > p)
+    return Cost(2 * log + folding, Fraction(2 * (p - 1), p) + folding)
+
+
+def direct_cost(n: int, latency: Latency = "message") -> Cost:
+    """The cost of :func:`synth.standard.direct`."""
+    return Cost(2 * (n - 1) if latency == "message" else 2, Fraction(2 * (n - 1), n))
+
+
+def straggler_cost(n: int, m: int = 1) -> Cost:
+    """The cost of a completion at the lower bound, with m chunks per helper and one late rank."""
+    k = (n - 1) * m
+    return completion_cost_of(knowledge_bound(n, k), k)
+
+
+def best_m(n: int, buffer_bytes: int, link: Link, most: int = MOST_M) -> int:
+    """The m in 1..most with the least :func:`straggler_cost`; the smallest of equals.
+
+    (k + L - 1)(alpha + S beta / k) is convex in k with its minimum at
+    k = sqrt((L - 1) S beta / alpha), so one of the two multiples of n - 1 around it is best. With
+    alpha = 0 more chunks are always better (unless L = 1), and ``most`` decides.
+    """
+    spare = knowledge_bound(n, n - 1) - (n - 1)
+    if spare == 0:
+        return 1
+    worth_s = spare * buffer_bytes / link.bandwidth
+    if worth_s >= link.alpha_s * (most * (n - 1)) ** 2:
+        return most
+    low = min(most, max(1, isqrt(int(worth_s / link.alpha_s)) // (n - 1)))
+    return min(
+        (low, min(most, low + 1)),
+        key=lambda m: straggler_cost(n, m).over(buffer_bytes, link),
+    )
+
+
+def family_cost(family: Family, n: int, m: int = 1, latency: Latency = "message") -> Cost:
+    """The closed form of any family; ``m`` matters for the straggler's only."""
+    if family == "straggler":
+        return straggler_cost(n, m)
+    if family == "direct":
+        return direct_cost(n, latency)
+    return ring_cost(n) if family == "ring" else rhd_cost(n)
+
+
+def best(
+    n: int, buffer_bytes: int, link: Link, *, most_m: int = MOST_M, latency: Latency = "message"
+) -> Choice:
+    """The family (and m) with the least predicted time after the last arrival, and why.
+
+    The straggler's schedule is charged at its lower bound, and on the condition that its one late
+    rank comes so late that the others' ReduceScatter (:func:`waiting_cost`) is over. Of equal
+    families the first in ``FAMILIES`` is chosen.
+    """
+    m = best_m(n, buffer_bytes, link, most_m)
+    costs = {family: family_cost(family, n, m, latency) for family in FAMILIES}
+    times = {family: cost.over(buffer_bytes, link) for family, cost in costs.items()}
+    first, second = sorted(FAMILIES, key=times.__getitem__)[:2]
+    shown = f"straggler at the lower bound with m = {m}" if first == "straggler" else first
+    lead = f"{times[second] / times[first]:.3g} times"
+    return Choice(
+        first,
+        m if first == "straggler" else None,
+        times[first],
+        f"{shown}: {costs[first]}; next is {second}, {costs[second]}, {lead} the time",
+    )

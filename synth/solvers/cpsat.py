@@ -1,0 +1,35 @@
+"""The CP-SAT backend (Google OR-tools). One worker, so equal seeds give equal answers."""
+
+from __future__ import annotations
+
+from ortools.sat.python import cp_model
+
+from synth.solvers.interrupt import interruptible
+from synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
+
+
+def solve(model: Model, seed: int, time_limit_s: float) -> Outcome:
+    """Decide ``model`` within ``time_limit_s`` seconds."""
+    problem = cp_model.CpModel()
+    positive = [problem.new_bool_var("") for _ in range(model.variables)]
+    literal: dict[int, cp_model.LiteralT] = dict(enumerate(positive, 1))
+    literal |= {-v: x.negated() for v, x in enumerate(positive, 1)}
+    for clause in model.clauses:
+        problem.add_bool_or([literal[x] for x in clause])
+    for some in model.at_most_one:
+        problem.add_at_most_one([literal[x] for x in some])
+    for count, some in model.at_least:
+        problem.add(cp_model.LinearExpr.sum([literal[x] for x in some]) >= count)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.catch_sigint_signal = False
+    status = interruptible(lambda: solver.solve(problem), solver.stop_search)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Found(frozenset(v for v, x in enumerate(positive, 1) if solver.boolean_value(x)))
+    if status == cp_model.INFEASIBLE:
+        return Exhausted()
+    if status == cp_model.UNKNOWN:
+        return Undecided(f"no answer in {time_limit_s:.3g} s")
+    raise AssertionError(f"CP-SAT: {solver.status_name(status)} {problem.validate()}")

@@ -1,0 +1,27 @@
+"""A solver call that Ctrl-C can stop.
+
+While a solver runs in the main thread Python can't act on SIGINT, and solvers that catch it
+themselves return "no answer", which looks like a time-out. So the solver runs in a thread of its
+own; the main thread waits, and on KeyboardInterrupt stops the solver and passes it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def interruptible(call: Callable[[], T], stop: Callable[[], object]) -> T:
+    """``call()``'s result; on KeyboardInterrupt ``stop()`` has to make ``call`` return soon."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        running = pool.submit(call)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            while not running.done():  # a solver that has not quite started forgets a stop
+                stop()
+                wait([running], timeout=0.1)
+            raise

@@ -1,0 +1,45 @@
+"""The Z3 backend: its finite-domain solver, fed with SMT-LIB text.
+
+Building the formula through Z3's Python objects takes longer than solving it; its own parser
+reads the same formula as text at once. Every question gets a context of its own, so that its
+answer does not depend on what was asked before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import z3
+
+from synth.solvers.interrupt import interruptible
+from synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
+
+
+def solve(model: Model, seed: int, time_limit_s: float) -> Outcome:
+    """Decide ``model`` within ``time_limit_s`` seconds."""
+    solver = z3.SolverFor("QF_FD", ctx=z3.Context())
+    solver.set("timeout", max(1, int(1000 * time_limit_s)))
+    solver.set("random_seed", seed)
+    solver.set("ctrl_c", False)
+    solver.from_string("\n".join(_script(model)))
+    answer = interruptible(solver.check, solver.interrupt)
+    if answer == z3.sat:
+        found = solver.model()
+        return Found(frozenset(int(d.name()[1:]) for d in found.decls() if z3.is_true(found[d])))
+    if answer == z3.unsat:
+        return Exhausted()
+    return Undecided(f"no answer in {time_limit_s:.3g} s ({solver.reason_unknown()})")
+
+
+def _script(model: Model) -> Iterator[str]:
+    """The model as SMT-LIB 2 with Z3's cardinality constraints."""
+    name = {v: f"x{v}" for v in range(1, model.variables + 1)}
+    name |= {-v: f"(not {x})" for v, x in name.items()}
+    for v in range(1, model.variables + 1):
+        yield f"(declare-const {name[v]} Bool)"
+    for clause in model.clauses:
+        yield f"(assert (or false {' '.join(name[x] for x in clause)}))"
+    for some in model.at_most_one:
+        yield f"(assert ((_ at-most 1) {' '.join(name[x] for x in some)}))"
+    for count, some in model.at_least:
+        yield f"(assert ((_ at-least {count}) {' '.join(name[x] for x in some)}))"

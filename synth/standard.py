@@ -1,0 +1,118 @@
+"""The standard AllReduce schedules for ranks that are all on time, to compare with and to use.
+
+    ring     ReduceScatter and AllGather around a ring (Patarasuk and Yuan, 2009)
+    rhd      recursive halving, then recursive doubling (Thakur, Rabenseifner and Gropp, 2005)
+    direct   every shard straight to its owner, every result straight to everybody: two rounds
+
+Deviation in ``rhd`` for n not a power of two: in the paper an extra rank and its partner each
+reduce one half of the buffer before the extra rank steps aside; here it sends the whole buffer at
+once. That is as many bytes over its link, in one round less, with the addition all on one side.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from verify.errors import ArgumentError
+from verify.schedule import Incast, Op, Phase, Ports, Round, Schedule, Transfer
+
+MOST_RANKS = 1024
+
+
+def ring(n: int) -> Schedule:
+    """2(n - 1) rounds, n chunks, duplex: cost 2(n-1) alpha + 2(n-1)/n S*beta.
+
+    Raises:
+        ArgumentError: ``n`` is not in 2..1024.
+    """
+    require_ranks(n)
+
+    def round_of(step: int, lag: int, op: Op) -> Round:
+        return tuple(Transfer(r, (r + 1) % n, (r + lag - step) % n, op) for r in range(n))
+
+    return _schedule(
+        "ring",
+        n,
+        n,
+        "duplex",
+        [
+            ("reduce_scatter", [round_of(step, 0, "reduce") for step in range(n - 1)]),
+            ("all_gather", [round_of(step, 1, "copy") for step in range(n - 1)]),
+        ],
+    )
+
+
+def rhd(n: int) -> Schedule:
+    """2 log2(p) rounds on p chunks for p the greatest power of two <= n, two more if n > p.
+
+    The ports are the smallest incast that lets a whole half travel in one round.
+
+    Raises:
+        ArgumentError: ``n`` is not in 2..1024.
+    """
+    require_ranks(n)
+    p = 1 << (n.bit_length() - 1)
+    distances = [1 << bit for bit in reversed(range(p.bit_length() - 1))]
+
+    def blocks(distance: int, op: Op) -> Round:
+        """Rank r deals with the chunks that agree with r above ``distance``; it sends its
+        partner's half of them (halving) or its own half (doubling).
+        """
+        half = distance if op == "reduce" else 0
+        return tuple(
+            Transfer(r, r ^ distance, first + offset, op)
+            for r in range(p)
+            for first in [(r ^ half) // distance * distance]
+            for offset in range(distance)
+        )
+
+    halving = [blocks(distance, "reduce") for distance in distances]
+    doubling = [blocks(distance, "copy") for distance in reversed(distances)]
+    extra = range(p, n)
+    if extra:
+        halving.insert(0, tuple(Transfer(e, e - p, c, "reduce") for e in extra for c in range(p)))
+        doubling.append(tuple(Transfer(e - p, e, c, "copy") for e in extra for c in range(p)))
+    ports = Incast(max(_busiest(transfers) for transfers in [*halving, *doubling]))
+    return _schedule("rhd", n, p, ports, [("halving", halving), ("doubling", doubling)])
+
+
+def direct(n: int) -> Schedule:
+    """2 rounds, n chunks, incast n - 1: cost 2(n-1) alpha + 2(n-1)/n S*beta, or 2 alpha where
+    messages to several peers are set up at the same time.
+
+    Raises:
+        ArgumentError: ``n`` is not in 2..1024.
+    """
+    require_ranks(n)
+    pairs = [(owner, other) for owner in range(n) for other in range(n) if other != owner]
+    gather: Round = tuple(Transfer(other, owner, owner, "reduce") for owner, other in pairs)
+    spread: Round = tuple(Transfer(owner, other, owner, "copy") for owner, other in pairs)
+    return _schedule(
+        "direct", n, n, Incast(n - 1), [("reduce_scatter", [gather]), ("all_gather", [spread])]
+    )
+
+
+def require_ranks(n: int) -> None:
+    """Refuse a number of ranks that no schedule is made for (ArgumentError)."""
+    if not 2 <= n <= MOST_RANKS:
+        raise ArgumentError("--n", n, f"must be in 2..{MOST_RANKS}")
+
+
+def _busiest(transfers: Round) -> int:
+    ends: Iterable[tuple[str, int]] = (
+        end for t in transfers for end in (("send", t.src), ("receive", t.dst))
+    )
+    return max(Counter(ends).values())
+
+
+def _schedule(
+    method: str, n: int, chunks: int, ports: Ports, phases: list[tuple[str, list[Round]]]
+) -> Schedule:
+    return Schedule(
+        ranks=n,
+        chunks=chunks,
+        ports=ports,
+        phases=tuple(Phase(name, (), tuple(rounds)) for name, rounds in phases),
+        meta={"method": method},
+    )

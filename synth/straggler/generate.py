@@ -1,0 +1,215 @@
+"""Schedules with one late rank: both phases put together, and how good the result is.
+
+What is made here is proved by the verifier before anybody sees it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synth.checked import checked
+from synth.limits import require_search
+from synth.solvers import SolverName
+from synth.standard import require_ranks
+from synth.straggler.completion import FORMS
+from synth.straggler.hunt import CONSTRUCTIVE, Attempt, Hunt, Prize, Progress
+from synth.straggler.situation import OWNERS, PORT_MODELS, Owners, PortModel, Situation
+from verify.errors import ArgumentError, SearchTimeout
+from verify.schedule import Phase, Scalar, Schedule
+from verify.verdict import Report
+
+LARGEST = 2**22
+"""Ranks times chunks: about as many transfers in each phase, and a file has to be read again."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A proved schedule, what the verifier says about it, and the search that found it."""
+
+    schedule: Schedule
+    report: Report
+    solver: SolverName
+    attempts: tuple[Attempt, ...]
+    winner: Attempt
+
+    @property
+    def seconds(self) -> float:
+        """Search time over all attempts."""
+        return sum(attempt.seconds for attempt in self.attempts)
+
+    @property
+    def gap(self) -> int:
+        """Completion rounds above the lower bound."""
+        return self.report.completion_rounds - self.report.lower_bound
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is optimal, and why (not)."""
+        if self.gap == 0:
+            return "optimal: at the lower bound for so many chunks"
+        return f"gap {self.gap}: optimality unknown ({'; '.join(self._failures())})"
+
+    @property
+    def method(self) -> str:
+        """How the schedule was found."""
+        return {
+            "closed form": "closed form: broadcast on a hypercube of pairs",
+            "greedy": "greedy, minimum-cost flows",
+            "pairing": "pairing, maximum-weight matchings",
+        }.get(self.winner.method, f"{self.solver}, {self.winner.method} form")
+
+    def _failures(self) -> list[str]:
+        """For each number of rounds below this one, how the search for it ended."""
+        failures = []
+        constructive = CONSTRUCTIVE.values()
+        tried = sum(attempt.method in constructive for attempt in self.attempts)
+        for rounds in range(self.report.lower_bound, self.report.completion_rounds):
+            tries = [
+                a for a in self.attempts if a.rounds == rounds and a.method not in constructive
+            ]
+            if any((a.method, a.result) == ("general", "exhausted") for a in tries):
+                why = "no schedule of this normal form, search exhausted"
+            elif tries:
+                why = f"search timed out after {sum(a.seconds for a in tries):.1f} s"
+            else:
+                why = "not searched"
+            found_none = f", none in {tried} constructive tries" if tried else ""
+            failures.append(f"{rounds} rounds: {why}{found_none}")
+        return failures
+
+
+def generate(
+    n: int,
+    *,
+    late: int | None = None,
+    m: int = 1,
+    ports: PortModel = "duplex",
+    owners: Owners = "auto",
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    solver: SolverName = "cp-sat",
+) -> Schedule:
+    """A proved AllReduce schedule of ``n`` ranks of which ``late`` (default: the last) is late.
+
+    See :func:`search` for the arguments and errors.
+    """
+    return search(
+        n,
+        late=late,
+        m=m,
+        ports=ports,
+        owners=owners,
+        seed=seed,
+        time_limit_s=time_limit_s,
+        solver=solver,
+    ).schedule
+
+
+def search(
+    n: int,
+    *,
+    late: int | None = None,
+    m: int = 1,
+    ports: PortModel = "duplex",
+    owners: Owners = "auto",
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    solver: SolverName = "cp-sat",
+    progress: Progress = lambda text: None,
+) -> Generated:
+    """Search for a schedule with as few completion rounds as possible, and prove it.
+
+    Args:
+        n: ranks, 2 or more.
+        late: the late rank, 0 .. n-1; the last one by default.
+        m: chunks per helper; the buffer has (n - 1) * m chunks.
+        ports: ``duplex`` (one send and one receive per rank and round) or ``matching`` (disjoint
+            pairs).
+        owners: ``balanced`` (chunk c belongs to helper c mod (n - 1), as after a library's
+            ReduceScatter), ``free`` (chosen by the method; the waiting phase reduces to them), or
+            ``auto``: balanced where a short search finds a schedule at the bound, else free.
+        seed: the solver's random seed. Equal arguments give equal schedules, unless a try that
+            timed out in one run just finished in another.
+        time_limit_s: for all tries together.
+        solver: ``cp-sat`` or ``z3``.
+        progress: is told what is being tried.
+
+    Raises:
+        ArgumentError: an argument is out of its range.
+        SearchTimeout: no schedule was found in time.
+    """
+    late = n - 1 if late is None else late
+    _require(n, late, m, ports, owners, seed, time_limit_s, solver)
+    situation = Situation(n, m, ports)
+    hunt = Hunt(situation, owners, solver, seed, time_limit_s, progress)
+    prize = hunt.run()
+    if prize is not None:
+        schedule = _assemble(situation, late, prize, solver, seed)
+        attempts = tuple(hunt.attempts)
+        return Generated(schedule, checked(schedule), solver, attempts, prize.attempt)
+    tried = ", ".join(str(r) for r in sorted({a.rounds for a in hunt.attempts}))
+    raise SearchTimeout(
+        f"no schedule found in {time_limit_s:g} s for n = {n}, m = {m}, {ports} ports "
+        f"(tried {tried} completion rounds; the lower bound is {situation.bound}). "
+        "Whether one exists is unknown. Raise --time-limit, or lower --n or --m"
+    )
+
+
+def _assemble(
+    situation: Situation, late: int, prize: Prize, solver: SolverName, seed: int
+) -> Schedule:
+    """Both phases as one schedule, with the ranks' real names: helpers are the others, in order."""
+    n, completion, waiting, winner = situation.ranks, prize.rounds, prize.waiting, prize.attempt
+    phases = [Phase("completion", (), completion)]
+    if waiting:
+        phases.insert(0, Phase("reduce_scatter", (situation.helpers,), waiting))
+    gap = len(completion) - situation.bound
+    method = solver if winner.method in FORMS else winner.method
+    meta: dict[str, Scalar] = {
+        "method": method,
+        "owners": winner.owners,
+        "seed": seed,
+        "lower_bound": situation.bound,
+    }
+    meta |= {"gap": gap} if gap else {"optimal": True}
+    others = [rank for rank in range(n) if rank != late]
+    return Schedule(
+        ranks=n,
+        chunks=situation.chunks,
+        late=(situation.helpers,),
+        ports=situation.ports,
+        phases=tuple(phases),
+        meta=meta,
+    ).renamed(dict(enumerate([*others, late])))
+
+
+def _require(
+    n: int,
+    late: int,
+    m: int,
+    ports: str,
+    owners: str,
+    seed: int,
+    time_limit_s: float,
+    solver: str,
+) -> None:
+    require_ranks(n)
+    if not 0 <= late < n:
+        raise ArgumentError("--late", late, f"must be a rank, 0..{n - 1} for n = {n}")
+    if m < 1:
+        raise ArgumentError("--m", m, "must be 1 or more")
+    if n * (n - 1) * m > LARGEST:
+        requirement = f"n * (n - 1) * m must be at most {LARGEST}"
+        raise ArgumentError("--n, --m", (n, m), requirement, "Lower --m or --n")
+    if owners not in OWNERS:
+        raise ArgumentError("--owners", owners, f"must be one of {', '.join(OWNERS)}")
+    if ports not in PORT_MODELS:
+        raise ArgumentError("--ports", ports, f"must be one of {', '.join(PORT_MODELS)}")
+    if (owners, ports) == ("free", "matching") and n & (n - 1):
+        raise ArgumentError(
+            "--owners",
+            owners,
+            f"needs n to be a power of two with matching ports, not {n}",
+            "Use --owners balanced",
+        )
+    require_search(seed, time_limit_s, solver)

@@ -1,0 +1,223 @@
+"""Which ways to a completion are tried in which order, and how long each may take.
+
+    search       questions to a solver (see ``completion``): exact, for small n; balanced owners
+    closed form  at the bound for every n with duplex ports, for powers of two with matching ports;
+                 its own few owners
+    greedy       minimum-cost flows; balanced owners, duplex ports
+    pairing      maximum-weight matchings; balanced owners, matching ports
+
+A short question to the solver comes first where the situation is small, for balanced owners are
+what a library's ReduceScatter leaves; then the closed form. Where owners have to be balanced, or
+the closed form does not fit the ports, greedy or pairing follows, and the time that is left goes to
+longer questions. The first schedule at the lower bound ends the hunt: it is optimal. Otherwise the
+best one comes with an honest gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from synth.solvers import Exhausted, Found, Outcome, SolverName, Undecided, solve
+from synth.straggler.closed_form import ClosedForm
+from synth.straggler.completion import Completion, Form
+from synth.straggler.reduce_scatter import rotation, tournament
+from synth.straggler.situation import Owners, PortModel, Situation
+from verify.errors import SearchTimeout
+from verify.schedule import Round
+
+if TYPE_CHECKING:
+    from synth.straggler.greedy import Greedy
+    from synth.straggler.pairing import Pairing
+
+SMALL = 2**10
+"""Ranks times chunks up to which the solver is asked before anything else."""
+
+LARGEST_SEARCH = 2**14
+"""Ranks times chunks: a question beyond it could fill the memory, which no time limit bounds."""
+
+QUICK_TRIES = 4
+"""How many numbers of rounds, from the bound upwards, are tried in the staged form."""
+
+TRIES = 12
+
+Result = Literal["found", "exhausted", "undecided"]
+RESULT: dict[type[Outcome], Result] = {
+    Found: "found",
+    Exhausted: "exhausted",
+    Undecided: "undecided",
+}
+Constructive = Literal["greedy", "pairing"]
+CONSTRUCTIVE: dict[PortModel, Constructive] = {"duplex": "greedy", "matching": "pairing"}
+Method = Literal[Form, "closed form", Constructive]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way that was tried: for so many completion rounds (greedy: that many came out)."""
+
+    rounds: int
+    method: Method
+    owners: Owners
+    result: Result
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prize:
+    """A completion, the waiting phase that prepares it, and the attempt that found it."""
+
+    rounds: tuple[Round, ...]
+    waiting: tuple[Round, ...]
+    attempt: Attempt
+
+
+def _maker(method: Constructive) -> type[Greedy] | type[Pairing]:
+    """The class; imported only when it is needed, for it needs a large library."""
+    if method == "greedy":
+        from synth.straggler.greedy import Greedy
+
+        return Greedy
+    from synth.straggler.pairing import Pairing
+
+    return Pairing
+
+
+class Hunt:
+    """All attempts at one situation within a time limit; ``attempts`` records them."""
+
+    def __init__(
+        self,
+        situation: Situation,
+        owners: Owners,
+        solver: SolverName,
+        seed: int,
+        time_limit_s: float,
+        progress: Progress,
+    ) -> None:
+        self.situation, self.owners, self.solver, self.seed = situation, owners, solver, seed
+        self.progress = progress
+        self.attempts: list[Attempt] = []
+        self.best: Prize | None = None
+        self._deadline = time.monotonic() + time_limit_s
+        self._least_s = time_limit_s / 64
+        self._size = situation.ranks * situation.chunks
+
+    def run(self) -> Prize | None:
+        """The shortest completion found in time, if any."""
+        for attempt in self._ways():
+            attempt()
+            if self.best is not None and len(self.best.rounds) == self.situation.bound:
+                break
+        return self.best
+
+    def _ways(self) -> Iterator[Callable[[], object]]:
+        situation, bound = self.situation, self.situation.bound
+        balanced, free = self.owners != "free", self.owners != "balanced"
+        if balanced and self._size <= SMALL:
+            yield lambda: self._search(bound, "staged", self._left_s() / 8)
+        if free and (situation.ports == "duplex" or situation.ranks == 2**situation.fewest_hops):
+            yield self._closed_form
+        if balanced:
+            yield self._construct
+        if balanced and self._size <= LARGEST_SEARCH:
+            yield self._search_on
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _record(
+        self, attempt: Attempt, rounds: tuple[Round, ...], waiting: tuple[Round, ...] | None = None
+    ) -> None:
+        """Note how it ended; ``waiting`` is a balanced ReduceScatter where nothing is given."""
+        self.attempts.append(attempt)
+        better = self.best is None or len(rounds) < len(self.best.rounds)
+        if attempt.result == "found" and better:
+            if waiting is None:
+                partition = rotation if self.situation.ports == "duplex" else tournament
+                waiting = partition(self.situation.helpers, self.situation.chunks_per_helper)
+            self.best = Prize(rounds, waiting, attempt)
+
+    def _say(self, what: str) -> None:
+        best = f"; best so far {len(self.best.rounds)} rounds" if self.best else ""
+        self.progress(
+            f"n = {self.situation.ranks}, m = {self.situation.chunks_per_helper}: {what} "
+            f"(lower bound {self.situation.bound} rounds{best})"
+        )
+
+    # -- constructions -------------------------------------------------------------------------
+
+    def _closed_form(self) -> None:
+        start = time.monotonic()
+        form = ClosedForm(self.situation)
+        rounds, waiting = form.completion(), form.waiting()
+        took = time.monotonic() - start
+        self._record(Attempt(len(rounds), "closed form", "free", "found", took), rounds, waiting)
+
+    def _construct(self) -> None:
+        """Several seeds, until one reaches the bound or half of the time is spent."""
+        method = CONSTRUCTIVE[self.situation.ports]
+        until = time.monotonic() + self._left_s() / 2
+        for number in range(TRIES):
+            if self.best is not None and time.monotonic() > until:
+                return
+            self._say(f"{method}, try {number + 1}")
+            start = time.monotonic()
+            result: Result = "found"
+            try:
+                maker = _maker(method)(self.situation, self.seed + number)
+                rounds = maker.run(self._deadline if self.best is None else until)
+            except SearchTimeout:
+                result, rounds = "undecided", ()
+            took = time.monotonic() - start
+            count = len(rounds) or self.situation.bound
+            self._record(Attempt(count, method, "balanced", result, took), rounds)
+            if len(rounds) == self.situation.bound:
+                return
+
+    # -- search --------------------------------------------------------------------------------
+
+    def _search_on(self) -> None:
+        """Longer questions, for anything shorter than what there is."""
+        bound = self.situation.bound
+        for rounds in range(bound, bound + QUICK_TRIES):
+            if self._good_enough(rounds) or self._left_s() < self._least_s:
+                break
+            self._search(rounds, "staged", self._left_s() / 4)
+        rounds = bound
+        while not self._good_enough(rounds) and self._left_s() > self._least_s:
+            if self._search(rounds, "cyclic", self._left_s() / 2) == "exhausted":
+                self._search(rounds, "general", self._left_s() / 2)
+            rounds += 1
+
+    def _good_enough(self, rounds: int) -> bool:
+        return self.best is not None and len(self.best.rounds) <= rounds
+
+    def _search(self, rounds: int, form: Form, limit_s: float) -> Result:
+        """Put one question to the solver."""
+        self._say(f"{self.solver}, {form} form, {rounds} rounds")
+        start = time.monotonic()
+        question = Completion(self.situation, rounds, form)
+        answer = self._ask(question, limit_s)
+        took = time.monotonic() - start
+        result = RESULT[type(answer)]
+        found = question.decode(answer) if isinstance(answer, Found) else ()
+        self._record(Attempt(rounds, form, "balanced", result, took), found)
+        return result
+
+    def _ask(self, question: Completion, limit_s: float) -> Outcome:
+        if question.form == "staged":
+            start = time.monotonic()
+            head = solve(question.head(), self.solver, seed=self.seed, time_limit_s=limit_s)
+            if not isinstance(head, Found):
+                return head
+            question.fix_head(head)
+            left_s = max(0.0, limit_s - (time.monotonic() - start))
+            rest = solve(question.model, self.solver, seed=self.seed, time_limit_s=left_s)
+            if isinstance(rest, Exhausted):
+                return Undecided("the repeating rounds that were found can't be completed")
+            return rest
+        return solve(question.model, self.solver, seed=self.seed, time_limit_s=limit_s)

@@ -1,0 +1,53 @@
+"""One late rank among n: what the searches start from.
+
+Names in all of ``synth.straggler``: the N = n - 1 helpers are ranks 0 .. N-1 and the late rank is
+N; real names are given at the very end. The buffer has k = N * m chunks, m per helper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from verify.bounds import knowledge_bound, spread_bound
+
+PortModel = Literal["duplex", "matching"]
+Owners = Literal["auto", "balanced", "free"]
+OWNERS: tuple[Owners, ...] = ("auto", "balanced", "free")
+PORT_MODELS: tuple[PortModel, ...] = ("duplex", "matching")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the completion starts from: n ranks, m chunks per helper, a model of the ports."""
+
+    ranks: int
+    chunks_per_helper: int = 1
+    ports: PortModel = "duplex"
+
+    @property
+    def helpers(self) -> int:
+        """N, the number of helpers; also the late rank's name in this module."""
+        return self.ranks - 1
+
+    @property
+    def chunks(self) -> int:
+        """k, the number of chunks."""
+        return self.helpers * self.chunks_per_helper
+
+    @property
+    def fewest_hops(self) -> int:
+        """ceil(log2 n): in so many rounds a chunk can get from one rank to all n."""
+        return (self.ranks - 1).bit_length()
+
+    @property
+    def bound(self) -> int:
+        """No schedule of so many chunks has fewer completion rounds (see :mod:`verify.bounds`)."""
+        return max(
+            knowledge_bound(self.ranks, self.chunks),
+            spread_bound(self.ranks, self.chunks, self.ports),
+        )
+
+    def owner(self, chunk: int) -> int:
+        """The helper that holds the helpers' partial sum of ``chunk``."""
+        return chunk % self.helpers

@@ -1,0 +1,179 @@
+"""Many situations in one go: for each (n, m) a search, proved, and how far from the bound it ends.
+
+Deviation from one ``synth generate`` per row: nothing is written, a row that finds nothing does
+not end the run, and rows are handed out as they are done, so that what was found is never lost.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from synth.limits import require_search
+from synth.solvers import SolverName
+from synth.standard import require_ranks
+from synth.straggler import generate
+from synth.straggler.hunt import Progress
+from synth.straggler.situation import Owners, PortModel, Situation
+from verify.errors import ArgumentError, SynthesisError
+
+_PART = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", re.ASCII)
+
+HEADER = "    n    m  rounds  bound  gap  seconds  owners    method                      verdict"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One situation; ``rounds`` and ``gap`` are None where nothing was found, ``note`` says why.
+
+    ``seconds`` is wall-clock time of the whole row, the proof included. ``verdict`` is the
+    verifier's, or ``not found``.
+    """
+
+    n: int
+    m: int
+    ports: PortModel
+    bound: int
+    rounds: int | None
+    gap: int | None
+    owners: str
+    method: str
+    seconds: float
+    verdict: str
+    note: str
+
+    def __str__(self) -> str:
+        rounds, gap = ("-" if value is None else value for value in (self.rounds, self.gap))
+        note = f": {self.note}" if self.note else ""
+        return (
+            f"{self.n:5}{self.m:5}{rounds:>8}{self.bound:>7}{gap:>5}"
+            f"{self.seconds:>9.2f}  {self.owners:<8}  {self.method:<26}  {self.verdict}{note}"
+        )
+
+
+def parse_range(name: str, text: str, low: int, high: int) -> list[int]:
+    """The numbers of ``2..64`` or ``2,3,8..12``, in order, each once.
+
+    Raises:
+        ArgumentError: not of that form, or a number outside ``low``..``high``.
+    """
+    numbers: dict[int, None] = {}
+    for part in text.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise ArgumentError(
+                name, text, "must be numbers and ranges", "For example: 2..64 or 2,3,8..12"
+            )
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if not low <= first <= last <= high:
+            raise ArgumentError(name, text, f"{part.strip()} must be upwards and in {low}..{high}")
+        numbers |= dict.fromkeys(range(first, last + 1))
+    return list(numbers)
+
+
+def survey(
+    ns: Sequence[int],
+    ms: Sequence[int],
+    *,
+    ports: PortModel = "duplex",
+    owners: Owners = "auto",
+    seed: int = 0,
+    time_limit_s: float = 20.0,
+    solver: SolverName = "cp-sat",
+    progress: Progress = lambda text: None,
+) -> Iterator[Row]:
+    """For each n and each m a row, as soon as it is done.
+
+    Args:
+        ns, ms: ranks, and chunks per helper.
+        time_limit_s: for the search of each row.
+        ports, owners, seed, solver, progress: as in :func:`synth.straggler.generate.search`.
+
+    Raises:
+        ArgumentError: an argument that no row could use, before the first row.
+    """
+    for n in ns:
+        require_ranks(n)
+    for m in ms:
+        if m < 1:
+            raise ArgumentError("--m", m, "must be 1 or more")
+    require_search(seed, time_limit_s, solver)
+    return (_row(n, m, ports, owners, seed, time_limit_s, solver, progress) for n in ns for m in ms)
+
+
+def _row(
+    n: int,
+    m: int,
+    ports: PortModel,
+    owners: Owners,
+    seed: int,
+    time_limit_s: float,
+    solver: SolverName,
+    progress: Progress,
+) -> Row:
+    start = time.monotonic()
+    bound = Situation(n, m, ports).bound
+    try:
+        found = generate.search(
+            n,
+            m=m,
+            ports=ports,
+            owners=owners,
+            seed=seed,
+            time_limit_s=time_limit_s,
+            solver=solver,
+            progress=progress,
+        )
+    except (SynthesisError, ArgumentError) as error:  # too large to search, or no time left
+        took_s = time.monotonic() - start
+        return Row(n, m, ports, bound, None, None, "-", "-", took_s, "not found", str(error))
+    report = found.report
+    return Row(
+        n,
+        m,
+        ports,
+        report.lower_bound,
+        report.completion_rounds,
+        found.gap,
+        found.winner.owners,
+        found.method,
+        time.monotonic() - start,
+        report.verdict.value,
+        "" if found.gap == 0 else found.verdict,
+    )
+
+
+def summary(rows: Sequence[Row], asked: int) -> str:
+    """How many of ``asked`` rows are at the bound, which not and by how much, what is missing."""
+    at_bound = sum(row.gap == 0 for row in rows)
+    lines = [f"{at_bound} of {asked} at the lower bound"]
+    gaps: dict[int, list[str]] = {}
+    for row in rows:
+        if row.gap:
+            gaps.setdefault(row.gap, []).append(_situation(row))
+    lines += [f"bound + {gap}: {', '.join(names)}" for gap, names in sorted(gaps.items())]
+    missing = [_situation(row) for row in rows if row.rounds is None]
+    if missing:
+        lines.append(f"nothing found: {', '.join(missing)}")
+    if len(rows) < asked:
+        lines.append(f"not tried: {asked - len(rows)}")
+    return "\n".join(lines)
+
+
+def summary_json(rows: Sequence[Row], asked: int) -> dict[str, Any]:
+    """The facts of :func:`summary`, as one object."""
+    return {
+        "asked": asked,
+        "tried": len(rows),
+        "at_bound": sum(row.gap == 0 for row in rows),
+        "above": [{"n": row.n, "m": row.m, "gap": row.gap} for row in rows if row.gap],
+        "not_found": [{"n": row.n, "m": row.m} for row in rows if row.rounds is None],
+    }
+
+
+def _situation(row: Row) -> str:
+    return f"n={row.n}" + (f" m={row.m}" if row.m > 1 else "")

@@ -1,0 +1,56 @@
+"""The hierarchical ring AllReduce, which uses no wait: what a late rank is compared with.
+
+ReduceScatter around the ring of every node, AllReduce around M nodes for every local rank, and
+AllGather around every node: 2 (G - 1) inner rounds and 2 (M - 1) network rounds. The buffer has
+n chunks, G groups of M; a message inside a node is a group. All G local ranks use the network at
+once: with fewer network ports, :func:`synth.twolevel.network.fitted` makes them take turns.
+
+Source: the hierarchical AllReduce of Horovod and NCCL. Deviation: rings on both levels.
+"""
+
+from __future__ import annotations
+
+from synth.twolevel.machine import Machine
+from verify.schedule import Incast, Op, Phase, Round, Schedule, Transfer
+
+
+def hierarchical_ring(machine: Machine) -> Schedule:
+    """The schedule, with a name for each phase; nobody is late in it."""
+    nodes, per_node = machine.nodes, machine.per_node
+
+    def inside(step: int, lag: int, op: Op) -> Round:
+        """Local rank i sends group (i + lag - step) mod G on to the next of its node."""
+        return tuple(
+            Transfer(v * per_node + i, v * per_node + (i + 1) % per_node, group * nodes + b, op)
+            for v in range(nodes)
+            for i in range(per_node)
+            for group in [(i + lag - step) % per_node]
+            for b in range(nodes)
+        )
+
+    def between(step: int, lag: int, op: Op) -> Round:
+        """Node v sends block (v + lag - step) mod M of each local rank's group to the next."""
+        return tuple(
+            Transfer(
+                v * per_node + i,
+                (v + 1) % nodes * per_node + i,
+                (i + 1) % per_node * nodes + (v + lag - step) % nodes,
+                op,
+            )
+            for v in range(nodes)
+            for i in range(per_node)
+        )
+
+    phases = [
+        ("reduce_scatter_inside", [inside(s, 0, "reduce") for s in range(per_node - 1)]),
+        ("reduce_scatter_between", [between(s, 0, "reduce") for s in range(nodes - 1)]),
+        ("all_gather_between", [between(s, 1, "copy") for s in range(nodes - 1)]),
+        ("all_gather_inside", [inside(s, 1, "copy") for s in range(per_node - 1)]),
+    ]
+    return Schedule(
+        ranks=machine.ranks,
+        chunks=machine.ranks,
+        ports=Incast(nodes) if per_node > 1 and nodes > 1 else "duplex",
+        phases=tuple(Phase(name, (), tuple(rounds)) for name, rounds in phases if rounds),
+        meta={"method": "hierarchical ring"},
+    )

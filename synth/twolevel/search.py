@@ -1,0 +1,220 @@
+"""Which schedule is best on a machine of two levels with one late rank; all are proved.
+
+Candidates:
+
+    two-level           :mod:`synth.twolevel.waiting`, then :mod:`synth.twolevel.completion`, for
+                        some numbers of chunks and both extremes of ``burst``; needs mates at home
+    flat                the schedule for n equal ranks, its rounds split to keep to the ports
+    hierarchical ring   no use of the wait; likewise split where ports are few
+
+The winner has the least time with barriers (:func:`synth.twolevel.cost.completion_s`); the time
+without is told beside it and may prefer another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from synth.checked import checked
+from synth.cost import best_m
+from synth.straggler.generate import search as search_flat
+from synth.straggler.hunt import Progress
+from synth.twolevel import bound
+from synth.twolevel.completion import completion
+from synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s
+from synth.twolevel.machine import Machine
+from synth.twolevel.network import fitted, network_ports
+from synth.twolevel.ring import hierarchical_ring
+from synth.twolevel.waiting import waiting
+from verify.errors import ArgumentError, SearchTimeout, SynthesisError
+from verify.schedule import Phase, Schedule
+from verify.verdict import Report, Verdict
+
+LARGEST = 2**14
+"""Ranks times chunks of a two-level schedule: the rounds are built one by one, in seconds."""
+
+MOST_FLAT_M = 8
+AROUND = (0.5, 1.0, 2.0)
+"""Numbers of chunks that are tried, relative to the one that balances the lower bound."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proved schedule that keeps to the network ports, and what it costs.
+
+    ``bound_s`` is for so many chunks; None where it does not apply (a message of several chunks).
+    """
+
+    name: str
+    schedule: Schedule
+    report: Report
+    seconds: float
+    overlapped_s: float
+    waiting_s: float
+    network_rounds: int
+    bound_s: float | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that was considered, the best first; ``left_out`` says what was not, and why.
+
+    Attributes:
+        bound_s: no duplex schedule is faster with barriers, whatever its number of equal chunks.
+        bytes_s: no schedule is faster at all.
+    """
+
+    machine: Machine
+    late: int
+    buffer_bytes: int
+    candidates: tuple[Candidate, ...]
+    bound_s: float
+    bytes_s: float
+    left_out: tuple[str, ...]
+
+    @property
+    def winner(self) -> Candidate:
+        """The least time with barriers."""
+        return self.candidates[0]
+
+    def best_of(self, name: str) -> Candidate | None:
+        """The best candidate whose name begins so."""
+        return next((c for c in self.candidates if c.name.startswith(name)), None)
+
+
+def search(
+    machine: Machine,
+    buffer_bytes: int,
+    *,
+    late: int | None = None,
+    m: int | None = None,
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    progress: Progress = lambda text: None,
+) -> Record:
+    """All candidates for a buffer of ``buffer_bytes``, proved, checked against the ports, costed.
+
+    Args:
+        machine: nodes, ranks, network ports, and the links of both levels.
+        buffer_bytes: size of the whole buffer.
+        late: the late rank; the last one by default.
+        m: chunks per helper, (n - 1) * m in all, of every candidate that uses the wait. By
+            default some numbers of chunks are tried (two-level), or m is the one that is best for
+            the outer link (flat).
+        seed, time_limit_s: of the search for the flat schedule.
+        progress: is told what is being made.
+
+    Raises:
+        ArgumentError: an argument is out of its range.
+    """
+    late = machine.ranks - 1 if late is None else late
+    _require(machine, late, buffer_bytes, m)
+    left_out: list[str] = []
+    made = []
+    for name, schedule in _schedules(
+        machine, buffer_bytes, late, m, seed, time_limit_s, progress, left_out
+    ):
+        made.append(_candidate(name, schedule, machine, buffer_bytes))
+    return Record(
+        machine,
+        late,
+        buffer_bytes,
+        tuple(sorted(made, key=lambda c: c.seconds)),
+        bound.bound_any_chunks_s(machine, buffer_bytes),
+        bound.bytes_s(machine, buffer_bytes),
+        tuple(left_out),
+    )
+
+
+def two_level(machine: Machine, late: int, chunks: int, burst: int) -> Schedule:
+    """One two-level schedule, not yet proved; the late rank has at least one mate."""
+    phases = [Phase("completion", (), completion(machine, late, chunks, burst))]
+    wait = waiting(machine, late, chunks)
+    if wait:
+        phases.insert(0, Phase("hierarchical_reduce", (late,), wait))
+    return Schedule(
+        ranks=machine.ranks,
+        chunks=chunks,
+        late=(late,),
+        phases=tuple(phases),
+        meta={
+            "method": "two-level",
+            "nodes": machine.nodes,
+            "network_ports": machine.network_ports,
+            "burst": burst,
+        },
+    )
+
+
+def _schedules(
+    machine: Machine,
+    buffer_bytes: int,
+    late: int,
+    m: int | None,
+    seed: int,
+    time_limit_s: float,
+    progress: Progress,
+    left_out: list[str],
+) -> Iterator[tuple[str, Schedule]]:
+    """Names and schedules; what can't be made is told in ``left_out``."""
+    n, ports = machine.ranks, machine.network_ports
+    if machine.per_node == 1:
+        left_out.append("two-level: the late rank is alone in its node")
+    else:
+        tried = _tried_chunks(machine, buffer_bytes) if m is None else [(n - 1) * m]
+        for chunks in tried:
+            if n * chunks > LARGEST:
+                left_out.append(f"two-level, {chunks} chunks: too large")
+                continue
+            for burst in sorted({1, ports}):
+                progress(f"two-level, {chunks} chunks, burst {burst}")
+                yield f"two-level, burst {burst}", two_level(machine, late, chunks, burst)
+    progress("hierarchical ring")
+    yield "hierarchical ring", fitted(hierarchical_ring(machine), machine.node_of, ports)
+    slow = machine.outer if machine.nodes > 1 else machine.inner
+    flat_m = best_m(n, buffer_bytes, slow, MOST_FLAT_M) if m is None else m
+    try:
+        flat = search_flat(
+            n, late=late, m=flat_m, seed=seed, time_limit_s=time_limit_s, progress=progress
+        )
+        yield "flat", fitted(flat.schedule, machine.node_of, ports)
+    except (ArgumentError, SearchTimeout) as error:
+        left_out.append(f"flat: {error}")
+
+
+def _tried_chunks(machine: Machine, buffer_bytes: int) -> list[int]:
+    """Multiples of the network ports, so that no network round is partly filled."""
+    ports = machine.network_ports
+    most = max(1, LARGEST // machine.ranks // ports)
+    balanced = bound.balanced_chunks(machine, buffer_bytes)
+    groups = {max(1, round(min(most, balanced * factor / ports))) for factor in AROUND}
+    return [ports * count for count in sorted(groups)]
+
+
+def _candidate(name: str, schedule: Schedule, machine: Machine, buffer_bytes: int) -> Candidate:
+    report = checked(schedule)
+    crossing = network_ports(schedule, machine.node_of, machine.network_ports)
+    if crossing.verdict is not Verdict.PROVED:
+        raise SynthesisError(f"internal error: {name} is over the ports: {crossing.counterexample}")
+    duplex = schedule.ports == "duplex"
+    return Candidate(
+        name,
+        schedule,
+        report,
+        completion_s(schedule, machine, buffer_bytes),
+        overlapped_s(schedule, machine, buffer_bytes),
+        waiting_s(schedule, machine, buffer_bytes),
+        network_rounds(schedule, machine),
+        bound.bound_s(machine, buffer_bytes, schedule.chunks) if duplex else None,
+    )
+
+
+def _require(machine: Machine, late: int, buffer_bytes: int, m: int | None) -> None:
+    n = machine.ranks
+    if not 0 <= late < n:
+        raise ArgumentError("--late", late, f"must be a rank, 0..{n - 1} for n = {n}")
+    if buffer_bytes < 1:
+        raise ArgumentError("--bytes", buffer_bytes, "must be 1 or more")
+    if m is not None and m < 1:
+        raise ArgumentError("--m", m, "must be 1 or more")

@@ -1,0 +1,80 @@
+"""A record of :mod:`synth.twolevel.search`: lines for people, one JSON object of the same facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synth.twolevel.search import Candidate, Record
+from synth.units import format_bandwidth, format_bytes, format_seconds
+
+
+def record_text(path: str, record: Record) -> str:
+    """What was written to ``path`` and what it was compared with."""
+    machine, winner = record.machine, record.winner
+    late = f"rank {record.late} late" if winner.schedule.late else "nobody late"
+    lines = [
+        f"{path}: proved; {winner.name}, AllReduce of {machine.ranks} ranks in "
+        f"{winner.schedule.chunks} chunks, {late}",
+        f"  machine     {machine.nodes} nodes of {machine.per_node} ranks, "
+        f"{machine.network_ports} network port{'s' * (machine.network_ports > 1)} each: "
+        "kept to in every round",
+    ]
+    for kind, link in [("inside", machine.inner), ("between", machine.outer)]:
+        lines.append(
+            f"              {kind:<8} alpha = {format_seconds(link.alpha_s)}, "
+            f"1/beta = {format_bandwidth(link.bandwidth)}"
+        )
+    lines += [
+        f"  predicted   for {format_bytes(record.buffer_bytes)}, from the arrival of the late rank",
+        f"    {'':<22}{'chunks':>7}{'rounds':>8}{'network':>9}{'time':>11}{'no barrier':>12}"
+        f"{'wait':>11}",
+    ]
+    for candidate in record.candidates:
+        mark = "*" if candidate is winner else " "
+        lines.append(
+            f"  {mark} {candidate.name:<22}{candidate.schedule.chunks:>7}"
+            f"{candidate.report.completion_rounds:>8}{candidate.network_rounds:>9}"
+            f"{format_seconds(candidate.seconds):>11}{format_seconds(candidate.overlapped_s):>12}"
+            f"{format_seconds(candidate.waiting_s):>11}"
+        )
+    over = winner.seconds / record.bound_s
+    lines += [f"    left out: {text}" for text in record.left_out]
+    return "\n".join(
+        [
+            *lines,
+            f"  lower bound {format_seconds(record.bound_s)} with barriers and a chunk per message "
+            f"(the winner takes {over:.2f} times that);",
+            f"              {format_seconds(record.bytes_s)} for the bytes alone",
+            "              (time: a barrier after every round; no barrier: every rank goes on when",
+            "              it can; wait: before the arrival, hidden if the late rank is so late)",
+        ]
+    )
+
+
+def record_json(path: str, record: Record) -> dict[str, Any]:
+    """The facts of :func:`record_text`; seconds, bytes, bytes per second."""
+    return {
+        "file": path,
+        "verdict": record.winner.report.verdict.value,
+        "machine": record.machine,
+        "late": record.late,
+        "bytes": record.buffer_bytes,
+        "winner": record.winner.name,
+        "candidates": [_candidate_json(candidate) for candidate in record.candidates],
+        "bound_s": record.bound_s,
+        "bytes_s": record.bytes_s,
+        "left_out": record.left_out,
+    }
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "name": candidate.name,
+        "chunks": candidate.schedule.chunks,
+        "completion_rounds": candidate.report.completion_rounds,
+        "network_rounds": candidate.network_rounds,
+        "seconds": candidate.seconds,
+        "overlapped_s": candidate.overlapped_s,
+        "waiting_s": candidate.waiting_s,
+        "bound_s": candidate.bound_s,
+    }

@@ -1,0 +1,1 @@
+from bench.lab.fixture import lab  # noqa: F401

@@ -1,0 +1,149 @@
+"""The plan against an interpreter of its commands, for random networks."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.lab import LabUnavailable, Limits, Network, Tail
+from bench.lab.mechanisms import CONGESTION, Choice, Mechanism, choose
+from bench.lab.plan import plan
+from bench.lab.readback import checks
+from tests.bench.interpreter import interpret, tc_json
+
+ALL = ("veth", "tbf", "htb", "netem", "statistic", "nfqueue")
+HEADERS = 200
+
+
+def found(*missing):
+    return {
+        name: Mechanism(name, f"use of {name}", name not in missing, "not in this kernel", "Get it")
+        for name in ALL
+    }
+
+
+def limits(rates=True):
+    tails = st.lists(st.builds(Tail, st.floats(0.001, 1), st.floats(0.001, 1)), max_size=2).map(
+        tuple
+    )
+    return st.builds(
+        Limits,
+        rate_mbit=st.none() | st.floats(1, 2000) if rates else st.none(),
+        loss=st.sampled_from([0.0, 0.01, 0.25, 1.0]),
+        delay_s=st.sampled_from([0.0, 0.001, 0.5]),
+        tails=tails,
+    )
+
+
+@st.composite
+def networks(draw):
+    n = draw(st.integers(1, 6))
+    host = st.integers(0, n - 1)
+    links = st.tuples(host, host).filter(lambda pair: pair[0] != pair[1])
+    return Network(
+        hosts=n,
+        rate_mbit=draw(st.floats(1, 2000)),
+        everywhere=draw(limits(rates=False)),
+        of_host=draw(st.dictionaries(host, limits(), max_size=3)),
+        of_link=draw(st.dictionaries(links, limits(), max_size=3)) if n > 1 else {},
+        mtu=draw(st.sampled_from([1500, 9000])),
+        burst_s=draw(st.sampled_from([0.0005, 0.002])),
+        congestion=draw(st.sampled_from(["reno", "cubic"])),
+    )
+
+
+@given(networks(), st.booleans())
+def test_the_commands_amount_to_the_network(network, with_netem):
+    choice = choose(network, found() if with_netem else found("netem"))
+    built = plan(network, choice)
+    world = interpret(built)
+    names = [f"h{h}" for h in range(network.hosts)]
+    assert world.namespaces == ["switch", *names]
+    assert len(set(world.addresses.values())) == network.hosts
+    for j, name in enumerate(names):
+        port = world.ports[name]
+        assert world.routes[world.addresses[name]] == port
+        assert world.files[name, CONGESTION] == network.congestion
+        sending = world.devices[name, "e0"].rates["root"]
+        assert sending == pytest.approx(network.port_mbit(j) * 1e6, abs=1)
+        into = world.devices["switch", port]
+        for i, other in enumerate(names):
+            if i == j:
+                continue
+            path, source = network.path(i, j), world.addresses[other]
+            rate = min(network.port_mbit(j), path.rate_mbit or 1e9)
+            assert into.rate_for(source) == pytest.approx(rate * 1e6, abs=1)
+            assert world.frames[other] <= into.bursts[into.class_of(source)] - HEADERS
+            assert _lost(world, name, source) == pytest.approx(path.loss, abs=1e-8)
+            delayed = _delayed(world, built, other, name)
+            assert delayed == (path.delay_s, path.tails)
+
+
+def _lost(world, name, source):
+    rules = world.losses.get(name, [])
+    applying = [loss for address, loss in rules if address in ("*", f"{source}", f"{source}/32")]
+    assert len(applying) <= 1
+    return applying[0] if applying else 0.0
+
+
+def _delayed(world, built, sender, receiver):
+    """Delay and tails of a path, by a netem leaf or by a queue, never by both."""
+    into = world.devices["switch", world.ports[receiver]]
+    leaf = into.leaves.get(into.by_source.get(world.addresses[sender], ""), "")
+    number = world.queues.get((world.ports[sender], world.ports[receiver]))
+    if match := re.search(r"netem limit \d+ delay (\d+)us", leaf):
+        assert number is None
+        return int(match[1]) / 1e6, ()
+    if number is None:
+        return 0.0, ()
+    queue = next(queue for queue in built.queues if queue.number == number)
+    return queue.path.delay_s, queue.path.tails
+
+
+@given(networks())
+def test_nothing_is_set_that_is_not_asked_for(network):
+    bare = Network(hosts=network.hosts, rate_mbit=network.rate_mbit, congestion=network.congestion)
+    choice = choose(bare, found("htb", "netem", "statistic", "nfqueue"))
+    assert choice == Choice()
+    world = interpret(plan(bare, choice))
+    assert not world.losses
+    assert not world.queues
+    assert all(set(device.rates) == {"root"} for device in world.devices.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing", "named"),
+    [
+        ({}, "veth", "veth"),
+        ({}, "tbf", "tbf"),
+        ({"of_link": {(0, 1): Limits(rate_mbit=3)}}, "htb", "htb"),
+        ({"everywhere": Limits(loss=0.1)}, "statistic", "statistic"),
+        ({"everywhere": Limits(tails=(Tail(0.1, 0.1),))}, "nfqueue", "nfqueue"),
+    ],
+)
+def test_a_setting_without_a_mechanism_is_refused_not_ignored(settings, missing, named):
+    network = Network(**settings)
+    choose(network, found())
+    with pytest.raises(LabUnavailable, match=f"needs {named}, which does not work .not in this"):
+        choose(network, found(missing))
+
+
+def test_netem_where_it_exists_and_suffices():
+    constant, tailed = Limits(delay_s=0.1), Limits(delay_s=0.1, tails=(Tail(0.1, 0.1),))
+    assert choose(Network(everywhere=constant), found()).delay == "netem"
+    assert choose(Network(everywhere=constant), found("netem")).delay == "nfqueue"
+    assert choose(Network(everywhere=constant), found("htb")).delay == "nfqueue"
+    assert choose(Network(everywhere=tailed), found()).delay == "nfqueue"
+    assert choose(Network(), found()).delay == ""
+
+
+@given(st.floats(1, 2000), st.floats(1, 2000))
+def test_a_rate_read_back_is_accepted_exactly_when_it_is_the_one_asked_for(asked, other):
+    network = Network(hosts=1, rate_mbit=asked)
+    check = next(c for c in checks(network, Choice(), ()) if c.setting == "rate out of host 0")
+    device = interpret(plan(network, Choice())).devices["h0", "e0"]
+    assert check.problem(tc_json(device, "e0")) == ""
+    device.rates["root"] = other * 1e6
+    differs = abs(other - asked) > 0.001 * asked + 1e-5
+    assert bool(check.problem(tc_json(device, "e0"))) == differs

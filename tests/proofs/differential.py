@@ -1,0 +1,96 @@
+"""The extracted checker against ``verify``, on random schedules and mutants of right ones.
+
+    python -m tests.proofs.differential [--count 100000] [--seed 1]
+
+Every property, every bound and every "optimal" has to agree; the first disagreement is printed
+with its schedule. Needs ``make proofs`` (or ``make -C proofs kernel``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+from tests.verify.builders import Document, document
+from tests.verify.mutants import mutant
+from verify import check, decode
+from verify.kernel import differs, judge
+from verify.verdict import Verdict
+
+BATCH = 2000
+
+
+def random_schedule(rng: random.Random) -> Document:
+    """Anything at all: few ranks and chunks, any transfers, any ports, any absences."""
+    n, k = rng.randint(2, 4), rng.randint(1, 2)
+    late = sorted(rng.sample(range(n), rng.choice((0, 0, 1, min(2, n)))))
+    ops = rng.choice((["reduce"], ["reduce", "copy"], ["reduce", "reduce", "copy"]))
+
+    def move() -> list[int | str]:
+        src = rng.randrange(n)
+        dst = rng.choice([r for r in range(n) if r != src]) if rng.random() < 0.99 else src
+        return [src, dst, rng.randrange(k), rng.choice(ops)]
+
+    phases = []
+    for number in range(rng.randint(0, 3)):
+        absent = [r for r in late if rng.random() < 0.4]
+        lengths = [rng.choice((0, 1, 1, 2, 3)) for _ in range(rng.choice((1, 2, 4)))]
+        rounds = [[move() for _ in range(length)] for length in lengths]
+        phases.append((f"phase {number}", absent, rounds))
+    ports = rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}, {"incast": 3}])
+    return document(n, k, phases, ports=ports, late=late)
+
+
+def schedules(rng: random.Random) -> Iterator[Document]:
+    """Without end: mutants and random schedules in turn."""
+    while True:
+        yield mutant(rng)
+        yield random_schedule(rng)
+
+
+def compare(count: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """How often each property was refuted by both, and the disagreements."""
+    rng = random.Random(seed)
+    seen: Counter[str] = Counter()
+    wrong: list[str] = []
+    source = schedules(rng)
+    while seen["schedules"] < count and not wrong:
+        texts = [
+            json.dumps(doc).encode()
+            for doc in islice(source, min(BATCH, count - seen["schedules"]))
+        ]
+        for text, answer in zip(texts, judge(texts), strict=True):
+            report = check(decode(text))
+            difference = differs(answer, report)
+            if difference:
+                wrong.append(f"{difference}: {text.decode()}")
+            seen["schedules"] += 1
+            seen["accepted"] += answer.get("accepted", False)
+            seen["optimal"] += answer.get("optimal") is True
+            seen.update(
+                name for name, result in report.results.items() if result.verdict is Verdict.REFUTED
+            )
+    return seen, wrong
+
+
+def main() -> None:
+    """Run from the command line; exit code 1 at the first disagreement."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    began = time.monotonic()
+    seen, wrong = compare(options.count, options.seed)
+    print(f"seed {options.seed}, {time.monotonic() - began:.0f} s: {dict(seen)}")
+    print("\n".join(wrong) if wrong else "no disagreement")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

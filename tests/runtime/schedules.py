@@ -1,0 +1,78 @@
+"""Small schedules for the tests, built by hand so that they need no search."""
+
+from __future__ import annotations
+
+from verify import Incast, Phase, Schedule, Transfer
+
+
+def ring(n: int) -> Schedule:
+    def rounds(op: str, shift: int) -> tuple:
+        return tuple(
+            tuple(Transfer(r, (r + 1) % n, (r + shift - t) % n, op) for r in range(n))
+            for t in range(n - 1)
+        )
+
+    phases = (Phase("reduce", (), rounds("reduce", 0)), Phase("gather", (), rounds("copy", 1)))
+    return Schedule(ranks=n, chunks=n, phases=phases)
+
+
+def direct(n: int) -> Schedule:
+    """Several reduces into one buffer in one round."""
+    pairs = [(src, dst) for dst in range(n) for src in range(n) if src != dst]
+    scatter = tuple(Transfer(src, dst, dst, "reduce") for src, dst in pairs)
+    gather = tuple(Transfer(src, dst, src, "copy") for src, dst in pairs)
+    return Schedule(
+        ranks=n, chunks=n, ports=Incast(n - 1), phases=(Phase("all", (), (scatter, gather)),)
+    )
+
+
+def straggler(n: int, m: int = 1) -> Schedule:
+    """Rank n-1 late: rotation ReduceScatter, m exchanges per helper, rotation allgather."""
+    late, helpers = n - 1, n - 1
+    chunks = range(helpers * m)
+
+    def rotation(op: str, layer: int) -> tuple:
+        return tuple(
+            tuple(
+                Transfer(i, (i + t) % helpers, layer * helpers + owner, op)
+                for i in range(helpers)
+                for owner in [(i + t) % helpers if op == "reduce" else i]
+            )
+            for t in range(1, helpers)
+        )
+
+    scatter = tuple(r for layer in range(m) for r in rotation("reduce", layer))
+    exchange = tuple(
+        (
+            Transfer(late, c % helpers, c, "reduce"),
+            Transfer(c % helpers, late, c, "reduce"),
+        )
+        for c in chunks
+    )
+    gather = tuple(r for layer in range(m) for r in rotation("copy", layer))
+    phases = (Phase("reduce_scatter", (late,), scatter), Phase("completion", (), exchange + gather))
+    return Schedule(ranks=n, chunks=len(chunks), late=(late,), phases=phases)
+
+
+def swapping() -> Schedule:
+    """Two ranks whose last round sends and overwrites the same chunks: needs staging.
+
+    Rank 0 sums chunk 0 and rank 1 chunk 1; then, in one round, each passes its sum on. Before
+    that both exchange chunk 0 by reduce (in place on both sides), which must be staged too.
+    """
+    return Schedule(
+        ranks=2,
+        chunks=2,
+        phases=(
+            Phase("exchange", (), ((Transfer(0, 1, 0, "reduce"), Transfer(1, 0, 0, "reduce")),)),
+            Phase(
+                "swap",
+                (),
+                (
+                    (Transfer(1, 0, 1, "reduce"),),
+                    (Transfer(0, 1, 1, "copy"), Transfer(1, 0, 0, "copy")),
+                    (Transfer(0, 1, 0, "copy"), Transfer(1, 0, 0, "copy")),
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,81 @@
+"""Runs a function on n processes, each a rank, with a deadline; reports what each one returned."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import queue
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+
+@dataclass
+class Outcome:
+    """What a rank did: its value, or the text of its exception, or (neither) it died."""
+
+    value: Any = None
+    error: str = ""
+    finished: bool = False
+
+
+def _child(
+    body: Callable[..., Any], rank: int, size: int, port: int, args: tuple, out: Any
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    # The store lives in the parent, as under torchrun: no rank's death takes it away.
+    store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+    try:
+        out.put((rank, Outcome(value=body(rank, size, store, *args), finished=True)))
+    except BaseException:
+        out.put((rank, Outcome(error=traceback.format_exc(), finished=True)))
+
+
+def spawn(
+    body: Callable[..., Any], size: int, *args: Any, timeout_s: float = 90.0
+) -> list[Outcome]:
+    """Call ``body(rank, size, store, *args)`` on each of ``size`` processes.
+
+    Returns one outcome per rank; ranks still running at the deadline are killed and unfinished.
+    """
+    import torch.distributed as dist
+
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["runtime"])
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+    out = context.Queue()
+    processes = [
+        context.Process(target=_child, args=(body, r, size, store.port, args, out), daemon=True)
+        for r in range(size)
+    ]
+    for process in processes:
+        process.start()
+    outcomes = [Outcome() for _ in range(size)]
+    deadline = time.monotonic() + timeout_s
+    waiting = set(range(size))
+    while waiting and time.monotonic() < deadline:
+        try:
+            rank, outcome = out.get(timeout=0.2)
+            outcomes[rank] = outcome
+            waiting.discard(rank)
+        except queue.Empty:
+            waiting = {r for r in waiting if processes[r].is_alive()}
+    for process in processes:
+        process.join(timeout=5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return outcomes
+
+
+def values(outcomes: list[Outcome]) -> list[Any]:
+    """The values of all ranks; fails with the first rank's traceback if there is one."""
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.finished, f"rank {rank} died or hung"
+        assert not outcome.error, f"rank {rank}:\n{outcome.error}"
+    return [outcome.value for outcome in outcomes]

@@ -1,0 +1,193 @@
+"""Schedules for short delays and for several late ranks, executed with real sleeps."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._C._distributed_c10d import PrefixStore
+
+from runtime import Executor, Observer, conformance, load
+from runtime.selftest import late_s, turns
+from synth.arrivals.generate import search
+from tests.runtime.spawning import spawn, values
+from verify.check import check
+from verify.errors import ArgumentError, ScheduleRefused
+from verify.schedule import Phase, Schedule, Transfer
+from verify.verdict import Verdict
+
+SIZES = (0, 1, 7, 1000, 20_000)
+CASES = 85
+
+
+def arrivals(n, rounds):
+    """For late ranks the rounds in which they arrive -> a schedule made for that."""
+    return _arrivals(n, tuple(rounds.items()))
+
+
+@functools.cache
+def _arrivals(n, rounds):
+    return search(n, dict(rounds), m=1, time_limit_s=5).schedule
+
+
+def _conformance(rank, size, store, cases):
+    """(schedule, late ranks, who sleeps in which order) one after the other."""
+    counts = []
+    for number, (schedule, late, order) in enumerate(cases):
+        place = PrefixStore(f"{number}", store)
+        executor = Executor(load(schedule), place, rank, size, late=late, timeout_s=30)
+        count = conformance.run(
+            lambda tensor, average, run=executor: run.submit(tensor, average=average).wait(),
+            PrefixStore("cases", place),
+            rank,
+            size,
+            sizes=SIZES,
+            late_s=late_s(rank, order),
+        )
+        executor.close()
+        counts.append(count)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("n", "rounds"),
+    [
+        (4, {3: 0}),
+        (4, {3: 1}),
+        (4, {2: 1, 3: 3}),
+        (4, {1: 1, 2: 2, 3: 4}),
+        (6, {5: 2}),
+        (6, {3: 1, 4: 2, 5: 9}),
+        (8, {7: 3}),
+        (8, {6: 3, 7: 9}),
+    ],
+)
+def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds):
+    schedule = arrivals(n, rounds)
+    places = turns(load(schedule))
+    assert len(places) == n
+    right = [(schedule, late, late) for late in places[:: n // 2]]
+    own = load(schedule).late
+    wrong = [(schedule, None, own[::-1]), (schedule, own, (0,)), (schedule, own, ())]
+    for counts in values(spawn(_conformance, n, right + wrong)):
+        assert counts == [CASES] * 5
+
+
+class _Doors(Observer):
+    """Sets a key when this rank has ended the last round of a phase in operation 0."""
+
+    def __init__(self, store, last):
+        self.store, self.last = store, last
+
+    def step_ends(self, operation, phase, round):
+        if operation == 0 and self.last.get(phase) == round:
+            self.store.set(f"{phase} is over", "1")
+
+
+def _go_ahead(rank, size, store, schedule):
+    """Each late rank comes only after the phase without it is over; it must not be needed."""
+    last = {
+        phase.name: max(t for t, transfers in enumerate(phase.rounds) if touches(transfers, 0))
+        for phase in schedule.phases
+        if phase.absent
+    }
+    doors = _Doors(store, last) if rank == 0 else None
+    executor = Executor(load(schedule), store, rank, size, timeout_s=30, observer=doors)
+    if rank in schedule.late:
+        store.wait([f"before {rank} is over"])
+    operations = [executor.submit(torch.full((500,), float(rank))) for _ in range(3)]
+    results = [operation.wait()[0].item() for operation in operations]
+    executor.close()
+    return results
+
+
+def touches(transfers, rank):
+    return any(rank in (transfer.src, transfer.dst) for transfer in transfers)
+
+
+def test_nobody_waits_for_a_late_rank_before_it_is_needed():
+    schedule = arrivals(6, {4: 4, 5: 12})
+    assert [phase.absent for phase in schedule.phases] == [(4, 5), (5,), ()]
+    assert values(spawn(_go_ahead, 6, schedule, timeout_s=40)) == [[15.0] * 3] * 6
+
+
+@given(st.permutations(range(6)), st.integers(1, 3))
+def test_late_ranks_take_each_others_places_in_order_of_arrival(order, q):
+    rounds = dict(zip((3, 4, 5)[:q], (4, 1, 9), strict=False))
+    verified = load(arrivals(6, rounds))
+    assert verified.late == tuple(sorted(rounds, key=rounds.get))
+    late = tuple(order[:q])
+    renamed = verified.for_late(late)
+    assert check(renamed).verdict is Verdict.PROVED
+    assert load(renamed).late == late
+    assert [phase.absent for phase in renamed.phases] == [
+        tuple(sorted(late[verified.late.index(r)] for r in phase.absent))
+        for phase in verified.schedule.phases
+    ]
+    untouched = set(range(6)) - set(late) - set(verified.late)
+    pairs = {(t.src, t.dst) for p in renamed.phases for r in p.rounds for t in r}
+    before = {(t.src, t.dst) for p in verified.schedule.phases for r in p.rounds for t in r}
+    assert {pair for pair in pairs if set(pair) <= untouched} == {
+        pair for pair in before if set(pair) <= untouched
+    }
+
+
+def test_late_ranks_that_do_not_fit_the_schedule_are_refused():
+    two = load(arrivals(4, {2: 1, 3: 3}))
+    for late, message in [
+        (1, "is for 2 late rank"),
+        ((0, 1, 2), "is for 2 late rank"),
+        ((), "is for 2 late rank"),
+        ((1, 1), "each once"),
+        ((1, 4), "0..3"),
+        (-1, "0..3"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            two.for_late(late)
+    exchange = (Transfer(0, 1, 0, "reduce"), Transfer(1, 0, 0, "reduce"))
+    on_time = load(Schedule(ranks=2, chunks=1, phases=(Phase("all", (), (exchange,)),)))
+    assert on_time.for_late(()) == on_time.for_late(None) == on_time.schedule
+    with pytest.raises(ArgumentError, match="has no late rank"):
+        on_time.for_late(1)
+
+
+def _other_late_ranks(rank, size, store, schedule):
+    try:
+        Executor(load(schedule), store, rank, size, late=(1, 2) if rank else (2, 1), timeout_s=10)
+    except ScheduleRefused as error:
+        return str(error)
+    return "accepted"
+
+
+def test_ranks_that_disagree_on_who_is_late_refuse_to_start():
+    texts = values(spawn(_other_late_ranks, 4, arrivals(4, {2: 1, 3: 3})))
+    assert all("to be late" in text for text in texts)
+    assert "(2, 1)" in texts[0]
+    assert "(1, 2)" in texts[0]
+
+
+class _Slow(Observer):
+    def step_begins(self, operation, phase, round):
+        time.sleep(0.7)
+
+
+def _patience(rank, size, store, schedule):
+    """The late rank needs longer, all in all, than a wait may last; but it is never silent."""
+    slow = _Slow() if rank in schedule.late else None
+    executor = Executor(load(schedule), store, rank, size, timeout_s=3.0, observer=slow)
+    if rank in schedule.late:
+        time.sleep(1.2)
+    began = time.monotonic()
+    total = executor.submit(torch.ones(10)).wait()[0].item()
+    executor.close()
+    return total, time.monotonic() - began
+
+
+def test_a_wait_for_a_late_rank_is_not_held_against_those_between():
+    outcomes = values(spawn(_patience, 4, arrivals(4, {3: 2}), timeout_s=40))
+    assert [total for total, _ in outcomes] == [4.0] * 4
+    assert min(seconds for _, seconds in outcomes[:3]) > 3.0

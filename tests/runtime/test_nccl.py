@@ -1,0 +1,115 @@
+"""The NCCL mover: its logic over a stand-in for NCCL everywhere, the real thing where there is one.
+
+The stand-in runs the mover's own code on CPU tensors: a coalesced group collects the transfers
+and moves them over Gloo, streams and events do nothing. It shows that the rounds are grouped
+right; only a GPU shows that the stream order is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from runtime import conformance
+from runtime.nccl import NcclMover
+from runtime.operation import Observer, Operation
+from runtime.plan import plan
+from tests.runtime import schedules
+from tests.runtime.spawning import spawn, values
+
+
+class _Group:
+    """Gloo with NCCL's way of grouping transfers."""
+
+    def __init__(self, store, rank, size, options):
+        self.gloo = dist.ProcessGroupGloo(store, rank, size)
+        self.open = None
+
+    def _start_coalescing(self):
+        assert self.open is None
+        self.open = []
+
+    def send(self, tensors, peer, tag):
+        self.open.append(lambda: self.gloo.send(tensors, peer, tag))
+
+    def recv(self, tensors, peer, tag):
+        self.open.append(lambda: self.gloo.recv(tensors, peer, tag))
+
+    def _end_coalescing(self):
+        works = [start() for start in self.open]
+        self.open = None
+        work = mock.Mock()
+        work.wait = lambda: [w.wait() for w in works]
+        return work
+
+    def shutdown(self):
+        pass
+
+
+class _Nccl(_Group):
+    Options = mock.Mock
+
+
+def _over_the_stand_in(rank, size, store, schedule):
+    silent = mock.Mock()
+    silent.query.return_value = True
+    nothing = mock.Mock(return_value=mock.Mock(record_event=lambda: silent))
+    no_context = mock.Mock(side_effect=lambda *_: contextlib.nullcontext())
+    with (
+        mock.patch.object(dist, "ProcessGroupNCCL", _Nccl, create=True),
+        mock.patch.multiple(
+            torch.cuda,
+            current_device=lambda: 0,
+            Stream=nothing,
+            current_stream=nothing,
+            device=no_context,
+            stream=no_context,
+        ),
+        mock.patch.object(torch.Tensor, "record_stream"),
+    ):
+        mover = NcclMover(store, rank, size, schedule, 20.0)
+        plans = plan(schedule, rank)
+
+        def all_reduce(tensor, average):
+            k = schedule.chunks
+            bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
+            operation = Operation(0, tensor, tensor.view(-1), plans, bounds, average, 0.0)
+            mover.submitted(operation)
+            if average:
+                mover.divide(operation, size)
+            for lane in range(len(plans)):
+                mover.run(lane, operation, Observer(), lambda waiting: None)
+            mover.drain(operation)
+            return tensor
+
+        return conformance.run(
+            all_reduce, PrefixStore("cases", store), rank, size, sizes=(0, 1, 7, 999)
+        )
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        schedules.straggler(4, m=2),
+        schedules.ring(3),
+        schedules.direct(4),
+        schedules.swapping(),
+    ],
+)
+def test_the_movers_rounds_over_a_stand_in(schedule):
+    assert min(values(spawn(_over_the_stand_in, schedule.ranks, schedule))) == 68
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_selftest_on_cuda():
+    command = [sys.executable, "-m", "runtime", "selftest", "--device", "cuda", "--ranks", "4"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "passed" in result.stdout

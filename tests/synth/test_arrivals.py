@@ -1,0 +1,296 @@
+"""Schedules for given arrivals: proved, at the bound or near it, never worse than without them."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.arrivals.envelope import WaitThenComplete
+from synth.arrivals.generate import Arranged, search
+from synth.arrivals.listing import Priorities, list_schedule
+from synth.arrivals.portfolio import LARGEST, Portfolio
+from synth.arrivals.request import arrival_rounds, late_ranks, situation
+from synth.arrivals.show import arranged_json, arranged_text
+from synth.arrivals.situation import Arrivals
+from synth.arrivals.trees import balanced
+from synth.cost import completion_cost
+from synth.solvers import SOLVERS
+from synth.standard import rhd, ring
+from synth.straggler.choose import Setting
+from synth.straggler.generate import search as search_straggler
+from synth.straggler.situation import Situation
+from verify import Verdict, check, encode
+from verify.bounds import lower_bound
+from verify.errors import ArgumentError
+
+
+def assert_sound(found: Arranged, arrivals: dict[int, int]) -> None:
+    """Proved, in phases that end at the arrivals, and no worse than any other method."""
+    schedule, report = found.schedule, check(found.schedule)
+    assert report.verdict is Verdict.PROVED
+    assert report == found.report
+    assert schedule.late == tuple(sorted(arrivals))
+    assert report.lower_bound <= found.lower_bound <= report.completion_rounds
+    assert schedule.meta["method"] == found.method
+    ends = 0
+    for phase in schedule.phases[: len(found.arrivals.times) - 1]:
+        ends += len(phase.rounds)
+        assert set(phase.absent) == {r for r, a in enumerate(found.arrivals.arrival) if a >= ends}
+    cost = completion_cost(schedule)
+    for candidate in found.candidates:
+        assert cost.share <= candidate.cost.share
+        if candidate.schedule is not None:
+            assert check(candidate.schedule).verdict is Verdict.PROVED
+    n = schedule.ranks
+    assert cost.share <= min(completion_cost(make(n)).share for make in (ring, rhd))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16])
+def test_one_late_rank_any_delay(n: int) -> None:
+    for delay in range(0, n + 1, 1 + n // 6):
+        found = search(n, {n - 1: delay})
+        assert_sound(found, {n - 1: delay})
+        assert found.gap <= 1 or found.method == "rhd"
+
+
+@pytest.mark.parametrize("delay", range(0, 29, 4))
+def test_eight_ranks_in_fine_chunks_reach_the_bound_at_every_delay(delay: int) -> None:
+    arrivals = situation(8, {7: delay}, 4)
+    rounds = min(
+        len(list_schedule(arrivals, balanced(arrivals, staged=True, seed=seed), p, seed))
+        for seed in range(6)
+        for p in (Priorities(), Priorities(order=20, copy_load=100))
+    )
+    assert rounds - arrivals.last == arrivals.bound
+    straight_line = -(-(2 * 28 * 7 - delay * 7) // 8)
+    assert arrivals.bound == max(30, straight_line)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 8, 11, 16, 32])
+def test_a_long_delay_reaches_the_bound_of_one_straggler(n: int) -> None:
+    for delay in (n - 2, 10 * n, 10**9):
+        found = search(n, {0: delay})
+        assert_sound(found, {0: delay})
+        assert found.gap == 0
+        if found.schedule.chunks == n - 1:
+            assert found.report.completion_rounds == Situation(n).bound
+
+
+@pytest.mark.parametrize(
+    ("n", "arrivals", "m"),
+    [
+        (8, {6: 3, 7: 9}, 1),
+        (8, {6: 3, 7: 9}, 4),
+        (8, {0: 9, 3: 3}, 2),
+        (8, {4: 5, 5: 10, 6: 15, 7: 20}, 6),
+        (8, {5: 40, 6: 80, 7: 120}, 5),
+        (16, {12: 5, 13: 10, 14: 15, 15: 20}, 4),
+        (6, {1: 1, 2: 2, 3: 3, 4: 4, 5: 5}, 9),
+    ],
+)
+def test_several_late_ranks(n: int, arrivals: dict[int, int], m: int) -> None:
+    found = search(n, arrivals, m=m)
+    assert_sound(found, arrivals)
+    assert found.gap <= 1
+
+
+@pytest.mark.parametrize(("q", "m"), [(2, 4), (3, 4)])
+def test_late_ranks_that_come_together(q: int, m: int) -> None:
+    arrivals = dict.fromkeys(range(8 - q, 8), 40)
+    found = search(8, arrivals, m=m)
+    assert_sound(found, arrivals)
+    assert found.gap <= 4
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[int, dict[int, int], int]:
+    n = draw(st.integers(2, 10))
+    late = draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1))
+    return n, {rank: draw(st.integers(0, 2 * n)) for rank in late}, draw(st.integers(1, 3))
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests())
+def test_any_arrivals(request: tuple[int, dict[int, int], int]) -> None:
+    n, arrivals, m = request
+    assert_sound(search(n, arrivals, m=m, time_limit_s=2), arrivals)
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests(), st.booleans(), st.integers(0, 1000))
+def test_the_bound_is_not_below_the_verifiers(
+    request: tuple[int, dict[int, int], int], staged: bool, seed: int
+) -> None:
+    arrivals = situation(*request)
+    trees = balanced(arrivals, staged=staged, seed=seed)
+    rounds = list_schedule(arrivals, trees, Priorities(noise=seed), seed)
+    schedule = arrivals.schedule(rounds)
+    assert check(schedule).verdict is Verdict.PROVED
+    assert lower_bound(schedule) <= arrivals.bound <= len(rounds) - arrivals.last
+
+
+@settings(max_examples=100, deadline=None)
+@given(requests())
+def test_long_waits_are_cut_without_changing_the_bound(
+    request: tuple[int, dict[int, int], int],
+) -> None:
+    n, arrivals, m = request
+    k = (n - len(arrivals)) * m
+    by_rank = tuple(50 * arrivals.get(rank, 0) for rank in range(n))
+    whole = Arrivals(k, by_rank, tuple(sorted(arrivals)))
+    assert whole.without_idle_waits().bound == whole.bound
+
+
+def test_more_delay_never_needs_more_rounds_by_the_bound() -> None:
+    for n in range(2, 20):
+        bounds = [situation(n, {n - 1: delay}, 2).bound for delay in range(3 * n)]
+        assert bounds == sorted(bounds, reverse=True)
+        assert bounds[-1] == Situation(n, 2).bound
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_exhausted_questions_raise_the_bound(solver) -> None:
+    """Three ranks on time, two chunks: the formulas say 3 rounds, and there is no such schedule."""
+    portfolio = Portfolio(
+        situation(3, {2: 0}, 1),
+        setting=None,
+        seed=0,
+        solver=solver,
+        time_limit_s=60,
+        progress=lambda text: None,
+    )
+    portfolio.try_lists()
+    assert (portfolio.best.rounds, portfolio.least) == (4, 3)
+    portfolio.try_exact()
+    assert (portfolio.best.rounds, portfolio.least) == (4, 4)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_solver_finds_what_the_lists_miss(solver) -> None:
+    found = search(5, {3: 9, 4: 9}, solver=solver)
+    rounds = {c.method: c.rounds for c in found.candidates}
+    assert rounds["exact"] < rounds["list"]
+
+
+@pytest.mark.parametrize("arrivals", [{7: 0}, {7: 3}, {7: 9}, {3: 2, 5: 7}])
+def test_the_schedule_to_beat_is_a_schedule(arrivals: dict[int, int]) -> None:
+    """Waiting for the whole ReduceScatter: made, proved, and as long as it was said to be."""
+    wait = WaitThenComplete(situation(8, arrivals, 1).with_chunks(7), 1, lambda chunks: Fraction(1))
+    schedule = wait.schedule(search_straggler(8, late=wait.last_rank))
+    assert check(schedule).verdict is Verdict.PROVED
+    assert schedule.completion_rounds == wait.bound
+
+
+def test_latency_decides_where_a_link_is_given() -> None:
+    slow_start = search(8, {7: 0}, m=4, setting=Setting(8, 1.0, 1e9))
+    assert slow_start.method == "rhd"
+    large = search(8, {7: 12}, m=4, setting=Setting(2**30, 1e-9, 1e9))
+    assert large.method == "list"
+
+
+def test_the_number_of_chunks_follows_the_link_where_it_is_left_open() -> None:
+    large, small = (
+        search(8, {7: 3}, setting=Setting(size, 3e-6, 450e9)) for size in (2**32, 2**26)
+    )
+    assert_sound(large, {7: 3})
+    assert_sound(small, {7: 3})
+    assert large.schedule.chunks > small.schedule.chunks
+    assert search(8, {7: 3}, m=1, setting=Setting(2**32, 3e-6, 450e9)).schedule.chunks == 7
+    assert search(8, {7: 3}).schedule.chunks == 7
+
+
+def test_equal_seeds_give_equal_files() -> None:
+    files = [encode(search(9, {7: 2, 8: 5}, m=2, seed=seed).schedule) for seed in (3, 3, 4)]
+    assert files[0] == files[1]
+    assert len(set(files)) == 2
+
+
+def test_large() -> None:
+    found = search(64, {63: 30})
+    assert_sound(found, {63: 30})
+    assert found.gap <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "arrivals", "options"),
+    [
+        ("--n", 1, {0: 0}, {}),
+        ("--late", 4, {4: 1}, {}),
+        ("--late", 4, {-1: 1}, {}),
+        ("--late", 4, {}, {}),
+        ("--late", 3, {0: 0, 1: 0, 2: 5}, {}),
+        ("--arrivals", 4, {3: -1}, {}),
+        ("--m", 4, {3: 1}, {"m": 0}),
+        ("--n, --m", 200, {3: 1}, {}),
+        ("--n, --m", 8, {3: 1}, {"m": LARGEST}),
+        ("--seed", 4, {3: 1}, {"seed": -1}),
+        ("--time-limit", 4, {3: 1}, {"time_limit_s": 0.0}),
+        ("--solver", 4, {3: 1}, {"solver": "guess"}),
+        ("--exact", 8, {7: 1}, {"exact": True}),
+        ("--exact", 4, {3: 1}, {"exact": True, "m": 50}),
+    ],
+)
+def test_bad_arguments(name: str, n: int, arrivals: dict[int, int], options: dict) -> None:
+    with pytest.raises(ArgumentError) as error:
+        search(n, arrivals, **options)
+    assert error.value.name == name
+
+
+def test_too_large_for_an_exact_answer_says_what_works() -> None:
+    with pytest.raises(ArgumentError, match=r"up to 5 ranks.*leave --exact out"):
+        search(6, {5: 1}, exact=True)
+    assert search(4, {3: 1}, exact=True).gap == 0
+
+
+def test_what_is_printed_names_the_winner_and_all_others() -> None:
+    setting = Setting(2**30, 3e-6, 450e9)
+    found = search(8, {6: 3, 7: 9}, m=2, setting=setting)
+    text = arranged_text("file.json", found, setting)
+    assert "rank 6 at round 3, 7 at round 9" in text
+    assert f"lower bound {found.lower_bound}: {found.verdict}" in text
+    facts = arranged_json("file.json", found, setting)
+    assert facts["arrivals"] == {6: 3, 7: 9}
+    assert facts["method"] == found.schedule.meta["method"]
+    for candidate, printed in zip(found.candidates, facts["candidates"], strict=True):
+        assert candidate.method in text
+        assert printed["made"] is (candidate.schedule is not None)
+
+
+def test_what_was_typed() -> None:
+    assert late_ranks(None) == []
+    assert late_ranks(["6,7"]) == late_ranks(["6", "7"]) == [6, 7]
+    with pytest.raises(ArgumentError, match="--late = '6;7'"):
+        late_ranks(["6;7"])
+    assert arrival_rounds(8, [], None, "2") == {7: 2}
+    assert arrival_rounds(8, [3], None, "2") == {3: 2}
+    assert arrival_rounds(8, [6, 7], None, "2") == {6: 2, 7: 2}
+    assert arrival_rounds(8, [6, 7], "3,9", None) == {6: 3, 7: 9}
+
+
+def test_times_become_rounds() -> None:
+    second_per_round = Setting(buffer_bytes=6 * 900, alpha_s=0.1, bandwidth=1000)
+    times = {"m": 1, "setting": second_per_round}
+    assert arrival_rounds(8, [6, 7], "3s,9200ms", None, **times) == {6: 3, 7: 9}
+    halves = {"m": 2, "setting": Setting(buffer_bytes=6 * 800, alpha_s=0.1, bandwidth=1000)}
+    assert arrival_rounds(8, [6, 7], None, "3s", **halves) == {6: 6, 7: 6}
+    with pytest.raises(ArgumentError, match="Add --bytes"):
+        arrival_rounds(8, [7], None, "3s")
+    with pytest.raises(ArgumentError, match="nobody is there to wait"):
+        arrival_rounds(2, [0, 1], None, "3s", **times)
+
+
+@pytest.mark.parametrize(
+    ("name", "late", "arrivals", "delay"),
+    [
+        ("--late", [6, 6], "3,9", None),
+        ("--late", [6, 7], None, None),
+        ("--delay", [6, 7], "3,9", "4"),
+        ("--arrivals", [6, 7], "3", None),
+        ("--arrivals", [6, 7], "3,soon", None),
+    ],
+)
+def test_contradictions(name: str, late: list[int], arrivals: str | None, delay: int) -> None:
+    with pytest.raises(ArgumentError) as error:
+        arrival_rounds(8, late, arrivals, delay)
+    assert error.value.name == name

@@ -1,0 +1,132 @@
+"""The alpha-beta model against values worked out by hand."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import synth
+from synth.cost import (
+    FAMILIES,
+    Cost,
+    Link,
+    best,
+    best_m,
+    completion_cost,
+    completion_cost_of,
+    direct_cost,
+    family_cost,
+    predict,
+    rhd_cost,
+    ring_cost,
+    straggler_cost,
+    waiting_cost,
+)
+from synth.straggler.generate import search
+from verify import Phase, Schedule, Transfer
+
+SIZES = st.integers(1, 2**40)
+LINKS = st.builds(Link, st.floats(1e-9, 1e-2), st.floats(1e3, 1e13))
+
+
+@pytest.mark.parametrize("n", range(2, 17))
+def test_ring_and_direct(n: int) -> None:
+    share = Fraction(2 * (n - 1), n)
+    assert completion_cost(synth.ring(n)) == Cost(2 * (n - 1), share)
+    # n - 1 messages leave every rank's one port in each of the two rounds of direct.
+    assert completion_cost(synth.direct(n)) == Cost(2 * (n - 1), share)
+    assert completion_cost(synth.direct(n), "round") == Cost(2, share)
+
+
+@pytest.mark.parametrize("log", range(1, 6))
+def test_halving_doubling_of_powers_of_two(log: int) -> None:
+    n = 2**log
+    assert completion_cost(synth.rhd(n)) == Cost(2 * log, Fraction(2 * (n - 1), n))
+
+
+def test_folding_moves_the_whole_buffer_twice_more() -> None:
+    assert completion_cost(synth.rhd(6)) == completion_cost(synth.rhd(4)) + Cost(2, Fraction(2))
+
+
+def test_late_rank_of_eight() -> None:
+    schedule = synth.generate(8)
+    assert completion_cost(schedule) == completion_cost_of(9, 7) == Cost(9, Fraction(9, 7))
+    assert waiting_cost(schedule) == Cost(6, Fraction(6, 7))
+
+
+def test_busiest_rank_counts_and_empty_rounds_are_free() -> None:
+    rounds = (
+        (Transfer(0, 1, 0, "copy"), Transfer(0, 1, 1, "copy"), Transfer(2, 1, 2, "copy")),
+        (),
+        (Transfer(0, 1, 3, "copy"), Transfer(0, 2, 3, "copy"), Transfer(1, 0, 3, "copy")),
+    )
+    schedule = Schedule(ranks=3, chunks=4, phases=(Phase("all", (), rounds),))
+    assert completion_cost(schedule) == Cost(2 + 2, Fraction(3 + 2, 4))
+    assert completion_cost(schedule, "round") == Cost(2, Fraction(3 + 2, 4))
+    assert waiting_cost(schedule) == Cost(0, Fraction(0))
+
+
+@settings(deadline=None)
+@given(n=st.integers(2, 33), size=SIZES, link=LINKS)
+def test_closed_forms_are_what_the_rounds_say(n: int, size: int, link: Link) -> None:
+    for make, cost in [
+        (synth.ring, ring_cost(n)),
+        (synth.rhd, rhd_cost(n)),
+        (synth.direct, direct_cost(n)),
+    ]:
+        schedule = make(n)
+        assert completion_cost(schedule) == cost
+        assert predict(schedule, size, link) == cost.over(size, link)
+    assert completion_cost(synth.direct(n), "round") == direct_cost(n, "round")
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(2, 9), m=st.integers(1, 3), late=st.integers(0, 8), size=SIZES, link=LINKS)
+def test_straggler_at_the_bound(n: int, m: int, late: int, size: int, link: Link) -> None:
+    found = search(n, m=m, late=late % n)
+    assume(found.gap == 0)
+    assert completion_cost(found.schedule) == straggler_cost(n, m)
+    assert predict(found.schedule, size, link) == straggler_cost(n, m).over(size, link)
+
+
+@settings(deadline=None)
+@given(n=st.integers(2, 200), size=SIZES, link=LINKS, most=st.integers(1, 40))
+def test_best_m_is_best_of_all(n: int, size: int, link: Link, most: int) -> None:
+    m = best_m(n, size, link, most)
+    assert 1 <= m <= most
+    least = min(straggler_cost(n, other).over(size, link) for other in range(1, most + 1))
+    assert straggler_cost(n, m).over(size, link) == pytest.approx(least, rel=1e-12)
+
+
+@settings(deadline=None)
+@given(n=st.integers(2, 200), size=SIZES, link=LINKS)
+def test_best_is_no_slower_than_any_family(n: int, size: int, link: Link) -> None:
+    choice = best(n, size, link)
+    assert choice.reason.startswith(choice.family)
+    assert (choice.m is not None) == (choice.family == "straggler")
+    for family in FAMILIES:
+        for m in (1, 2, 8):
+            assert choice.seconds <= family_cost(family, n, m).over(size, link) * (1 + 1e-12)
+
+
+def test_best_by_hand() -> None:
+    link = Link(3e-6, 450e9)
+    assert best(8, 1024, link).family == "rhd"
+    large = best(8, 2**30, link)
+    assert (large.family, large.m) == ("straggler", 6)
+    assert large.reason == (
+        "straggler at the lower bound with m = 6: 44 alpha + 1.048 S*beta; "
+        "next is rhd, 6 alpha + 1.75 S*beta, 1.59 times the time"
+    )
+
+
+def test_without_latency_more_chunks_are_better() -> None:
+    assert best_m(8, 1024, Link(0, 1e9), most=16) == 16
+    assert best_m(2, 1024, Link(0, 1e9), most=16) == 1
+
+
+def test_numbers_and_text() -> None:
+    cost = Cost(9, Fraction(9, 7))
+    assert str(cost) == "9 alpha + 1.286 S*beta"
+    assert cost.seconds(7 * 10**9, 1e-3, 1e9) == pytest.approx(9e-3 + 9)

@@ -1,0 +1,95 @@
+"""One conformance suite for every solver backend."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.solvers import SOLVERS, Exhausted, Found, Model, Undecided, solve
+
+pytestmark = pytest.mark.parametrize("solver", SOLVERS)
+
+
+def pigeons(holes: int) -> Model:
+    """One pigeon too many: no assignment, and hard to see without counting."""
+    model = Model()
+    sits = [[model.new_variable() for _ in range(holes)] for _ in range(holes + 1)]
+    for pigeon in sits:
+        model.require_any(pigeon)
+    for a, b in itertools.combinations(sits, 2):
+        for x, y in zip(a, b, strict=True):
+            model.require_any([-x, -y])
+    return model
+
+
+def test_found(solver) -> None:
+    model = Model()
+    a, b, c = (model.new_variable() for _ in range(3))
+    model.require_any([a, b])
+    model.require_at_most_one([a, b, -c])
+    model.require_any([-a])
+    assert solve(model, solver, seed=0, time_limit_s=10) == Found(frozenset({b, c}))
+
+
+def test_no_variables(solver) -> None:
+    assert solve(Model(), solver, seed=0, time_limit_s=10) == Found(frozenset())
+
+
+def test_empty_clause(solver) -> None:
+    model = Model()
+    model.require_any([])
+    assert solve(model, solver, seed=0, time_limit_s=10) == Exhausted()
+
+
+def test_exhausted(solver) -> None:
+    assert solve(pigeons(4), solver, seed=0, time_limit_s=30) == Exhausted()
+
+
+def test_time_out_is_not_exhausted(solver) -> None:
+    answer = solve(pigeons(60), solver, seed=0, time_limit_s=0.01)
+    assert isinstance(answer, Undecided)
+    assert answer.reason
+
+
+def constraints(variables: int):
+    literal = st.integers(1, variables).flatmap(lambda v: st.sampled_from([v, -v]))
+    literals = st.lists(literal, min_size=1, max_size=4, unique_by=abs)
+    return st.lists(st.tuples(st.sampled_from(["any", "one", "more"]), literals, literals))
+
+
+@settings(max_examples=40, deadline=None)
+@given(constraints(4))
+def test_agrees_with_trying_everything(solver, some) -> None:
+    model = Model()
+    for _ in range(4):
+        model.new_variable()
+    for kind, left, right in some:
+        if kind == "any":
+            model.require_any(left)
+        elif kind == "one":
+            model.require_at_most_one(left)
+        elif not {abs(x) for x in left} & {abs(x) for x in right}:
+            model.require_no_more(left, right)
+
+    def holds(true: frozenset[int]) -> bool:
+        def count(literals) -> int:
+            return sum((abs(x) in true) == (x > 0) for x in literals)
+
+        return (
+            all(count(clause) >= 1 for clause in model.clauses)
+            and all(count(group) <= 1 for group in model.at_most_one)
+            and all(count(group) >= least for least, group in model.at_least)
+        )
+
+    subsets = [
+        frozenset(chosen)
+        for size in range(5)
+        for chosen in itertools.combinations(range(1, 5), size)
+    ]
+    answer = solve(model, solver, seed=0, time_limit_s=10)
+    if isinstance(answer, Found):
+        assert holds(answer.true)
+    else:
+        assert answer == Exhausted()
+        assert not any(map(holds, subsets))

@@ -1,0 +1,124 @@
+"""``synth table``: rows as they are done, honest gaps, what is kept when it ends early."""
+
+import json
+import sys
+
+import pytest
+import typer
+
+from synth import survey as survey_module
+from synth.compare_cli import register
+from synth.straggler import generate
+from synth.survey import parse_range, summary, survey
+from verify.cli import run
+from verify.errors import ArgumentError, SearchTimeout
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run ``synth ARGS``; returns (exit code, stdout, stderr)."""
+    app = typer.Typer()
+    register(app)
+
+    def call(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["synth", *args])
+        code = 0
+        try:
+            run(app)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_ranges() -> None:
+    assert parse_range("--n", "2..5", 2, 64) == [2, 3, 4, 5]
+    assert parse_range("--n", "2,3, 8..10,3", 2, 64) == [2, 3, 8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "2..", "..3", "5..2", "1..3", "60..65", "-2", "2.5", "x"]
+)
+def test_bad_ranges(text: str) -> None:
+    with pytest.raises(ArgumentError, match="--n"):
+        parse_range("--n", text, 2, 64)
+
+
+def test_rows_are_proved_and_come_one_by_one() -> None:
+    rows = survey([4, 6], [1, 2])
+    first = next(rows)
+    assert (first.n, first.m, first.rounds, first.bound, first.gap) == (4, 1, 4, 4, 0)
+    assert first.verdict == "proved"
+    assert [(row.n, row.m) for row in rows] == [(4, 2), (6, 1), (6, 2)]
+
+
+def test_gaps_are_no_failure(command) -> None:
+    code, out, err = command("table", "--n", "3", "--m", "1,2", "--owners", "balanced")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 1 + 2 + 2
+    assert "gap 1: optimality unknown" in lines[2]
+    assert lines[3:] == ["1 of 2 at the lower bound", "bound + 1: n=3 m=2"]
+
+
+def test_json_is_one_object_per_line(command) -> None:
+    code, out, _ = command("table", "--n", "3..5", "--json")
+    objects = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [row["n"] for row in objects[:-1]] == [3, 4, 5]
+    assert all(row["verdict"] == "proved" for row in objects[:-1])
+    facts = {"asked": 3, "tried": 3, "at_bound": 3, "above": [], "not_found": []}
+    assert objects[-1] == {"summary": facts}
+
+
+def test_nothing_found_is_told_and_exits_3(command, monkeypatch) -> None:
+    real = generate.search
+
+    def search(n: int, **options):
+        if n == 5:
+            raise SearchTimeout("no schedule found in 20 s")
+        return real(n, **options)
+
+    monkeypatch.setattr(survey_module.generate, "search", search)
+    code, out, _ = command("table", "--n", "4..6")
+    assert code == 3
+    assert "not found: no schedule found in 20 s" in out.splitlines()[2]
+    assert out.splitlines()[-2:] == ["2 of 3 at the lower bound", "nothing found: n=5"]
+
+
+def test_interrupt_keeps_the_rows(command, monkeypatch) -> None:
+    real = generate.search
+
+    def search(n: int, **options):
+        if n == 5:
+            raise KeyboardInterrupt
+        return real(n, **options)
+
+    monkeypatch.setattr(survey_module.generate, "search", search)
+    code, out, err = command("table", "--n", "4..6")
+    assert code == 130
+    assert [line.split()[0] for line in out.splitlines()[1:2]] == ["4"]
+    assert out.splitlines()[-2:] == ["1 of 3 at the lower bound", "not tried: 2"]
+    assert err == "interrupted: the rows above are what was done\n"
+
+
+def test_summary_of_nothing() -> None:
+    assert summary([], 2) == "0 of 2 at the lower bound\nnot tried: 2"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--n", "1"],
+        ["--n", "8", "--m", "0"],
+        ["--n", "8", "--time-limit", "0"],
+        ["--n", "8", "--time-limit", "nan"],
+        ["--n", "8", "--ports", "single"],
+        ["--n", "8", "--seed", "-1"],
+    ],
+)
+def test_bad_input(command, options: list[str]) -> None:
+    code, _, err = command("table", *options)
+    assert code == 2
+    assert options[-2] in err

@@ -1,0 +1,203 @@
+"""Two levels: proved, within the network ports, never worse than what it is compared with."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.cost import Link
+from synth.twolevel.bound import bound_any_chunks_s, bound_s, bytes_s
+from synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s
+from synth.twolevel.machine import Machine
+from synth.twolevel.network import network_ports
+from synth.twolevel.ring import hierarchical_ring
+from synth.twolevel.search import search, two_level
+from synth.twolevel.waiting import mates_of, owner
+from verify import Phase, Schedule, Transfer, Verdict, check
+from verify.errors import ArgumentError
+
+INNER, OUTER = Link(3e-6, 450e9), Link(10e-6, 50e9)
+SHAPES = [(nodes, per_node) for nodes in (1, 2, 3, 4) for per_node in range(1, 9)]
+SHAPES.remove((1, 1))
+LINKS = st.builds(Link, st.floats(0, 1e-4), st.floats(1e6, 1e12))
+
+
+def machine(nodes: int, per_node: int, ports: int | None = None) -> Machine:
+    return Machine(nodes, per_node, per_node if ports is None else ports, INNER, OUTER)
+
+
+@st.composite
+def situations(draw, least_per_node: int = 1):
+    """A machine with any links and any late rank."""
+    nodes = draw(st.integers(1, 4))
+    per_node = draw(st.integers(max(least_per_node, 2 if nodes == 1 else 1), 8))
+    made = Machine(nodes, per_node, draw(st.integers(1, per_node)), draw(LINKS), draw(LINKS))
+    return made, draw(st.integers(0, made.ranks - 1))
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [s for s in SHAPES if s[1] > 1])
+def test_proved_for_every_late_rank(nodes: int, per_node: int) -> None:
+    ports = 1 + (nodes + per_node) % per_node
+    made = machine(nodes, per_node, ports)
+    for late in range(made.ranks):
+        schedule = two_level(made, late, made.ranks - 1, burst=1 + late % ports)
+        assert schedule.late == (late,)
+        assert schedule.ports == "duplex"
+        report = check(schedule)
+        assert report.verdict is Verdict.PROVED, report.counterexample
+        assert report.results["same_bits"].verdict is Verdict.PROVED
+        assert report.results["absence"].verdict is Verdict.PROVED
+        assert network_ports(schedule, made.node_of, ports).verdict is Verdict.PROVED
+        assert all(late in phase.absent for phase in schedule.phases[:-1])
+        assert schedule.phases[-1].absent == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(situations(least_per_node=2), st.integers(1, 40), st.integers(1, 8), st.integers(1, 2**33))
+def test_any_chunks_and_any_burst(situation, chunks: int, burst: int, size: int) -> None:
+    made, late = situation
+    schedule = two_level(made, late, chunks, min(burst, made.network_ports))
+    assert check(schedule).verdict is Verdict.PROVED
+    assert network_ports(schedule, made.node_of, made.network_ports).verdict is Verdict.PROVED
+    seconds = completion_s(schedule, made, size)
+    close = 1 + 1e-9
+    assert overlapped_s(schedule, made, size) <= seconds * close
+    assert bytes_s(made, size) <= overlapped_s(schedule, made, size) * close
+    assert bound_s(made, size, chunks) <= seconds * close
+    assert bound_any_chunks_s(made, size) <= bound_s(made, size, chunks) * close
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), SHAPES)
+def test_hierarchical_ring(nodes: int, per_node: int) -> None:
+    made = machine(nodes, per_node)
+    schedule = hierarchical_ring(made)
+    assert check(schedule).verdict is Verdict.PROVED
+    assert network_ports(schedule, made.node_of, per_node).verdict is Verdict.PROVED
+    size, n = 2**30, made.ranks
+    inside = (per_node - 1) * (INNER.alpha_s + size / per_node / INNER.bandwidth)
+    between = (nodes - 1) * (OUTER.alpha_s + size / n / OUTER.bandwidth)
+    assert completion_s(schedule, made, size) == pytest.approx(2 * (inside + between))
+    assert network_rounds(schedule, made) == 2 * (nodes - 1)
+    assert waiting_s(schedule, made, size) == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "ports", "late"),
+    [(2, 4, 4, 0), (2, 8, 1, 15), (2, 8, 8, 3), (3, 2, 2, 2), (4, 4, 2, 9), (3, 1, 1, 1)],
+)
+def test_search_has_all_candidates_and_takes_the_best(nodes, per_node, ports, late) -> None:
+    made = machine(nodes, per_node, ports)
+    record = search(made, 2**30, late=late, time_limit_s=20)
+    assert record.winner.seconds == min(c.seconds for c in record.candidates)
+    names = {c.name.partition(",")[0] for c in record.candidates}
+    assert names == {"flat", "hierarchical ring"} | ({"two-level"} if per_node > 1 else set())
+    for candidate in record.candidates:
+        assert candidate.report.verdict is Verdict.PROVED
+        assert network_ports(candidate.schedule, made.node_of, ports).verdict is Verdict.PROVED
+        assert candidate.seconds >= record.bytes_s
+        if candidate.bound_s is not None:
+            assert candidate.seconds >= candidate.bound_s * (1 - 1e-9)
+            assert candidate.bound_s >= record.bound_s * (1 - 1e-9)
+    two = record.best_of("two-level")
+    if two is not None:
+        assert two is record.winner
+
+
+def test_two_nodes_of_eight_with_four_ports() -> None:
+    record = search(machine(2, 8, 4), 2**30, late=3)
+    ring = record.best_of("hierarchical ring")
+    assert ring is not None
+    assert record.winner.seconds < 1.05 * record.bound_s
+    assert record.winner.seconds < 0.83 * ring.seconds
+
+
+def test_network_rounds_come_near_their_least() -> None:
+    for nodes, ports in [(2, 8), (3, 8), (4, 8), (4, 2), (4, 1)]:
+        made = machine(nodes, 8, ports)
+        schedule = two_level(made, 0, 64, ports)
+        least = 64 // ports + math.ceil(math.log(nodes, ports + 1)) - 1
+        most = least if nodes == 2 else least + 3
+        assert least <= network_rounds(schedule, made) <= most
+
+
+def test_owners_take_turns_among_the_mates() -> None:
+    made = machine(2, 4)
+    assert mates_of(made, 5) == [4, 6, 7]
+    assert [owner(made, 5, chunk) for chunk in range(5)] == [4, 6, 7, 4, 6]
+    exchanges = [
+        t for r in two_level(made, 5, 12, 4).phases[-1].rounds for t in r if t.op == "reduce"
+    ]
+    assert len(exchanges) == 24
+    assert {(t.src, t.dst) for t in exchanges if t.src != 5} == {(4, 5), (6, 5), (7, 5)}
+    assert all(t.src == owner(made, 5, t.chunk) for t in exchanges if t.dst == 5)
+
+
+def test_cost_by_hand() -> None:
+    made = Machine(2, 2, 1, Link(1, 8), Link(10, 2))  # 4 ranks, chunks of 8 bytes: 1 s, 4 s
+    rounds = (
+        (Transfer(0, 1, 0, "copy"), Transfer(3, 2, 1, "copy")),  # 1 + 1
+        (Transfer(0, 2, 0, "copy"), Transfer(3, 2, 1, "copy")),  # 2 receives: 10 + 4 and 1 + 1
+        (),
+        (Transfer(0, 1, 0, "copy"), Transfer(0, 1, 1, "copy")),  # one message: 1 + 2
+    )
+    wait = ((Transfer(1, 0, 0, "copy"),),)
+    schedule = Schedule(
+        ranks=4, chunks=2, phases=(Phase("wait", (3,), wait), Phase("rest", (), rounds))
+    )
+    assert completion_s(schedule, made, 16) == 2 + 16 + 3
+    assert waiting_s(schedule, made, 16) == 2
+    assert network_rounds(schedule, made) == 1
+    # Rank 0 is done with its message of 14 s at 16 s, and rank 2 with the second one at 18 s.
+    assert overlapped_s(schedule, made, 16) == 16 + 3
+
+
+def test_without_barriers_a_node_does_not_wait_for_the_network() -> None:
+    made = Machine(2, 2, 1, Link(0, 1), Link(0, 0.1))
+    rounds = (
+        (Transfer(0, 2, 0, "copy"),),
+        (Transfer(1, 0, 0, "copy"),),
+        (Transfer(3, 1, 0, "copy"),),
+    )
+    schedule = Schedule(ranks=4, chunks=1, phases=(Phase("all", (), rounds),))
+    assert completion_s(schedule, made, 1) == 10 + 1 + 10
+    assert overlapped_s(schedule, made, 1) == 11 + 10  # rank 1 is busy to 11, then the network
+    swapped = Schedule(ranks=4, chunks=1, phases=(Phase("all", (), (rounds[0], rounds[2])),))
+    assert completion_s(swapped, made, 1) == 20
+    assert overlapped_s(swapped, made, 1) == 10  # one port each way, different ways
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name"),
+    [
+        ((0, 4, 1), "--nodes"),
+        ((2, 0, 1), "--per-node"),
+        ((1, 1, 1), "--n"),
+        ((200, 8, 1), "--n"),
+        ((2, 4, 0), "--network-ports"),
+        ((2, 4, 5), "--network-ports"),
+    ],
+)
+def test_bad_machines(numbers, name: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        Machine(*numbers, INNER, OUTER)
+    assert error.value.name == name
+
+
+@pytest.mark.parametrize("bad", [Link(-1, 1), Link(math.nan, 1), Link(0, 0), Link(0, math.inf)])
+def test_bad_links(bad: Link) -> None:
+    for links in [(bad, OUTER), (INNER, bad)]:
+        with pytest.raises(ArgumentError):
+            Machine(2, 2, 1, *links)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"late": 8}, "--late"), ({"late": -1}, "--late"), ({"m": 0}, "--m")],
+)
+def test_bad_arguments(options, name: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        search(machine(2, 4), 2**20, **options)
+    assert error.value.name == name
+    with pytest.raises(ArgumentError):
+        search(machine(2, 4), 0)

@@ -1,0 +1,42 @@
+"""The demo, shortened: it ends well and shows what it promises."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def _demo(*arguments):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py"), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(180)
+def test_demo_with_four_ranks():
+    arguments = ("--ranks", "4", "--late", "1", "--epochs", "2", "--delay-ms", "80")
+    result = _demo(*arguments)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for text in [
+        "PROVED",
+        "epoch 2: loss",
+        "test accuracy",
+        "time per step",
+        "rank 3 waited",
+        "late: rank 1",
+        "equal bit for bit on all ranks",
+    ]:
+        assert text in result.stdout
+    picture = ROOT / re.search(r"picture of one step's rounds: (\S+)", result.stdout).group(1)
+    assert "<svg" in picture.read_text()[:1000]

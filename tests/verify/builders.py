@@ -1,0 +1,228 @@
+"""Right schedules as plain JSON documents, made by hand and by the simplest textbook rules.
+
+Nothing here knows ``synth``. Every builder names its ranks 0 .. n-1 with the late rank last;
+``renamed`` moves the late rank anywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def document(
+    n: int,
+    k: int,
+    phases: list[tuple[str, list[int], list[list[list[Any]]]]],
+    *,
+    ports: Any = "duplex",
+    late: list[int] | None = None,
+) -> Document:
+    return {
+        "format": "latecomer/1",
+        "kind": "allreduce",
+        "ranks": n,
+        "chunks": k,
+        "late": late or [],
+        "ports": ports,
+        "phases": [
+            {"name": name, "absent": absent, "rounds": rounds} for name, absent, rounds in phases
+        ],
+        "meta": {},
+    }
+
+
+def ring(n: int) -> Document:
+    """Ring ReduceScatter, ring AllGather; everybody on time; n chunks."""
+    scatter = [[[i, (i + 1) % n, (i - t) % n, "reduce"] for i in range(n)] for t in range(n - 1)]
+    gather = [[[i, (i + 1) % n, (i + 1 - t) % n, "copy"] for i in range(n)] for t in range(n - 1)]
+    return document(n, n, [("reduce_scatter", [], scatter), ("all_gather", [], gather)])
+
+
+def recursive_doubling(n: int, k: int = 1, ports: Any = "matching") -> Document:
+    """Everybody exchanges everything with partner rank ^ 2^t; n a power of two."""
+    rounds = [
+        [[i, i ^ bit, chunk, "reduce"] for i in range(n)]
+        for chunk in range(k)
+        for bit in (1 << t for t in range(n.bit_length() - 1))
+    ]
+    return document(n, k, [("doubling", [], rounds)], ports=ports)
+
+
+def halving_doubling(n: int) -> Document:
+    """Recursive halving, then recursive doubling (one chunk per transfer and round); n chunks."""
+    bits = [1 << t for t in range(n.bit_length() - 1)]
+    halving: list[list[list[Any]]] = []
+    for bit in reversed(bits):
+        per_rank = [
+            [c for c in range(n) if c & bit == (i ^ bit) & bit and not (c ^ i) & ~(2 * bit - 1)]
+            for i in range(n)
+        ]
+        halving += [
+            [[i, i ^ bit, per_rank[i][j], "reduce"] for i in range(n)]
+            for j in range(len(per_rank[0]))
+        ]
+    doubling: list[list[list[Any]]] = []
+    for bit in bits:
+        per_rank = [[c for c in range(n) if not (c ^ i) & ~(bit - 1)] for i in range(n)]
+        doubling += [
+            [[i, i ^ bit, per_rank[i][j], "copy"] for i in range(n)]
+            for j in range(len(per_rank[0]))
+        ]
+    return document(n, n, [("halving", [], halving), ("doubling", [], doubling)], ports="matching")
+
+
+def direct(n: int, incast: int) -> Document:
+    """Owner c gets chunk c from everybody, ``incast`` at a time, and sends the sum to everybody."""
+    shifts = [list(range(1, n))[i : i + incast] for i in range(0, n - 1, incast)]
+    scatter = [[[(c + s) % n, c, c, "reduce"] for c in range(n) for s in some] for some in shifts]
+    gather = [[[c, (c + s) % n, c, "copy"] for c in range(n) for s in some] for some in shifts]
+    return document(
+        n,
+        n,
+        [("reduce_scatter", [], scatter), ("all_gather", [], gather)],
+        ports={"incast": incast},
+    )
+
+
+def pairings(m: int) -> list[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs of 0 .. m-1 in which every pair meets once (circle method)."""
+    even = m + m % 2  # with odd m, rank m is nobody and its partner rests
+    rounds = []
+    for t in range(even - 1):
+        pairs = [(even - 1, t)]
+        pairs += [((t + i) % (even - 1), (t - i) % (even - 1)) for i in range(1, even // 2)]
+        rounds.append([(a, b) for a, b in pairs if max(a, b) < m])
+    return rounds
+
+
+def straggler(n: int, ports: str = "duplex", blocks: int = 1) -> Document:
+    """Rank n-1 is late: direct ReduceScatter of the helpers, exchanges, direct AllGather.
+
+    ``blocks`` times n-1 chunks; helper j owns the chunks j, j + (n-1), ...
+    """
+    m, late, k = n - 1, n - 1, blocks * (n - 1)
+    owned = [range(j, k, m) for j in range(m)]
+    scatter: list[list[list[Any]]] = []
+    gather: list[list[list[Any]]] = []
+    for block in range(blocks):
+        if ports == "matching":
+            for pairs in pairings(m):
+                both = [*pairs, *((b, a) for a, b in pairs)]
+                scatter.append([[a, b, owned[b][block], "reduce"] for a, b in both])
+                gather.append([[a, b, owned[a][block], "copy"] for a, b in both])
+        else:
+            for t in range(m - 1):
+                scatter.append(
+                    [[i, (i + 1) % m, owned[(i - t - 1) % m][block], "reduce"] for i in range(m)]
+                )
+                gather.append([[i, (i + t + 1) % m, owned[i][block], "copy"] for i in range(m)])
+    exchange = [[[late, c % m, c, "reduce"], [c % m, late, c, "reduce"]] for c in range(k)]
+    return document(
+        n,
+        k,
+        [("reduce_scatter", [late], scatter), ("completion", [], exchange + gather)],
+        ports=ports,
+        late=[late],
+    )
+
+
+def two_late(n: int) -> Document:
+    """Ranks n-2 and n-1 are late, n-1 later; one chunk; chains and a final broadcast."""
+    a, b, m = n - 2, n - 1, n - 2
+    reduce = [[[i, i + 1, 0, "reduce"]] for i in range(m - 1)]
+    join = [[[m - 1, a, 0, "reduce"]]]
+    finish = [[[a, b, 0, "reduce"], [b, a, 0, "reduce"]]]
+    spread = [[[[a, b][i % 2], i, 0, "copy"]] for i in range(m)]
+    return document(
+        n,
+        1,
+        [("early", [a, b], reduce), ("middle", [b], join), ("completion", [], finish + spread)],
+        late=[a, b],
+    )
+
+
+def optimal_four(ports: str = "duplex") -> Document:
+    """The fewest completion rounds for four ranks and three chunks: 3 + log2(4) - 1 = 4."""
+    scatter = [
+        [[0, 1, 2, "reduce"], [1, 2, 0, "reduce"], [2, 0, 1, "reduce"]],
+        [[0, 1, 1, "reduce"], [1, 2, 2, "reduce"], [2, 0, 0, "reduce"]],
+    ]
+    if ports == "matching":
+        scatter = [
+            [[0, 1, 1, "reduce"], [1, 0, 0, "reduce"]],
+            [[0, 2, 2, "reduce"], [2, 0, 0, "reduce"]],
+            [[1, 2, 2, "reduce"], [2, 1, 1, "reduce"]],
+        ]
+    completion = [
+        [[3, 0, 0, "reduce"], [0, 3, 0, "reduce"]],
+        [[3, 1, 1, "reduce"], [1, 3, 1, "reduce"], [0, 2, 0, "copy"]],
+        [[3, 2, 2, "reduce"], [2, 3, 2, "reduce"], [0, 1, 0, "copy"], [1, 0, 1, "copy"]],
+        [[3, 0, 2, "copy"], [2, 1, 2, "copy"], [1, 2, 1, "copy"]],
+    ]
+    return document(
+        4,
+        3,
+        [("reduce_scatter", [3], scatter), ("completion", [], completion)],
+        ports=ports,
+        late=[3],
+    )
+
+
+def optimal_two() -> Document:
+    """Two ranks, one late, one chunk: one exchange."""
+    exchange = [[[0, 1, 0, "reduce"], [1, 0, 0, "reduce"]]]
+    return document(2, 1, [("completion", [], exchange)], ports="matching", late=[1])
+
+
+def renamed(doc: Document, order: list[int]) -> Document:
+    """The same document with rank r called ``order[r]``."""
+    phases = [
+        (
+            phase["name"],
+            sorted(order[r] for r in phase["absent"]),
+            [[[order[s], order[d], c, op] for s, d, c, op in moves] for moves in phase["rounds"]],
+        )
+        for phase in doc["phases"]
+    ]
+    return document(
+        doc["ranks"],
+        doc["chunks"],
+        phases,
+        ports=doc["ports"],
+        late=sorted(order[r] for r in doc["late"]),
+    )
+
+
+def all_right() -> dict[str, Document]:
+    """Every builder at some small sizes, by name."""
+    found = {
+        "optimal-2": optimal_two(),
+        "optimal-4-duplex": optimal_four(),
+        "optimal-4-matching": optimal_four("matching"),
+        "doubling-2": recursive_doubling(2),
+        "doubling-4x2": recursive_doubling(4, 2),
+        "doubling-8-duplex": recursive_doubling(8, 1, "duplex"),
+        "halving-4": halving_doubling(4),
+        "halving-8": halving_doubling(8),
+        "two-late-4": two_late(4),
+        "two-late-6": two_late(6),
+        "straggler-4x2": straggler(4, blocks=2),
+    }
+    found |= {f"ring-{n}": ring(n) for n in (2, 3, 5)}
+    found |= {f"direct-{n}-incast-{i}": direct(n, i) for n, i in [(3, 2), (4, 2), (5, 4), (6, 3)]}
+    found |= {
+        f"straggler-{n}-{ports}": straggler(n, ports)
+        for n, ports in itertools.product((3, 4, 5, 6), ("duplex", "matching"))
+    }
+    return found
+
+
+def shuffled(doc: Document, rng: random.Random) -> Document:
+    """The same schedule with its ranks renamed at random: the late rank is anywhere."""
+    order = list(range(doc["ranks"]))
+    rng.shuffle(order)
+    return renamed(doc, order)

@@ -1,0 +1,156 @@
+"""The theorem on transpose AllReduce for every n: its lemmas, and the schedules it is about."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import cvc5
+import pytest
+import z3
+
+from proofs import transpose_loss as theorem
+from synth import direct, generate, rhd, ring
+from synth.transpose.generate import transpose
+from tests.verify.loss.oracle import ending
+from tests.verify.mutants import MUTATIONS
+from verify import Schedule, Verdict, encode
+from verify.errors import ArgumentError
+from verify.format import decode
+from verify.loss.examine import examine
+from verify.structure import hazards, well_formed
+
+SIZES = [(n, incast) for n in (*range(2, 14), 24) for incast in (1, 2, 3, n - 1) if incast < n]
+
+
+@pytest.mark.parametrize("lemma", theorem.LEMMAS)
+def test_lemma_is_proved_by_two_solvers(lemma: str) -> None:
+    assert theorem.proved(lemma)
+    manager = cvc5.TermManager()
+    solver = cvc5.Solver(manager)
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, theorem.script(lemma), "lemma")
+    symbols = parser.getSymbolManager()
+    answer = ""
+    while not (command := parser.nextCommand()).isNull():
+        answer += command.invoke(solver, symbols)
+    assert answer.strip() == "unsat"
+
+
+@pytest.mark.parametrize("lemma", theorem.LEMMAS)
+def test_lemma_is_not_empty(lemma: str) -> None:
+    """Its premises can be met, for small and for large n: without the question it is ``sat``."""
+    assertions = z3.parse_smt2_string(theorem.script(lemma))
+    n = z3.Int("n")
+    for size in (2, 3, 1000):
+        solver = z3.Solver()
+        solver.add(*list(assertions)[:-1], n == size)
+        assert solver.check() == z3.sat
+
+
+WRONG = {
+    "a lost contribution is there all the same": ("(distinct (pos1 q) lost1)", "true"),
+    "a lost copy is there all the same": ("(distinct (pos2 r) lost2)", "true"),
+    "the owner holds nothing at first": ("(or (= q o) (and (< (pos1", "(or (and (< (pos1"),
+    "a contribution is there one too early": ("(< (pos1 q) m)", "(<= (pos1 q) m)"),
+    "a copy is there one too late": ("(< (pos2 r) m)", "(< (+ (pos2 r) 1) m)"),
+    "others hold nothing before their copy": ("(held1 (- n 1) q) (once (= q r))", "(held1 m q) 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_claims_are_not_proved(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    right, wrong = WRONG[name]
+    assert right in theorem.PREAMBLE
+    monkeypatch.setattr(theorem, "PREAMBLE", theorem.PREAMBLE.replace(right, wrong))
+    assert not all(theorem.proved(lemma) for lemma in theorem.LEMMAS)
+
+
+def test_run_as_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "proofs.transpose_loss"],
+        cwd=Path(theorem.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.count("proved  ") == len(theorem.LEMMAS) == 7
+    assert "NOT" not in done.stdout
+
+
+def _as_the_theorem_says(schedule: Schedule) -> bool:
+    """One contribution of one chunk at all ranks, or one chunk at one rank, who keeps its own."""
+    report = examine(schedule, 1, 60.0)
+    assert report.each is not None
+    everybody = tuple(range(schedule.ranks))
+    for single in report.each:
+        lost = single.lost
+        others = tuple(rank for rank in everybody if rank != lost.dst)
+        first = (lost.chunk, everybody, (lost.src,))
+        second = (lost.chunk, (lost.dst,), others)
+        expected = first if lost.op == "reduce" else second
+        found = [(block.chunk, block.ranks, block.contributions) for block in single.missing]
+        if found != [expected] or single.twice or single.differ is (lost.op == "reduce"):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(("n", "incast"), SIZES)
+def test_for_each_n(n: int, incast: int) -> None:
+    schedule = transpose(n, incast=incast)
+    assert theorem.is_transpose(schedule)
+    assert _as_the_theorem_says(schedule)
+
+
+def test_direct_is_a_transpose_with_full_incast() -> None:
+    assert theorem.is_transpose(direct(6))
+    assert _as_the_theorem_says(direct(6))
+
+
+def test_others_are_no_transpose() -> None:
+    two_level = transpose(8, groups=2, exchange="transpose")
+    for schedule in (ring(5), rhd(8), generate(5), two_level, transpose(8, groups=4)):
+        assert not theorem.is_transpose(schedule)
+        assert not _as_the_theorem_says(schedule)
+
+
+def test_by_running_with_each_transfer_dropped() -> None:
+    """The oracle's word for it, for small n."""
+    for n in range(2, 7):
+        schedule = transpose(n, incast=min(2, n - 1))
+        doc = json.loads(encode(schedule))
+        for number in range(len(schedule.table)):
+            t, end = schedule.table.transfer(number), ending(doc, {number})
+            if t.op == "reduce":
+                assert end.missing == {(rank, t.chunk, t.src) for rank in range(n)}
+                assert not end.differ
+            else:
+                assert end.missing == {(t.dst, t.chunk, q) for q in range(n) if q != t.dst}
+                assert end.differ
+            assert not end.twice
+
+
+def test_mutants() -> None:
+    """Whatever is still a transpose after a change obeys the theorem, and so is right."""
+    rng = random.Random(7)
+    verdicts = {True: 0, False: 0}
+    right = json.loads(encode(transpose(5, incast=2)))
+    for _ in range(400):
+        doc = copy.deepcopy(right)
+        rng.choice(MUTATIONS)(doc, rng)
+        schedule = decode(json.dumps(doc).encode())
+        if any(decide(schedule).verdict is not Verdict.PROVED for decide in (well_formed, hazards)):
+            continue  # it has no meaning
+        try:
+            obeys = _as_the_theorem_says(schedule)
+        except ArgumentError:
+            obeys = False  # wrong without any loss
+        transposes = theorem.is_transpose(schedule)
+        verdicts[transposes] += 1
+        assert obeys or not transposes
+    assert min(verdicts.values()) > 40

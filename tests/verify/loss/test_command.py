@@ -1,0 +1,175 @@
+"""``verify --loss F [--draw FILE.svg]``: what it prints, what it writes, how it exits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.verify.builders import direct, optimal_four, recursive_doubling, ring, straggler
+from tests.verify.loss.test_harm import RELAY
+from verify import cli
+
+WRONG = straggler(5)
+WRONG["phases"][1]["rounds"][-1].pop()
+DOCUMENTS: dict[str, Any] = {
+    "ring": ring(5),
+    "direct": direct(4, 3),
+    "four": optimal_four(),
+    "relay": RELAY,
+    "doubling": recursive_doubling(8),
+    "wrong": WRONG,
+    "malformed": {"format": "latecomer/1"},
+}
+
+
+@pytest.fixture
+def verify(monkeypatch, capsys, tmp_path):
+    """Run ``verify ARGS`` among the documents; returns (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    for name, doc in DOCUMENTS.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(doc))
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["verify", *args])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return int(stop.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+def test_text(verify) -> None:
+    code, out, err = verify("ring.json", "--loss", "1")
+    assert (code, err) == (0, "")
+    assert out.startswith("ring.json: PROVED")
+    for fact in [
+        "loss of any of 40 transfers (125 entries in all)",
+        "reduce_scatter reduce         20  5 .. 20, mean 12.5         5              4",
+        "all_gather copy               20   1 .. 16, mean 7.5         4              4      0",
+        "worst: 20 of 125 entries missing, nothing is worse (proved)",
+        "lost: reduce_scatter round 3: 3 -> 4  chunk 0  reduce",
+        "chunk 0: ranks 0-4 miss what ranks 0-3 contributed",
+        "counted twice: never (every copy brings at least what it overwrites)",
+        "different sums: possible, after the loss of all_gather round 0",
+    ]:
+        assert fact in out
+
+
+def test_without_the_option_nothing_is_added(verify) -> None:
+    assert "loss" not in verify("ring.json")[1]
+    assert "loss" not in json.loads(verify("ring.json", "--json")[1])
+
+
+def test_json(verify) -> None:
+    code, out, _ = verify("direct.json", "relay.json", "--loss", "2", "--json")
+    assert code == 0
+    plain, relay = map(json.loads, out.splitlines())
+    losses = plain["loss"]
+    assert (losses["verdict"], losses["at_most"], losses["entries"]) == ("proved", 2, 64)
+    assert [kind["most"] for kind in losses["kinds"]] == [4, 3]
+    assert losses["worst"]["entries"] == losses["worst"]["bound"] == 8
+    assert losses["worst"]["exact"] is True
+    assert len(losses["each"]) == losses["transfers"] == 24
+    assert losses["each"][0]["missing"] == [
+        {
+            "chunk": losses["each"][0]["lost"]["chunk"],
+            "ranks": [0, 1, 2, 3],
+            "contributions": [losses["each"][0]["lost"]["src"]],
+        }
+    ]
+    assert losses["twice"]["possible"] is False
+    assert losses["differ"]["possible"] is True
+    assert relay["loss"]["twice"]["possible"] is True
+    assert relay["loss"]["twice"]["lost"][0]["round"] == 1
+
+
+def test_twice_is_told(verify) -> None:
+    _, out, _ = verify("relay.json", "--loss", "1")
+    assert "counted twice: possible, after the loss of all round 1: 2 -> 0  chunk 0  copy" in out
+
+
+def test_time_out_is_unknown(verify) -> None:
+    code, out, _ = verify("doubling.json", "--loss", "3", "--timeout", "1e-9")
+    assert code == 3
+    assert "worst found: 4 of 64 entries missing; proved: at most 12; between, unknown" in out
+    code, out, _ = verify("doubling.json", "--loss", "3", "--timeout", "1e-9", "--json")
+    assert code == 3
+    facts = json.loads(out)
+    assert (facts["verdict"], facts["loss"]["verdict"]) == ("proved", "unknown")
+    assert verify("doubling.json", "--loss", "3", "-q") == (0, "", "")
+
+
+def test_wrong_schedules(verify) -> None:
+    code, out, _ = verify("wrong.json", "--loss", "1")
+    assert code == 1
+    assert "losses not examined: the schedule is wrong without any" in out
+    assert json.loads(verify("wrong.json", "--loss", "1", "--json")[1])["loss"] is None
+    assert verify("malformed.json", "ring.json", "--loss", "1")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["ring.json", "--loss", "0"],
+        ["wrong.json", "--loss", "17"],
+        ["ring.json", "--draw", "ring.svg"],
+        ["ring.json", "--loss", "1", "--draw", "ring.png"],
+        ["ring.json", "four.json", "--loss", "1", "--draw", "ring.svg"],
+        ["ring.json", "--loss", "1", "--draw", "missing/ring.svg"],
+    ],
+)
+def test_bad_options(verify, tmp_path: Path, args: list[str]) -> None:
+    code, out, err = verify(*args)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.glob("*.svg"))
+
+
+def test_pipelines_are_refused(verify, tmp_path: Path) -> None:
+    (tmp_path / "actions.csv").write_text("0F0,0B0\n")
+    code, _, err = verify("actions.csv", "--loss", "1")
+    assert code == 2
+    assert "--loss" in err
+
+
+@pytest.mark.parametrize("name", ["ring", "direct", "four", "relay"])
+def test_picture(verify, tmp_path: Path, name: str) -> None:
+    assert verify(f"{name}.json", "--loss", "1", "--draw", "it.svg", "-q") == (0, "", "")
+    facts = json.loads(verify(f"{name}.json", "--loss", "1", "--json")[1])["loss"]
+    root = ElementTree.parse(tmp_path / "it.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    squares = [rect for rect in root.iter(f"{space}rect") if rect.find(f"{space}title") is not None]
+    tips = [square.findtext(f"{space}title") for square in squares]
+    assert len(squares) == facts["transfers"]
+    places = {(square.get("x"), square.get("y")) for square in squares}
+    assert len(places) == len(squares)
+    for square, tip, single in zip(squares, tips, facts["each"], strict=True):
+        assert tip is not None
+        assert f"{single['entries']} entries missing" in tip
+        assert (square.get("fill") == "#e9eef2") == (single["entries"] == 0)
+    n = facts["transfers"] and DOCUMENTS[name]["ranks"]
+    grids = Counter(rect.get("fill") for rect in root.iter(f"{space}rect")) - Counter(
+        square.get("fill") for square in squares
+    )
+    legend_darkest = 1
+    assert grids["#8c1414"] == facts["worst"]["entries"] + legend_darkest
+    assert n * n == grids["#8c1414"] + grids["#e9eef2"] - 2
+    dots = [c for c in root.iter(f"{space}circle") if c.get("fill") != "none"]
+    rings = [c for c in root.iter(f"{space}circle") if c.get("fill") == "none"]
+    assert len(dots) == 1 + sum(single["differ"] for single in facts["each"])
+    assert len(rings) == 1 + sum(bool(single["twice"]) for single in facts["each"])
+
+
+def test_picture_of_too_much(verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verify.loss.examine.MOST_LISTED", 10)
+    code, _, err = verify("ring.json", "--loss", "1", "--draw", "it.svg")
+    assert code == 2
+    assert "--draw" in err
+    assert not (tmp_path / "it.svg").exists()

@@ -1,0 +1,87 @@
+"""docs/loss.md: its tables are what ``verify --loss`` finds, its commands work as printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from synth import direct, generate, rhd, ring
+from synth.transpose.generate import transpose
+from verify import Schedule
+from verify.loss.examine import examine
+from verify.loss.report import Kind
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "loss.md").read_text()
+
+
+def _schedules(n: int, groups: int) -> dict[str, Schedule]:
+    return {
+        "transpose": transpose(n),
+        f"transpose --groups {groups}": transpose(n, groups=groups),
+        f"transpose --groups {groups} --exchange transpose": transpose(
+            n, groups=groups, exchange="transpose"
+        ),
+        "direct": direct(n),
+        "rhd": rhd(n),
+        "ring": ring(n),
+        "generate": generate(n),
+    }
+
+
+def _row(name: str, kind: Kind) -> str:
+    spread = str(kind.least)
+    if kind.least < kind.most:
+        spread = f"{kind.least} .. {kind.most}, mean {kind.mean:.4g}"
+    differ = {0: "never", kind.transfers: "always"}.get(kind.differ, "sometimes")
+    place = f"| {kind.phase} {kind.op} | {spread} |"
+    return f"| {name} {place} {kind.ranks} | {kind.contributions} | {differ} |"
+
+
+def _tables() -> tuple[list[str], list[str]]:
+    singles, worst = [], []
+    for n, groups in [(8, 4), (64, 8)]:
+        for name, schedule in _schedules(n, groups).items():
+            report = examine(schedule, 3, 60.0)
+            assert report.twice.possible is False
+            if n == 8:
+                names = [f"`{name}`", *("" for _ in report.kinds[1:])]
+                singles += map(_row, names, report.kinds)
+            found = [examine(schedule, most, 60.0).worst.entries for most in (1, 2)]
+            found.append(report.worst.entries)
+            share = f"{100 * found[0] / report.entries:.2g} %"
+            cells = [report.entries, f"{found[0]} ({share})", *found[1:]]
+            command, _, options = name.partition(" ")
+            shown = f"`{command} --n {n}{' ' + options if options else ''}`"
+            way = f"{report.mean_way:.3g}"
+            worst.append(f"| {shown} | {' | '.join(map(str, cells))} | {way} |")
+    return [row.replace("|  |", "| |") for row in singles], worst
+
+
+def test_tables() -> None:
+    for rows in _tables():
+        table = "\n".join(rows)
+        assert table in TEXT, f"docs/loss.md should have\n{table}"
+
+
+def test_commands(tmp_path: Path) -> None:
+    blocks = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+    commands = [line[2:] for block in blocks for line in block.splitlines()]
+    assert len(commands) == 6
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    for command in commands:
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout!r}\n{done.stderr!r}"
+    assert (tmp_path / "ring.svg").read_text().startswith("<svg")

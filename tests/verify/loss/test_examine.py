@@ -1,0 +1,246 @@
+"""The report on a schedule: worst cases as found by trying all sets, and verdicts on time-out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import example, given, settings
+
+from tests.verify.builders import Document, document, recursive_doubling, ring
+from tests.verify.loss.oracle import ending, transfers
+from tests.verify.loss.strategies import RIGHT, odd
+from tests.verify.loss.test_harm import RELAY, schedule_of
+from verify import Verdict
+from verify.errors import ArgumentError
+from verify.loss import examine as module
+from verify.loss import sets
+from verify.loss.examine import examine
+from verify.loss.flow import Chunk, Flow
+from verify.loss.report import Answer, LossReport
+from verify.loss.sets import Worst, outline
+
+LONG_S = 60.0
+
+
+def _all_sets(doc: Document, most: int) -> tuple[int, bool, bool]:
+    """The most missing entries, and whether twice and differ are possible, by trying all sets."""
+    numbers = range(len(transfers(doc)))
+    ends = [
+        ending(doc, set(lost))
+        for size in range(1, most + 1)
+        for lost in itertools.combinations(numbers, size)
+    ]
+    return (
+        max(len(end.missing) for end in ends),
+        any(end.twice for end in ends),
+        any(end.differ for end in ends),
+    )
+
+
+def _numbers(doc: Document, lost: object) -> set[int]:
+    """The numbers, in file order, of transfers that a report names."""
+    named = [(x.phase, x.round, x.src, x.dst, x.chunk, x.op) for x in lost]  # type: ignore[attr-defined]
+    placed = [
+        (phase["name"], number, *move)
+        for phase in doc["phases"]
+        for number, moves in enumerate(phase["rounds"])
+        for move in moves
+    ]
+    return {placed.index(place) for place in named}
+
+
+def _agrees(doc: Document, report: LossReport, most: int) -> None:
+    missing, twice, differ = _all_sets(doc, most)
+    assert report.verdict is Verdict.PROVED
+    assert report.worst.entries == report.worst.bound == missing
+    assert (report.twice.possible, report.differ.possible) == (twice, differ)
+    end = ending(doc, _numbers(doc, report.worst.lost))
+    assert len(report.worst.lost) <= most
+    assert end.missing == {
+        (rank, block.chunk, contribution)
+        for block in report.worst.missing
+        for rank in block.ranks
+        for contribution in block.contributions
+    }
+    if twice:
+        assert ending(doc, _numbers(doc, report.twice.lost)).twice
+    if differ:
+        assert ending(doc, _numbers(doc, report.differ.lost)).differ
+
+
+@settings(max_examples=60, deadline=None)
+@given(odd(4))
+@example(RELAY)
+def test_all_sets_of_odd_schedules(doc: Document) -> None:
+    _agrees(doc, examine(schedule_of(doc), 2, LONG_S), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("ring-3", 4),
+        ("ring-5", 2),
+        ("direct-4-incast-2", 2),
+        ("halving-4", 3),
+        ("doubling-4x2", 3),
+        ("optimal-4-duplex", 3),
+        ("straggler-4-duplex", 3),
+        ("two-late-4", 4),
+    ],
+)
+def test_all_sets_of_textbook_schedules(name: str, most: int) -> None:
+    _agrees(RIGHT[name], examine(schedule_of(RIGHT[name]), most, LONG_S), most)
+
+
+def test_one_by_one() -> None:
+    """Each single loss is listed in file order, with what the oracle sees."""
+    for doc in RIGHT.values():
+        report = examine(schedule_of(doc), 1, LONG_S)
+        assert report.each is not None
+        assert len(report.each) == len(transfers(doc)) == report.transfers
+        for number, single in enumerate(report.each):
+            end = ending(doc, {number})
+            assert _numbers(doc, [single.lost]) == {number}
+            assert (single.entries, single.differ) == (len(end.missing), end.differ)
+            assert {
+                (rank, block.chunk, contribution)
+                for block in single.missing
+                for rank in block.ranks
+                for contribution in block.contributions
+            } == end.missing
+        for kind in report.kinds:
+            those = [
+                single
+                for single in report.each
+                if (single.lost.phase, single.lost.op) == (kind.phase, kind.op)
+            ]
+            entries = [single.entries for single in those]
+            assert (kind.least, kind.most) == (min(entries), max(entries))
+            assert kind.mean == pytest.approx(sum(entries) / len(entries))
+            assert kind.transfers == len(those)
+            assert kind.differ == sum(single.differ for single in those)
+            assert kind.twice == sum(bool(single.twice) for single in those)
+        assert sum(kind.transfers for kind in report.kinds) == report.transfers
+
+
+@pytest.mark.parametrize("name", ["ring-3", "direct-3-incast-2", "halving-4", "optimal-4-duplex"])
+def test_mean_way_bounds_the_average(name: str) -> None:
+    """The average over all sets of losses, each with its probability; near p = 0 nearly met."""
+    doc = {**RIGHT[name]}
+    report = examine(schedule_of(doc), 1, LONG_S)
+    first = [move for move in transfers(doc) if move[2] == 0]  # chunks are alike: one will do
+    phases = [
+        {**phase, "rounds": [[m for m in moves if m[2] == 0] for moves in phase["rounds"]]}
+        for phase in doc["phases"]
+    ]
+    alone = {**doc, "chunks": 1, "phases": phases}
+    way = examine(schedule_of(alone), 1, LONG_S).mean_way
+    if name != "optimal-4-duplex":
+        assert way == pytest.approx(report.mean_way)
+    missing = {
+        lost: len(ending(alone, set(lost)).missing)
+        for size in range(len(first) + 1)
+        for lost in itertools.combinations(range(len(first)), size)
+    }
+    for p in (0.001, 0.1, 0.5, 1.0):
+        average = sum(
+            p ** len(lost) * (1 - p) ** (len(first) - len(lost)) * entries
+            for lost, entries in missing.items()
+        )
+        bound = way * p * doc["ranks"] ** 2
+        assert average <= bound * (1 + 1e-9)
+        if p == 0.001:
+            assert average > 0.6 * bound
+
+
+def test_long_lists_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_LISTED", 5)
+    assert examine(schedule_of(ring(2)), 1, LONG_S).each is not None
+    report = examine(schedule_of(ring(3)), 1, LONG_S)
+    assert report.each is None
+    assert report.to_json()["each"] is None
+    assert report.verdict is Verdict.PROVED
+
+
+REPEATED = document(
+    2,
+    1,
+    [
+        (
+            "all",
+            [],
+            [[[0, 1, 0, "reduce"]], *([[1, 0, 0, "copy"]] for _ in range(3))],
+        )
+    ],
+)
+"""The result is sent three times: three losses have to meet for it not to arrive."""
+
+
+def test_harm_that_needs_several_losses() -> None:
+    for most, missing in [(1, 2), (2, 2), (3, 2)]:
+        report = examine(schedule_of(REPEATED), most, LONG_S)
+        assert report.worst.entries == missing  # the reduce
+        assert report.differ.possible is (most == 3)
+        if most == 3:
+            assert len(report.differ.lost) == 3
+        else:
+            assert report.differ.why == "all sets of losses were tried"
+
+
+def test_time_out_is_unknown() -> None:
+    doc = recursive_doubling(8)
+    found = examine(schedule_of(doc), 3, 0.0)
+    truth = examine(schedule_of(doc), 3, LONG_S)
+    assert found.verdict is Verdict.UNKNOWN
+    assert not found.worst.exact
+    assert found.worst.entries <= truth.worst.entries <= found.worst.bound
+    assert truth.worst.exact
+    repeated = examine(schedule_of(REPEATED), 2, 0.0)
+    assert repeated.differ.possible == "unknown"
+    assert repeated.verdict is Verdict.UNKNOWN
+    assert repeated.differ.lost == ()
+
+
+def test_an_answer_that_was_found_needs_no_time() -> None:
+    report = examine(schedule_of(ring(5)), 3, 0.0)
+    assert report.verdict is Verdict.PROVED
+    assert report.twice == Answer(False, why="every copy brings at least what it overwrites")
+
+
+@pytest.mark.parametrize("most", [-1, 0, 17])
+def test_few_losses_only(most: int) -> None:
+    with pytest.raises(ArgumentError, match="--loss"):
+        examine(schedule_of(ring(3)), most, LONG_S)
+
+
+def test_wrong_schedules_are_refused() -> None:
+    doc = json.loads(json.dumps(ring(3)))
+    doc["phases"][1]["rounds"].pop()
+    with pytest.raises(ArgumentError, match="exactly_once must hold"):
+        examine(schedule_of(doc), 1, LONG_S)
+    doc["phases"][0]["rounds"][0][0][0] = 9
+    with pytest.raises(ArgumentError, match="well_formed must hold"):
+        examine(schedule_of(doc), 1, LONG_S)
+
+
+def _bounds_too_low(chunk: Chunk, flows: list[Flow], most: int) -> list[Worst]:
+    return [Worst(w.entries, w.lost, w.entries) for w in outline(chunk, flows, most)]
+
+
+def _nothing_is_left_to_gain(search: object, *_: object) -> None:
+    """As if the search pruned everything."""
+
+
+def test_wrong_searches_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    doc = recursive_doubling(4)
+    _agrees(doc, examine(schedule_of(doc), 3, LONG_S), 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "outline", _bounds_too_low)
+        with pytest.raises(AssertionError):
+            _agrees(doc, examine(schedule_of(doc), 3, LONG_S), 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(sets._Search, "extend", _nothing_is_left_to_gain)
+        with pytest.raises(AssertionError):
+            _agrees(doc, examine(schedule_of(doc), 3, LONG_S), 3)

@@ -1,0 +1,247 @@
+"""What one or several losses do, by theorem and by running: as the naive oracle sees it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from tests.verify.builders import Document, document
+from tests.verify.loss.oracle import Ending, ending, transfers
+from tests.verify.loss.strategies import RIGHT, odd, schedules
+from tests.verify.oracle import judge
+from verify import Schedule, decode
+from verify.loss.flow import Chunk, Flow, chunks_of, flows_of
+from verify.loss.harm import Harm, harm_of, harm_of_one
+from verify.loss.sets import covers
+
+RELAY = document(
+    3,
+    1,
+    [
+        (
+            "all",
+            [],
+            [
+                [[0, 1, 0, "reduce"]],  # 0 has handed over what it had ...
+                [[2, 0, 0, "copy"]],  # ... and takes over from 2: if this is lost,
+                [[0, 1, 0, "reduce"]],  # it hands over the same once more
+                [[1, 0, 0, "copy"]],
+                [[1, 2, 0, "copy"]],
+            ],
+        )
+    ],
+)
+"""The smallest schedule in which a loss makes something be counted twice."""
+
+
+def schedule_of(doc: Document) -> Schedule:
+    return decode(json.dumps(doc).encode())
+
+
+def members(mask: int) -> list[int]:
+    return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+
+
+def entries(chunk: Chunk, blocks: tuple[tuple[int, int], ...]) -> set[tuple[int, int, int]]:
+    return {
+        (rank, chunk.number, contribution)
+        for ranks, contributions in blocks
+        for rank in members(ranks)
+        for contribution in members(contributions)
+    }
+
+
+def as_ending(chunks: list[tuple[Chunk, Harm]]) -> Ending:
+    return Ending(
+        frozenset().union(*(entries(chunk, harm.missing) for chunk, harm in chunks)),
+        frozenset().union(*(entries(chunk, harm.twice) for chunk, harm in chunks)),
+        any(harm.differ for _, harm in chunks),
+    )
+
+
+def disagreements(doc: Document, flows: Callable[[Chunk], list[Flow]] = flows_of) -> int:
+    """How many single losses theorem 1 and the oracle see differently."""
+    wrong = 0
+    for chunk in chunks_of(schedule_of(doc)):
+        for flow in flows(chunk):
+            expected = ending(doc, {flow.move.index})
+            wrong += as_ending([(chunk, harm_of_one(chunk, flow))]) != expected
+    return wrong
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules)
+@example(RELAY)
+def test_one_loss(doc: Document) -> None:
+    assert disagreements(doc) == 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules, st.data())
+def test_many_losses(doc: Document, data: st.DataObject) -> None:
+    numbers = st.integers(0, len(transfers(doc)) - 1)
+    lost = data.draw(st.frozensets(numbers, max_size=8))
+    harms = [(chunk, harm_of(chunk, lost)) for chunk in chunks_of(schedule_of(doc))]
+    assert as_ending(harms) == ending(doc, lost)
+    assert sum(harm.entries for _, harm in harms) == len(ending(doc, lost).missing)
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedules, st.data())
+def test_bounds_of_theorem_2(doc: Document, data: st.DataObject) -> None:
+    numbers = st.integers(0, len(transfers(doc)) - 1)
+    lost = data.draw(st.frozensets(numbers))
+    chunks = [(chunk, flows_of(chunk)) for chunk in chunks_of(schedule_of(doc))]
+    blocks = (
+        entries(chunk, ((flow.reach, flow.carried),))
+        for chunk, flows in chunks
+        for flow in flows
+        if flow.move.index in lost
+    )
+    end = ending(doc, lost)
+    assert end.missing <= set().union(*blocks)
+    n = doc["ranks"]
+    for number in range(doc["chunks"]):
+        assert sum(c == number for _, c, _ in end.missing) <= n * (n - 1)
+    if all(covers(flows) for _, flows in chunks):
+        assert not end.twice
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules)
+def test_blocks_are_what_comes_by_a_transfer(doc: Document) -> None:
+    """An entry comes by a transfer if it is missing when the transfer arrives blank."""
+    for chunk in chunks_of(schedule_of(doc)):
+        for flow in flows_of(chunk):
+            block = entries(chunk, ((flow.reach, flow.carried),))
+            index = flow.move.index
+            assert (block if flow.reach else set()) == ending(doc, set(), {index}).missing
+            assert flow.block == len(block)
+
+
+def test_twice_happens() -> None:
+    (chunk,) = chunks_of(schedule_of(RELAY))
+    flows = flows_of(chunk)
+    assert not covers(flows)
+    harms = [harm_of_one(chunk, flow) for flow in flows]
+    assert [bool(harm.twice) for harm in harms] == [False, True, False, False, False]
+    assert entries(chunk, harms[1].twice) == {(rank, 0, 0) for rank in range(3)}
+    assert entries(chunk, harms[1].missing) == {(rank, 0, 2) for rank in range(3)}
+    assert not harms[1].differ
+
+
+def test_textbook_schedules_never_count_twice() -> None:
+    for doc in RIGHT.values():
+        assert all(covers(flows_of(chunk)) for chunk in chunks_of(schedule_of(doc)))
+
+
+@st.composite
+def any_schedule(draw: st.DrawFn) -> Document:
+    """Right or wrong, with several transfers per round."""
+    n = draw(st.integers(2, 4))
+    ranks = st.integers(0, n - 1)
+    move = st.tuples(ranks, ranks, st.integers(0, 1), st.sampled_from(["copy", "reduce"]))
+    rounds = draw(st.lists(st.lists(move.filter(lambda m: m[0] != m[1]), max_size=4), max_size=8))
+    return document(n, 2, [("all", [], [[list(m) for m in moves] for moves in rounds])])
+
+
+DOUBLED = document(
+    2, 1, [("all", [], [[[0, 1, 0, "reduce"], [1, 0, 0, "reduce"]]] * 2 + [[[0, 1, 0, "reduce"]]])]
+)
+"""Both ranks end with both contributions more than once: one twice, the other four times."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_schedule(), st.data())
+@example(DOUBLED, None)
+def test_runs_of_wrong_schedules(doc: Document, data: st.DataObject | None) -> None:
+    numbers = st.integers(0, max(0, len(transfers(doc)) - 1))
+    lost = data.draw(st.frozensets(numbers, max_size=3)) if data else frozenset()
+    harms = [(chunk, harm_of(chunk, lost)) for chunk in chunks_of(schedule_of(doc))]
+    assert as_ending(harms) == ending(doc, lost)
+
+
+@settings(max_examples=200, deadline=None)
+@given(odd())
+def test_odd_schedules_are_right(doc: Document) -> None:
+    verdicts = judge(json.dumps(doc), random.Random(0))
+    assert verdicts["exactly_once"]
+    assert verdicts["hazards"]
+
+
+def _no_leftovers(chunk: Chunk) -> list[Flow]:
+    """As if a lost copy left nothing behind."""
+    return [msgspec.structs.replace(flow, kept=0, kept_twice=0) for flow in flows_of(chunk)]
+
+
+def _reduces_keep(chunk: Chunk) -> list[Flow]:
+    """As if a lost reduce were a lost copy."""
+    own = {rank: 1 << rank for rank in range(chunk.ranks)}
+    return [
+        msgspec.structs.replace(flow, kept=flow.kept or own[flow.move.dst])
+        for flow in flows_of(chunk)
+    ]
+
+
+def _reach_only_next(chunk: Chunk) -> list[Flow]:
+    """As if nobody passed on what the loss left."""
+    return [
+        msgspec.structs.replace(flow, reach=flow.reach and 1 << flow.move.dst)
+        for flow in flows_of(chunk)
+    ]
+
+
+def _no_second_count(chunk: Chunk) -> list[Flow]:
+    return [msgspec.structs.replace(flow, kept_twice=0) for flow in flows_of(chunk)]
+
+
+MUTANTS: dict[str, tuple[Callable[[Chunk], list[Flow]], Any]] = {
+    "no leftovers": (_no_leftovers, RIGHT["ring-3"]),
+    "reduces keep": (_reduces_keep, RIGHT["ring-3"]),
+    "reach only next": (_reach_only_next, RIGHT["ring-3"]),
+    "no second count": (
+        _no_second_count,
+        document(
+            3,
+            1,
+            [
+                (
+                    "all",
+                    [],
+                    [
+                        [[0, 1, 0, "reduce"]],
+                        [[2, 1, 0, "reduce"]],
+                        [[2, 0, 0, "reduce"]],
+                        [[2, 0, 0, "reduce"]],
+                        [[1, 0, 0, "copy"]],
+                        [[1, 2, 0, "copy"]],
+                    ],
+                )
+            ],
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_oracle_sees_wrong_theorems(name: str) -> None:
+    mutant, doc = MUTANTS[name]
+    assert disagreements(doc) == 0
+    assert disagreements(doc, mutant) > 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(odd(), st.data())
+def test_a_run_that_drops_one_more_is_seen(doc: Document, data: st.DataObject) -> None:
+    """The comparison above tells apart runs that differ in one loss that matters."""
+    (chunk,) = chunks_of(schedule_of(doc))
+    index = data.draw(st.integers(0, len(transfers(doc)) - 1))
+    assume(ending(doc, {index}) != ending(doc, frozenset()))
+    assert as_ending([(chunk, harm_of(chunk, frozenset()))]) != ending(doc, {index})

@@ -1,0 +1,127 @@
+"""A slow, naive judge of schedule documents that shares no code with ``verify``.
+
+It reads the text with the plain ``json`` module and *runs* the schedule: on random inputs of 200
+bits, where a wrong sum can't go unseen, and with a random operation that commutes but does not
+associate, where two different expression trees can't go unseen. Everything else is counting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+Judgement = dict[str, bool]
+DRAWS = 3
+
+
+def judge(text: str | bytes, rng: random.Random) -> Judgement:
+    """Property name -> whether it holds; only ``well_formed`` where that fails."""
+    doc = json.loads(text)
+    if not _well_formed(doc):
+        return {"well_formed": False}
+    n, k = doc["ranks"], doc["chunks"]
+    return {
+        "well_formed": True,
+        "ports": _ports(doc),
+        "absence": _absence(doc),
+        "exactly_once": all(_sums_right(doc, n, k, rng) for _ in range(DRAWS)),
+        "same_bits": _same_bits(doc, n, k, rng),
+        "hazards": _hazards(doc),
+        "claims": _claims(doc),
+    }
+
+
+def _rounds(doc: dict[str, Any]) -> list[tuple[dict[str, Any], list[list[Any]]]]:
+    return [(phase, moves) for phase in doc["phases"] for moves in phase["rounds"]]
+
+
+def _well_formed(doc: dict[str, Any]) -> bool:
+    for phase in doc["phases"]:
+        for rank in phase["absent"]:
+            if rank not in doc["late"]:
+                return False
+    for _, moves in _rounds(doc):
+        for src, dst, chunk, _ in moves:
+            if src not in range(doc["ranks"]) or dst not in range(doc["ranks"]) or src == dst:
+                return False
+            if chunk not in range(doc["chunks"]):
+                return False
+    return True
+
+
+def _ports(doc: dict[str, Any]) -> bool:
+    incast = doc["ports"]["incast"] if isinstance(doc["ports"], dict) else 1
+    for _, moves in _rounds(doc):
+        sends = Counter(move[0] for move in moves)
+        receives = Counter(move[1] for move in moves)
+        if max([*sends.values(), *receives.values()], default=0) > incast:
+            return False
+        if doc["ports"] == "matching":
+            partners: dict[int, set[int]] = {}
+            for src, dst, _, _ in moves:
+                partners.setdefault(src, set()).add(dst)
+                partners.setdefault(dst, set()).add(src)
+            if any(len(those) > 1 for those in partners.values()):
+                return False
+    return True
+
+
+def _absence(doc: dict[str, Any]) -> bool:
+    return not any(
+        src in phase["absent"] or dst in phase["absent"]
+        for phase, moves in _rounds(doc)
+        for src, dst, _, _ in moves
+    )
+
+
+def _hazards(doc: dict[str, Any]) -> bool:
+    for _, moves in _rounds(doc):
+        writers: dict[tuple[int, int], list[str]] = {}
+        for _, dst, chunk, op in moves:
+            writers.setdefault((dst, chunk), []).append(op)
+        for ops in writers.values():
+            if len(ops) > 1 and ("copy" in ops or not isinstance(doc["ports"], dict)):
+                return False
+    return True
+
+
+def _run(
+    doc: dict[str, Any], state: dict[tuple[int, int], Any], add: Callable[[Any, Any], Any]
+) -> None:
+    for _, moves in _rounds(doc):
+        before = dict(state)
+        for src, dst, chunk, op in moves:
+            value = before[src, chunk]
+            state[dst, chunk] = value if op == "copy" else add(state[dst, chunk], value)
+
+
+def _sums_right(doc: dict[str, Any], n: int, k: int, rng: random.Random) -> bool:
+    state = {(r, c): rng.getrandbits(200) for r in range(n) for c in range(k)}
+    right = [sum(state[r, c] for r in range(n)) for c in range(k)]
+    _run(doc, state, int.__add__)
+    return all(value == right[c] for (_, c), value in state.items())
+
+
+def _same_bits(doc: dict[str, Any], n: int, k: int, rng: random.Random) -> bool:
+    key = rng.randbytes(16)
+
+    def add(a: bytes, b: bytes) -> bytes:
+        return hashlib.blake2b(min(a, b) + max(a, b), key=key, digest_size=16).digest()
+
+    state = {(r, c): rng.randbytes(16) for r in range(n) for c in range(k)}
+    _run(doc, state, add)
+    return all(state[r, c] == state[0, c] for r in range(n) for c in range(k))
+
+
+def _claims(doc: dict[str, Any]) -> bool:
+    """The counts that can be claimed; ``optimal`` is left to the tests of the bounds."""
+    here = sum(len(phase["rounds"]) for phase in doc["phases"] if not phase["absent"])
+    counts = {"rounds": len(_rounds(doc)), "completion_rounds": here}
+    return all(
+        doc["meta"].get(name, value) == value and not isinstance(doc["meta"].get(name), bool)
+        for name, value in counts.items()
+    )

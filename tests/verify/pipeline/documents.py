@@ -1,0 +1,189 @@
+"""Right pipeline schedules as plain JSON documents, by the simplest textbook rules.
+
+Nothing here knows ``synth``. ``with_messages`` writes the messages out by a dry run in which every
+action takes one step, as PyTorch's own lowering does.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def document(
+    programs: list[list[str]], microbatches: int, stages: int | None = None, **situation: Any
+) -> Document:
+    count = len(programs) if stages is None else stages
+    default = {"forward": [8] * count, "backward": [10] * count, "weight": [5] * count}
+    return {
+        "format": "latecomer/1",
+        "kind": "pipeline",
+        "stages": count,
+        "microbatches": microbatches,
+        "situation": {**default, **situation},
+        "programs": programs,
+        "meta": {},
+    }
+
+
+def gpipe(stages: int, microbatches: int) -> list[list[str]]:
+    return [
+        [f"{s}F{m}" for m in range(microbatches)] + [f"{s}B{m}" for m in range(microbatches)]
+        for s in range(stages)
+    ]
+
+
+def one_f_one_b(stages: int, microbatches: int) -> list[list[str]]:
+    programs = []
+    for s in range(stages):
+        warm = min(microbatches, stages - s)
+        program = [f"{s}F{m}" for m in range(warm)]
+        for m in range(microbatches):
+            program.append(f"{s}B{m}")
+            if warm + m < microbatches:
+                program.append(f"{s}F{warm + m}")
+        programs.append(program)
+    return programs
+
+
+def zero_bubble(stages: int, microbatches: int) -> list[list[str]]:
+    """1F1B with the backward split; stage s delays its W by s microbatches."""
+    programs = []
+    for s, program in enumerate(one_f_one_b(stages, microbatches)):
+        split: list[str] = []
+        for action in program:
+            if "B" in action:
+                m = int(action.split("B")[1])
+                split.append(f"{s}I{m}")
+                if m >= s:
+                    split.append(f"{s}W{m - s}")
+            else:
+                split.append(action)
+        split += [f"{s}W{m}" for m in range(max(0, microbatches - s), microbatches)]
+        programs.append(split)
+    return programs
+
+
+def looped(ranks: int, chunks: int, microbatches: int) -> list[list[str]]:
+    """Breadth first over ``chunks`` stages per rank; stage s is on rank s mod ranks."""
+    programs = []
+    for r in range(ranks):
+        mine = range(r, ranks * chunks, ranks)
+        program = [f"{s}F{m}" for s in mine for m in range(microbatches)]
+        program += [f"{s}B{m}" for s in reversed(mine) for m in range(microbatches)]
+        programs.append(program)
+    return programs
+
+
+def vee(ranks: int, microbatches: int) -> list[list[str]]:
+    """Two stages per rank, r and 2R-1-r; the middle pair of stages shares a rank."""
+    programs = []
+    for r in range(ranks):
+        there, back = r, 2 * ranks - 1 - r
+        program = [f"{s}F{m}" for s in (there, back) for m in range(microbatches)]
+        for m in range(microbatches):
+            program += [f"{back}I{m}", f"{back}W{m}"]
+        program += [f"{there}B{m}" for m in range(microbatches)]
+        programs.append(program)
+    return programs
+
+
+def with_messages(programs: list[list[str]], stages: int, microbatches: int) -> list[list[str]]:
+    """The same with SEND, RECV and REDUCE_GRAD; ``programs`` have none and no cycle."""
+    rank_of = {
+        int(action.rstrip("0123456789")[:-1]): rank
+        for rank, program in enumerate(programs)
+        for action in program
+    }
+    left = [list(program) for program in programs]
+    done: list[list[str]] = [[] for _ in programs]
+    backwards = dict.fromkeys(range(stages), microbatches)
+    while any(left):
+        for rank, queue in enumerate(left):
+            if not queue:
+                continue
+            stage, kind, m = split(queue[0])
+            step = -1 if kind == "F" else 1
+            source = stage + step
+            if kind != "W" and 0 <= source < stages:
+                letter = "F" if kind == "F" else "B"
+                if rank_of[source] == rank:
+                    kinds = ("F",) if kind == "F" else ("I", "B")
+                    if not any(f"{source}{k}{m}" in done[rank] for k in kinds):
+                        continue
+                elif f"{stage}RECV_{letter}{m}" not in done[rank]:
+                    continue
+            done[rank].append(queue.pop(0))
+            target = stage - step
+            if kind != "W" and 0 <= target < stages and rank_of[target] != rank:
+                letter = "F" if kind == "F" else "B"
+                done[rank].append(f"{stage}SEND_{letter}{m}")
+                done[rank_of[target]].append(f"{target}RECV_{letter}{m}")
+            if kind in "WB":
+                backwards[stage] -= 1
+                if not backwards[stage]:
+                    done[rank].append(f"{stage}REDUCE_GRAD")
+    return done
+
+
+def split(action: str) -> tuple[int, str, int]:
+    """(stage, kind, microbatch) of an action that has all three."""
+    body = action.rstrip("0123456789")
+    microbatch = action[len(body) :]
+    kind = body.lstrip("0123456789")
+    return int(body[: len(body) - len(kind)]), kind, int(microbatch)
+
+
+def all_right() -> dict[str, Document]:
+    """Schedules of every shape at small sizes, compute only and with messages, by name."""
+    shapes = {
+        "single": (gpipe(1, 3), 3, 1),
+        "gpipe": (gpipe(3, 4), 4, 3),
+        "1f1b": (one_f_one_b(4, 6), 6, 4),
+        "zero-bubble": (zero_bubble(4, 6), 6, 4),
+        "few-microbatches": (zero_bubble(4, 2), 2, 4),
+        "looped": (looped(2, 2, 3), 3, 4),
+        "looped-3": (looped(3, 2, 3), 3, 6),
+        "vee": (vee(2, 3), 3, 4),
+    }
+    found = {}
+    for name, (programs, microbatches, stages) in shapes.items():
+        ranks = len(programs)
+        found[name] = document(programs, microbatches, stages)
+        messages = with_messages(programs, stages, microbatches)
+        found[f"{name}-messages"] = document(messages, microbatches, stages)
+        if ranks > 1:
+            links = [{"between": [0, 1], "latency": 7, "occupancy": 2, "duplex": "half"}]
+            found[f"{name}-slow"] = document(messages, microbatches, stages, links=links)
+    return found
+
+
+def in_a_random_situation(doc: Document, rng: random.Random) -> Document:
+    """The same programs with random durations, links, limits and kind of sends."""
+    ranks, stages = len(doc["programs"]), doc["stages"]
+
+    def number(high: int) -> int | float:
+        return rng.choice([rng.randint(0, high), rng.randint(0, 10 * high) / 10])
+
+    situation: dict[str, Any] = {
+        name: [number(9) for _ in range(stages)] for name in ("forward", "backward", "weight")
+    }
+    if rng.random() < 0.3:
+        situation["fused"] = [number(15) for _ in range(stages)]
+    pairs = [(a, b) for b in range(ranks) for a in range(b)]
+    chosen = rng.sample(pairs, rng.randint(0, len(pairs)))
+    situation["links"] = [
+        {
+            "between": list(rng.choice([pair, pair[::-1]])),
+            "latency": number(12),
+            "occupancy": rng.choice([0, number(6)]),
+            "duplex": rng.choice(["full", "half"]),
+        }
+        for pair in chosen
+    ]
+    if rng.random() < 0.4:
+        situation["memory"] = [rng.randint(2, 16) / 2 for _ in range(ranks)]
+    situation["sends"] = rng.choice(["rendezvous", "buffered"])
+    return {**doc, "situation": situation}

@@ -1,0 +1,236 @@
+"""Makespan, critical path, slack, growth and bound, held against the simulation of the tests."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+from fractions import Fraction
+
+import pytest
+
+from tests.verify.pipeline.documents import (
+    Document,
+    all_right,
+    document,
+    in_a_random_situation,
+    one_f_one_b,
+    with_messages,
+    zero_bubble,
+)
+from tests.verify.pipeline.simulation import Case, Stuck, buffered
+from verify.pipeline import PipelineReport, PipelineSchedule, check, decode, lowered, timeline
+from verify.pipeline.costs import Costs, exact
+from verify.verdict import Verdict
+
+
+def _read(doc: Document) -> PipelineSchedule:
+    return decode(json.dumps(doc).encode())
+
+
+def _report(doc: Document) -> PipelineReport:
+    return check(_read(doc))
+
+
+def _random_right(rng: random.Random) -> Document:
+    return in_a_random_situation(copy.deepcopy(rng.choice(list(all_right().values()))), rng)
+
+
+def _delayed(doc: Document, pair: tuple[int, int], extra: float) -> Document:
+    """The document with ``extra`` more latency between a pair of ranks."""
+    doc = copy.deepcopy(doc)
+    for link in doc["situation"].setdefault("links", []):
+        if set(link["between"]) == set(pair):
+            link["latency"] += extra
+            return doc
+    doc["situation"]["links"].append({"between": list(pair), "latency": extra})
+    return doc
+
+
+def _simulated(doc: Document) -> Fraction:
+    return buffered(Case(json.dumps(doc)))
+
+
+def test_known_makespans() -> None:
+    """1F1B and zero-bubble with a delay on the first link, as in the Adaptra paper's figure."""
+    for delay, expected in [(0, 390), (10, 400), (20, 440), (30, 500)]:
+        links = [{"between": [0, 1], "latency": delay}]
+        ten = {name: [10] * 4 for name in ("forward", "backward", "weight")}
+        doc = document(zero_bubble(4, 12), 12, links=links, **ten)
+        report = _report(doc)
+        assert report.measures is not None
+        if delay == 0:
+            assert report.measures.makespan == report.measures.lower_bound == expected
+        assert report.measures.makespan >= report.measures.lower_bound == 390 + delay
+
+
+def test_slack_and_growth_are_exact() -> None:
+    rng = random.Random(5)
+    corners = 0
+    for _ in range(25):
+        doc = _random_right(rng)
+        if not any("SEND" in action for row in doc["programs"] for action in row):
+            continue
+        doc["situation"]["sends"] = "buffered"
+        report = _report(doc)
+        if report.measures is None:
+            continue
+        for link in report.measures.links:
+            base = report.measures.makespan
+            if link.slack is None:
+                assert _simulated(_delayed(doc, link.between, 1000)) == exact(base)
+                continue
+            points = [(0, base), *link.growth]
+            corners += len(link.growth)
+            assert link.growth[0] == (link.slack, base)
+            after = link.growth[-1][0] + 100
+            points.append((after, link.growth[-1][1] + 100 * link.final_slope))
+            for (x0, y0), (x1, y1) in itertools.pairwise(points):
+                for x, y in [(x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2)]:
+                    found = float(_simulated(_delayed(doc, link.between, x)))
+                    assert found == pytest.approx(float(y), abs=1e-6), (link, x)
+            assert _simulated(_delayed(doc, link.between, link.slack + 0.5)) > exact(base)
+    assert corners > 30
+
+
+def test_slack_of_a_schedule_with_more_warm_up() -> None:
+    """Two stages, the second one faster: each forward more ahead hides more delay."""
+    slack = []
+    for warm in (1, 2, 3):
+        programs = [[f"0F{m}" for m in range(warm)], [f"1F{m}" for m in range(1)]]
+        for m in range(6):
+            for s, first in ((0, warm), (1, 1)):
+                programs[s] += [f"{s}I{m}", f"{s}W{m}"]
+                if m + first < 6:
+                    programs[s].append(f"{s}F{m + first}")
+        durations = {name: [10, 5] for name in ("forward", "backward", "weight")}
+        report = _report(document(programs, 6, **durations))
+        assert report.measures is not None
+        slack.append(report.measures.links[0].slack)
+    assert slack == [0, 0, 5]  # the gradient is back at 20; two, three forwards end at 20, 30
+
+
+def test_the_critical_path_has_no_gap() -> None:
+    rng = random.Random(3)
+    seen = 0
+    for _ in range(40):
+        doc = _random_right(rng)
+        report = _report(doc)
+        if report.measures is None:
+            continue
+        path = report.measures.critical_path
+        if report.measures.makespan == 0:
+            continue
+        seen += 1
+        assert path[0].start == 0
+        assert path[-1].end == report.measures.makespan
+        for one, other in itertools.pairwise(path):
+            waits_for_data = one.receiver is None or other.receiver is None
+            assert other.start == pytest.approx(one.end) or not waits_for_data
+            assert other.start <= one.end + 1e-9
+    assert seen > 20
+
+
+def test_the_timeline_is_a_schedule() -> None:
+    doc = all_right()["looped-3-slow"]
+    bars = timeline(_read(doc))
+    computed = [bar for bar in bars if bar.receiver is None]
+    assert len(computed) == 6 * 3 * 2
+    for rank in range(3):
+        mine = sorted((bar.start, bar.end) for bar in computed if bar.rank == rank)
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(mine))
+    for message in (bar for bar in bars if bar.receiver is not None):
+        assert message.end >= message.start + (
+            9 if {message.rank, message.receiver} == {0, 1} else 0
+        )
+
+
+def test_no_right_schedule_beats_the_lower_bound() -> None:
+    rng = random.Random(11)
+    tight = 0
+    for _ in range(300):
+        doc = _random_right(rng)
+        doc["situation"]["sends"] = "buffered"
+        for program in doc["programs"]:  # another order, if it happens to be one
+            for _ in range(rng.choice((0, 0, 1, 3))):
+                i = rng.randrange(len(program))
+                program.insert(rng.randint(0, len(program) - 1), program.pop(i))
+        report = _report(doc)
+        if report.measures is not None and report.results["memory"].verdict is Verdict.PROVED:
+            assert report.measures.makespan >= report.measures.lower_bound, json.dumps(doc)
+            tight += report.measures.makespan == report.measures.lower_bound
+    assert tight > 10
+
+
+@pytest.mark.parametrize("limit", [None, 1, 1.5, 2])
+def test_the_bound_holds_for_the_best_of_all_orders(limit: float | None) -> None:
+    """Two stages, two microbatches: every order of F, I, W on both ranks is tried."""
+    rng = random.Random(7)
+    orders = [_orders(stage) for stage in (0, 1)]
+    for _ in range(4):
+        doc = in_a_random_situation(document([["0F0"], ["1F0"]], 2), rng)
+        doc["situation"] |= {"memory": None if limit is None else [limit, limit], "fused": None}
+        best = None
+        for programs in itertools.product(*orders):
+            if limit is not None and any(_most_held(program) > limit for program in programs):
+                continue
+            try:
+                time = _simulated({**doc, "programs": programs})
+            except Stuck:
+                continue
+            best = time if best is None else min(best, time)
+        report = _report({**doc, "programs": [orders[0][0], orders[1][0]]})
+        assert report.measures is not None
+        assert best is not None
+        assert exact(report.measures.lower_bound) <= best
+
+
+def _orders(stage: int) -> list[list[str]]:
+    """All orders of a stage's six actions in which microbatches keep theirs, F, I, W too."""
+    found = []
+    for order in itertools.permutations(("F", "F", "I", "I", "W", "W")):
+        count = dict.fromkeys("FIW", 0)
+        program = []
+        for kind in order:
+            program.append(f"{stage}{kind}{count[kind]}")
+            count[kind] += 1
+            if not count["F"] >= count["I"] >= count["W"]:
+                break
+        else:
+            if program not in found:
+                found.append(program)
+    return found
+
+
+def _most_held(program: list[str]) -> float:
+    held = peak = 0.0
+    for action in program:
+        held += {"F": 1, "I": -0.5, "W": -0.5}[action[1]]
+        peak = max(peak, held)
+    return peak
+
+
+def test_lowering_keeps_the_times_and_is_safe_in_order() -> None:
+    rng = random.Random(2)
+    for _ in range(60):
+        doc = _random_right(rng)
+        if any("SEND" in action for row in doc["programs"] for action in row):
+            continue
+        doc["situation"]["sends"] = "rendezvous"
+        schedule = _read(doc)
+        complete = lowered(schedule, Costs.of(schedule.situation))
+        one, other = check(schedule), check(complete)
+        assert one.measures == other.measures
+        assert {f.verdict for n, f in other.results.items() if n != "memory"} == {Verdict.PROVED}
+        assert lowered(complete, Costs.of(schedule.situation)) == complete
+
+
+def test_lowering_posts_receives_as_early_as_pytorch_does() -> None:
+    """With all durations one, both lowerings give the same programs for 1F1B."""
+    one = {name: [1] * 3 for name in ("forward", "backward", "weight")}
+    schedule = _read(document(one_f_one_b(3, 4), 4, fused=[1] * 3, **one))
+    complete = lowered(schedule, Costs.of(schedule.situation))
+    expected = with_messages(one_f_one_b(3, 4), 3, 4)
+    sends = [[str(a) for a in row if "RECV" not in a.kind] for row in complete.programs]
+    assert sends == [[a for a in row if "RECV" not in a] for row in expected]

@@ -1,0 +1,89 @@
+"""Schedules with random faults: ``verify`` and the simulation of the tests say the same.
+
+``LATECOMER_PIPELINE_MUTANTS=6000`` judges so many (default 400); ``LATECOMER_SEED`` the seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+
+from tests.verify.pipeline.documents import all_right
+from tests.verify.pipeline.faults import mutant
+from tests.verify.pipeline.simulation import judge
+from verify.pipeline import check, decode
+from verify.pipeline.costs import exact
+from verify.verdict import Verdict
+
+MUTANTS = int(os.environ.get("LATECOMER_PIPELINE_MUTANTS", "400"))
+SEED = int(os.environ.get("LATECOMER_SEED", "0"))
+PROPERTIES = [
+    "well_formed",
+    "exactly_once",
+    "dependencies",
+    "loss_order",
+    "communication",
+    "message_order",
+    "reduce_grad",
+    "sharding",
+    "deadlock_free",
+    "memory",
+]
+SAYS = {Verdict.PROVED: True, Verdict.REFUTED: False, Verdict.UNKNOWN: None}
+
+
+def compared(text: bytes) -> Counter[str]:
+    """Compare on one document; what was seen, for the statistics."""
+    expected, schedule = judge(text), decode(text)
+    report = check(schedule)
+    seen: Counter[str] = Counter()
+    for name in PROPERTIES:
+        said = SAYS[report.results[name].verdict]
+        assert said == expected.get(name), (name, report.results[name], text.decode())
+        seen[f"{name} {said}"] += 1
+    assert (report.measures is not None) == bool(expected.get("deadlock_free")), text.decode()
+    if report.measures is None:
+        return seen
+    measured = report.measures
+    assert exact(measured.makespan) == _round(expected["makespan"]), text.decode()
+    assert list(measured.peak_memory) == expected["peak_memory"]
+    if schedule.has_messages:
+        in_order = expected["makespan_in_order"]
+        said_in_order = measured.makespan_in_order
+        assert (said_in_order is None) == (in_order is None)
+        if said_in_order is not None:
+            assert exact(said_in_order) == _round(in_order), text.decode()
+    claim = schedule.meta.get("makespan", measured.makespan)
+    bound = schedule.meta.get("lower_bound", measured.lower_bound)
+    right = claim == measured.makespan and bound == measured.lower_bound
+    assert (report.results["claims"].verdict is Verdict.PROVED) == right
+    seen["runs"] += 1
+    return seen
+
+
+def _round(time: Fraction) -> Fraction:
+    return Fraction(repr(float(time)))
+
+
+@pytest.mark.timeout(600)
+def test_mutants_get_the_same_verdict() -> None:
+    rng = random.Random(SEED)
+    seen: Counter[str] = Counter()
+    for _ in range(MUTANTS):
+        seen += compared(json.dumps(mutant(rng)).encode())
+    for name in PROPERTIES:  # each check has been seen accepting and rejecting
+        assert seen[f"{name} True"] >= MUTANTS // 100, (name, seen)
+        assert seen[f"{name} False"] >= max(1, MUTANTS // 200), (name, seen)
+    assert seen["runs"] > MUTANTS // 5
+
+
+@pytest.mark.parametrize("name", all_right())
+def test_right_schedules(name: str) -> None:
+    text = json.dumps(all_right()[name]).encode()
+    compared(text)
+    assert check(decode(text)).verdict is Verdict.PROVED

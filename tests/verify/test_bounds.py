@@ -1,0 +1,242 @@
+"""Bounds and claims: no schedule beats the bound (by exhaustive search on the smallest cases)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.verify.builders import document, optimal_four, optimal_two, ring, straggler
+from verify import Incast, Phase, Schedule, Verdict, check, decode
+from verify.bounds import knowledge_bound, lower_bound, spread_bound, volume_bound
+
+Cell = tuple[int, ...]  # how often each rank's contribution is in, 2 meaning too often
+State = tuple[Cell, ...]  # cell of (rank, chunk) at rank * k + chunk
+Move = tuple[int, int, int, str]
+Pattern = tuple[tuple[int, ...] | None, ...]
+"""One entry per phase: the ranks absent for one round, or None for the completion."""
+
+
+def _rounds(n: int, k: int, ports: Any, absent: tuple[int, ...]) -> list[tuple[Move, ...]]:
+    """Every legal round among the ranks that are present."""
+    incast = ports.incast if isinstance(ports, Incast) else 1
+    present = [r for r in range(n) if r not in absent]
+
+    def into(dst: int) -> Iterator[tuple[Move, ...]]:
+        moves = [
+            (src, dst, c, op)
+            for src in present
+            for c in range(k)
+            for op in ("copy", "reduce")
+            if src != dst
+        ]
+        for size in range(incast + 1):
+            for some in itertools.combinations(moves, size):
+                ops: dict[int, list[str]] = {}
+                for _, _, c, op in some:
+                    ops.setdefault(c, []).append(op)
+                if all(len(those) == 1 or "copy" not in those for those in ops.values()):
+                    yield some
+
+    found = []
+    for parts in itertools.product(*(list(into(dst)) for dst in present)):
+        moves = tuple(move for part in parts for move in part)
+        sends = [move[0] for move in moves]
+        if max(map(sends.count, sends), default=0) > incast:
+            continue
+        pairs = {frozenset(move[:2]) for move in moves}
+        if ports == "matching" and any(a & b for a, b in itertools.combinations(pairs, 2)):
+            continue
+        found.append(moves)
+    return found
+
+
+def _after(state: State, moves: tuple[Move, ...], k: int) -> State:
+    cells = list(state)
+    for src, dst, c, op in moves:
+        moved, kept = state[src * k + c], cells[dst * k + c]
+        cells[dst * k + c] = (
+            moved
+            if op == "copy"
+            else tuple(min(2, a + b) for a, b in zip(moved, kept, strict=True))
+        )
+    return tuple(cells)
+
+
+def _alive(state: State, n: int, k: int) -> bool:
+    """Every contribution is still somewhere exactly once."""
+    return all(any(state[r * k + c][x] == 1 for r in range(n)) for c in range(k) for x in range(n))
+
+
+def _possible(n: int, k: int, ports: Any, pattern: Pattern, completion: int) -> bool:
+    """Whether some right schedule follows the pattern with so many completion rounds."""
+    rounds = {absent: _rounds(n, k, ports, absent) for absent in {p or () for p in pattern}}
+    start: State = tuple(tuple(int(x == r) for x in range(n)) for r in range(n) for _ in range(k))
+    states = {start}
+    for absent in pattern:
+        for _ in range(completion if absent is None else 1):
+            states = {
+                after
+                for state in states
+                for moves in rounds[absent or ()]
+                if _alive(after := _after(state, moves, k), n, k)
+            }
+    return (((1,) * n,) * (n * k)) in states
+
+
+def _schedule(n: int, k: int, ports: Any, pattern: Pattern) -> Schedule:
+    phases = tuple(Phase("x", absent or (), ((),) if absent else ()) for absent in pattern)
+    late = tuple(sorted({rank for absent in pattern for rank in absent or ()}))
+    return Schedule(ranks=n, chunks=k, ports=ports, phases=phases, late=late)
+
+
+CASES: list[tuple[int, int, Any, Pattern]] = [
+    *(
+        (2, k, ports, pattern)
+        for k in (1, 2, 3)
+        for ports in ("duplex", "matching", Incast(2))
+        for pattern in [(None,), ((1,), None), (None, (1,)), ((1,), None, (0,))]
+    ),
+    *(
+        (3, 1, ports, pattern)
+        for ports in ("duplex", "matching", Incast(2))
+        for pattern in [
+            (None,),
+            ((2,), None),
+            (None, (2,)),
+            ((2,), None, (2,)),
+            ((1, 2), (2,), None),
+            ((2,), (1,), None),
+            ((1,), None, (2,)),
+            ((2,), (2,), None, (2,)),
+        ]
+    ),
+    (3, 2, "duplex", (None,)),
+    (3, 2, "matching", ((2,), None)),
+    (3, 2, "matching", ((2,), (2,), None)),
+    (3, 2, "duplex", (None, (2,))),
+    (4, 1, "duplex", (None,)),
+    (4, 1, "matching", ((3,), None)),
+    (4, 1, "matching", ((3,), None, (3,))),
+    (4, 1, "matching", ((2, 3), (3,), None)),
+]
+
+
+@pytest.mark.parametrize(("n", "k", "ports", "pattern"), CASES)
+def test_no_right_schedule_beats_the_bound(n: int, k: int, ports: Any, pattern: Pattern) -> None:
+    bound = lower_bound(_schedule(n, k, ports, pattern))
+    if bound:  # one round fewer is enough: a spare round may stay empty
+        assert not _possible(n, k, ports, pattern, bound - 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "ports", "pattern"),
+    [
+        (2, 1, "matching", ((1,), None)),
+        (2, 3, "duplex", (None,)),
+        (3, 1, "matching", ((2,), None)),
+        (3, 1, "duplex", ((2,), None, (2,))),  # its data spreads while rank 2 is away again
+        (3, 1, Incast(2), (None,)),
+        (3, 2, "matching", ((2,), None)),  # one more than the knowledge bound
+        (4, 1, "duplex", (None,)),
+    ],
+)
+def test_the_bound_is_attained(n: int, k: int, ports: Any, pattern: Pattern) -> None:
+    assert _possible(n, k, ports, pattern, lower_bound(_schedule(n, k, ports, pattern)))
+
+
+def test_the_bounds_in_numbers() -> None:
+    assert [knowledge_bound(n, n - 1) for n in (2, 4, 8, 16)] == [1, 4, 9, 18]
+    assert knowledge_bound(9, 8, ports=2) == 4 + 2 - 1
+    assert volume_bound(8, 28) == 49
+    assert [spread_bound(n, n - 1) for n in (4, 8, 16, 64)] == [4, 9, 18, 68]
+    assert [spread_bound(n, n - 1, "matching") for n in (3, 5, 7, 9)] == [3, 6, 9, 11]
+    assert spread_bound(7, 24, "matching") == 30 > knowledge_bound(7, 24)
+    assert lower_bound(decode(json.dumps(straggler(8)).encode())) == 7 + 3 - 1
+
+
+@pytest.mark.parametrize("doc", [optimal_four(), optimal_four("matching"), optimal_two()])
+def test_optimal_at_the_bound(doc: dict[str, Any]) -> None:
+    report = check(decode(json.dumps(doc).encode()))
+    assert report.verdict is Verdict.PROVED
+    assert report.optimal is True
+    assert report.completion_rounds == report.lower_bound
+
+
+def test_an_empty_completion_round_is_not_optimal() -> None:
+    doc = straggler(5)
+    doc["phases"][1]["rounds"].insert(2, [])
+    report = check(decode(json.dumps(doc).encode()))
+    assert report.verdict is Verdict.PROVED
+    assert report.optimal is False
+
+
+def test_above_the_bound_optimality_is_unknown() -> None:
+    assert check(decode(json.dumps(straggler(6)).encode())).optimal == "unknown"
+
+
+def _claiming(doc: dict[str, Any], **meta: Any) -> Any:
+    return check(decode(json.dumps({**doc, "meta": meta}).encode()))
+
+
+def test_true_claims_are_proved() -> None:
+    doc = optimal_four()
+    report = _claiming(
+        doc, rounds=6, completion_rounds=4, lower_bound=4, gap=0, optimal=True, method="by hand"
+    )
+    assert report.results["claims"].verdict is Verdict.PROVED
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rounds", 5),
+        ("completion_rounds", 3),
+        ("lower_bound", 3),
+        ("gap", 1),
+        ("optimal", False),
+        ("rounds", "6"),
+        ("rounds", 6.0),
+        ("optimal", 1),
+        ("gap", False),
+        ("lower_bound", None),
+    ],
+)
+def test_a_false_claim_is_refuted_and_named(name: str, value: object) -> None:
+    report = _claiming(optimal_four(), **{name: value})
+    assert report.verdict is Verdict.REFUTED
+    assert [p for p, r in report.results.items() if r.verdict is Verdict.REFUTED] == ["claims"]
+    assert name in report.counterexample.found
+    assert report.optimal is True  # the schedule itself is right
+
+
+def test_an_undecided_claim_is_unknown() -> None:
+    report = _claiming(straggler(6), optimal=True)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.results["claims"].note
+
+
+def test_a_wrong_schedule_can_not_claim_to_be_optimal() -> None:
+    doc = optimal_four()
+    del doc["phases"][1]["rounds"][3][0]
+    report = _claiming(doc, optimal=True)
+    assert report.optimal is False
+    assert report.results["claims"].verdict is Verdict.REFUTED
+
+
+def test_everybody_on_time() -> None:
+    report = check(decode(json.dumps(ring(5)).encode()))
+    assert report.completion_rounds == report.rounds == 8
+    assert report.lower_bound == max(knowledge_bound(5, 5), volume_bound(5, 5)) == 8
+    assert report.optimal is True
+
+
+def test_bound_of_a_schedule_without_sense_is_zero() -> None:
+    doc = document(3, 1, [("a", [], [[[0, 7, 0, "copy"]]])])
+    schedule = decode(json.dumps(doc).encode())
+    assert check(schedule).lower_bound == 0
+    assert check(msgspec.structs.replace(schedule, ranks=0)).verdict is Verdict.REFUTED

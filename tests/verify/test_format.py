@@ -1,0 +1,282 @@
+"""The file format: what is written is read back, and bad input is refused by name and place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import string
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.verify.builders import Document, all_right, document, optimal_four
+from verify import Incast, Phase, Schedule, Transfer, check, decode, encode, read, write
+from verify.errors import ArgumentError, FormatError, InputError
+from verify.format import MAX_CHUNKS, MAX_RANKS, write_atomically
+
+NAMES = st.text(string.printable[:95] + "äλ→", max_size=12)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | NAMES
+)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    """Any schedule the format can hold, sensible or not."""
+    n, k = draw(st.integers(2, 9)), draw(st.integers(1, 9))
+    ranks = st.lists(st.integers(0, n - 1), unique=True, max_size=n).map(tuple)
+    index = st.integers(-3, 12) | st.integers(-(2**80), 2**80)
+    transfer = st.builds(Transfer, index, index, index, st.sampled_from(["copy", "reduce"]))
+    rounds = st.lists(st.lists(transfer, max_size=4).map(tuple), max_size=4).map(tuple)
+    return Schedule(
+        ranks=n,
+        chunks=k,
+        late=draw(ranks),
+        ports=draw(st.sampled_from(["duplex", "matching"]) | st.builds(Incast, st.integers(1, 9))),
+        phases=draw(st.lists(st.builds(Phase, NAMES, ranks, rounds), max_size=3).map(tuple)),
+        meta=draw(st.dictionaries(NAMES, SCALARS, max_size=4)),
+    )
+
+
+@settings(deadline=None)
+@given(schedules())
+def test_decode_inverts_encode(schedule: Schedule) -> None:
+    text = encode(schedule)
+    assert decode(text) == schedule
+    assert encode(decode(text)) == text
+    assert json.loads(text)["ranks"] == schedule.ranks  # plain JSON
+    check(schedule)  # and no schedule makes it crash
+
+
+@settings(deadline=None, max_examples=30)
+@given(schedules(), st.sampled_from(["s.json", "s.json.gz", "s.json.zst"]))
+def test_read_inverts_write(tmp_path_factory, schedule: Schedule, name: str) -> None:
+    path = tmp_path_factory.mktemp("f") / name
+    write(schedule, path)
+    assert read(path) == schedule
+    assert read(str(path)) == schedule
+
+
+@pytest.mark.parametrize("doc", all_right().values(), ids=all_right())
+def test_documents_are_read_as_they_stand(doc: Document) -> None:
+    schedule = decode(json.dumps(doc).encode())
+    assert json.loads(encode(schedule)) == doc
+
+
+def test_defaults_and_a_renamed_copy() -> None:
+    text = b'{"format":"latecomer/1","kind":"allreduce","ranks":2,"chunks":1,"phases":[]}'
+    schedule = decode(text)
+    assert (schedule.late, schedule.ports, schedule.meta) == ((), "duplex", {})
+    four = decode(json.dumps(optimal_four()).encode())
+    assert four.table.src[0] == 0
+    renamed = four.renamed({0: 3, 3: 0})
+    assert renamed.late == (0,)
+    assert renamed.table.src[0] == 3  # not the table of the original
+    assert renamed.renamed({0: 3, 3: 0}) == four
+
+
+def test_compressed_files_are_compressed(tmp_path: Path) -> None:
+    schedule = decode(json.dumps(optimal_four()).encode())
+    for name, magic in [("a.gz", b"\x1f\x8b"), ("a.zst", b"\x28\xb5\x2f\xfd"), ("a", b"{")]:
+        write(schedule, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def _changed(**fields: Any) -> bytes:
+    doc = {**optimal_four(), **fields}
+    return json.dumps({name: value for name, value in doc.items() if value is not ...}).encode()
+
+
+def _phase(**fields: Any) -> bytes:
+    phase = {"name": "a", "absent": [], "rounds": [], **fields}
+    return _changed(phases=[{k: v for k, v in phase.items() if v is not ...}])
+
+
+def _move(*move: Any) -> bytes:
+    return _phase(rounds=[[], [[0, 1, 0, "copy"], list(move)]])
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "unknown field": (_changed(colour=1), "colour"),
+    "unknown field of a phase": (_phase(speed=1), "speed"),
+    "unknown field of ports": (_changed(ports={"incast": 2, "x": 1}), "x` - at `$.ports"),
+    "another format": (_changed(format="latecomer/2"), "$.format"),
+    "another kind": (_changed(kind="alltoall"), "$.kind"),
+    "ranks missing": (_changed(ranks=...), "ranks"),
+    "format missing": (_changed(format=...), "format"),
+    "phases missing": (_changed(phases=...), "phases"),
+    "absent missing": (_phase(absent=...), "absent` - at `$.phases[0]"),
+    "rounds missing": (_phase(rounds=...), "rounds` - at `$.phases[0]"),
+    "name missing": (_phase(name=...), "name` - at `$.phases[0]"),
+    "ranks a string": (_changed(ranks="4"), "$.ranks"),
+    "ranks a float": (_changed(ranks=4.0), "$.ranks"),
+    "ranks true": (_changed(ranks=True), "$.ranks"),
+    "ranks null": (_changed(ranks=None), "$.ranks"),
+    "ranks 1": (_changed(ranks=1, late=[], phases=[]), "ranks is 1, must be in 2..8192"),
+    "ranks negative": (_changed(ranks=-4), "ranks is -4"),
+    "ranks too many": (_changed(ranks=MAX_RANKS + 1), "ranks is 8193"),
+    "ranks of 60 digits": (_changed(ranks=10**60), "ranks"),
+    "ranks of 5000 digits": (b'{"ranks":1' + b"0" * 5000 + b"}", "$.ranks"),
+    "no chunks": (_changed(chunks=0), "chunks is 0, must be in 1..1048576"),
+    "chunks too many": (_changed(chunks=MAX_CHUNKS + 1), "chunks is"),
+    "late out of range": (_changed(late=[0, 4]), "late[1] is 4, must be in 0..3"),
+    "late negative": (_changed(late=[-1]), "late[0] is -1"),
+    "late twice": (_changed(late=[3, 3]), "late names a rank twice"),
+    "late a number": (_changed(late=3), "$.late"),
+    "absent out of range": (_phase(absent=[9]), "phases[0].absent[0] is 9"),
+    "absent twice": (_phase(absent=[3, 3]), "phases[0].absent names a rank twice"),
+    "ports unknown": (_changed(ports="simplex"), "$.ports"),
+    "ports empty": (_changed(ports={}), "$.ports"),
+    "incast 0": (_changed(ports={"incast": 0}), "ports.incast is 0"),
+    "incast a string": (_changed(ports={"incast": "2"}), "$.ports.incast"),
+    "a name over two lines": (_phase(name="ok\nPROVED"), "phases[0].name must be printable"),
+    "a name with terminal codes": (_phase(name="\x1b[2J"), "phases[0].name"),
+    "an endless name": (_phase(name="x" * 201), "phases[0].name"),
+    "too many phases": (
+        _changed(phases=[{"name": "", "absent": [], "rounds": []}] * (2**14 + 1)),
+        "the number of phases is 16385",
+    ),
+    "phases an object": (_changed(phases={}), "$.phases"),
+    "a phase a list": (_changed(phases=[[]]), "$.phases[0]"),
+    "a round a number": (_phase(rounds=[3]), "$.phases[0].rounds[0]"),
+    "a transfer an object": (_phase(rounds=[[{"src": 0}]]), "$.phases[0].rounds[0][0]"),
+    "a transfer too short": (_move(0, 1, 0), "$.phases[0].rounds[1][1]"),
+    "a transfer too long": (_move(0, 1, 0, "copy", 1), "at most length 4"),
+    "op unknown": (_move(0, 1, 0, "add"), "'add' - at `$.phases[0].rounds[1][1][3]"),
+    "op null": (_move(0, 1, 0, None), "$.phases[0].rounds[1][1][3]"),
+    "src a float": (_move(0.0, 1, 0, "copy"), "$.phases[0].rounds[1][1][0]"),
+    "dst a string": (_move(0, "1", 0, "copy"), "$.phases[0].rounds[1][1][1]"),
+    "chunk true": (_move(0, 1, True, "copy"), "$.phases[0].rounds[1][1][2]"),
+    "src of 5000 digits": (_move(0, 1, 0, "copy").replace(b"[0,", b"[1" + b"0" * 5000), "$"),
+    "meta a list": (_changed(meta=[1]), "meta"),
+    "meta nested": (_changed(meta={"a": {"b": 1}}), "in meta"),
+    "a meta bomb": (_changed(meta={"a": "x" * 2**17}), "meta is larger than 65536 bytes"),
+    "a deep meta": (_changed(meta=[])[:-3] + b"[" * 9999 + b"]" * 9999 + b"}", ""),
+    "an infinite meta": (_changed(meta={"a": 0})[:-3] + b"1e999}}", "in meta"),
+    "not a number": (_changed(meta={"a": 0})[:-3] + b"NaN}}", ""),
+    "empty": (b"", "truncated"),
+    "white": (b"  \n", "truncated"),
+    "a list": (b"[]", "Expected `object`"),
+    "truncated": (_changed()[:-40], "not a complete JSON object"),
+    "trailing garbage": (_changed() + b"{}", "trailing"),
+    "comments": (b"// a schedule\n" + _changed(), "not a complete JSON object"),
+    "not UTF-8": (_changed().replace(b"completion", b"\xff\xfe"), "not UTF-8"),
+    "UTF-16": (_changed().decode().encode("utf-16"), "not UTF-8"),
+    "half a surrogate": (_phase(name="\ud800"), ""),
+    "deep": (b"[" * 10**6, "object"),
+    "deep inside": (_phase(rounds=[[]])[:-40] + b"[" * 10**6, ""),
+}
+
+
+@pytest.mark.parametrize(("text", "named"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_bad_input_is_named(tmp_path: Path, text: bytes, named: str, suffix: str) -> None:
+    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
+    path = tmp_path / f"bad.json{suffix}"
+    path.write_bytes(pack(text))
+    with pytest.raises(FormatError) as caught:
+        read(path)
+    assert caught.value.path == str(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert named in caught.value.problem
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, InputError)
+
+
+def test_no_file_a_directory_no_permission(tmp_path: Path) -> None:
+    for path, problem in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
+        with pytest.raises(FormatError, match=problem):
+            read(path)
+    with pytest.raises(FormatError, match="File name too long"):
+        read("x" * 5000)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", ["plain", "cut", "flipped", "empty", "tail"])
+def test_damaged_compression(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = tmp_path / f"s.json{suffix}"
+    write(decode(_changed()), path)
+    data = path.read_bytes()
+    path.write_bytes(
+        {
+            "plain": _changed(),
+            "cut": data[: len(data) // 2],
+            "flipped": data[:30] + bytes([data[30] ^ 0xFF]) + data[31:],
+            "empty": b"",
+            "tail": data + b"garbage",
+        }[damage]
+    )
+    with pytest.raises(FormatError):
+        read(path)
+
+
+def test_of_a_field_given_twice_the_last_counts() -> None:
+    text = _changed().replace(b'"ranks": 4', b'"ranks": 3, "ranks": 4')
+    assert decode(text) == decode(_changed())
+
+
+def test_indices_out_of_range_are_not_malformed() -> None:
+    for move in ([4, 0, 0, "copy"], [0, -1, 0, "copy"], [0, 1, 10**30, "copy"]):
+        decode(json.dumps(document(4, 1, [("a", [], [[move]])])).encode())
+
+
+# writing
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "s.json"
+    write(decode(_changed()), path)
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArgumentError, match="No space left"):
+        write(decode(_changed(meta={"new": 1})), path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["s.json"]  # and nothing beside it
+
+
+def test_an_impossible_path(tmp_path: Path) -> None:
+    schedule = decode(_changed())
+    for path in (tmp_path / "no" / "s.json", tmp_path):
+        with pytest.raises(ArgumentError, match="can't be written"):
+            write(schedule, path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_mode_and_links_of_the_target_are_kept(tmp_path: Path) -> None:
+    target, link = tmp_path / "s.json", tmp_path / "link.json"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    write_atomically(link, b"new")
+    assert target.read_bytes() == b"new"
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    write(decode(_changed()), f"/dev/fd/{writer}")
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        assert decode(stream.read()) == decode(_changed())
+
+
+def test_a_schedule_can_not_be_changed() -> None:
+    schedule = decode(_changed())
+    with pytest.raises(AttributeError):
+        schedule.ranks = 5  # type: ignore[misc]
+    assert msgspec.structs.replace(schedule, ranks=5) != schedule

@@ -1,0 +1,5 @@
+"""``python -m verify`` is the console command ``verify``."""
+
+from verify.cli import main
+
+main()

@@ -1,0 +1,241 @@
+"""The command ``verify``: verdicts for people, JSON for machines, exit codes for scripts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Literal, TextIO
+
+import msgspec
+import typer
+
+from verify import kernel
+from verify.certify import certificate, require_target
+from verify.check import check
+from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
+from verify.format import decode, kind_of, read_bounded, write_atomically
+from verify.loss.command import addition, check_options
+from verify.pipeline.check import check as check_pipeline
+from verify.pipeline.format import KIND as PIPELINE
+from verify.pipeline.format import decode as decode_pipeline
+from verify.pipeline.render import render as render_pipeline
+from verify.pipeline.schedule import PipelineSchedule
+from verify.pipeline.torch_csv import decode_csv
+from verify.pipeline.verdict import PipelineReport
+from verify.render import render
+from verify.schedule import Schedule
+from verify.symbolic import smt2
+from verify.verdict import Report, Verdict
+
+EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
+MALFORMED = 2
+WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
+
+MAX_TIMEOUT_S = 1e6
+MAX_UNKNOWNS = 2**22
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def verify(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SCHEDULE...",
+            help="Schedule files (.json[.gz|.zst]), or PyTorch's CSV of a pipeline (.csv).",
+        ),
+    ],
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per file.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing; the exit code tells.")
+    ] = False,
+    z3: Annotated[
+        bool, typer.Option("--z3", help="Add the second, independent proof by Z3.")
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds for --z3, and for --loss; no answer by then is unknown."),
+    ] = 60.0,
+    smt2_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--smt2",
+            metavar="FILE",
+            help="Also write Z3's question as SMT-LIB 2, for another solver (- is stdout, "
+            "the report then goes to stderr; unsat means right).",
+        ),
+    ] = None,
+    loss: Annotated[
+        int | None,
+        typer.Option(metavar="F", help="Also say what at most F lost transfers do to the result."),
+    ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="With --loss: draw what each lost transfer does."),
+    ] = None,
+    use_kernel: Annotated[
+        Literal["coq"] | None,
+        typer.Option(
+            "--kernel", help="Also ask the checker extracted from the proofs (make proofs)."
+        ),
+    ] = None,
+    certify: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.v",
+            help="Also write a file in which Coq's kernel proves this schedule right, and optimal "
+            "where it is at the bound.",
+        ),
+    ] = None,
+) -> None:
+    """Prove or refute schedules.
+
+    Exit code: 0 proved, 1 refuted, 2 malformed input or unusable option, 3 unknown; of several
+    files the worst (malformed, then refuted, then unknown).
+
+    \b
+    Examples:
+      verify schedule.json
+      verify --z3 --json schedule.json
+      verify pipeline.json pytorch_schedule.csv
+      verify schedule.json --smt2 question.smt2 && cvc5 question.smt2
+      verify schedule.json --loss 2 --draw loss.svg
+      verify schedule.json --kernel coq
+      verify schedule.json --certify proof.v && coqc -Q proofs/coq Latecomer proof.v
+      verify -q *.json || echo "not all proved"
+    """
+    _require_options(files, timeout, smt2_file, json, certify)
+    check_options(loss, draw, len(files))
+    if use_kernel is not None:
+        kernel.program()
+    question_on_stdout = str(smt2_file) == "-"
+    report_to = sys.stderr if question_on_stdout else sys.stdout
+    codes = []
+    for path in files:
+        try:
+            data = read_bounded(os.fspath(path))
+            schedule = _decode(path, data)
+        except FormatError as error:
+            codes.append(MALFORMED)
+            if json and not quiet:
+                _print_json(path, {"verdict": "malformed", "error": str(error)})
+            elif not quiet:
+                _print(f"{path}: MALFORMED\n  {error}", sys.stderr)
+            continue
+        report: Report | PipelineReport
+        more: dict[str, object] = {}
+        if isinstance(schedule, Schedule):
+            report = check(schedule, z3_timeout_s=timeout if z3 else None)
+            if use_kernel is not None:
+                report.results["coq_kernel"] = kernel.opinion(data, report, timeout)
+            if certify is not None:
+                proof = certificate(schedule, report, hashlib.sha256(data).hexdigest(), certify)
+                write_atomically(certify, proof.encode())
+            text = render(str(path), schedule, report)
+            if smt2_file is not None and report.results["well_formed"].verdict is Verdict.PROVED:
+                _write_question(schedule, smt2_file)
+            if loss is not None:
+                losses = addition(str(path), schedule, report, loss, timeout, draw)
+                text, more = f"{text}\n{losses.text}", {"loss": losses.json}
+                codes.append(EXIT[losses.verdict])
+        else:
+            only_collectives = {
+                "--z3": z3,
+                "--smt2": smt2_file,
+                "--loss": loss,
+                "--kernel": use_kernel,
+                "--certify": certify,
+            }
+            for name, given in only_collectives.items():
+                if given:
+                    raise ArgumentError(name, str(path), "is not for pipeline schedules")
+            report = check_pipeline(schedule)
+            text = render_pipeline(str(path), schedule, report)
+        codes.append(EXIT[report.verdict])
+        if json and not quiet:
+            _print_json(path, report.to_json() | more)
+        elif not quiet:
+            _print(text, report_to)
+    raise typer.Exit(next(code for code in WORST_FIRST if code in codes))
+
+
+def _require_options(
+    files: list[Path], timeout: float, smt2_file: Path | None, json: bool, certify: Path | None
+) -> None:
+    """Refuse options that can't be met, before any file is read."""
+    if not 0 < timeout <= MAX_TIMEOUT_S:  # false for nan, too
+        raise ArgumentError("--timeout", timeout, f"must be above 0, at most {MAX_TIMEOUT_S:g} s")
+    for name, target in [("--smt2", smt2_file), ("--certify", certify)]:
+        if target is not None and len(files) != 1:
+            raise ArgumentError(name, str(target), "needs exactly one schedule file")
+    if str(smt2_file) == "-" and json:
+        raise ArgumentError(
+            "--smt2", "-", "can't share stdout with --json", "Name a file for the question."
+        )
+    if certify is not None:
+        require_target(certify)
+
+
+def _decode(path: Path, data: bytes) -> Schedule | PipelineSchedule:
+    """A schedule of whichever family the file says, or PyTorch's CSV of a pipeline."""
+    name = os.fspath(path)
+    if path.suffix == ".csv":
+        return decode_csv(data, name)
+    if kind_of(data) == PIPELINE:
+        return decode_pipeline(data, name)
+    return decode(data, name)
+
+
+def _print_json(path: Path, value: dict[str, object]) -> None:
+    name = os.fsencode(path).decode(errors="backslashreplace")
+    _print(msgspec.json.encode({"file": name, **value}).decode(), sys.stdout)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Print at once; a reader who has gone away does not change the verdict."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _write_question(schedule: Schedule, path: Path) -> None:
+    unknowns = schedule.ranks * schedule.chunks
+    if unknowns > MAX_UNKNOWNS:
+        raise ArgumentError(
+            "--smt2", str(path), f"the question has {unknowns} unknowns, at most {MAX_UNKNOWNS}"
+        )
+    if str(path) == "-":
+        _print(smt2(schedule), sys.stdout)
+    else:
+        write_atomically(path, smt2(schedule).encode())
+
+
+def main() -> None:
+    """Entry point of the console command; a crash is no verdict, so it exits as unknown."""
+    try:
+        run(app)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(EXIT[Verdict.UNKNOWN])
+
+
+def run(application: typer.Typer) -> None:
+    """Run a command line; errors are one line on stderr, no traceback.
+
+    Exit code 2 for what the user can fix in the command or its files, 1 for other failures.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # odd file names can be printed
+    try:
+        application()
+    except LatecomerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        codes = {InputError: MALFORMED, SearchTimeout: EXIT[Verdict.UNKNOWN]}
+        sys.exit(next((code for kind, code in codes.items() if isinstance(error, kind)), 1))

@@ -1,0 +1,86 @@
+"""Every error the project raises on purpose, and how they relate.
+
+    LatecomerError
+    ├── InputError               the user can fix it: exit code 2, nothing written
+    │   ├── ArgumentError        an option or argument: name, value, requirement, remedy
+    │   ├── FormatError          a schedule file: place in the file, what is wrong there
+    │   └── TensorError          a tensor the runtime can't carry
+    ├── ScheduleRefused          a schedule that is not proved was offered for execution
+    ├── SynthesisError           no schedule was made
+    │   ├── Infeasible           the search space was exhausted: there is none of this form
+    │   └── SearchTimeout        the time ran out first: nothing is known
+    └── RankFailure              a rank is dead or silent; ``ranks`` names it
+
+A time-out of a search is ``SearchTimeout``, never ``Infeasible``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LatecomerError(Exception):
+    """Base of all errors raised on purpose by this project."""
+
+
+class InputError(LatecomerError):
+    """A mistake the user can fix."""
+
+
+class ArgumentError(InputError):
+    """An argument is unusable.
+
+    Args:
+        name: the argument as the user typed it, for example ``--late``.
+        value: what was given.
+        requirement: what it has to be.
+        remedy: what to do about it (optional).
+    """
+
+    def __init__(self, name: str, value: object, requirement: str, remedy: str = "") -> None:
+        self.name, self.value = name, value
+        self.requirement, self.remedy = requirement, remedy
+        text = f"{name} = {value!r}: {requirement}"
+        super().__init__(f"{text}. {remedy}" if remedy else text)
+
+
+class FormatError(InputError):
+    """A schedule file can't be read; ``path`` is the file, the text names field and place."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{path}: {problem}")
+
+
+class TensorError(InputError):
+    """A tensor is of a kind that the runtime can't carry (layout, dtype, device)."""
+
+
+class ScheduleRefused(LatecomerError):
+    """The runtime was offered a schedule that is not proved, or not for this group."""
+
+
+class SynthesisError(LatecomerError):
+    """No schedule was made."""
+
+
+class Infeasible(SynthesisError):
+    """The whole search space was searched: no schedule of this form exists."""
+
+
+class SearchTimeout(SynthesisError):
+    """The time limit came first; whether a schedule exists is unknown."""
+
+
+class RankFailure(LatecomerError):
+    """One or more ranks are dead or silent.
+
+    Attributes:
+        ranks: the ranks held responsible, by their number in the group.
+        evidence: what was seen, one line per rank.
+    """
+
+    def __init__(self, ranks: Sequence[int], message: str, evidence: Sequence[str] = ()) -> None:
+        self.ranks = tuple(ranks)
+        self.evidence = tuple(evidence)
+        super().__init__("\n  ".join([message, *evidence]))

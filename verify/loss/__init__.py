@@ -1,0 +1,1 @@
+"""What a lost transfer does to the result of a collective schedule."""

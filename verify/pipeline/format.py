@@ -1,0 +1,131 @@
+"""Pipeline schedule files: ``"kind": "pipeline"`` of format ``latecomer/1``.
+
+The bounds on size and the way files are read and written are those of :mod:`verify.format`. The
+reader refuses unknown fields, wrong types, actions that it can't read and situations that make no
+sense, and names the place. Whether the actions make a right schedule is not its question.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import msgspec
+
+from verify.errors import FormatError
+from verify.format import MAX_META_BYTES, bounded_text, read_bounded, store
+from verify.pipeline.costs import fault
+from verify.pipeline.schedule import PipelineSchedule, Program, Situation, parse_action
+from verify.schedule import FORMAT, Scalar
+
+KIND = "pipeline"
+MAX_STAGES = 2**12
+MAX_MICROBATCHES = 2**16
+MAX_ACTIONS = 2**20
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The JSON object as it stands in the file."""
+
+    format: Literal["latecomer/1"]
+    kind: Literal["pipeline"]
+    stages: int
+    microbatches: int
+    situation: Situation
+    programs: tuple[tuple[str, ...], ...]
+    meta: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+def read(path: str | os.PathLike[str]) -> PipelineSchedule:
+    """Read a pipeline schedule file (JSON; for PyTorch's CSV see :mod:`verify.pipeline.torch_csv`).
+
+    Raises:
+        FormatError: the file can't be opened, is too large, truncated, not UTF-8, not JSON, or
+            a field is unknown, missing, of a wrong type or out of its range.
+    """
+    name = os.fspath(path)
+    return decode(read_bounded(name), name)
+
+
+def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
+    """Parse the (uncompressed) text of a file; ``name`` is used in error messages."""
+    bounded_text(data, name)
+    try:
+        file = msgspec.json.decode(data, type=_File)
+        if len(file.meta) > MAX_META_BYTES:
+            raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
+        meta = msgspec.json.decode(file.meta, type=dict[str, Scalar])
+    except msgspec.ValidationError as error:
+        raise FormatError(name, str(error)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(name, f"not a complete JSON object: {error}") from None
+    programs = parse_programs(file.programs, name)
+    require_sizes(name, file.stages, file.microbatches, programs)
+    problem = fault(file.situation, file.stages, len(programs))
+    if problem is not None:
+        raise FormatError(name, f"situation.{problem}")
+    return PipelineSchedule(
+        stages=file.stages,
+        microbatches=file.microbatches,
+        situation=file.situation,
+        programs=programs,
+        meta=meta,
+    )
+
+
+def parse_programs(rows: tuple[tuple[str, ...], ...], name: str) -> tuple[Program, ...]:
+    """The actions that the texts denote, or a FormatError that names rank and place."""
+    total = sum(map(len, rows))
+    if total > MAX_ACTIONS:
+        raise FormatError(name, f"{total} actions, at most {MAX_ACTIONS} are read")
+    programs = []
+    for rank, row in enumerate(rows):
+        program = []
+        for position, text in enumerate(row):
+            try:
+                program.append(parse_action(text))
+            except ValueError as error:
+                raise FormatError(name, f"programs[{rank}][{position}]: {error}") from None
+        programs.append(tuple(program))
+    return tuple(programs)
+
+
+def require_sizes(name: str, stages: int, microbatches: int, programs: tuple[Program, ...]) -> None:
+    """A FormatError where a size is out of its range."""
+    for field, value, high in [
+        ("stages", stages, MAX_STAGES),
+        ("microbatches", microbatches, MAX_MICROBATCHES),
+        ("the number of programs", len(programs), stages),
+    ]:
+        if not 1 <= value <= high:
+            raise FormatError(name, f"{field} is {value}, must be in 1..{high}")
+    if 2 * stages * microbatches > MAX_ACTIONS:
+        raise FormatError(
+            name, f"{stages} stages of {microbatches} microbatches are more than can be read"
+        )
+
+
+def encode(schedule: PipelineSchedule) -> bytes:
+    """The schedule as the text of a file, one program per line."""
+    json = msgspec.json.encode
+    situation = msgspec.to_builtins(schedule.situation)
+    parts = [
+        f'{{"format":"{FORMAT}","kind":"{KIND}","stages":{schedule.stages},'
+        f'"microbatches":{schedule.microbatches},\n "situation": {{',
+        ",\n  ".join(f'"{field}":{json(value).decode()}' for field, value in situation.items()),
+        '},\n "programs": [\n  ',
+        ",\n  ".join(
+            json([str(action) for action in program]).decode() for program in schedule.programs
+        ),
+        f'],\n "meta": {json(schedule.meta).decode()}}}\n',
+    ]
+    return "".join(parts).encode()
+
+
+def write(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
+    """Write a schedule file atomically, compressed where the name says so.
+
+    Raises:
+        ArgumentError: the path can't be written.
+    """
+    store(encode(schedule), path)

@@ -1,0 +1,110 @@
+"""Lowering: messages for a schedule that is compute only.
+
+A dry run with the durations and delays of the situation decides the order. Each time a compute
+action finishes it is appended to its rank's program with its SEND, and the RECV to the program of
+the rank that needs it: behind what that rank has finished by then. Both ends see all messages in
+one global order, so neither reordered messages nor a wait cycle can arise, even if messages are
+rendezvous on in-order streams. A shared link serves first what is ready first.
+
+This is how PyTorch lowers compute_only schedules (``_add_send_recv``), which however counts every
+action as one step, and so posts receives at other places.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+
+import msgspec
+
+from verify.pipeline.costs import Costs
+from verify.pipeline.schedule import (
+    COMPUTE,
+    PER_STAGE,
+    Action,
+    PipelineSchedule,
+    send_of,
+)
+
+
+def lowered(schedule: PipelineSchedule, costs: Costs) -> PipelineSchedule:
+    """The schedule with every SEND, RECV and REDUCE_GRAD; itself if it has messages already.
+
+    Its compute actions run to their end (they have no cycle).
+    """
+    if schedule.has_messages:
+        return schedule
+    programs: list[list[Action]] = [[] for _ in schedule.programs]
+    reduced = {action.stage for _, _, action in schedule.located() if action.kind == "REDUCE_GRAD"}
+    open_backwards = Counter(dict.fromkeys(range(schedule.stages), schedule.microbatches))
+    for rank, action in _in_order_of_finish(schedule, costs):
+        programs[rank].append(action)
+        if action.kind in COMPUTE:
+            receive = schedule.crossing(action)
+            if receive is not None:
+                programs[rank].append(send_of(receive))
+                programs[schedule.rank_of[receive.stage]].append(receive)
+        if action.kind in ("W", "B"):
+            open_backwards[action.stage] -= 1
+            if not open_backwards[action.stage] and not reduced:
+                programs[rank].append(Action(action.stage, "REDUCE_GRAD"))
+    return msgspec.structs.replace(schedule, programs=tuple(map(tuple, programs)))
+
+
+def _in_order_of_finish(schedule: PipelineSchedule, costs: Costs) -> list[tuple[int, Action]]:
+    """All actions with their ranks, in the order in which they finish in a dry run."""
+    at = [0] * schedule.ranks
+    free = [0] * schedule.ranks
+    there: dict[Action, int] = {}  # RECV -> when its message is there
+    waiting: dict[Action, int] = {}  # RECV -> the rank that stands still for it
+    link_free: Counter[tuple[int, int]] = Counter()
+    running: list[tuple[int, int]] = []  # (end, rank)
+    done: list[tuple[int, Action]] = []
+
+    def proceed(rank: int) -> None:
+        """Start the next compute action of a rank, or note what it waits for."""
+        program = schedule.programs[rank]
+        while at[rank] < len(program) and program[at[rank]].kind in PER_STAGE:
+            done.append((rank, program[at[rank]]))
+            at[rank] += 1
+        if at[rank] == len(program):
+            return
+        action = program[at[rank]]
+        need = _received(schedule, rank, action)
+        if need is not None and need not in there:
+            waiting[need] = rank
+            return
+        start = max(free[rank], 0 if need is None else there[need])
+        heapq.heappush(running, (start + costs.duration(action), rank))
+
+    for rank in range(schedule.ranks):
+        proceed(rank)
+    while running:
+        now, rank = heapq.heappop(running)
+        action = schedule.programs[rank][at[rank]]
+        done.append((rank, action))
+        at[rank] += 1
+        free[rank] = now
+        receive = schedule.crossing(action)
+        if receive is not None:
+            receiver = schedule.rank_of[receive.stage]
+            latency, occupancy, half = costs.link(rank, receiver)
+            line = (min(rank, receiver), max(rank, receiver)) if half else (rank, receiver)
+            link_free[line] = max(now, link_free[line]) + occupancy
+            there[receive] = link_free[line] + latency
+            if receive in waiting:
+                proceed(waiting.pop(receive))
+        proceed(rank)
+    assert all(position == len(p) for position, p in zip(at, schedule.programs, strict=True))
+    return done
+
+
+def _received(schedule: PipelineSchedule, rank: int, action: Action) -> Action | None:
+    """The receive that a compute action needs, if any."""
+    stage, kind, microbatch = action
+    if kind == "F" and stage > 0 and schedule.rank_of[stage - 1] != rank:
+        return Action(stage, "RECV_F", microbatch)
+    last = stage + 1 == schedule.stages
+    if kind in ("I", "B") and not last and schedule.rank_of[stage + 1] != rank:
+        return Action(stage, "RECV_B", microbatch)
+    return None

@@ -1,0 +1,103 @@
+"""A report on a pipeline schedule as text that a person can act on."""
+
+from __future__ import annotations
+
+from verify.pipeline.schedule import PipelineSchedule, Situation
+from verify.pipeline.verdict import Bar, Fault, Measures, PipelineReport
+from verify.render import MARKS
+
+MOST_SHOWN = 16
+"""Ranks, links or actions that one line shows."""
+
+
+def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str:
+    """The report on ``schedule``, read from ``name``, as lines of text."""
+    virtual = f" on {report.ranks} ranks" if report.ranks != report.stages else ""
+    lines = [
+        f"{name}: {report.verdict.value.upper()}",
+        f"  pipeline of {report.stages} stages{virtual}, {report.microbatches} microbatches, "
+        f"{report.form.replace('_', ' ')}{_delays(schedule.situation)}",
+    ]
+    if report.measures is not None:
+        lines += _measures(report, report.measures)
+    width = max(map(len, report.results))
+    for prop, finding in report.results.items():
+        note = f"  ({finding.note})" if finding.note else ""
+        lines.append(f"    {prop:<{width}}  {MARKS[finding.verdict]}{note}")
+    for finding in report.results.values():
+        if finding.fault is not None:
+            lines += _fault(finding.fault)
+    return "\n".join(lines)
+
+
+def _delays(situation: Situation) -> str:
+    links = [
+        f"{link.between[0]}-{link.between[1]}: {link.latency:g}"
+        + (f" and {link.occupancy:g} per message, {link.duplex} duplex" if link.occupancy else "")
+        for link in situation.links
+    ]
+    return f", delay on {_few(links)}" if links else ""
+
+
+def _measures(report: PipelineReport, found: Measures) -> list[str]:
+    verdict = {True: "optimal", False: "not optimal", "unknown": "optimality unknown"}
+    lines = [
+        f"  makespan {found.makespan:g}, lower bound {found.lower_bound:g} "
+        f"(gap {found.gap:.2%}): {verdict[report.optimal]}"
+    ]
+    if found.makespan_in_order is not None and found.makespan_in_order != found.makespan:
+        lines.append(
+            f"  makespan {found.makespan_in_order:g} if a send that is not received yet holds up "
+            "later messages of its rank"
+        )
+    lines.append(
+        f"  peak memory per rank: {_few([f'{peak:g}' for peak in found.peak_memory])} activations"
+    )
+    slack = [
+        f"{link.between[0]}-{link.between[1]}: "
+        + ("any" if link.slack is None else f"{link.slack:g}")
+        for link in found.links
+    ]
+    if slack:
+        lines.append(f"  delay that each link takes at no cost: {_few(slack)}")
+    lines.append(f"  critical path: {_path(found.critical_path)}")
+    return lines
+
+
+def _path(bars: tuple[Bar, ...]) -> str:
+    """The compute actions of the path, with a mark where a message is waited for."""
+    steps = []
+    for bar in bars:
+        if bar.receiver is None:
+            steps.append(bar.action)
+        elif bar.end > bar.start:
+            steps.append(f"~{bar.end - bar.start:g}~")
+    if len(steps) > MOST_SHOWN:
+        half = MOST_SHOWN // 2
+        steps = [*steps[:half], f"({len(steps) - 2 * half} more)", *steps[-half:]]
+    return " ".join(steps)
+
+
+def _few(texts: list[str]) -> str:
+    more = f", ... ({len(texts)} in all)" if len(texts) > MOST_SHOWN else ""
+    return ", ".join(texts[:MOST_SHOWN]) + more
+
+
+def _fault(found: Fault) -> list[str]:
+    place = []
+    if found.rank is not None:
+        place.append(f"rank {found.rank}")
+    if found.position is not None:
+        place.append(f"position {found.position}")
+    if found.action is not None:
+        place.append(found.action)
+    lines = [f"  {found.property} fails" + (f" at {', '.join(place)}" if place else "")]
+    lines.append(f"    expected: {found.expected}")
+    lines.append(f"    found:    {found.found}")
+    shown = found.actions[:MOST_SHOWN]
+    if shown:
+        lines.append("    actions that matter:")
+        lines += [f"      {action}" for action in shown]
+        if len(found.actions) > len(shown):
+            lines.append(f"      ... ({len(found.actions)} in all)")
+    return lines

@@ -1,0 +1,193 @@
+"""What a pipeline schedule is: for every rank a program of actions, and the situation it is for.
+
+Legend, used in all of ``verify.pipeline`` and ``synth.pipeline``:
+
+    S  stages, 0 .. S-1 along the model; a rank holds one of them, or several (virtual stages)
+    N  microbatches, 0 .. N-1
+    R  ranks; ``programs[r]`` is what rank r does, in order
+    F  forward of a microbatch through a stage
+    I  its backward for the input (called B in the zero-bubble papers), W the one for the weights
+    B  the whole backward at once: I and W fused
+
+and, with the activation of F (``_F``) or the gradient of I or B (``_B``) as data:
+
+    SEND_F, SEND_B   at the stage that computed it, to the next or the previous stage
+    RECV_F, RECV_B   at the stage that needs it
+    REDUCE_GRAD      after the last backward of a stage: gradients are scaled (and reduced)
+    UNSHARD, RESHARD for sharded stages (FSDP): weights are gathered, freed
+
+Kinds and their notation (``3SEND_F1``: stage 3, microbatch 1) are those of
+``torch.distributed.pipelining``. A program without SEND and RECV is *compute only*: how messages
+travel is then given by :mod:`verify.pipeline.lower`.
+
+Durations and delays are in any one unit of time, memory is counted in activations of one stage and
+microbatch: F takes 1, I and W each give 1/2 back, B gives 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from verify.schedule import Scalar
+
+Kind = Literal[
+    "F", "I", "W", "B",
+    "SEND_F", "RECV_F", "SEND_B", "RECV_B",
+    "UNSHARD", "RESHARD", "REDUCE_GRAD",
+]  # fmt: skip
+COMPUTE = ("F", "I", "W", "B")
+SENDS = ("SEND_F", "SEND_B")
+RECEIVES = ("RECV_F", "RECV_B")
+PER_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+"""Actions of a whole stage: they name no microbatch."""
+
+Duplex = Literal["full", "half"]
+Sends = Literal["rendezvous", "buffered"]
+Number = int | float
+
+_ACTION = re.compile(
+    r"(\d{1,9})(?:(F|I|W|B|SEND_F|RECV_F|SEND_B|RECV_B)(\d{1,9})|(UNSHARD|RESHARD|REDUCE_GRAD))",
+    re.ASCII,
+)
+
+
+class Action(NamedTuple):
+    """One step of a rank; ``microbatch`` is None exactly for the kinds of ``PER_STAGE``."""
+
+    stage: int
+    kind: Kind
+    microbatch: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{'' if self.microbatch is None else self.microbatch}"
+
+
+def parse_action(text: str) -> Action:
+    """The action that ``text`` denotes, as ``0F3`` or ``2REDUCE_GRAD``.
+
+    Raises:
+        ValueError: it denotes none.
+    """
+    match = _ACTION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no action, as for example 0F3 or 2SEND_B1")
+    stage, kind, microbatch, whole = match.groups()
+    if whole is not None:
+        return Action(int(stage), whole)  # type: ignore[arg-type]
+    return Action(int(stage), kind, int(microbatch))  # type: ignore[arg-type]
+
+
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is between two ranks, the same in both directions.
+
+    Attributes:
+        between: the two ranks.
+        latency: time from the last byte sent to the last byte there; any number may be under way.
+        occupancy: time a message holds the link (its size over the bandwidth); others wait.
+        duplex: ``full``, each direction for itself, or ``half``, one message at a time in all.
+    """
+
+    between: tuple[int, int]
+    latency: Number = 0
+    occupancy: Number = 0
+    duplex: Duplex = "full"
+
+
+class Situation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a schedule is made for.
+
+    Attributes:
+        forward, backward, weight: durations of F, I and W, one per stage.
+        fused: durations of B, one per stage; None where it takes as long as I and W.
+        links: those that take time; any other link takes none.
+        memory: activations that each rank can hold, one limit per rank; None without limit.
+        sends: ``rendezvous``, a send ends when it is received, or ``buffered``, at once.
+    """
+
+    forward: tuple[Number, ...]
+    backward: tuple[Number, ...]
+    weight: tuple[Number, ...]
+    fused: tuple[Number, ...] | None = None
+    links: tuple[Link, ...] = ()
+    memory: tuple[Number, ...] | None = None
+    sends: Sends = "rendezvous"
+
+
+def uniform(
+    stages: int, forward: Number = 1, backward: Number = 1, weight: Number = 1
+) -> Situation:
+    """Stages that all take the same time, over links that take none."""
+    return Situation(
+        forward=(forward,) * stages, backward=(backward,) * stages, weight=(weight,) * stages
+    )
+
+
+Program = tuple[Action, ...]
+
+
+class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+    """A pipeline schedule; ``meta`` is information only and never believed."""
+
+    stages: int
+    microbatches: int
+    situation: Situation
+    programs: tuple[Program, ...]
+    meta: dict[str, Scalar] = {}
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self.programs)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether any SEND or RECV is written out."""
+        return any(action.kind in SENDS + RECEIVES for _, _, action in self.located())
+
+    @property
+    def rank_of(self) -> dict[int, int]:
+        """The rank of each stage: the first whose program names it."""
+        cached: dict[int, int] | None = self.__dict__.get("_rank_of")
+        if cached is None:
+            cached = self.__dict__["_rank_of"] = {}
+            for rank, _, action in self.located():
+                cached.setdefault(action.stage, rank)
+        return cached
+
+    def located(self) -> Iterator[tuple[int, int, Action]]:
+        """Yield (rank, position in its program, action)."""
+        for rank, program in enumerate(self.programs):
+            for position, action in enumerate(program):
+                yield rank, position, action
+
+    def link_of(self, stage: int) -> tuple[int, int] | None:
+        """The two ranks, lower one first, between ``stage`` and the next; None if they are one."""
+        one, other = self.rank_of[stage], self.rank_of[stage + 1]
+        return None if one == other else (min(one, other), max(one, other))
+
+    def crossing(self, action: Action) -> Action | None:
+        """The receive that the data of a compute action ends in; None if it goes to no other rank.
+
+        F goes to the next stage, I and B to the previous one.
+        """
+        if action.kind == "F" and action.stage + 1 < self.stages:
+            return self._received(action, action.stage + 1, "RECV_F")
+        if action.kind in ("I", "B") and action.stage > 0:
+            return self._received(action, action.stage - 1, "RECV_B")
+        return None
+
+    def _received(self, action: Action, stage: int, kind: Kind) -> Action | None:
+        if self.rank_of[stage] == self.rank_of[action.stage]:
+            return None
+        return Action(stage, kind, action.microbatch)
+
+
+def send_of(receive: Action) -> Action:
+    """The send that a receive belongs to."""
+    if receive.kind == "RECV_F":
+        return Action(receive.stage - 1, "SEND_F", receive.microbatch)
+    return Action(receive.stage + 1, "SEND_B", receive.microbatch)

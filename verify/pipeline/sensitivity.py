@@ -1,0 +1,94 @@
+"""How the makespan answers to more delay on one link, exactly.
+
+With everything else fixed the makespan is the largest of finitely many lines in the extra latency
+x of a link: a path that crosses the link k times has length L + k x. So it is convex and piecewise
+linear, its *slack* is where it leaves its value at x = 0, and both are found without trying values:
+the lines at two points meet at a third, where either the curve has a corner or a new line shows.
+
+Messages keep their order; on half-duplex links that is the order of the programs.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+from verify.pipeline.graph import Graph
+
+MOST_CORNERS = 64
+
+
+class Line(NamedTuple):
+    """A longest path at some extra latency: its length there is ``at_zero + slope * x``."""
+
+    at_zero: int
+    slope: int
+
+    def at(self, x: Fraction) -> Fraction:
+        """The length of this path with ``x`` more latency."""
+        return self.at_zero + self.slope * x
+
+
+class Growth(NamedTuple):
+    """The makespan over the extra latency of one link, in ticks.
+
+    Attributes:
+        slack: the largest extra latency without a cost; None if none ever costs.
+        corners: (extra latency, makespan); the first is at the slack.
+        final_slope: that of the last piece.
+    """
+
+    slack: Fraction | None
+    corners: list[tuple[Fraction, Fraction]]
+    final_slope: int
+
+
+def growth(graph: Graph, link: tuple[int, int]) -> Growth:
+    """What more latency on ``link`` does; the graph has no cycle, and sends are buffered.
+
+    At most ``MOST_CORNERS`` corners are given; where the curve has more, the last ones are left
+    out, and the final slope is that of the line through which it would go on if it had no more.
+    """
+    here = _line(graph, link, Fraction(0))
+    makespan = here.at_zero
+    far = Fraction(2 * makespan + 1)  # from here on the steepest path is the longest
+    last = _line(graph, link, far)
+    if last.slope == 0:
+        return Growth(None, [], 0)
+    corners: list[tuple[Fraction, Fraction]] = []
+    flat = Line(makespan, 0)
+    current = flat
+    while current.slope < last.slope and len(corners) < MOST_CORNERS:
+        corner, following = _next_corner(graph, link, current, last)
+        corners.append((corner, current.at(corner)))
+        current = following
+    return Growth(corners[0][0], corners, current.slope)
+
+
+def _next_corner(
+    graph: Graph, link: tuple[int, int], current: Line, last: Line
+) -> tuple[Fraction, Line]:
+    """Where the curve leaves ``current``, and the line it follows then (Newton, from the right)."""
+    line = last
+    while True:
+        x = Fraction(current.at_zero - line.at_zero, line.slope - current.slope)
+        found = _line(graph, link, x)
+        if found.at(x) == current.at(x):
+            return x, line
+        line = found
+
+
+def _line(graph: Graph, link: tuple[int, int], x: Fraction) -> Line:
+    """A longest path with ``x`` more latency on ``link``."""
+    extra, times = x.numerator, x.denominator
+    finish = graph.finishes(link, extra, times)
+    path = graph.critical(finish, link, extra, times)
+    slope = sum(  # only who waits for the data waits for its latency, not who waits for the link
+        graph.nodes[node].link == link and graph.nodes[user].receiver is None
+        for node, user in pairwise(path)
+    )
+    total = Fraction(max(finish, default=0), times)
+    at_zero = total - slope * x
+    assert at_zero.denominator == 1
+    return Line(int(at_zero), slope)

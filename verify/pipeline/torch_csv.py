@@ -1,0 +1,98 @@
+"""PyTorch's CSV of a pipeline schedule: one row per rank, one action per cell.
+
+``compute_only`` holds F, I, W, B and empty cells (bubbles, which mean nothing); the runtime adds
+the messages itself. ``compute_comms`` is run as it stands: with every SEND, RECV and REDUCE_GRAD.
+Both are read by one function; a CSV says nothing about durations, so a situation goes with it.
+``(0F1;3B0)OVERLAP_F_B`` is read as its parts one after the other, which is how the runtime of
+``torch.distributed.pipelining`` runs it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import Literal
+
+from verify.errors import FormatError
+from verify.format import read_bounded, write_atomically
+from verify.pipeline.costs import fault
+from verify.pipeline.format import parse_programs, require_sizes
+from verify.pipeline.schedule import COMPUTE, PipelineSchedule, Situation, uniform
+
+CsvFormat = Literal["compute_only", "compute_comms"]
+OVERLAP = ")OVERLAP_F_B"
+
+
+def read_csv(path: str | os.PathLike[str], situation: Situation | None = None) -> PipelineSchedule:
+    """Read a CSV; FormatError as in :func:`decode_csv`, or if the file can't be opened."""
+    name = os.fspath(path)
+    return decode_csv(read_bounded(name), name, situation)
+
+
+def decode_csv(
+    data: bytes, name: str = "<bytes>", situation: Situation | None = None
+) -> PipelineSchedule:
+    """Parse a CSV of either format; as many ranks as it has rows.
+
+    Args:
+        data: the text.
+        name: for error messages.
+        situation: what the actions take (default: every F, I and W one unit, no delays).
+
+    Raises:
+        FormatError: not text, a cell that is no action, no action at all, or a situation for
+            another number of stages or ranks.
+    """
+    try:
+        rows = list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))
+    except UnicodeDecodeError as error:
+        raise FormatError(name, f"not UTF-8: {error.reason} at byte {error.start}") from None
+    except csv.Error as error:
+        raise FormatError(name, f"not CSV: {error}") from None
+    programs = parse_programs(
+        tuple(tuple(text for cell in row for text in _actions(cell)) for row in rows), name
+    )
+    actions = [action for program in programs for action in program]
+    if not actions:
+        raise FormatError(name, "there is no action in it")
+    stages = 1 + max(action.stage for action in actions)
+    microbatches = 1 + max(action.microbatch or 0 for action in actions)
+    require_sizes(name, stages, microbatches, programs)
+    if situation is None:
+        situation = uniform(stages)
+    problem = fault(situation, stages, len(programs))
+    if problem is not None:
+        raise FormatError(name, f"the situation does not fit it: {problem}")
+    return PipelineSchedule(
+        stages=stages, microbatches=microbatches, situation=situation, programs=programs
+    )
+
+
+def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
+    """The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
+
+    ``compute_comms`` needs a schedule with its messages: :func:`verify.pipeline.lower.lowered`.
+    """
+    assert form == "compute_only" or schedule.has_messages or schedule.ranks == 1
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\r\n")
+    for program in schedule.programs:
+        writer.writerow(
+            str(action) for action in program if form == "compute_comms" or action.kind in COMPUTE
+        )
+    return out.getvalue().encode()
+
+
+def write_csv(schedule: PipelineSchedule, path: str | os.PathLike[str], form: CsvFormat) -> None:
+    """Write a CSV atomically; ArgumentError if the path can't be written."""
+    write_atomically(Path(path), encode_csv(schedule, form))
+
+
+def _actions(cell: str) -> list[str]:
+    """The texts of the actions in a cell."""
+    text = cell.strip()
+    if text.startswith("(") and text.endswith(OVERLAP):
+        return [part.strip() for part in text[1 : -len(OVERLAP)].split(";")]
+    return [text] if text else []
