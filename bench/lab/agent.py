@@ -27,6 +27,8 @@ from typing import Any
 
 CLONE_NEWNET = 0x40000000
 LARGEST = 1 << 17
+DEFAULTED = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
+"""Ignored by the agent, and as usual in what it starts."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -57,6 +59,8 @@ class Agent:
     def start(self, request: dict[str, Any], descriptors: list[int]) -> None:
         """Fork and execute; each command is the leader of a session of its own."""
         report = descriptors[3]
+        # held back, not ignored, until the new process has set them to their defaults
+        signal.pthread_sigmask(signal.SIG_BLOCK, DEFAULTED)
         pid = os.fork()
         if pid == 0:
             try:
@@ -64,6 +68,7 @@ class Agent:
             except BaseException as error:
                 tell(report, {"error": f"{request['argv'][0]}: {error}"})
             os._exit(127)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFAULTED)
         self.reports[pid] = report
         tell(report, {"pid": pid})
         for descriptor in descriptors[:3]:
@@ -91,8 +96,9 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
         if _libc.setns(namespace, CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), request["netns"])
     os.chdir(request["cwd"])
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+    for number in DEFAULTED:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFAULTED)
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
     os.execvpe(request["argv"][0], request["argv"], request["env"])
@@ -106,7 +112,7 @@ def tell(report: int, message: dict[str, Any]) -> None:
 
 def main(control: int, parent: int) -> None:
     """Serve until the owner is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+    for number in DEFAULTED:
         signal.signal(number, signal.SIG_IGN)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)

@@ -103,7 +103,6 @@ def serve(netlink: socket.socket, delays: Delays) -> None:
     while True:
         wait = max(0.0, held[0][0] - time.monotonic()) if held else None
         readable = select.select([netlink], [], [], wait)[0]
-        now = time.monotonic()
         for _ in range(BATCH if readable else 0):
             try:
                 found = parse(netlink.recv(4096))
@@ -115,7 +114,9 @@ def serve(netlink: socket.socket, delays: Delays) -> None:
                 continue
             if found is not None:
                 count += 1
-                heapq.heappush(held, (now + delays.draw(found[0]), count, *found))
+                # the time of each frame: one for all would let the last of a batch go too early
+                until = time.monotonic() + delays.draw(found[0])
+                heapq.heappush(held, (until, count, *found))
         now = time.monotonic()
         due: list[bytes] = []
         while held and held[0][0] <= now and len(due) < BATCH:

@@ -236,7 +236,7 @@ subprocess.run([sys.executable, "-c", "import bench.lab"], check=True)
 
 
 def test_an_ordinary_user_can_have_a_lab(lab, tmp_path):
-    with lab(hosts=1):
+    with lab(hosts=2, everywhere=Limits(loss=0.1, delay_s=0.002)):
         pass
     if os.geteuid() != 0:
         pytest.skip("the other tests run as an ordinary user already")
