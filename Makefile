@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help demo test lint bench bench-lab proofs clean
+.PHONY: help demo test test-long lint bench bench-lab proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -20,6 +20,9 @@ demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain
 
 test: $(READY)   ## all tests (under 12 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-long: $(READY)  ## long fuzzing (about 10 minutes)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 lint: $(READY)   ## ruff and mypy
 	$(BIN)/ruff check .
