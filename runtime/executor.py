@@ -17,12 +17,14 @@ import functools
 import queue
 import threading
 import time
+from collections.abc import Sequence
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.blame import Position
 from runtime.board import Board
+from runtime.datagrams import Datagrams
 from runtime.gloo import GlooMover
 from runtime.nccl import NcclMover
 from runtime.operation import SUMMABLE, Observer, Operation, PeerLost
@@ -38,29 +40,36 @@ WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
 
 
 class Executor:
-    """Runs one schedule on a group of ranks.
+    """Runs schedules on a group of ranks.
 
     Args:
-        verified: the schedule, from :func:`runtime.load`.
+        schedules: one schedule from :func:`runtime.load`, or several, among which each operation
+            chooses.
         store: for connecting; every rank of the group, and nothing else, uses it under the same
             prefix.
         rank, size: this rank and the number of ranks of the group.
         device: ``cpu`` (over Gloo) or a CUDA device (over NCCL).
-        late: the late rank, or several in the order of their arrival; default: as the file says.
-            May be changed between operations (:attr:`late`), on all ranks before the same one.
+        late: the late rank of the first schedule, or several in the order of their arrival;
+            default: as the file says. May be changed between operations (:attr:`late`), on all
+            ranks before the same one.
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
 
+    Attributes:
+        schedules: those that operations may choose.
+        datagrams: small messages between the ranks; other channels than ``board`` are free.
+        failure: why this executor has failed, if it has.
+
     Raises:
-        ScheduleRefused: the schedule is for another number of ranks, or differs between ranks.
+        ScheduleRefused: a schedule is for another number of ranks, or they differ between ranks.
         RankFailure: ranks that did not join within ``timeout_s``.
         ArgumentError: a bad ``late`` or ``timeout_s``.
     """
 
     def __init__(
         self,
-        verified: Verified,
+        schedules: Verified | Sequence[Verified],
         store: Store,
         rank: int,
         size: int,
@@ -70,36 +79,37 @@ class Executor:
         timeout_s: float = 300.0,
         observer: Observer | None = None,
     ) -> None:
-        require_size(verified, size)
+        self.schedules = (schedules,) if isinstance(schedules, Verified) else tuple(schedules)
+        if not self.schedules:
+            raise ArgumentError("schedules", schedules, "must be at least one")
+        for verified in self.schedules:
+            require_size(verified, size)
         if not timeout_s > 0:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
-        self.verified, self.rank, self.size = verified, rank, size
+        self.rank, self.size = rank, size
         self.device = torch.device(device)
         self.observer = observer or Observer()
         self.failure: LatecomerError | None = None
         self._grace_s = min(LONGEST_GRACE_S, timeout_s / 3)
-        self._late = verified.late_ranks(late)
+        self._late = self.schedules[0].late_ranks(late)
         self._entered = 0
         self._failing = threading.Lock()
         self._failed = threading.Event()
         self._open: dict[int, Operation] = {}
-        self._planned: dict[tuple[int, ...], tuple[PhasePlan, ...]] = {}
+        self._planned: dict[tuple[int, tuple[int, ...]], tuple[PhasePlan, ...]] = {}
         self._broken = ""
-        phases = len(verified.schedule.phases)
+        phases = max(len(verified.schedule.phases) for verified in self.schedules)
+        self._phases = phases
         self._waits = Waits(phases)
-        self._board = Board(
-            PrefixStore("board", store),
-            rank,
-            size,
-            position=self._position,
-            alarmed=self._fail,
-            start_timeout_s=timeout_s,
+        self.datagrams = Datagrams(
+            PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
         )
+        self._board = Board(self.datagrams, position=self._position, alarmed=self._fail)
         self._agree(store)
         limit_s = (timeout_s - (1 + SURVEY_SHARE) * self._grace_s) * WAIT_SHARE
         mover = NcclMover if self.device.type == "cuda" else GlooMover
         self._mover: GlooMover | NcclMover = mover(
-            PrefixStore("data", store), rank, size, verified.schedule, limit_s
+            PrefixStore("data", store), rank, size, [v.schedule for v in self.schedules], limit_s
         )
         lanes = phases + self._mover.asynchronous
         self._queues: list[queue.SimpleQueue[Operation | None]] = [
@@ -121,42 +131,59 @@ class Executor:
 
     @property
     def late(self) -> tuple[int, ...]:
-        """The ranks that operations submitted from now on take to be late, in order of arrival."""
+        """The late ranks of the first schedule from now on, in order of arrival."""
         return self._late
 
     @late.setter
     def late(self, late: Late) -> None:
-        self._late = self.verified.late_ranks(late)
+        self._late = self.schedules[0].late_ranks(late)
 
     @property
     def entered(self) -> int:
         """How many operations this rank has submitted."""
         return self._entered
 
-    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
+    def submit(
+        self,
+        tensor: torch.Tensor,
+        *,
+        schedule: int = 0,
+        late: Late = None,
+        average: bool = False,
+    ) -> Operation:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
-        All ranks must submit tensors of equal size and dtype in the same order.
+        All ranks must submit tensors of equal size and dtype, with the same schedule, late ranks
+        and ``average``, in the same order.
 
         Args:
             tensor: dense and contiguous, on the executor's device.
+            schedule: which of :attr:`schedules`.
+            late: who is late; default: :attr:`late` for the first schedule, for others as the
+                file says.
             average: floating point only; every rank divides by the number of ranks *before* the
                 sum, as DDP and NCCL do, so that small formats do not overflow.
 
         Raises:
             TensorError: a tensor that can't be carried.
+            ArgumentError: no such schedule, or a bad ``late``.
             RankFailure: the executor has failed before.
         """
         self._require(tensor, average)
+        if not 0 <= schedule < len(self.schedules):
+            requirement = f"must be in 0..{len(self.schedules) - 1}"
+            raise ArgumentError("schedule", schedule, requirement)
+        verified = self.schedules[schedule]
+        ranks = self._late if late is None and schedule == 0 else verified.late_ranks(late)
         if self.failure is not None:
             raise self.failure
-        k = self.verified.schedule.chunks
+        k = verified.schedule.chunks
         flat = tensor.detach().view(-1)
         operation = Operation(
             number=self._entered,
             tensor=tensor,
             flat=flat,
-            plans=self._plans(self._late),
+            plans=self._plans(schedule, ranks),
             bounds=tuple(flat.numel() * c // k for c in range(k + 1)),
             average=average,
             arrived_s=time.monotonic(),
@@ -178,7 +205,7 @@ class Executor:
             thread.join(timeout=CLOSE_S)
         self._waits.end()
         self._threads[-1].join(timeout=CLOSE_S)
-        self._board.close()
+        self.datagrams.close()
         self._mover.close()
 
     def _require(self, tensor: torch.Tensor, average: bool) -> None:
@@ -194,29 +221,29 @@ class Executor:
         if average and not tensor.dtype.is_floating_point:
             raise TensorError(f"the average of {tensor.dtype} is not an integer; sum instead")
 
-    def _plans(self, late: tuple[int, ...]) -> tuple[PhasePlan, ...]:
-        if late not in self._planned:
-            self._planned[late] = plan(self.verified.for_late(late), self.rank)
-        return self._planned[late]
+    def _plans(self, schedule: int, late: tuple[int, ...]) -> tuple[PhasePlan, ...]:
+        key = schedule, late
+        if key not in self._planned:
+            self._planned[key] = plan(self.schedules[schedule].for_late(late), self.rank)
+        return self._planned[key]
 
     def _agree(self, store: Store) -> None:
-        """All ranks must run the same schedule, for the same late ranks."""
-        own = f"{self.verified.digest} {self._late}"
+        """All ranks must have the same schedules, and the same late ranks to begin with."""
+        digests = ",".join(verified.digest for verified in self.schedules)
+        own = f"{digests} {self._late}"
         store.set(f"schedule/{self.rank}", own)
         told = {r: store.get(f"schedule/{r}").decode() for r in range(self.size)}
         differing = [r for r in told if told[r] != own]
         if not differing:
             return
         ranks = ", ".join(map(str, differing))
-        digest, late = told[differing[0]].split(" ", 1)
-        if digest == self.verified.digest:
+        theirs, late = told[differing[0]].split(" ", 1)
+        if theirs == digests:
             raise ScheduleRefused(
                 f"rank {self.rank} takes the ranks {self._late} to be late, rank(s) {ranks} {late}"
             )
-        raise ScheduleRefused(
-            f"rank {self.rank} has {self.verified.name} ({own[:12]}), but rank(s) {ranks} another "
-            "schedule"
-        )
+        names = ", ".join(f"{v.name} ({v.digest[:12]})" for v in self.schedules)
+        raise ScheduleRefused(f"rank {self.rank} has {names}, but rank(s) {ranks} another schedule")
 
     def _lane(self, number: int) -> None:
         lane = self._queues[number]
@@ -240,12 +267,15 @@ class Executor:
             onward.put(None)
 
     def _work(self, lane: int, operation: Operation) -> None:
-        if lane == len(operation.plans):
+        if lane == self._phases:
             self._mover.drain(operation)
             return
         if lane == 0 and operation.average:
             self._mover.divide(operation, self.size)
-        self._mover.run(lane, operation, self.observer, functools.partial(self._waits.note, lane))
+        if lane < len(operation.plans):
+            self._mover.run(
+                lane, operation, self.observer, functools.partial(self._waits.note, lane)
+            )
 
     def _end(self, operation: Operation, error: LatecomerError | None) -> None:
         """Settle an operation; taking it out of ``_open`` decides who does."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -38,9 +38,9 @@ class GlooMover:
     """A phase is over when :meth:`run` returns."""
 
     def __init__(
-        self, store: Store, rank: int, size: int, schedule: Schedule, timeout_s: float
+        self, store: Store, rank: int, size: int, schedules: Sequence[Schedule], timeout_s: float
     ) -> None:
-        self._transfers = len(schedule.table)
+        self._transfers = max(len(schedule.table) for schedule in schedules)
         self._rank, self._size = rank, size
         connecting = timedelta(seconds=timeout_s)
         # Any: the stubs give backends no send and recv

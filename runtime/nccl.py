@@ -8,7 +8,7 @@ each other on the stream; the host only enqueues, and looks at one event per ope
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ class NcclMover:
     """:meth:`run` only enqueues; :meth:`drain` waits."""
 
     def __init__(
-        self, store: Store, rank: int, size: int, schedule: Schedule, timeout_s: float
+        self, store: Store, rank: int, size: int, schedules: Sequence[Schedule], timeout_s: float
     ) -> None:
         self._timeout_s = timeout_s
         self._device = torch.device("cuda", torch.cuda.current_device())
@@ -39,7 +39,7 @@ class NcclMover:
         options._timeout = timedelta(seconds=timeout_s)
         self._groups: list[Any] = [  # the stubs give backends no send and recv
             dist.ProcessGroupNCCL(PrefixStore(f"{lane}", store), rank, size, options)
-            for lane in range(len(schedule.phases))
+            for lane in range(max(len(schedule.phases) for schedule in schedules))
         ]
         self._streams: list[Any] = [
             torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from runtime.blame import Position, Waiting, blame, patience_s
 from runtime.board import Board
+from runtime.datagrams import HEADER, Datagrams
 
 
 def _waits(peer, operation=3):
@@ -112,12 +113,9 @@ def boards():
 
     def make(rank):
         made[rank] = Board(
-            store.clone(),
-            rank,
-            2,
+            Datagrams(store.clone(), rank, 2, start_timeout_s=10),
             position=lambda: Position(rank + 1),
             alarmed=lambda told: rang.append((rank, told)),
-            start_timeout_s=10,
         )
 
     threads = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
@@ -127,7 +125,7 @@ def boards():
         thread.join(timeout=20)
     yield made, rang
     for board in made.values():
-        board.close()
+        board.datagrams.close()
 
 
 def _eventually(condition):
@@ -147,11 +145,10 @@ def test_a_survey_is_no_alarm(boards):
 
 def test_answers_to_another_question_do_not_count(boards):
     made, _ = boards
-    old = {"token": made[0]._token, "sender": 1, "question": 77, "position": {"entered": 9}}
-    made[1].close()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        for _ in range(3):
-            stranger.sendto(json.dumps(old).encode(), made[0]._socket.getsockname())
+    old = {"question": 77, "position": {"entered": 9}}
+    for _ in range(3):
+        made[1].datagrams.send(0, "board", json.dumps(old).encode())
+    made[1].datagrams.close()
     assert made[0].survey(0.5).keys() == {0}
 
 
@@ -166,24 +163,31 @@ def test_both_ends_reach_the_same_verdict(boards):
 
 def test_strangers_and_rubbish_are_ignored(boards):
     made, rang = boards
-    address = made[1]._socket.getsockname()
+    address, token = made[1].datagrams._peers[1], made[1].datagrams.token
+    alarm = json.dumps({"alarm": True}).encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-        for data in [
+        foreign = [
             b"",
             b"\xff" * 500,
             b"[" * 50_000,
-            json.dumps({"token": "wrong", "sender": 0, "alarm": True}).encode(),
-            json.dumps({"token": made[1]._token, "sender": 7, "alarm": True}).encode(),
-            json.dumps({"token": made[1]._token, "sender": "0"}).encode(),
-        ]:
+            HEADER.pack(b"x" * 16, 0, 5) + b"board" + alarm,  # another token
+            HEADER.pack(token, 7, 5) + b"board" + alarm,  # no such rank
+            HEADER.pack(token, 0, 5) + b"other" + alarm,  # nobody listens
+            HEADER.pack(token, 0, 50) + b"board",  # cut off
+            HEADER.pack(token, 0, 5) + b"board[",
+            HEADER.pack(token, 0, 5) + b"board" + json.dumps({"alarm": 3}).encode(),
+        ]
+        for data in foreign:
             stranger.sendto(data, address)
+    assert _eventually(lambda: made[1].datagrams.dropped == len(foreign))
+    assert not rang
     assert made[0].diagnose("noticed", 5.0).ranks == (0,)  # the listener still answers
     assert _eventually(lambda: len(rang) == 1)
 
 
 def test_a_closed_board_counts_as_silent(boards):
     made, _ = boards
-    made[1].close()
+    made[1].datagrams.close()
     failure = made[0].diagnose("noticed", 0.5)
     assert failure.ranks == (1,)
     assert "no sign of life for 0.5 s" in str(failure)

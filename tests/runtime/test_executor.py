@@ -93,6 +93,29 @@ def test_many_operations_in_flight_with_random_lateness(seed):
     assert all(values(spawn(_many_in_flight, 5, seed)))
 
 
+def _changing_schedules(rank, size, store):
+    """Every operation by another schedule, with other late ranks; several in flight."""
+    made = [schedules.straggler(size), schedules.ring(size), schedules.straggler(size, m=3)]
+    executor = Executor([load(s) for s in made], store, rank, size, late=1, timeout_s=30)
+    shared, operations = random.Random(7), []
+    for step in range(20):
+        schedule = shared.randrange(3)
+        late = None if schedule == 1 else shared.choice([None, 0, size - 1])
+        data = torch.full((shared.choice([2, 700]),), float(rank * step))
+        operations.append(executor.submit(data, schedule=schedule, late=late))
+    results = {operation.wait().sum().item() / operation.flat.numel() for operation in operations}
+    for schedule, late, name in [(3, None, "schedule"), (-1, None, "schedule"), (1, 0, "late")]:
+        with pytest.raises(ArgumentError, match=name):
+            executor.submit(torch.ones(2), schedule=schedule, late=late)
+    executor.close()
+    return results
+
+
+def test_each_operation_may_have_another_schedule_and_other_late_ranks():
+    for results in values(spawn(_changing_schedules, 4)):
+        assert results == {6.0 * step for step in range(20)}
+
+
 class _Steps(Observer):
     def __init__(self):
         self.seen = []

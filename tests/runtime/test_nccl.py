@@ -74,7 +74,7 @@ def _over_the_stand_in(rank, size, store, schedule):
         ),
         mock.patch.object(torch.Tensor, "record_stream"),
     ):
-        mover = NcclMover(store, rank, size, schedule, 20.0)
+        mover = NcclMover(store, rank, size, [schedule], 20.0)
         plans = plan(schedule, rank)
 
         def all_reduce(tensor, average):
