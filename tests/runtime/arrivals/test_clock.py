@@ -1,0 +1,82 @@
+"""The clock's estimate is never wrong by more than it says, whatever the network does."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.arrivals.clock import BURST, DRIFT, PERIOD_S, Clock
+
+trips = st.lists(
+    st.tuples(
+        st.floats(0, 0.2),  # to the reference
+        st.floats(0, 0.2),  # and back
+        st.sampled_from(["whole", "lost", "doubled", "very late"]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def _run(trips, offset_s, drift):
+    """A clock after these pings; the time at the end, own clock; the true offset then."""
+    clock = Clock(1)
+    now_s, held = 0.0, []
+
+    def reference(at_s):
+        return at_s * (1 + drift) + offset_s
+
+    for there_s, back_s, fate in trips:
+        now_s = max(now_s, clock.wake_s)
+        ping = clock.tick(now_s)
+        assert ping is not None
+        assert clock.tick(now_s) is None
+        pong = Clock.answer(ping, reference(now_s + there_s))
+        back = now_s + there_s + back_s
+        if fate == "very late":
+            held.append(pong)
+        elif fate != "lost":
+            for _ in range(1 + (fate == "doubled")):
+                clock.receive(pong, back)
+        now_s = back
+    for pong in held:
+        clock.receive(pong, now_s)
+    return clock, now_s, reference(now_s) - now_s
+
+
+@given(trips, st.floats(-1e4, 1e4), st.floats(-DRIFT / 2, DRIFT / 2))
+def test_the_true_offset_is_within_the_uncertainty(trips, offset_s, drift):
+    clock, now_s, truth_s = _run(trips, offset_s, drift)
+    alignment = clock.alignment(now_s)
+    assert abs(alignment.offset_s - truth_s) <= alignment.uncertainty_s + 1e-9
+
+
+def test_the_shortest_trip_counts_and_ages():
+    clock, now_s, truth_s = _run([(0.2, 0.0, "whole"), (1e-4, 1e-4, "whole")], 3600.0, 0.0)
+    found = clock.alignment(now_s)
+    assert abs(found.offset_s - truth_s) < 1e-6
+    assert 0.9e-4 < found.uncertainty_s < 2e-4
+    assert clock.alignment(now_s + 100).uncertainty_s > 100 * DRIFT
+
+
+def test_nothing_is_claimed_before_an_answer_nor_about_what_was_not_asked():
+    clock = Clock(2)
+    assert clock.alignment(0.0).uncertainty_s == math.inf
+    asked = clock.tick(5.0)
+    clock.receive(Clock.answer(asked, 9.0), 5.0)
+    other = Clock(3)
+    other.receive(Clock.answer(asked, 9.0), 5.0)
+    assert clock.alignment(5.0).uncertainty_s == 0.0
+    assert other.alignment(5.0).uncertainty_s == math.inf
+
+
+def test_the_reference_never_asks_and_others_ask_again_and_again():
+    assert Clock(0).tick(1e9) is None
+    assert Clock(0).alignment(1.0).uncertainty_s == 0.0
+    clock, now_s = Clock(1), 0.0
+    for _ in range(BURST):
+        now_s = max(now_s, clock.wake_s)
+        assert clock.tick(now_s) is not None
+    assert clock.wake_s - now_s == PERIOD_S
