@@ -1,0 +1,18 @@
+"""Pipeline schedules in training: run, watched, and exchanged when a link turns slow."""
+
+from runtime.pipeline.faults import Faults, LinkFault, both_ways
+from runtime.pipeline.pipeline import Pipeline
+from runtime.pipeline.spans import Span, StepRecord, Transit
+from runtime.pipeline.verified import VerifiedPipeline, load
+
+__all__ = [
+    "Faults",
+    "LinkFault",
+    "Pipeline",
+    "Span",
+    "StepRecord",
+    "Transit",
+    "VerifiedPipeline",
+    "both_ways",
+    "load",
+]

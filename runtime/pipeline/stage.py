@@ -1,0 +1,247 @@
+"""A stage whose messages take our links instead of the process group's point-to-point calls.
+
+PyTorch's pipeline runtime asks a stage for lists of send and receive operations, which it posts
+and waits for. This stage returns empty lists: a send is handed to the links at once, and what a
+forward or backward needs is taken from the mailbox when it runs. All else, the passes themselves
+and the split of the backward into I and W, is PyTorch's own code.
+
+Shapes come with the messages, so nothing is exchanged or allocated before the first step.
+
+Relies on ``_PipelineStageBase`` of torch 2.13: the outputs of a forward are ``fwd_cache[m][0]``,
+the gradients of its inputs ``bwd_cache.pop(m)``, and ``_stage_meta.inputs`` has one entry per input
+that has a gradient to send.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining.stage import _PipelineStageBase
+
+from runtime.pipeline.frames import Name, Tensors
+from runtime.pipeline.links import Links
+from runtime.pipeline.liveness import Liveness
+from runtime.pipeline.mailbox import Mailbox
+from runtime.pipeline.spans import Recorder, StepRecord, Transit
+from runtime.pipeline.staging import Staging
+from verify.errors import TensorError
+from verify.pipeline import Action
+
+
+class Surroundings:
+    """What the stages of one rank share.
+
+    Args:
+        rank_of: stage -> rank.
+        staging, mailbox, liveness, recorder: of this rank.
+
+    Attributes:
+        links: connections to other ranks; set when they exist.
+        record: of the step that runs.
+    """
+
+    def __init__(
+        self,
+        rank_of: dict[int, int],
+        staging: Staging,
+        mailbox: Mailbox,
+        recorder: Recorder,
+    ) -> None:
+        self.rank_of, self.staging, self.mailbox = rank_of, staging, mailbox
+        self.recorder = recorder
+        self.links: Links
+        self.liveness: Liveness
+        self.record: StepRecord
+
+    def send(self, receive: Action, tensors: Tensors) -> None:
+        """Hand a message to the links."""
+        self.links.send(self.rank_of[receive.stage], Name(self.record.step, receive), tensors)
+
+    def receive(self, receive: Action) -> tuple[list[torch.Tensor | None], tuple[bool, ...]]:
+        """Wait for a message; its tensors on the device, and which of them tracked gradients.
+
+        Raises:
+            RankFailure: it will not come.
+        """
+        name = Name(self.record.step, receive)
+        if not self.mailbox.has(name):
+            self.liveness.waits_for(name, self.mailbox.source(name))
+        asked_s = time.monotonic()
+        arrived = self.mailbox.take(name)
+        self.record.waited_s += time.monotonic() - asked_s
+        self.liveness.waits_for(None)
+        tensors = self.staging.use(arrived.staged)
+        size = sum(t.numel() * t.element_size() for t in tensors if t is not None)
+        self.record.transits.append(
+            Transit(receive, arrived.sender, arrived.ready_s, arrived.arrived_s, size)
+        )
+        return tensors, arrived.requires_grad
+
+
+class DelegatedStage(_PipelineStageBase):
+    """One stage of a pipeline; see the module.
+
+    Args:
+        module: its part of the model.
+        index, stages: which stage of how many.
+        surroundings: of this rank.
+        device: where the module is.
+        group: of the pipeline's ranks, for PyTorch's book-keeping.
+        dw_builder: as for ``torch.distributed.pipelining.PipelineStage``.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        index: int,
+        stages: int,
+        surroundings: Surroundings,
+        device: torch.device,
+        group: dist.ProcessGroup | None,
+        dw_builder: Callable[[], Callable[..., None]] | None,
+    ) -> None:
+        super().__init__(module, index, stages, device, group, dw_builder)
+        self._runtime_validate = False  # messages describe themselves
+        self._around = surroundings
+        self._local: dict[Action, Tensors] = {}  # handed over by a stage on the same rank
+        self._inputs: dict[int, tuple[Any, ...]] = {}  # by microbatch, until their gradients go
+        self._began: Any = None
+
+    # ---- what PyTorch's runtime prepares before the first step: nothing is exchanged ----
+
+    def _prepare_forward_infra(
+        self, num_microbatches: int, args: Any, kwargs: Any = None, has_backward: bool = False
+    ) -> None:
+        self.args_recv_info = dict.fromkeys(range(num_microbatches), ())
+        self.act_send_info = {}
+        if self.is_first:
+            self._stage_meta.inputs = (None,) * len(args or ())  # type: ignore[assignment]
+
+    def _prepare_backward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> None:
+        self.chunks = num_microbatches
+
+    def _create_grad_recv_info(self, act_send_info: Any) -> Any:
+        return ()
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        return []
+
+    # ---- messages ----
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Nothing to post: the links receive at any time."""
+        return []
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Nothing to post."""
+        return []
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        """Hand the activation over; nothing to wait for."""
+        outputs = self.fwd_cache[fwd_chunk_id][0]
+        self._around.send(Action(self.stage_index + 1, "RECV_F", fwd_chunk_id), _dense(outputs))
+        return []
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        """Hand the gradient over; nothing to wait for."""
+        gradients = self.get_local_bwd_output(bwd_chunk_id)
+        if not self.is_first:
+            self._around.send(Action(self.stage_index - 1, "RECV_B", bwd_chunk_id), gradients)
+        return []
+
+    def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
+        """Take the outputs of a stage on the same rank."""
+        outputs = prev_stage_outputs
+        outputs = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+        self._local[Action(self.stage_index, "RECV_F", mb_index)] = _dense(outputs)
+
+    def get_local_bwd_output(self, mb_index: int) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of this stage's inputs; zeros where an input had no part in the output."""
+        gradients = self.bwd_cache.pop(mb_index)
+        return tuple(
+            torch.zeros_like(value) if gradient is None and value.requires_grad else gradient
+            for value, gradient in zip(self._inputs.pop(mb_index), gradients, strict=True)
+        )
+
+    def set_local_bwd_input(
+        self, next_stage_bwd_outputs: tuple[torch.Tensor | None, ...], mb_index: int
+    ) -> None:
+        """Take the gradients of a stage on the same rank."""
+        self._local[Action(self.stage_index, "RECV_B", mb_index)] = next_stage_bwd_outputs
+
+    def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[torch.Tensor, ...]:
+        receive = Action(self.stage_index, "RECV_F", fwd_chunk_id)
+        if receive in self._local:
+            given = self._local.pop(receive)
+            tensors, flags = list(given), tuple(t is not None and t.requires_grad for t in given)
+        else:
+            tensors, flags = self._around.receive(receive)
+        track = self.has_backward and torch.is_grad_enabled()
+        inputs = tuple(
+            tensor.detach().requires_grad_(flag and track)
+            for tensor, flag in zip(tensors, flags, strict=True)
+            if tensor is not None
+        )
+        self._stage_meta.inputs = (None,) * len(inputs)  # type: ignore[assignment]
+        self._inputs[fwd_chunk_id] = inputs
+        self._began = self._around.recorder.now()
+        return inputs
+
+    def _retrieve_recv_grads(self, bwd_chunk_id: int) -> tuple[torch.Tensor | None, ...]:
+        receive = Action(self.stage_index, "RECV_B", bwd_chunk_id)
+        if receive in self._local:
+            gradients = self._local.pop(receive)
+        else:
+            gradients, _ = self._around.receive(receive)
+        self._began = self._around.recorder.now()
+        return tuple(gradients)
+
+    # ---- the passes, timed from when their input is there ----
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """F."""
+        self._began = self._around.recorder.now()
+        output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        self._ends(Action(self.stage_index, "F", fwd_chunk_id))
+        return output
+
+    def backward_one_chunk(
+        self,
+        bwd_chunk_id: int,
+        loss: torch.Tensor | None = None,
+        full_backward: bool = True,
+        last_backward: bool = False,
+    ) -> None:
+        """B, or I where it is split."""
+        self._began = self._around.recorder.now()
+        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        self._ends(Action(self.stage_index, "B" if full_backward else "I", bwd_chunk_id))
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """W."""
+        self._began = self._around.recorder.now()
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        self._ends(Action(self.stage_index, "W", bwd_chunk_id))
+
+    def clear_runtime_states(self) -> None:
+        """Forget the last step."""
+        super().clear_runtime_states()
+        self._local.clear()
+        self._inputs.clear()
+
+    def _ends(self, action: Action) -> None:
+        self._around.recorder.add(action, self._began)
+        self._around.liveness.moved()
+
+
+def _dense(outputs: tuple[Any, ...]) -> Tensors:
+    for output in outputs:
+        if not isinstance(output, torch.Tensor):
+            raise TensorError(
+                f"a stage returns {type(output).__name__}; must return a tensor or several"
+            )
+    return outputs

@@ -1,0 +1,64 @@
+"""A small model in stages, its data, and gradients by a plain loop over the microbatches.
+
+The reference shares nothing with the runtime: it runs the whole model, microbatch after microbatch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+WIDTH = 6
+PER_MICROBATCH = 3
+
+
+class Block(nn.Module):
+    """Attention-free transformer shape: norm, two linear layers, residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(self.norm(x))))
+
+
+def model(stages: int, seed: int = 0) -> list[nn.Module]:
+    torch.manual_seed(seed)
+    return [Block() for _ in range(stages)]
+
+
+def batch(step: int, microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 + step)
+    size = microbatches * PER_MICROBATCH, WIDTH
+    return torch.randn(size, generator=generator), torch.randn(size, generator=generator)
+
+
+def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return ((output - target) ** 2).mean()
+
+
+def reference(
+    blocks: list[nn.Module], step: int, microbatches: int
+) -> tuple[list[list[torch.Tensor]], list[float]]:
+    """(gradients per stage, loss per microbatch) of one step."""
+    for block in blocks:
+        block.zero_grad()
+    x, y = batch(step, microbatches)
+    losses = []
+    for part, target in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
+        out = part
+        for block in blocks:
+            out = block(out)
+        loss = loss_fn(out, target)
+        loss.backward()
+        losses.append(loss.item())
+    gradients = []
+    for block in blocks:
+        for parameter in block.parameters():
+            assert parameter.grad is not None
+            parameter.grad.div_(microbatches)
+        gradients.append([p.grad.clone() for p in block.parameters() if p.grad is not None])
+        block.zero_grad()
+    return gradients, losses

@@ -1,0 +1,203 @@
+"""Whoever dies, stops or breaks is named by all others; what can't run is refused beforehand."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from runtime.blame import Position, Waiting
+from runtime.pipeline import Pipeline, load
+from runtime.pipeline.faults import Faults, LinkFault, due_s
+from runtime.pipeline.frames import Name, WireError
+from runtime.pipeline.liveness import patience_s
+from runtime.pipeline.mailbox import Arrived, Mailbox
+from runtime.pipeline.staging import Staged
+from tests.runtime.pipeline.models import Block, batch, loss_fn, model
+from tests.runtime.pipeline.test_gradients import MICROBATCHES, RANKS, matches, schedule, start
+from tests.runtime.spawning import spawn
+from tests.verify.pipeline.documents import gpipe, one_f_one_b, zero_bubble
+from verify.errors import ArgumentError, RankFailure, ScheduleRefused
+from verify.pipeline import parse_action
+
+TIMEOUT_S = 6.0
+BROKEN, SILENT, DEAD = 0, 2, 1
+
+
+class Trap(Block):
+    """Springs at a chosen forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at, self.seen, self.then = -1, 0, "raise"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        if self.seen == self.at:
+            if self.then == "die":
+                os._exit(1)
+            raise ValueError("a trap")
+        return super().forward(x)
+
+
+def _step(pipeline: Pipeline, step: int) -> str:
+    """The step's exception as text: type, ranks."""
+    x, y = batch(step, MICROBATCHES)
+    first, last = pipeline.rank == 0, pipeline.rank == RANKS - 1
+    try:
+        pipeline.step(*([x] if first else []), target=y if last else None)
+    except RankFailure as error:
+        return f"RankFailure {error.ranks}"
+    except Exception as error:
+        return f"{type(error).__name__} {error.__cause__!r}"
+    return "fine"
+
+
+def _refusals(rank: int, group_store: dist.Store) -> list[str]:
+    """What is refused, in order; every rank tries the same at the same time."""
+    block = Block()
+    plain = schedule(one_f_one_b(RANKS, MICROBATCHES))
+    doubled = [[*program, program[-1]] for program in one_f_one_b(RANKS, MICROBATCHES)]
+    attempts: list[tuple[Any, Any]] = [
+        (block, schedule(one_f_one_b(RANKS + 1, MICROBATCHES))),
+        (block, schedule(doubled)),
+        ({RANKS: block}, plain),
+        (torch.nn.parallel.DistributedDataParallel(block), plain),
+        (block, schedule((gpipe if rank == 1 else one_f_one_b)(RANKS, MICROBATCHES))),
+    ]
+    said = []
+    for module, plan in attempts:
+        with pytest.raises((ScheduleRefused, ArgumentError)) as error:
+            Pipeline(module, plan, loss_fn, timeout_s=30)
+        said.append(str(error.value))
+    return said
+
+
+def _failures(rank: int, size: int, store: dist.Store) -> dict[str, Any]:
+    start(rank, size, store)
+    said: dict[str, Any] = {"refused": _refusals(rank, store)}
+    plan = load(schedule(zero_bubble(RANKS, MICROBATCHES)))
+    for name, culprit, then in [
+        ("broken", BROKEN, "raise"),
+        ("silent", SILENT, "sleep"),
+        ("dead", DEAD, "die"),
+    ]:
+        blocks = model(RANKS)
+        trap = Trap()
+        trap.load_state_dict(blocks[rank].state_dict())
+        blocks[rank] = trap
+        pipeline = Pipeline(trap, plan, loss_fn, timeout_s=TIMEOUT_S)
+        said[name] = [str(matches(pipeline, blocks, 0))]
+        if rank == culprit and then != "sleep":
+            trap.seen, trap.at, trap.then = 0, 3, then
+        began_s = time.monotonic()
+        if rank == culprit and then == "sleep":
+            while pipeline.failure is None and time.monotonic() - began_s < 10 * TIMEOUT_S:
+                time.sleep(0.05)
+        said[name].append(_step(pipeline, 1))
+        if rank != culprit:
+            said[f"{name} for"] = time.monotonic() - began_s
+        said[name].append(_step(pipeline, 2))  # whoever has failed stays so
+        pipeline.close()
+    return said
+
+
+def test_failures_and_refusals() -> None:
+    outcomes = spawn(_failures, RANKS, timeout_s=100)
+    assert not outcomes[DEAD].finished
+    for rank, outcome in enumerate(outcomes):
+        if rank == DEAD:
+            continue
+        assert outcome.finished, f"rank {rank} died or hung"
+        assert not outcome.error, outcome.error
+        said = outcome.value
+        other_size, doubled, wrong_stage, ddp, differing = said["refused"]
+        assert f"for {RANKS + 1} ranks, the group has {RANKS}" in other_size
+        assert "never run" in doubled
+        assert "exactly_once" in doubled
+        assert f"must be the modules of stages [{rank}]" in wrong_stage
+        assert "silently not be reduced" in ddp
+        assert "another schedule" in differing
+        for name, culprit in [("broken", BROKEN), ("silent", SILENT), ("dead", DEAD)]:
+            named = f"RankFailure ({culprit},)"
+            expected = ["True", named, named]
+            if rank == culprit and name == "broken":
+                expected[1] = "RuntimeError ValueError('a trap')"
+            assert said[name] == expected, name
+            if rank != culprit:
+                assert said[f"{name} for"] < 5 * TIMEOUT_S
+
+
+def _name(text: str, step: int = 3) -> Name:
+    return Name(step, parse_action(text))
+
+
+def _arrived(sender: int) -> Arrived:
+    return Arrived(sender, Staged([]), (), 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "sender", "problem"),
+    [
+        (_name("1RECV_F2"), 0, ""),
+        (_name("1RECV_F4", 4), 0, ""),
+        (_name("1RECV_B0"), 2, ""),
+        (_name("1RECV_F2"), 2, "rank 0 does that"),
+        (_name("2RECV_F2"), 0, "no business"),
+        (_name("1RECV_F5"), 0, "there are 5 microbatches"),
+        (_name("1RECV_F2", 2), 0, "step 3 has begun"),
+        (_name("1RECV_F0"), 0, "a second time"),
+        (_name("1RECV_F1"), 0, "a second time"),
+    ],
+)
+def test_messages_that_nobody_can_want(name: Name, sender: int, problem: str) -> None:
+    mailbox = Mailbox({(1, "RECV_F"): 0, (1, "RECV_B"): 2}, 5)
+    mailbox.begin(3)
+    mailbox.put(_name("1RECV_F0"), _arrived(0))
+    mailbox.take(_name("1RECV_F0"))
+    mailbox.put(_name("1RECV_F1"), _arrived(0))
+    if problem:
+        with pytest.raises(WireError, match=problem):
+            mailbox.put(name, _arrived(sender))
+    else:
+        mailbox.put(name, _arrived(sender))
+        assert mailbox.take(name).sender == sender
+    mailbox.fail(RankFailure([1], "over"))
+    with pytest.raises(RankFailure, match="over"):
+        mailbox.take(_name("1RECV_F1"))
+
+
+def _waits(peer: int, idle_s: float, entered: int = 4) -> Position:
+    return Position(entered, Waiting(3, "the gradient", 0, peer), idle_s)
+
+
+@pytest.mark.parametrize(
+    ("positions", "more_s"),
+    [
+        ({0: _waits(1, 11), 1: Position(4, None, 2)}, 8),  # it computes
+        ({0: _waits(1, 11), 1: Position(4, None, 12)}, -2),  # it does not go on
+        ({0: _waits(1, 11), 1: Position(3, None, 1)}, 0),  # it has not begun the step
+        ({0: _waits(1, 11), 1: _waits(2, 9), 2: _waits(1, 1)}, 9),  # messages on a slow link
+        ({0: _waits(1, 11), 1: _waits(2, 11), 2: _waits(1, 10.5)}, -0.5),  # a dead link
+        ({0: Position(4, None, 0), 1: _waits(0, 3)}, 10),  # the wait is over meanwhile
+    ],
+)
+def test_how_long_to_wait_on(positions: dict[int, Position], more_s: float) -> None:
+    assert patience_s(positions, 0, 10.0) == pytest.approx(more_s)
+
+
+def test_injected_delays() -> None:
+    faults = Faults([LinkFault(0, 1, 2.0, 1.0, 3, 4), LinkFault(0, 1, 0.5, first_step=4)])
+    found = {step: faults.delay_s(0, 1, step) for step in range(2, 6)}
+    assert found == {2: (0, 0), 3: (2.0, 1.0), 4: (2.5, 1.0), 5: (0.5, 0)}
+    assert faults.delay_s(1, 0, 3) == (0, 0)
+    # two messages at once: the second waits for the link, not for the latency of the first
+    first, free = due_s(10.0, 0.0, (2.0, 1.0))
+    second, _ = due_s(10.0, free, (2.0, 1.0))
+    assert (first, free, second) == (13.0, 11.0, 14.0)
+    with pytest.raises(ArgumentError, match="latency_s"):
+        LinkFault(0, 1, -1.0)
