@@ -1,0 +1,221 @@
+(** There is none: refuted questions, and schedules that are optimal because of one.
+
+    [refuted_question] numbers the variables of [Formula.v] and checks a refutation of its clauses.
+    By [refuted_question_sound] no right schedule answers the question; by [refuted_shorter_optimal] a
+    right schedule is optimal if the question for one completion round less is refuted. *)
+
+From Coq Require Import List Arith NArith PArith Lia Bool.
+From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce Structure Bounds Check
+  Refutation Formula.
+Import ListNotations.
+Open Scope N_scope.
+
+(** * Numbers for variables *)
+
+Section Numbers.
+  Variables (n k rounds : N).
+
+  Definition pack (kind s d c t : N) : positive :=
+    N.succ_pos (kind + 6 * (t + (rounds + 1) * (c + k * (d + n * s)))).
+
+  Definition number (v : variable) : positive :=
+    match v with
+    | Sends s d t => pack 0 s d 0 t
+    | Picks s c t => pack 1 s 0 c t
+    | Moves s d c t => pack 2 s d c t
+    | Overwrites d c t => pack 3 0 d c t
+    | Holds i r c t => pack 4 i r c t
+    | Spoilt r c t => pack 5 0 r c t
+    end.
+
+  Definition variable_of (p : positive) : variable :=
+    let x := Pos.pred_N p in
+    let kind := x mod 6 in let x := x / 6 in
+    let t := x mod (rounds + 1) in let x := x / (rounds + 1) in
+    let c := x mod k in let x := x / k in
+    let d := x mod n in let s := x / n in
+    match kind with
+    | 0 => Sends s d t
+    | 1 => Picks s c t
+    | 2 => Moves s d c t
+    | 3 => Overwrites d c t
+    | 4 => Holds s d c t
+    | _ => Spoilt d c t
+    end.
+End Numbers.
+
+Definition same_variable (v w : variable) : bool :=
+  match v, w with
+  | Sends a b c, Sends a' b' c' | Picks a b c, Picks a' b' c'
+  | Overwrites a b c, Overwrites a' b' c' | Spoilt a b c, Spoilt a' b' c' =>
+      (a =? a') && (b =? b') && (c =? c')
+  | Moves a b c d, Moves a' b' c' d' | Holds a b c d, Holds a' b' c' d' =>
+      (a =? a') && (b =? b') && (c =? c') && (d =? d')
+  | _, _ => false
+  end.
+
+Lemma same_variable_eq v w : same_variable v w = true -> v = w.
+Proof.
+  destruct v, w; simpl; try discriminate; rewrite !andb_true_iff, !N.eqb_eq; intuition congruence.
+Qed.
+
+Definition number_in (q : question) : variable -> positive :=
+  number (of_ranks q) (of_chunks q) (in_rounds q).
+
+Definition variable_in (q : question) : positive -> variable :=
+  variable_of (of_ranks q) (of_chunks q) (in_rounds q).
+
+(** Each variable of the formula can be told from its number. *)
+Definition numbers_differ (q : question) (formula : list (list (bool * variable))) : bool :=
+  forallb (forallb (fun l => same_variable (variable_in q (number_in q (snd l))) (snd l))) formula.
+
+Definition numbered_clauses (q : question) (formula : list (list (bool * variable))) : list clause :=
+  map (map (fun l => (fst l, number_in q (snd l)))) formula.
+
+(** What a solver is given: the clauses of a question. *)
+Definition formula_of (q : question) : list clause := numbered_clauses q (clauses_of q).
+
+Definition refuted_question (q : question) (proof : list step) : bool :=
+  let formula := clauses_of q in
+  numbers_differ q formula && refutation (numbered_clauses q formula) proof.
+
+(** * No schedule *)
+
+(** [rs] is a right schedule for the situation, in time. *)
+Record answers (q : question) (rs : list round) : Prop := {
+  in_time : N.of_nat (length rs) <= in_rounds q;
+  formed : forall rd t, In rd rs -> In t rd -> transfer_well_formed (of_ranks q) (of_chunks q) t;
+  fits : forall rd, In rd rs -> fits_ports (if in_pairs q then Matching else Duplex) rd;
+  absent_silent : forall t r, t < arrives q r -> silent r (nth (N.to_nat t) rs []);
+  sums_right : all_reduce (of_ranks q) (of_chunks q) rs }.
+
+Lemma idle_rounds_do_nothing {A} (plus : A -> A -> A) s m : run plus s (repeat [] m) = s.
+Proof. unfold run. revert s. induction m as [|m IH]; intros s; simpl; auto. Qed.
+
+Lemma nth_idle rs m t : nth t (rs ++ repeat [] m) [] = nth t rs ([] : round).
+Proof.
+  destruct (le_lt_dec (length rs) t) as [H|H].
+  - rewrite app_nth2, (nth_overflow rs) by auto.
+    destruct (le_lt_dec m (t - length rs)).
+    + apply nth_overflow. now rewrite repeat_length.
+    + now rewrite nth_repeat.
+  - now rewrite app_nth1.
+Qed.
+
+Lemma idle_fits p : fits_ports p [].
+Proof.
+  split; [|split]; [intros r; simpl; lia..|]. intros _ t u [].
+Qed.
+
+Theorem refuted_question_sound q proof : refuted_question q proof = true -> forall rs, ~ answers q rs.
+Proof.
+  unfold refuted_question. intros H rs [Time Formed Fits Absent Right].
+  apply andb_true_iff in H as [Differ Refuted].
+  set (idle := repeat ([] : round) (N.to_nat (in_rounds q) - length rs)).
+  assert (Idle : forall rd, In rd (rs ++ idle) -> In rd rs \/ rd = []).
+  { intros rd Hrd. apply in_app_iff in Hrd as [Hrd|Hrd]; auto. right. now apply repeat_spec in Hrd. }
+  set (m := fun p => value_of q (rs ++ idle) (variable_in q p)).
+  apply (refutation_sound _ _ Refuted m). intros c Hc.
+  apply in_map_iff in Hc as (cl & <- & Hcl).
+  destruct (clause_holds m _) eqn:E; auto. exfalso.
+  apply (schedule_solves q (rs ++ idle)) with cl; auto.
+  - unfold idle. rewrite app_length, repeat_length. lia.
+  - intros rd t Hrd Ht. destruct (Idle rd Hrd) as [Hr| ->]; [eauto|easy].
+  - intros rd Hrd. destruct (Idle rd Hrd) as [Hr| ->]; auto using idle_fits.
+  - intros t r Ht. unfold idle. rewrite nth_idle. auto.
+  - intros M x r c Hr Hc. unfold idle. rewrite run_app, idle_rounds_do_nothing. now apply Right.
+  - unfold falsified. rewrite Forall_forall. intros l Hl.
+    unfold numbers_differ in Differ. rewrite forallb_forall in Differ. specialize (Differ cl Hcl).
+    rewrite forallb_forall in Differ. specialize (Differ l Hl). apply same_variable_eq in Differ.
+    unfold clause_holds in E. rewrite <- not_true_iff_false, existsb_exists in E.
+    destruct (Bool.eqb (value_of q (rs ++ idle) (snd l)) (fst l)) eqn:B.
+    + exfalso. apply E. exists (fst l, number_in q (snd l)). split.
+      * apply (in_map (fun l => (fst l, number_in q (snd l)))). auto.
+      * unfold literal_holds, m. simpl. now rewrite Differ.
+    + now destruct (value_of q (rs ++ idle) (snd l)), (fst l).
+Qed.
+
+(** * Optimal schedules *)
+
+(** Rounds before a rank takes part. *)
+Fixpoint rounds_before (r : N) (ps : list phase) : N :=
+  match ps with
+  | [] => 0
+  | p :: later => if is_absent r p then N.of_nat (length (rounds p)) + rounds_before r later else 0
+  end.
+
+(** The question whether the same can be done with one completion round less. *)
+Definition shorter (s : schedule) : question :=
+  Question (ranks s) (chunks s)
+    (map (fun r => rounds_before r (phases s)) (range (ranks s)))
+    (elsewhere (phases s) + completion_rounds s - 1)
+    (match ports s with Matching => true | _ => false end).
+
+Definition one_port (s : schedule) : bool :=
+  match ports s with Incast _ => false | _ => true end.
+
+Lemma nth_range n r : r < n -> nth (N.to_nat r) (range n) 0 = r.
+Proof.
+  intros H. unfold range. change 0 with (N.of_nat 0). rewrite map_nth, seq_nth by lia. lia.
+Qed.
+
+Lemma rounds_before_same r ps : forall ps', map frame ps = map frame ps' ->
+  rounds_before r ps = rounds_before r ps'.
+Proof.
+  induction ps as [|p ps IH]; intros [|p' ps'] H; try discriminate; auto.
+  injection H as Ha Hl Ht. simpl. rewrite (IH ps' Ht). unfold is_absent. rewrite Ha in *.
+  destruct (existsb (N.eqb r) (absent p')) eqn:E; auto. f_equal.
+  unfold nobody_absent in Hl. rewrite Ha in Hl. destruct (absent p'); [discriminate|auto].
+Qed.
+
+Lemma silent_before r ps : (forall p rd, In p ps -> In r (absent p) -> In rd (rounds p) -> silent r rd) ->
+  forall t, t < rounds_before r ps -> silent r (nth (N.to_nat t) (rounds_of ps) []).
+Proof.
+  induction ps as [|p ps IH]; simpl; intros H t Ht; [lia|]. unfold rounds_of. simpl.
+  destruct (is_absent r p) eqn:A; [|lia].
+  destruct (le_lt_dec (length (rounds p)) (N.to_nat t)) as [L|L].
+  - rewrite app_nth2 by auto.
+    replace (N.to_nat t - length (rounds p))%nat with (N.to_nat (t - N.of_nat (length (rounds p)))) by lia.
+    apply IH; [|lia]. intros q rd Hq. apply H. auto.
+  - rewrite app_nth1 by auto. apply (H p); auto.
+    + apply existsb_exists in A as (y & Hy & Ey). apply N.eqb_eq in Ey. now subst.
+    + now apply nth_In.
+Qed.
+
+(** A right schedule is optimal if no right schedule has one completion round less. *)
+Theorem refuted_shorter_optimal s proof :
+  valid s -> 1 <= completion_rounds s -> one_port s = true ->
+  refuted_question (shorter s) proof = true -> optimal s.
+Proof.
+  intros V Some One R. split; auto. intros s' Same (F & P & A & C).
+  destruct (N.le_gt_cases (completion_rounds s) (completion_rounds s')) as [|Less]; auto. exfalso.
+  destruct Same as (Hn & Hk & _ & Hp & Hf).
+  apply (refuted_question_sound _ _ R (all_rounds s')). split; simpl.
+  - rewrite (elsewhere_same _ _ Hf).
+    change (N.of_nat (length (all_rounds s'))) with (count_rounds (phases s')).
+    rewrite completion_and_elsewhere. unfold completion_rounds in *. lia.
+  - rewrite Hn, Hk. apply F.
+  - intros rd Hrd. specialize (P rd Hrd). rewrite <- Hp in P. unfold one_port in One.
+    destruct (ports s); auto. discriminate.
+  - intros t r Ht. unfold arrives in Ht. simpl in Ht.
+    destruct (N.lt_ge_cases r (ranks s)) as [Hr|Hr].
+    + rewrite (nth_indep _ 0 (rounds_before 0 (phases s))) in Ht
+        by (rewrite map_length, range_length; lia).
+      rewrite (map_nth (fun r => rounds_before r (phases s))) in Ht.
+      rewrite nth_range in Ht by auto.
+      rewrite (rounds_before_same r _ _ Hf) in Ht. apply silent_before; auto.
+      intros p rd. apply A.
+    + rewrite nth_overflow in Ht by (rewrite map_length, range_length; lia). lia.
+  - rewrite Hn, Hk. exact C.
+Qed.
+
+(** What the extracted program runs. *)
+Definition certified_optimal (s : schedule) (proof : list step) : bool :=
+  accepted (check s) && (1 <=? completion_rounds s) && one_port s &&
+  refuted_question (shorter s) proof.
+
+Theorem certified_optimal_sound s proof : certified_optimal s proof = true -> right s /\ optimal s.
+Proof.
+  unfold certified_optimal. rewrite !andb_true_iff, N.leb_le. intros (((A & Some) & One) & R).
+  apply accepted_iff in A. split; auto. apply (refuted_shorter_optimal s proof); auto. apply A.
+Qed.
