@@ -9,7 +9,8 @@
     ├── SynthesisError           no schedule was made
     │   ├── Infeasible           the search space was exhausted: there is none of this form
     │   └── SearchTimeout        the time ran out first: nothing is known
-    └── RankFailure              a rank is dead or silent; ``ranks`` names it
+    ├── RankFailure              a rank is dead or silent; ``ranks`` names it
+    └── LossExceeded             the network loses more than training is allowed to bear
 
 A time-out of a search is ``SearchTimeout``, never ``Infeasible``.
 """
@@ -84,3 +85,20 @@ class RankFailure(LatecomerError):
         self.ranks = tuple(ranks)
         self.evidence = tuple(evidence)
         super().__init__("\n  ".join([message, *evidence]))
+
+
+class LossExceeded(LatecomerError):
+    """Too much of the gradients is lost on the network, for too long.
+
+    Attributes:
+        loss, limit: mean share lost over the last steps, and what is allowed.
+        ranks: whose datagrams were lost, the most affected first.
+    """
+
+    def __init__(self, loss: float, limit: float, steps: int, ranks: Sequence[int]) -> None:
+        self.loss, self.limit, self.ranks = loss, limit, tuple(ranks)
+        super().__init__(
+            f"{loss:.1%} of the datagrams of the last {steps} step(s) were lost, the limit "
+            f"(stop_loss) is {limit:.1%}; most from rank(s) {', '.join(map(str, self.ranks[:4]))}. "
+            "Look at the network, raise bound_s or bound_factor, or train over TCP"
+        )

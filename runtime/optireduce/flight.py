@@ -1,0 +1,78 @@
+"""One operation on its way through the engine: tensor, exchange and what has to be done to them.
+
+    encode    transform the tensor (where that is on), lay out its shards, allocate scratch
+    reduce    the mean of what arrived of the own shard, written into the tensor
+    finish    undo the transform; a sum is the mean times the number of ranks
+
+Where a piece of another owner's shard is lost in the second stage, the tensor still holds this
+rank's own contribution: that is what stands in for the mean there (own data, of the same
+expectation, and no further copy is needed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtime.operation import Operation
+from runtime.optireduce import hadamard
+from runtime.optireduce.ledger import StepRecord
+from runtime.optireduce.options import Options
+from runtime.optireduce.shards import Shards
+from runtime.optireduce.ubt.exchange import Exchange
+from runtime.optireduce.ubt.wire import operation_id
+
+
+@dataclass(eq=False)
+class Flight:
+    """An operation in flight.
+
+    Args:
+        operation: what the caller holds.
+        step, bucket: its name on all ranks.
+        record: of the step.
+        seed: of the transform; ``None``: it is off.
+    """
+
+    operation: Operation
+    step: int
+    bucket: int
+    record: StepRecord
+    seed: int | None
+
+    def encode(self, options: Options, rank: int, size: int) -> Exchange:
+        """Prepare the tensor; what UBT has to know of it."""
+        flat = self.operation.flat
+        if self.seed is not None:
+            hadamard.transform(flat, self.seed, block=options.hadamard_block)
+        self._shards = Shards(flat, size, options.payload_bytes)
+        own = len(self._shards.bytes(rank))
+        count = -(-own // options.payload_bytes)
+        scratch = np.empty((size - 1, count, options.payload_bytes), np.uint8)
+        peers = [peer for peer in range(size) if peer != rank]
+        self.exchange = Exchange(
+            operation_id(self.step, self.bucket),
+            self.operation.number,
+            rank,
+            {r: self._shards.bytes(r) for r in range(size)},
+            dict(zip(peers, scratch, strict=True)),
+            options.payload_bytes,
+        )
+        return self.exchange
+
+    def reduce(self) -> None:
+        """The first stage is over: the own shard becomes the mean of what arrived."""
+        exchange = self.exchange
+        arrived = {r: sender.arrived for r, sender in exchange.stages[0].senders.items()}
+        mean = self._shards.mean(exchange.rank, exchange.scratch, arrived)
+        self._shards.shard(exchange.rank).copy_(mean)
+        exchange.scratch = {}
+
+    def finish(self, options: Options, size: int) -> None:
+        """The second stage is over: make the result of what is in the tensor."""
+        flat = self.operation.flat
+        if self.seed is not None:
+            hadamard.transform(flat, self.seed, block=options.hadamard_block, inverse=True)
+        if not self.operation.average:
+            flat *= size

@@ -1,0 +1,150 @@
+"""Every constant of OptiReduce as a named option, with its default and the reason for it.
+
+Source: OptiReduce (arXiv 2310.06993). Where a default differs from the source the comment beside it
+says so. All ranks must use the same options; the engine compares a digest of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
+
+from verify.errors import ArgumentError
+
+HEADER_BYTES = 48
+KIB = 1024
+When = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be set; see the comments for reasons.
+
+    Raises:
+        ArgumentError: an option is out of its range.
+    """
+
+    # --- datagrams
+    datagram_bytes: int = 1472  # fills an Ethernet frame of 1500 bytes; a multiple of 8
+    authenticate: bool = False  # a keyed tag on each datagram; costs a hash per datagram
+    burst_bytes: int = 32 * KIB  # handed to the kernel at once: long enough to save system calls
+    window_bytes: int = 1024 * KIB  # underway to one receiver: what a 4 MiB socket buffer bears
+    grant_bytes: int = 128 * KIB  # what each sender may send before the first credit
+    send_buffer_bytes: int = 96 * KIB  # small: the kernel then clocks the sender at line rate
+    receive_buffer_bytes: int = 4096 * KIB  # the most that Linux gives without root
+    offload: bool = True  # UDP segmentation and receive offload, where the kernel has them
+
+    # --- hard bound t_B
+    bound_s: float = 0.0  # 0: measured in the warm-up (the source), else set by hand
+    warmup_steps: int = 20  # source; they run reliably, as TAR over TCP
+    settle_steps: int = 3  # of them, not measured: cold connections, DDP's first buckets
+    bound_percentile: float = 95.0  # source
+    bound_factor: float = 2.0  # source: 1; ours leaves room for a transport in user space
+    bound_floor_s: float = 0.05  # scheduling noise of a shared machine is of this order
+    absence_s: float = 10.0  # source: 0; a rank that is not there yet is no matter of the network
+    dead_s: float = 5.0  # no answer on the control plane for so long: dead or stopped
+
+    # --- early end
+    last_share: float = 0.01  # source: the last percentile of a sender's datagrams is marked
+    end_copies: int = 2  # ours: "all is sent" as datagrams of their own, for when marks are lost
+    grace_percent: float = 10.0  # source: x, how much of t_C is waited after the last marks
+    grace_most_percent: float = 50.0  # source
+    grace_floor_s: float = 0.002  # source: 0; a thread that is not scheduled looks like a loss
+    grace_up_loss: float = 0.001  # source: above it x doubles
+    grace_down_loss: float = 0.0001  # source: below it x shrinks by one
+    expected_weight: float = 0.2  # of the newest sample in the moving average t_C
+
+    # --- incast and pacing
+    incast: int = 1  # source: senders that a receiver takes at once, to begin with
+    incast_up_after: int = 4  # clean stages in a row before one more
+    incast_down_loss: float = 0.001  # above it, or on a time-out: half
+    rtt_low_s: float = 0.0005  # source: 25 us, by clocks in hardware; ours is a Python thread's
+    rtt_high_s: float = 0.02  # source: 250 us; so much queueing behind a 400 Mbit/s port is normal
+    rate_start: float = 1.25e9  # bytes/s; the window is what holds a sender back at first
+    rate_least: float = 1.25e6
+    rate_most: float = 12.5e9
+    rate_step: float = 12.5e6  # TIMELY's additive step
+    rate_decrease: float = 0.5  # source: TIMELY's multiplicative decrease
+    stall_s: float = 0.03  # no credit for so long (or 4 round trips): what is underway is lost
+
+    # --- what is done about loss
+    hadamard: When = "auto"
+    hadamard_above: float = 0.02  # source: from about 2 % on it pays
+    hadamard_block: int = 4096  # stays in cache: docs/optireduce.md
+    skip_loss: float = 0.25  # a step that lost more is not applied
+    stop_loss: float = 0.5  # mean of the last steps above it: LossExceeded
+    stop_window: int = 10
+    resync_steps: int = 50  # parameters are averaged reliably; 0: never
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ArgumentError(name, value, f"must be in {low:g}..{high:g}")
+        if self.datagram_bytes % 8:
+            raise ArgumentError("datagram_bytes", self.datagram_bytes, "must be a multiple of 8")
+        if self.hadamard_block & (self.hadamard_block - 1):
+            raise ArgumentError("hadamard_block", self.hadamard_block, "must be a power of two")
+        if self.hadamard not in ("auto", "on", "off"):
+            raise ArgumentError("hadamard", self.hadamard, "must be auto, on or off")
+        if 0 < self.warmup_steps <= self.settle_steps:
+            raise ArgumentError("settle_steps", self.settle_steps, "must be less than warmup_steps")
+        if not self.warmup_steps and not self.bound_s:
+            raise ArgumentError(
+                "warmup_steps", 0, "nothing to measure the bound by", "Set bound_s, too"
+            )
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of the tensor in a datagram."""
+        return self.datagram_bytes - HEADER_BYTES
+
+    @property
+    def digest(self) -> str:
+        """Equal on ranks that have equal options."""
+        return hashlib.sha256(repr(sorted(asdict(self).items())).encode()).hexdigest()
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("datagram_bytes", 128, 65_000),
+    ("burst_bytes", 128, 65_000),
+    ("window_bytes", 4096, 2**30),
+    ("grant_bytes", 128, 2**30),
+    ("send_buffer_bytes", 4096, 2**30),
+    ("receive_buffer_bytes", 4096, 2**30),
+    ("bound_s", 0, 3600),
+    ("warmup_steps", 0, 10_000),
+    ("settle_steps", 0, 10_000),
+    ("bound_percentile", 1, 100),
+    ("bound_factor", 0.1, 1000),
+    ("bound_floor_s", 0, 3600),
+    ("absence_s", 0, 3600),
+    ("dead_s", 0.1, 3600),
+    ("last_share", 0, 1),
+    ("end_copies", 0, 10),
+    ("grace_percent", 0, 1000),
+    ("grace_most_percent", 0, 1000),
+    ("grace_floor_s", 0, 60),
+    ("grace_up_loss", 0, 1),
+    ("grace_down_loss", 0, 1),
+    ("expected_weight", 0.001, 1),
+    ("incast", 1, 255),
+    ("incast_up_after", 1, 1000),
+    ("incast_down_loss", 0, 1),
+    ("rtt_low_s", 1e-6, 10),
+    ("rtt_high_s", 1e-6, 10),
+    ("rate_start", 1, 1e12),
+    ("rate_least", 1, 1e12),
+    ("rate_most", 1, 1e12),
+    ("rate_step", 0, 1e12),
+    ("rate_decrease", 0.01, 0.99),
+    ("stall_s", 1e-4, 60),
+    ("hadamard_above", 0, 1),
+    ("hadamard_block", 2, 2**16),
+    ("skip_loss", 0, 1),
+    ("stop_loss", 0, 1),
+    ("stop_window", 1, 100_000),
+    ("resync_steps", 0, 2**31),
+)
+assert {name for name, _, _ in _RANGES} <= {field.name for field in fields(Options)}

@@ -1,0 +1,116 @@
+"""The reliable sibling: the same transpose AllReduce over TCP, as a schedule that is proved.
+
+It runs the warm-up, whose stage times give the hard bound, and later what must not be lost: the
+ranks' councils and the parameters at a re-synchronization. The schedule is made here and proved
+like any other before it runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Store
+
+from runtime.executor import Executor
+from runtime.operation import Observer, Operation
+from runtime.verified import load
+from verify.schedule import Incast, Phase, Schedule, Transfer
+
+SECOND = "all_gather"
+
+
+def transpose(n: int) -> Schedule:
+    """Transpose AllReduce, one message in and out of a rank per round."""
+    shifts = range(1, n)
+    scatter = tuple(
+        tuple(Transfer(r, (r + t) % n, (r + t) % n, "reduce") for r in range(n)) for t in shifts
+    )
+    gather = tuple(tuple(Transfer(r, (r + t) % n, r, "copy") for r in range(n)) for t in shifts)
+    phases = (Phase("reduce_scatter", (), scatter), Phase(SECOND, (), gather))
+    return Schedule(ranks=n, chunks=n, ports=Incast(1), phases=phases)
+
+
+class StageTimes(Observer):
+    """How long the second stage took, by size of the bucket.
+
+    The second only: the first includes the wait for whoever entered last, the second begins almost
+    together everywhere and moves as many bytes.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[int, float] = {}
+        self._ended: dict[int, float] = {}
+        self.times_s: dict[int, list[float]] = defaultdict(list)
+
+    def step_begins(self, operation: int, phase: str, round: int) -> None:
+        """Note the beginning of the stage's first round."""
+        if phase == SECOND:
+            self._begun.setdefault(operation, time.monotonic())
+
+    def step_ends(self, operation: int, phase: str, round: int) -> None:
+        """Note the end of the latest round."""
+        if phase == SECOND:
+            self._ended[operation] = time.monotonic()
+
+    def done(self, operation: Operation) -> None:
+        """Keep the time."""
+        begun_s = self._begun.pop(operation.number, None)
+        ended_s = self._ended.pop(operation.number, None)
+        if operation.error is None and begun_s is not None and ended_s is not None:
+            size = operation.flat.numel() * operation.flat.element_size()
+            self.times_s[size].append(ended_s - begun_s)
+
+
+class Reliable:
+    """TAR over TCP on a group of ranks.
+
+    Args:
+        store: as for :class:`Executor`.
+        timeout_s: as for :class:`Executor`.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
+        self.rank, self.size, self._timeout_s = rank, size, timeout_s
+        self.stage_times = StageTimes()
+        self._executor = Executor(
+            load(transpose(size)),
+            store,
+            rank,
+            size,
+            timeout_s=timeout_s,
+            observer=self.stage_times,
+        )
+
+    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
+        """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""
+        return self._executor.submit(tensor, average=average)
+
+    def average(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The average over the ranks, in place, the same bits everywhere. Collective.
+
+        Raises:
+            RankFailure: a rank is dead or silent.
+        """
+        return self._wait(self.submit(tensor, average=True))
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """What each rank has given: as many numbers on every rank. Collective.
+
+        Raises:
+            RankFailure: a rank is dead or silent.
+        """
+        table = torch.zeros(self.size, len(values), dtype=torch.float64)
+        table[self.rank] = torch.tensor(values, dtype=torch.float64)
+        rows: list[list[float]] = self._wait(self.submit(table)).tolist()
+        return rows
+
+    def close(self) -> None:
+        """Release threads and connections."""
+        self._executor.close()
+
+    def _wait(self, operation: Operation) -> torch.Tensor:
+        # the executor itself gives up within its time; the margin is for a loaded machine
+        return operation.wait(timedelta(seconds=2 * self._timeout_s + 10))

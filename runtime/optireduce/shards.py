@@ -1,0 +1,67 @@
+"""Shards of a tensor, and the mean of what arrived of one.
+
+The divisor is that of each datagram's range by itself: the mean over the contributions that came,
+the own one always among them. Its weights add up to one, so if losses do not depend on values, and
+the ranks' gradients have the same expectation (data dealt out at random), so has the result.
+Additions go in the order of ranks, so that without loss the result does not depend on timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from runtime.optireduce.ubt.wire import Bytes
+
+
+class Shards:
+    """How a tensor of ``numel`` elements is divided among ``size`` ranks.
+
+    Attributes:
+        bounds: size + 1 element offsets; rank r owns ``flat[bounds[r]:bounds[r + 1]]``.
+    """
+
+    def __init__(self, flat: torch.Tensor, size: int, payload: int) -> None:
+        self.flat, self.size = flat, size
+        self.bounds = [flat.numel() * r // size for r in range(size + 1)]
+        self.each = payload // flat.element_size()
+        self._bytes = flat.view(torch.uint8).numpy()
+
+    def shard(self, rank: int) -> torch.Tensor:
+        """The elements that ``rank`` owns (a view)."""
+        return self.flat[self.bounds[rank] : self.bounds[rank + 1]]
+
+    def bytes(self, rank: int) -> Bytes:
+        """The same as bytes (a view)."""
+        width = self.flat.element_size()
+        return self._bytes[self.bounds[rank] * width : self.bounds[rank + 1] * width]
+
+    def mean(
+        self, rank: int, scratch: Mapping[int, Bytes], arrived: Mapping[int, np.ndarray]
+    ) -> torch.Tensor:
+        """The mean of what arrived of the own shard, in at least float32.
+
+        Args:
+            rank: the own; its contribution is in the tensor.
+            scratch: per peer, uint8 [datagrams, payload], what it sent; gaps are set to zero.
+            arrived: per peer, bool [datagrams].
+        """
+        own, dtype = self.shard(rank), self.flat.dtype
+        wide = torch.promote_types(dtype, torch.float32)
+        count = -(-own.numel() // self.each)
+        total = torch.zeros(count * self.each, dtype=wide)
+        for sender in range(self.size):
+            if sender == rank:
+                total[: own.numel()] += own
+                continue
+            if not arrived[sender].all():
+                scratch[sender][~arrived[sender]] = 0
+            total += torch.from_numpy(scratch[sender].reshape(-1)).view(dtype)
+        divisors = 1 + sum(a.astype(np.int64) for a in arrived.values())
+        if np.all(divisors == self.size):
+            total /= self.size
+        elif count:
+            total.view(count, self.each).div_(torch.as_tensor(divisors).to(wide).unsqueeze(1))
+        return total[: own.numel()]

@@ -1,0 +1,1 @@
+"""Unreliable Bounded Transport: data plane of OptiReduce over plain UDP."""

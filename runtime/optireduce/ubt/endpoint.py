@@ -1,0 +1,142 @@
+"""One rank's end of UBT: a node, a socket and the thread that runs them.
+
+The thread does nothing but move datagrams; whatever takes long (reducing, transforming) is done
+elsewhere. Others hand it work with :meth:`Endpoint.call`. Between two looks at the clock it takes
+in a limited number of batches, so that a flood of datagrams cannot keep a stage from ending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from runtime.optireduce.options import Options
+from runtime.optireduce.ubt.node import Ended, Node, clock_us
+from runtime.optireduce.ubt.sockets import Channel
+
+BATCHES = 16
+"""Received between two looks at the clock."""
+BURSTS = 4
+"""Sent between two looks at the socket."""
+LONGEST_S = 1.0
+
+
+class Endpoint:
+    """Runs a node on a socket.
+
+    Args:
+        ended: called on the endpoint's thread when a stage or an operation is over.
+        broken: called once, on that thread, with the exception that ended it.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        node: Node,
+        channel: Channel,
+        ended: Callable[[Ended], None],
+        broken: Callable[[Exception], None],
+    ) -> None:
+        self._options, self.node, self.channel = options, node, channel
+        self._ended, self._broken = ended, broken
+        self._calls: deque[Callable[[], None]] = deque()
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="latecomer-ubt", daemon=True)
+
+    def start(self) -> None:
+        """Begin; peers must be connected."""
+        self._thread.start()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run a short function on the endpoint's thread, soon."""
+        self._calls.append(function)
+        with contextlib.suppress(OSError):  # full: it is awake anyway
+            self._waker.send(b"\0")
+
+    def close(self) -> None:
+        """End the thread and close the socket."""
+        self._closing = True
+        self.call(lambda: None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5.0)
+        for one in (self._waker, self._woken, self.channel):
+            one.close()
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception as error:  # whatever it is, nobody may be left waiting
+            self._broken(error)
+
+    def _loop(self) -> None:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        poll.register(self.channel, select.POLLIN)
+        wake_s, full = 0.0, False
+        while not self._closing:
+            wait_s = min(max(0.0, wake_s - time.monotonic()), LONGEST_S)
+            poll.modify(self.channel, select.POLLIN | (select.POLLOUT if full else 0))
+            poll.poll(wait_s * 1e3)
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+            while self._calls:
+                self._calls.popleft()()
+            empty = self._receive()
+            for ended in self.node.poll(time.monotonic(), empty):
+                self._ended(ended)
+            burst_s, full = self._send()
+            wake_s = 0.0 if not empty else min(burst_s, self.node.wake_s())
+
+    def _receive(self) -> bool:
+        """Take in some batches; whether the socket is empty now."""
+        node = self.node
+        for _ in range(BATCHES):
+            rows = self.channel.receive()
+            if rows is None:
+                return True
+            now_s = time.monotonic()
+            for batch in node.codec.read(rows, node.counts):
+                node.hear(batch, now_s)
+        return False
+
+    def _send(self) -> tuple[float, bool]:
+        """Send some; when to send next, and whether the kernel is full."""
+        node, channel = self.node, self.channel
+        while node.outbox:
+            if not channel.send(*node.outbox[0]):
+                return 0.0, True
+            node.outbox.popleft()
+        for _ in range(BURSTS):
+            now_s = time.monotonic()
+            step = node.burst(now_s)
+            if isinstance(step, float):
+                return step, False
+            flow, first, count = step
+            count = min(count, channel.burst)
+            exchange = node.open_exchanges[flow.operation]
+            node.codec.data(
+                channel.rows[:count],
+                exchange.source(flow.stage, flow.peer),
+                first,
+                node.marks_from(flow),
+                stage=flow.stage,
+                receiver=flow.peer,
+                operation=flow.operation,
+                incast=node.incast.announced,
+                expected_us=int(node.expected[flow.stage].own_s * 1e6),
+                sent_us=clock_us(now_s),
+            )
+            taken = channel.send_rows(flow.peer, count)
+            if taken:
+                node.sent(flow, taken, now_s)
+            if taken < count:
+                return 0.0, True
+        return 0.0, False

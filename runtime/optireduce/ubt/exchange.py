@@ -1,0 +1,74 @@
+"""One operation on one rank, as UBT sees it: bytes to send, bytes to receive, two stages.
+
+Stage 0 brings the peers' contributions to the own shard into scratch memory, one piece per sender;
+stage 1 brings the owners' results straight into the tensor. Shard o of the tensor is read only by
+the sends to its owner o, and written only by o's broadcast, which o begins when its first stage is
+over: so nobody who still listens ever gets bytes that were overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runtime.optireduce.ubt.receiver import Stage
+from runtime.optireduce.ubt.wire import Bytes
+
+
+@dataclass(eq=False)
+class Exchange:
+    """An operation in flight.
+
+    Attributes:
+        operation: step and bucket as on the wire.
+        number: operations count from 0 on every rank.
+        shards: per rank, the bytes of its shard in the tensor (uint8 views).
+        scratch: per peer, uint8 [datagrams, payload]: its contribution to the own shard.
+        stages: the receive stages; :meth:`Node.open` makes them.
+        entered: peers that have given a sign of having entered.
+    """
+
+    operation: int
+    number: int
+    rank: int
+    shards: Mapping[int, Bytes]
+    scratch: Mapping[int, Bytes]
+    payload: int
+    stages: tuple[Stage, ...] = ()
+    entered: set[int] = field(default_factory=set)
+    repeat_s: float = 0.0
+    repeats: int = 0
+    credited: dict[tuple[int, int], int] = field(default_factory=dict)
+    sending: bool = False
+
+    def place(self, stage: int, sender: int, rows: Bytes, numbers: np.ndarray) -> None:
+        """Copy payloads to where they belong.
+
+        Args:
+            rows: uint8 [datagrams, payload bytes].
+            numbers: of the datagrams within the shard, all different.
+        """
+        first, count = int(numbers[0]), len(numbers)
+        together = int(numbers[-1]) - first + 1 == count and bool((np.diff(numbers) == 1).all())
+        if stage == 0:
+            if together:
+                self.scratch[sender][first : first + count] = rows
+            else:
+                self.scratch[sender][numbers] = rows
+            return
+        shard, size = self.shards[sender], self.payload
+        whole = len(shard) // size
+        table = shard[: whole * size].reshape(whole, size)
+        if together and first + count <= whole:
+            table[first : first + count] = rows
+            return
+        inside = numbers < whole
+        table[numbers[inside]] = rows[inside]
+        for row in rows[~inside]:  # the last, partial one
+            shard[whole * size :] = row[: len(shard) - whole * size]
+
+    def source(self, stage: int, peer: int) -> Bytes:
+        """The bytes that go to ``peer``: its shard first, then the own one."""
+        return self.shards[peer if stage == 0 else self.rank]
