@@ -15,6 +15,7 @@ from synth.checked import checked
 from synth.compare_cli import register as register_tables
 from synth.console import Json, Output, Quiet, Ranks, encoded, require_writable
 from synth.generate_cli import generate
+from synth.pipeline.command import register as register_pipeline
 from synth.show import standard_json, standard_text
 from synth.standard import direct as make_direct
 from synth.standard import rhd as make_rhd
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Make AllReduce schedules, proved before they are written.",
+    help="Make AllReduce and pipeline schedules, proved before they are written.",
 )
 
 app.command()(generate)
@@ -61,6 +62,7 @@ def direct(
 
 
 register_transpose(app)
+register_pipeline(app)
 register_tables(app)
 
 

@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, option: str = "--output") -> None:
     """Refuse a hopeless output path before a long search, not after it."""
     problem = ""
     if path.is_dir():
@@ -36,7 +36,7 @@ def require_writable(path: Path) -> None:
     elif not os.access(path if path.exists() else path.parent, os.W_OK):
         problem = "can't be written: permission denied"
     if problem:
-        raise ArgumentError("--output", str(path), problem)
+        raise ArgumentError(option, str(path), problem)
 
 
 @contextmanager

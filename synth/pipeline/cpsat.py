@@ -1,0 +1,114 @@
+"""The optimum by CP-SAT, started from the best schedule known and never worse than it.
+
+The solver knows that schedule's makespan and the closed-form bound, so it looks only for what is
+better, and may stop at once where it meets the bound. Stopped by the clock or by Ctrl-C it answers
+with the best so far.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from synth.pipeline.evaluate import makespan
+from synth.pipeline.model import Model, unit_of
+from synth.pipeline.problem import Orders, Problem, Starts
+from synth.solvers.interrupt import interruptible
+
+LONGEST = 2**40
+"""Longest makespan asked of the solver, in units of the model."""
+MARGIN = 1e-6
+"""What the solver's bound, a float, may be off."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the solver found.
+
+    Attributes:
+        starts: the better schedule; None if nothing better than the hint was found.
+        makespan, bound: in ticks; no schedule is below the bound.
+        note: why it stopped, in words.
+        improvements: (seconds, makespan) of every better schedule, in turn.
+    """
+
+    starts: Starts | None
+    makespan: int
+    bound: int
+    note: str
+    improvements: tuple[tuple[float, int], ...] = ()
+
+
+def solve(
+    problem: Problem,
+    hint: Orders,
+    *,
+    time_limit_s: float,
+    seed: int = 0,
+    workers: int = 1,
+    better: Callable[[int, int], None] = lambda makespan, bound: None,
+) -> Answer:
+    """Look for a shorter schedule.
+
+    Args:
+        problem: what is asked.
+        hint: right orders of split backwards, within memory.
+        time_limit_s, seed, workers: of the solver.
+        better: is told makespan and bound, in ticks, whenever a better schedule is found.
+    """
+    known, unit, bound = makespan(problem, hint), unit_of(problem), problem.closed_form
+    if known // unit > LONGEST:
+        return Answer(None, known, bound, "times are too long and fine for the solver")
+    model = Model(problem, hint, -(-bound // unit), known // unit)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.catch_sigint_signal = False
+    found = _Found(model, better)
+    try:
+        status = interruptible(lambda: solver.solve(model.model, found), solver.stop_search)
+        note = "searched everything"
+        if status != cp_model.OPTIMAL:
+            note = f"stopped after {time_limit_s:g} s"
+    except KeyboardInterrupt:
+        status, note = cp_model.UNKNOWN, "interrupted"
+    assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), (
+        f"CP-SAT: {solver.status_name(status)} {model.model.validate()}"
+    )
+    proved = max(bound, found.bound)
+    if status != cp_model.UNKNOWN:
+        proved = max(proved, math.ceil(solver.best_objective_bound - MARGIN) * unit)
+    best = found.improvements[-1][1] if found.improvements else known
+    starts = found.best if best < known else None
+    return Answer(starts, best, min(best, proved), note, tuple(found.improvements))
+
+
+class _Found(cp_model.CpSolverSolutionCallback):
+    """Keeps the best solution and bound, also where the search is stopped."""
+
+    def __init__(self, model: Model, better: Callable[[int, int], None]) -> None:
+        super().__init__()
+        self.model, self.better = model, better
+        self.best: Starts | None = None
+        self.bound = 0
+        self.improvements: list[tuple[float, int]] = []
+        self.began_s = time.monotonic()
+
+    def on_solution_callback(self) -> None:
+        """A better schedule."""
+        unit = self.model.unit
+        self.best = Starts(
+            *(
+                {action: self.value(variable) * unit for action, variable in variables.items()}
+                for variables in (self.model.start, self.model.sent)
+            )
+        )
+        length = round(self.objective_value) * unit
+        self.bound = max(self.bound, math.ceil(self.best_objective_bound - MARGIN) * unit)
+        self.improvements.append((time.monotonic() - self.began_s, length))
+        self.better(length, self.bound)

@@ -1,0 +1,150 @@
+"""The CP-SAT model of a pipeline: an interval per action, no overlap per rank, memory cumulative.
+
+    F, I, W    one interval each, of fixed length; their order within a stage is that of the
+               microbatches, which loses nothing, as microbatches are alike
+    data       F after F of the stage before, I after I of the next one, plus the latency; over a
+               link with occupancy a message is an interval of its own, no two at once
+    memory     from the start of F to the end of I one half, to the end of W another
+
+Every variable gets a hint, the lengths of intervals included: with incomplete ones the solver was
+seen to lose the schedule that it was given.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ortools.sat.python import cp_model
+
+from synth.pipeline.evaluate import durations, line_of, starts
+from synth.pipeline.problem import Orders, Problem
+from verify.pipeline.schedule import Action, Kind
+
+
+def unit_of(problem: Problem) -> int:
+    """The greatest common divisor of all times, of which every makespan is a multiple."""
+    costs = problem.costs
+    links = [time for latency, occupancy, _ in problem.between for time in (latency, occupancy)]
+    return math.gcd(*costs.forward, *costs.backward, *costs.weight, *links) or 1
+
+
+class Model:
+    """The model of one problem; times in units of :func:`unit_of`.
+
+    Attributes:
+        start: per compute action its start.
+        sent: per action whose message goes over a link with occupancy, when that starts.
+    """
+
+    def __init__(self, problem: Problem, hint: Orders, least: int, most: int) -> None:
+        """The makespan is in ``least`` .. ``most``, which is that of ``hint``."""
+        self.problem, self.most, self.unit = problem, most, unit_of(problem)
+        self.length: dict[str, tuple[int, ...]] = {
+            kind: tuple(ticks // self.unit for ticks in per_stage)
+            for kind, per_stage in durations(problem).items()
+        }
+        self.known = {a: begin // self.unit for a, begin in starts(problem, hint).items()}
+        self.model = cp_model.CpModel()
+        self.objective = self._variable(most, low=min(least, most))
+        self.start: dict[Action, cp_model.IntVar] = {}
+        self.sent: dict[Action, cp_model.IntVar] = {}
+        for stages in problem.stages_of:
+            self._rank(stages)
+        self._messages()
+        for rank, limit in enumerate(problem.limits):
+            if limit < 2 * problem.microbatches * len(problem.stages_of[rank]):
+                self._memory(problem.stages_of[rank], limit)
+        self.model.minimize(self.objective)
+
+    def _variable(self, hint: int, low: int = 0) -> cp_model.IntVar:
+        variable = self.model.new_int_var(low, self.most, "")
+        self.model.add_hint(variable, hint)
+        return variable
+
+    def _rank(self, stages: tuple[int, ...]) -> None:
+        """Its actions, one at a time, in order of the microbatches, W after I."""
+        intervals, last = [], self.problem.stages - 1
+        for stage in stages:
+            for m in range(self.problem.microbatches):
+                for kind in ("F", "I", "W"):
+                    action, length = Action(stage, kind, m), self.length[kind][stage]
+                    start = self.start[action] = self._variable(self.known[action])
+                    self.model.add(start + length <= self.objective)
+                    if m:
+                        self.model.add(start >= self.start[Action(stage, kind, m - 1)] + length)
+                    if length:
+                        intervals.append(
+                            self.model.new_fixed_size_interval_var(start, length, str(action))
+                        )
+                self._before(Action(stage, "I", m), Action(stage, "W", m))
+                if stage == last:
+                    self._before(Action(stage, "F", m), Action(stage, "I", m))
+        self.model.add_no_overlap(intervals)
+
+    def _before(self, one: Action, other: Action) -> None:
+        self.model.add(self.start[other] >= self.start[one] + self.length[one.kind][one.stage])
+
+    def _messages(self) -> None:
+        lines: dict[tuple[int, int], list[cp_model.IntervalVar]] = {}
+        served = self._served()
+        for stage, (latency, occupancy, half) in enumerate(self.problem.between):
+            ways: tuple[tuple[Kind, int, int], ...] = (
+                ("F", stage, stage + 1),
+                ("I", stage + 1, stage),
+            )
+            for kind, source, target in ways:
+                line = line_of(self.problem.rank_of[source], self.problem.rank_of[target], half)
+                for m in range(self.problem.microbatches):
+                    action = Action(source, kind, m)
+                    ready = self.start[action] + self.length[kind][source]
+                    if occupancy:
+                        busy = occupancy // self.unit
+                        message = self.sent[action] = self._variable(served[action])
+                        self.model.add(message >= ready)
+                        if m:
+                            previous = self.sent[Action(source, kind, m - 1)]
+                            self.model.add(message >= previous + busy)
+                        lines.setdefault(line, []).append(
+                            self.model.new_fixed_size_interval_var(message, busy, "")
+                        )
+                        ready = message + busy
+                    needed = self.start[Action(target, kind, m)]
+                    self.model.add(needed >= ready + latency // self.unit)
+        for intervals in lines.values():
+            self.model.add_no_overlap(intervals)
+
+    def _served(self) -> dict[Action, int]:
+        """When messages start in the hint: first come, first served."""
+        rank_of, last = self.problem.rank_of, self.problem.stages - 1
+        free: dict[tuple[int, int], int] = {}
+        found: dict[Action, int] = {}
+        ends = {a: begin + self.length[a.kind][a.stage] for a, begin in self.known.items()}
+        for action in sorted(ends, key=lambda a: (ends[a], rank_of[a.stage])):
+            target = action.stage + (1 if action.kind == "F" else -1)
+            if action.kind == "W" or not 0 <= target <= last:
+                continue
+            _, occupancy, half = self.problem.between[min(action.stage, target)]
+            line = line_of(rank_of[action.stage], rank_of[target], half)
+            found[action] = max(ends[action], free.get(line, 0))
+            free[line] = found[action] + occupancy // self.unit
+        return found
+
+    def _memory(self, stages: tuple[int, ...], limit: int) -> None:
+        """At most ``limit`` halves held."""
+        held = []
+        for stage in stages:
+            for m in range(self.problem.microbatches):
+                taken = Action(stage, "F", m)
+                for kind in ("I", "W"):
+                    given = Action(stage, kind, m)
+                    length = self.length[kind][stage]
+                    known = self.known[given] + length - self.known[taken]
+                    held.append(
+                        self.model.new_interval_var(
+                            self.start[taken],
+                            self._variable(known),
+                            self.start[given] + length,
+                            "",
+                        )
+                    )
+        self.model.add_cumulative(held, [1] * len(held), limit)

@@ -1,0 +1,217 @@
+"""A schedule for a problem by any method, proved, with what is known of the optimum.
+
+``best`` takes the best of the quick methods; where that is at the closed-form lower bound it is
+optimal and no solver is needed, else CP-SAT starts from it. ``heuristic`` stops before the solver.
+``cp-sat`` asks the solver in any case. All others are methods of their own name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from synth.pipeline.evaluate import Stuck, makespan
+from synth.pipeline.portfolio import QUICK, Candidate, portfolio, split
+from synth.pipeline.problem import Orders, Problem, Starts
+from synth.pipeline.timed import compute_only, with_messages
+from verify.errors import ArgumentError, SynthesisError
+from verify.pipeline.check import check
+from verify.pipeline.schedule import Number, PipelineSchedule
+from verify.pipeline.verdict import Measures, PipelineReport
+from verify.schedule import Scalar
+from verify.verdict import Verdict
+
+METHODS = ("best", "cp-sat", "heuristic", *QUICK)
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How CP-SAT is asked.
+
+    Attributes:
+        workers: threads. With more than one, what is found before the time is up can differ from
+            run to run.
+    """
+
+    time_limit_s: float = 60.0
+    seed: int = 0
+    workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A proved schedule and how good it is; times in the unit of the situation.
+
+    Attributes:
+        method: the one whose schedule this is.
+        reason: why this one.
+        bound: no schedule for the problem has a smaller makespan.
+        proof: where the bound is from.
+        candidates: method -> makespan, of all that were tried, best first.
+        unsuited: method -> why it was of no use.
+        seconds: time taken, the proof of the schedule included.
+    """
+
+    problem: Problem
+    schedule: PipelineSchedule
+    report: PipelineReport
+    method: str
+    reason: str
+    bound: Number
+    proof: str
+    candidates: dict[str, Number]
+    unsuited: dict[str, str]
+    seconds: float
+
+    @property
+    def measures(self) -> Measures:
+        """Makespan, memory and so on; a proved schedule has them."""
+        assert self.report.measures is not None
+        return self.report.measures
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan is above the bound, relative to it."""
+        return self.measures.makespan / self.bound - 1 if self.bound else 0.0
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no schedule is shorter; if False, that is unknown."""
+        return self.measures.makespan == self.bound
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Programs, the method they are from, and a lower bound in ticks."""
+
+    programs: Orders
+    method: str
+    reason: str
+    bound: int
+    proof: str = "closed form"
+
+
+def plan(
+    problem: Problem,
+    method: str = "best",
+    *,
+    solver: Solver | None = None,
+    progress: Progress = lambda text: None,
+) -> Planned:
+    """Make a schedule and prove it.
+
+    Args:
+        problem: what is asked.
+        method: one of ``METHODS``.
+        solver: how it is asked, where it is.
+        progress: is told what is being done.
+
+    Raises:
+        ArgumentError: no such method, or it does not suit the problem.
+        SynthesisError: what was made is not proved, which is a fault of this package.
+
+    A KeyboardInterrupt while the solver runs ends the search; the best so far is returned.
+    """
+    began_s, bound = time.monotonic(), problem.closed_form
+    if method not in METHODS:
+        raise ArgumentError("--method", method, f"must be one of {', '.join(METHODS)}")
+    tried: dict[str, int] = {}
+    unsuited: dict[str, str] = {}
+    if method in QUICK:
+        choice = _Choice(QUICK[method](problem), method, "asked for", bound)
+    else:
+        quick = portfolio(problem)
+        best = quick.candidates[0]
+        tried, unsuited = {c.method: c.makespan for c in quick.candidates}, quick.unsuited
+        if best.makespan == bound and method != "cp-sat":
+            reason = "at the lower bound: no solver needed"
+            choice = _Choice(best.orders, best.method, reason, bound)
+        elif method == "heuristic":
+            choice = _Choice(best.orders, best.method, "best of the quick methods", bound)
+        else:
+            choice = _solved(problem, best, tried, solver or Solver(), progress)
+    report = check(problem.schedule(choice.programs))
+    if report.verdict is not Verdict.PROVED or report.measures is None:
+        raise SynthesisError(
+            f"internal error: the schedule made by {choice.method} is not proved, so it is not "
+            f"used ({report.verdict.value}: {report.fault})"
+        )
+    shown = problem.costs.shown
+    tried.setdefault(choice.method, makespan_of(problem, report))
+    return Planned(
+        problem=problem,
+        schedule=problem.schedule(choice.programs, _meta(choice, report, shown(choice.bound))),
+        report=report,
+        method=choice.method,
+        reason=choice.reason,
+        bound=shown(choice.bound),
+        proof=choice.proof,
+        candidates={name: shown(tried[name]) for name in sorted(tried, key=tried.__getitem__)},
+        unsuited=unsuited,
+        seconds=time.monotonic() - began_s,
+    )
+
+
+def makespan_of(problem: Problem, report: PipelineReport) -> int:
+    """The makespan that the verifier found, in ticks."""
+    assert report.measures is not None
+    return round(report.measures.makespan * problem.costs.ticks)
+
+
+def _solved(
+    problem: Problem, best: Candidate, tried: dict[str, int], solver: Solver, progress: Progress
+) -> _Choice:
+    """What CP-SAT makes of the best of the quick methods; ``tried`` gets its makespan."""
+    from synth.pipeline import cpsat  # loading the solver takes longer than all quick methods
+
+    shown, bound = problem.costs.shown, problem.closed_form
+    progress(f"{shown(best.makespan):g} by {best.method}, bound {shown(bound):g}")
+    answer = cpsat.solve(
+        problem,
+        split(best.orders),
+        time_limit_s=solver.time_limit_s,
+        seed=solver.seed,
+        workers=solver.workers,
+        better=lambda length, low: progress(
+            f"{shown(length):g} by cp-sat, bound {shown(max(bound, low)):g}"
+        ),
+    )
+    proof = "closed form" if answer.bound == bound else f"cp-sat, {answer.note}"
+    if answer.starts is None:
+        reason = f"cp-sat found nothing better ({answer.note})"
+        return _Choice(best.orders, best.method, reason, min(best.makespan, answer.bound), proof)
+    programs = _programs(problem, answer.starts, answer.makespan)
+    report = check(problem.schedule(programs))
+    if report.verdict is not Verdict.PROVED or makespan_of(problem, report) >= best.makespan:
+        reason = "cp-sat found nothing better that can be written down"
+        return _Choice(best.orders, best.method, reason, min(best.makespan, answer.bound), proof)
+    length = tried["cp-sat"] = makespan_of(problem, report)
+    reason = f"better than {best.method} ({shown(best.makespan):g}); {answer.note}"
+    return _Choice(programs, "cp-sat", reason, min(length, answer.bound), proof)
+
+
+def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
+    """Programs as quick as the solver says: ``length`` ticks.
+
+    Of actions that take no time, at one time, the order can be wrong: then so are the programs.
+    """
+    orders = compute_only(problem, starts)
+    try:
+        return orders if makespan(problem, orders) <= length else with_messages(problem, starts)
+    except Stuck:
+        return orders
+
+
+def _meta(choice: _Choice, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
+    """What the file claims; the verifier recomputes what it can."""
+    assert report.measures is not None
+    return {
+        "method": choice.method,
+        "makespan": report.measures.makespan,
+        "lower_bound": report.measures.lower_bound,
+        "proved_bound": bound,
+        "proved_by": choice.proof,
+    }

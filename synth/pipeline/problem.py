@@ -1,0 +1,175 @@
+"""What a pipeline schedule is asked for: sizes, placement of stages, and the situation.
+
+A rank holds one stage, or ``virtual`` of them. Placement ``loop`` deals stages out round robin
+(stage s on rank s mod R), ``vee`` goes there and back (R = S/2; stages r and S-1-r on rank r).
+
+The least memory that any schedule meets is one activation per stage of a rank: a microbatch passes
+all of a rank's stages before its first backward there, and one microbatch at a time needs no more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from verify.errors import ArgumentError
+from verify.pipeline.bounds import lower_bound
+from verify.pipeline.costs import Costs, exact, fault
+from verify.pipeline.format import MAX_ACTIONS, MAX_MICROBATCHES, MAX_STAGES
+from verify.pipeline.schedule import Action, Link, Number, PipelineSchedule, Situation
+from verify.schedule import Scalar
+
+Placement = Literal["loop", "vee"]
+Orders = list[list[Action]]
+"""Per rank its compute actions, in order."""
+
+
+@dataclass(frozen=True)
+class Starts:
+    """A schedule by its times, in ticks.
+
+    Attributes:
+        actions: when each compute action starts.
+        messages: when each message over a link with occupancy starts, by the action that makes it.
+    """
+
+    actions: dict[Action, int]
+    messages: dict[Action, int]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes, placement and situation; ``microbatches`` are alike.
+
+    Attributes:
+        rank_of: per stage its rank.
+        costs: the situation in ticks and half activations.
+    """
+
+    stages: int
+    microbatches: int
+    situation: Situation
+    rank_of: tuple[int, ...]
+    costs: Costs
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return 1 + max(self.rank_of)
+
+    @functools.cached_property
+    def stages_of(self) -> tuple[tuple[int, ...], ...]:
+        """Per rank its stages, lowest first."""
+        on: dict[int, list[int]] = defaultdict(list)
+        for stage, rank in enumerate(self.rank_of):
+            on[rank].append(stage)
+        return tuple(tuple(on[rank]) for rank in range(self.ranks))
+
+    @property
+    def virtual(self) -> int:
+        """The most stages on one rank."""
+        return max(map(len, self.stages_of))
+
+    @functools.cached_property
+    def limits(self) -> tuple[int, ...]:
+        """Per rank the half activations it may hold; as many as there are where it is not said."""
+        all_of = [2 * self.microbatches * len(stages) for stages in self.stages_of]
+        if self.costs.memory is None:
+            return tuple(all_of)
+        return tuple(map(min, self.costs.memory, all_of))
+
+    @functools.cached_property
+    def between(self) -> tuple[tuple[int, int, bool], ...]:
+        """Per stage but the last: (latency, occupancy, half duplex) to the next one, in ticks."""
+        return tuple(
+            (0, 0, False) if one == other else self.costs.link(one, other)
+            for one, other in pairwise(self.rank_of)
+        )
+
+    @functools.cached_property
+    def closed_form(self) -> int:
+        """The verifier's lower bound, in ticks."""
+        where = [[Action(stage, "F", 0) for stage in mine] for mine in self.stages_of]
+        return lower_bound(self.schedule(where), self.costs)
+
+    def schedule(self, orders: Orders, meta: dict[str, Scalar] | None = None) -> PipelineSchedule:
+        """The schedule that runs ``orders``."""
+        return PipelineSchedule(
+            stages=self.stages,
+            microbatches=self.microbatches,
+            situation=self.situation,
+            programs=tuple(map(tuple, orders)),
+            meta=meta or {},
+        )
+
+    def with_links(self, links: Sequence[Link]) -> Problem:
+        """The same over other links."""
+        situation = msgspec.structs.replace(self.situation, links=tuple(links))
+        return make(self.microbatches, situation, self.rank_of)
+
+
+def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
+    """Per stage its rank; ArgumentError where the numbers don't fit."""
+    if not 1 <= stages <= MAX_STAGES:
+        raise ArgumentError("--stages", stages, f"must be in 1..{MAX_STAGES}")
+    if virtual < 1 or stages % virtual:
+        raise ArgumentError("--virtual", virtual, f"must divide the {stages} stages")
+    ranks = stages // virtual
+    if placement == "loop":
+        return tuple(s % ranks for s in range(stages))
+    if virtual != 2:
+        raise ArgumentError("--placement", placement, "needs two stages per rank", "--virtual 2")
+    return tuple(min(s, stages - 1 - s) for s in range(stages))
+
+
+def make(microbatches: int, situation: Situation, rank_of: Sequence[int]) -> Problem:
+    """A problem that has a solution.
+
+    Raises:
+        ArgumentError: a number is out of its range, a link joins no neighbours, or no schedule
+            meets a memory limit.
+    """
+    stages, ranks = len(rank_of), 1 + max(rank_of)
+    if not 1 <= microbatches <= MAX_MICROBATCHES:
+        raise ArgumentError("--microbatches", microbatches, f"must be in 1..{MAX_MICROBATCHES}")
+    if 3 * stages * microbatches > MAX_ACTIONS:
+        raise ArgumentError(
+            "--microbatches",
+            microbatches,
+            f"{stages} stages have more than {MAX_ACTIONS} actions, the most that can be read",
+        )
+    problem = fault(situation, stages, ranks)
+    if problem is not None:
+        raise ArgumentError("situation", problem, "must make sense")
+    if situation.fused is not None:
+        raise ArgumentError("fused", situation.fused, "must take as long as backward and weight")
+    there = {tuple(sorted(pair)) for pair in pairwise(rank_of)}
+    there -= {(rank, rank) for rank in rank_of}
+    for link in situation.links:
+        pair = tuple(sorted(link.between))
+        if pair not in there:
+            known = ", ".join(f"{a}-{b}" for a, b in sorted(there)) or "none"
+            raise ArgumentError(
+                "--slow", f"{pair[0]}-{pair[1]}", f"is no link; the links are: {known}"
+            )
+    found = Problem(stages, microbatches, situation, tuple(rank_of), Costs.of(situation))
+    _require_memory(found, situation.memory)
+    return found
+
+
+def _require_memory(problem: Problem, memory: tuple[Number, ...] | None) -> None:
+    for rank, limit in enumerate(memory or ()):
+        least = len(problem.stages_of[rank])
+        if exact(limit) < least:
+            raise ArgumentError(
+                "--memory",
+                limit,
+                f"no schedule meets it on rank {rank}, which holds {least} at once at the least",
+                f"The least that works is {least}",
+            )

@@ -1,0 +1,77 @@
+"""The optimum by trying every order of every rank; shares no code with what it checks.
+
+Microbatches may overtake each other; links have latency only, and each rank one stage.
+"""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+Task = tuple[str, int]
+
+
+def _orders(n: int, limit: Fraction | None) -> list[list[Task]]:
+    """Every order of F, I, W of n microbatches, each in turn, that holds at most ``limit``."""
+    tasks = [(kind, m) for kind in "FIW" for m in range(n)]
+    found = []
+    for order in itertools.permutations(tasks):
+        place = {task: i for i, task in enumerate(order)}
+        if any(not place["F", m] < place["I", m] < place["W", m] for m in range(n)):
+            continue
+        held = [
+            sum(Fraction(1) if kind == "F" else Fraction(-1, 2) for kind, _ in order[: i + 1])
+            for i in range(len(order))
+        ]
+        if limit is None or max(held) <= limit:
+            found.append(list(order))
+    return found
+
+
+def optimum(
+    n: int,
+    durations: list[dict[str, Fraction]],
+    delays: list[Fraction],
+    limits: list[Fraction] | None,
+) -> Fraction:
+    """The least makespan.
+
+    Args:
+        durations: per stage, kind -> time.
+        delays: per link, both ways.
+    """
+    stages = range(len(durations))
+    choices = [_orders(n, None if limits is None else limits[s]) for s in stages]
+    lengths = (_length(orders, durations, delays) for orders in itertools.product(*choices))
+    return min(length for length in lengths if length is not None)
+
+
+def _length(
+    orders: tuple[list[Task], ...], durations: list[dict[str, Fraction]], delays: list[Fraction]
+) -> Fraction | None:
+    """Makespan of given orders; None if they wait for each other."""
+    end: dict[tuple[int, str, int], Fraction] = {}
+    at, last = [0] * len(orders), len(orders) - 1
+    moved = True
+    while moved:
+        moved = False
+        for s, order in enumerate(orders):
+            while at[s] < len(order):
+                kind, m = order[at[s]]
+                ready = end[s, *order[at[s] - 1]] if at[s] else Fraction(0)
+                if kind == "F" and s > 0:
+                    need, delay = (s - 1, "F", m), delays[s - 1]
+                elif kind == "I" and s < last:
+                    need, delay = (s + 1, "I", m), delays[s]
+                else:
+                    need, delay = None, Fraction(0)
+                if need is not None:
+                    if need not in end:
+                        break
+                    ready = max(ready, end[need] + delay)
+                end[s, kind, m] = ready + durations[s][kind]
+                at[s] += 1
+                moved = True
+    if any(at[s] < len(order) for s, order in enumerate(orders)):
+        return None
+    return max(end.values())

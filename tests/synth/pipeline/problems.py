@@ -1,0 +1,64 @@
+"""Random problems for the planner."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from synth.pipeline.options import pairs
+from synth.pipeline.problem import Problem, make, place
+from verify.pipeline.schedule import Link, Situation
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn, most_stages: int = 5, most_microbatches: int = 7, least: int = 0
+) -> Problem:
+    """Any shape, durations from ``least``, links and limits."""
+    virtual, placement = draw(
+        st.sampled_from([(1, "loop"), (1, "loop"), (2, "loop"), (2, "vee"), (3, "loop")])
+    )
+    ranks = draw(st.integers(1, max(1, most_stages // virtual)))
+    stages = ranks * virtual
+    rank_of = place(stages, virtual, placement)
+    times = st.one_of(st.integers(least, 12), st.integers(2, 24).map(lambda x: x / 2))
+    per_stage = st.lists(times, min_size=stages, max_size=stages).map(tuple)
+    links = tuple(
+        Link(
+            between=pair,
+            latency=draw(times),
+            occupancy=draw(st.one_of(st.just(0), times)),
+            duplex=draw(st.sampled_from(["full", "half"])),
+        )
+        for pair in pairs(rank_of)
+        if draw(st.booleans())
+    )
+    limits = st.integers(2 * virtual, 12).map(lambda halves: halves / 2)
+    memory = draw(st.one_of(st.none(), st.lists(limits, min_size=ranks, max_size=ranks).map(tuple)))
+    situation = Situation(
+        forward=draw(per_stage),
+        backward=draw(per_stage),
+        weight=draw(per_stage),
+        links=links,
+        memory=memory,
+        sends=draw(st.sampled_from(["rendezvous", "buffered"])),
+    )
+    return make(draw(st.integers(1, most_microbatches)), situation, rank_of)
+
+
+def uniform(
+    stages: int,
+    microbatches: int,
+    links: dict[tuple[int, int], float] | None = None,
+    memory: float | None = None,
+    durations: tuple[float, float, float] = (10, 10, 10),
+) -> Problem:
+    """One stage per rank, all alike; links by their latency."""
+    forward, backward, weight = ((time,) * stages for time in durations)
+    situation = Situation(
+        forward=forward,
+        backward=backward,
+        weight=weight,
+        links=tuple(Link(between=pair, latency=x) for pair, x in (links or {}).items()),
+        memory=None if memory is None else (memory,) * stages,
+    )
+    return make(microbatches, situation, place(stages, 1, "loop"))

@@ -1,0 +1,126 @@
+"""Every quick method, on any problem: proved, within memory, as long as it says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from synth.pipeline.evaluate import Stuck, makespan, peaks
+from synth.pipeline.listing import Rules, greedy, slack_rule
+from synth.pipeline.named import Unsuited, interleaved
+from synth.pipeline.plan import METHODS, makespan_of, plan
+from synth.pipeline.portfolio import QUICK, portfolio, split
+from synth.pipeline.problem import Problem, make, place
+from tests.synth.pipeline.problems import problems, uniform
+from verify.errors import ArgumentError
+from verify.pipeline import Situation, check
+from verify.pipeline.schedule import Action
+from verify.verdict import Verdict
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_every_method_is_proved(problem: Problem) -> None:
+    tried = portfolio(problem)
+    assert {c.method for c in tried.candidates} | set(tried.unsuited) == set(QUICK)
+    assert "greedy" not in tried.unsuited
+    for candidate in tried.candidates:
+        orders = candidate.orders
+        report = check(problem.schedule(orders))
+        assert report.verdict is Verdict.PROVED, (candidate.method, report.fault)
+        assert candidate.makespan == makespan(problem, orders) == makespan_of(problem, report)
+        assert candidate.makespan >= problem.closed_form
+        assert all(map(int.__le__, peaks(orders), problem.limits))
+        assert check(problem.schedule(split(orders))).verdict is Verdict.PROVED
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(most_stages=6, most_microbatches=9))
+def test_the_list_scheduler_never_gets_stuck(problem: Problem) -> None:
+    """Also with limits of its own, down to the least that works, and with look-ahead."""
+    least = tuple(2 * len(mine) for mine in problem.stages_of)
+    for rules in (
+        Rules(limits=least),
+        Rules(limits=least, deep=False, patience_f=0, patience_w=0),
+        Rules(deep=False),
+    ):
+        orders = greedy(problem, rules)
+        assert check(problem.schedule(orders)).verdict is Verdict.PROVED
+        if rules.limits:
+            assert all(map(int.__le__, peaks(orders), least))
+
+
+def test_known_makespans() -> None:
+    """As Adaptra's simulator: 4 stages, 12 microbatches, a delay on the first link.
+
+    What was planned for no delay and then kept, and what is planned for the delay it meets.
+    """
+    plain = greedy(uniform(4, 12))
+    for delay, kept, planned in [(0, 390, 390), (10, 400, 400), (20, 440, 410), (30, 500, 420)]:
+        problem = uniform(4, 12, {(0, 1): delay})
+        assert makespan(problem, plain) == kept
+        found = plan(problem)
+        assert found.measures.makespan == found.bound == planned
+        assert found.optimal
+        assert "no solver needed" in found.reason
+
+
+def test_textbook_orders() -> None:
+    problem = uniform(3, 4)
+    text = {
+        name: [" ".join(f"{a.kind}{a.microbatch}" for a in row) for row in QUICK[name](problem)]
+        for name in ("gpipe", "1f1b", "zero-bubble")
+    }
+    assert text["gpipe"][1] == "F0 F1 F2 F3 B0 B1 B2 B3"
+    assert text["1f1b"] == [
+        "F0 F1 F2 B0 F3 B1 B2 B3",
+        "F0 F1 B0 F2 B1 F3 B2 B3",
+        "F0 B0 F1 B1 F2 B2 F3 B3",
+    ]
+    assert text["zero-bubble"][2] == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"
+    assert peaks(QUICK["1f1b"](problem)) == [6, 4, 2]
+    assert max(peaks(QUICK["zero-bubble"](problem))) <= 6
+
+
+def test_zero_bubble_and_1f1b_keep_to_a_limit() -> None:
+    for limit in (1, 1.5, 2, 2.5, 4):
+        problem = uniform(5, 8, memory=limit)
+        for name in ("1f1b", "zero-bubble", "adaptra"):
+            assert max(peaks(QUICK[name](problem))) <= 2 * limit
+
+
+def test_adaptra_ends_where_its_rule_asks_for_more_than_there_is() -> None:
+    """x_i > N: the published simulation never ends."""
+    problem = uniform(4, 12, {(0, 1): 60, (1, 2): 60, (2, 3): 60})
+    assert slack_rule(problem) == (12, 12, 9, 1)
+    assert check(problem.schedule(QUICK["adaptra"](problem))).verdict is Verdict.PROVED
+
+
+def test_interleaved_groups() -> None:
+    """Groups as PyTorch makes them: 10 microbatches on 4 ranks are two groups of 5; 11 are none."""
+    rank_of = place(8, 2, "loop")
+    situation = Situation(forward=(1,) * 8, backward=(1,) * 8, weight=(1,) * 8)
+    first = interleaved(make(10, situation, rank_of))[0]
+    assert [a for a in first if a.kind == "F"][:6] == [
+        *(Action(0, "F", m) for m in range(5)),
+        Action(4, "F", 0),
+    ]
+    with pytest.raises(Unsuited, match="multiple of 2 groups"):
+        interleaved(make(11, situation, rank_of))
+
+
+def test_orders_that_wait_for_each_other_are_stuck() -> None:
+    problem = uniform(2, 2)
+    orders = QUICK["1f1b"](problem)
+    orders[0] = [a for a in orders[0] if a.kind == "B"] + [a for a in orders[0] if a.kind == "F"]
+    with pytest.raises(Stuck):
+        makespan(problem, orders)
+
+
+@pytest.mark.parametrize(
+    ("method", "memory", "problem"),
+    [("gpipe", 2, "holds 4 activations"), ("nonsense", None, f"one of {', '.join(METHODS)}")],
+)
+def test_unsuited_or_unknown_method(method: str, memory: float | None, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        plan(uniform(2, 4, memory=memory), method)

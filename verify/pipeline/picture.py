@@ -1,0 +1,181 @@
+"""Timelines of pipelines: an SVG of our own, and a trace for Perfetto or chrome://tracing.
+
+A sheet is a title and bars, planned (``verify.pipeline.timeline``) or measured; several sheets are
+drawn below each other on one scale of time, so that a plan and what became of it can be compared.
+A row per rank; blue F, orange I, green W, red the fused B, numbered by microbatch. A message that
+takes time is a line from its sender's row to its receiver's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.sax.saxutils import escape
+
+from verify.pipeline.schedule import COMPUTE, parse_action
+from verify.pipeline.verdict import Bar
+
+COLOURS = {"F": "#9ec9ef", "I": "#f7c48b", "W": "#a9d8a0", "B": "#f2a59d"}
+NAMES = {
+    "F": "forward",
+    "I": "backward (input)",
+    "W": "backward (weight)",
+    "B": "backward",
+}
+SENT = {"SEND_F": "#2f6db0", "SEND_B": "#b4610e"}
+LEFT, TOP, ROW, GAP, WIDTH = 70, 54, 22, 8, 1100
+MOST_LABELLED = 4000
+"""Bars up to which each says its microbatch."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One timeline."""
+
+    title: str
+    bars: Sequence[Bar]
+
+
+def svg(sheets: Sequence[Sheet], unit: str = "") -> str:
+    """The sheets as the text of an SVG file; ``unit`` is that of time."""
+    end = max((float(bar.end) for sheet in sheets for bar in sheet.bars), default=0.0) or 1.0
+    scale, y, body = WIDTH / end, 0.0, []
+    kinds: dict[str, None] = {}
+    for sheet in sheets:
+        body += list(_sheet(sheet, y, scale, kinds))
+        y += TOP + _ranks(sheet) * (ROW + GAP) + 34
+    body += list(_legend(kinds, y + 8))
+    height, total = y + 30, LEFT + WIDTH + 30
+    axis = f"time ({unit})" if unit else "time"
+    body.append(_text(LEFT + WIDTH, y - 4, axis, anchor="end", colour="#555"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total:.0f} {height:.0f}" '
+        f'width="{total:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">\n'
+        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
+    )
+
+
+def _ranks(sheet: Sheet) -> int:
+    return 1 + max((bar.rank for bar in sheet.bars), default=0)
+
+
+def _sheet(sheet: Sheet, y: float, scale: float, kinds: dict[str, None]) -> Iterator[str]:
+    yield _text(LEFT, y + 26, sheet.title, size=14, bold=True)
+    top, ranks = y + TOP - 12, _ranks(sheet)
+
+    def row(rank: int) -> float:
+        return top + rank * (ROW + GAP)
+
+    for rank in range(ranks):
+        yield _text(LEFT - 8, row(rank) + 15, f"rank {rank}", anchor="end")
+        yield (
+            f'<rect x="{LEFT}" y="{row(rank):.1f}" width="{WIDTH}" height="{ROW}" fill="#f4f4f4"/>'
+        )
+    labelled = len(sheet.bars) <= MOST_LABELLED
+    for bar in sheet.bars:
+        action = parse_action(bar.action)
+        x, width = LEFT + float(bar.start) * scale, (float(bar.end) - float(bar.start)) * scale
+        if action.kind in COMPUTE and width > 0:
+            kinds[action.kind] = None
+            tip = f"{bar.action}, rank {bar.rank}: {bar.start:g} to {bar.end:g}"
+            yield (
+                f'<rect x="{x:.2f}" y="{row(bar.rank):.1f}" width="{width:.2f}" height="{ROW}" '
+                f'fill="{COLOURS[action.kind]}" stroke="#fff" stroke-width="0.6">'
+                f"<title>{escape(tip)}</title></rect>"
+            )
+            label = str(action.microbatch)
+            if labelled and width > 6.5 * len(label):
+                yield _text(x + width / 2, row(bar.rank) + 15, label, anchor="middle")
+        elif bar.receiver is not None and width > 0:
+            kinds[action.kind] = None
+            down = bar.receiver > bar.rank
+            y1 = row(bar.rank) + (ROW if down else 0)
+            y2 = row(bar.receiver) + (0 if down else ROW)
+            yield (
+                f'<line x1="{x:.2f}" y1="{y1:.1f}" x2="{x + width:.2f}" y2="{y2:.1f}" '
+                f'stroke="{SENT[action.kind]}" stroke-width="0.9" stroke-opacity="0.75">'
+                f"<title>{bar.action}: {bar.start:g} to {bar.end:g}</title></line>"
+            )
+    base = row(ranks)
+    last = max((float(bar.end) for bar in sheet.bars), default=0.0)
+    for time in _ticks(WIDTH / scale):
+        x = LEFT + time * scale
+        yield f'<line x1="{x:.1f}" y1="{base - 4}" x2="{x:.1f}" y2="{base}" stroke="#999"/>'
+        yield _text(x, base + 11, f"{time:g}", anchor="middle", colour="#555")
+    x = LEFT + last * scale
+    yield f'<line x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{base}" stroke="#c00"/>'
+    yield _text(x + 3, top - 5, f"{last:g}", colour="#c00", anchor="end" if x > WIDTH else "start")
+
+
+def _ticks(end: float) -> list[float]:
+    """About ten round numbers from 0 to ``end``."""
+    step = 10.0 ** (len(f"{int(max(end, 1))}") - 2)
+    while end / step > 14:
+        step *= 2 if f"{step:g}".lstrip("0.")[0] in "15" else 2.5
+    return [step * i for i in range(int(end / step) + 1)]
+
+
+def _legend(kinds: dict[str, None], y: float) -> Iterator[str]:
+    x = float(LEFT)
+    for kind in [*NAMES, *SENT]:
+        if kind not in kinds:
+            continue
+        if kind in SENT:
+            yield (
+                f'<line x1="{x}" y1="{y + 6}" x2="{x + 16}" y2="{y - 4}" stroke="{SENT[kind]}"/>'
+            )
+            name = "activation under way" if kind == "SEND_F" else "gradient under way"
+        else:
+            yield f'<rect x="{x}" y="{y - 5}" width="16" height="12" fill="{COLOURS[kind]}"/>'
+            name = f"{kind}, {NAMES[kind]}"
+        yield _text(x + 22, y + 5, name)
+        x += 40 + 6.2 * len(name)
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: int = 11,
+    bold: bool = False,
+    anchor: str = "start",
+    colour: str = "#222",
+) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight} text-anchor="{anchor}" '
+        f'fill="{colour}">{escape(text)}</text>'
+    )
+
+
+def trace(sheets: Sequence[Sheet], microseconds: float = 1.0) -> str:
+    """The sheets as a Chrome trace: a process per sheet, a thread per rank, arrows for messages.
+
+    Args:
+        sheets: what to show.
+        microseconds: how many of them one unit of the bars' time is.
+    """
+    events: list[dict[str, Any]] = []
+    for process, sheet in enumerate(sheets):
+        name = {"name": sheet.title}
+        events.append({"ph": "M", "name": "process_name", "pid": process, "args": name})
+        for rank in range(_ranks(sheet)):
+            name = {"name": f"rank {rank}"}
+            place = {"pid": process, "tid": rank}
+            events.append({"ph": "M", "name": "thread_name", **place, "args": name})
+        for number, bar in enumerate(sheet.bars):
+            begin, end = float(bar.start) * microseconds, float(bar.end) * microseconds
+            kind = parse_action(bar.action).kind
+            here = {"name": bar.action, "cat": kind, "pid": process}
+            if bar.receiver is None:
+                events.append({**here, "ph": "X", "tid": bar.rank, "ts": begin, "dur": end - begin})
+            elif end > begin:
+                arrow = {**here, "id": f"{process}.{number}"}
+                events.append({**arrow, "ph": "b", "tid": bar.rank, "ts": begin})
+                events.append({**arrow, "ph": "e", "tid": bar.rank, "ts": end})
+                events.append({**arrow, "ph": "s", "tid": bar.rank, "ts": begin})
+                events.append({**arrow, "ph": "f", "bp": "e", "tid": bar.receiver, "ts": end})
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
