@@ -3,31 +3,16 @@
 
      latecomer-kernel FILE...     one line of JSON per file
      latecomer-kernel -           one schedule per line of standard input
+     latecomer-kernel --optimal FILE < REFUTATION
+                                  is the schedule right, and every shorter one refuted?
+     latecomer-kernel --formula RANKS CHUNKS ARRIVAL,... ROUNDS duplex|matching
+                                  the formula that a refutation must refute
      latecomer-kernel --closed-form ring|direct|one_by_one|hypercube D [K]
 
    Exit code: 0 all accepted, 1 some refuted, 2 some malformed, 3 a crash (out of memory or stack). *)
 
 open Checker
-
-(* -- numbers ------------------------------------------------------------------------------- *)
-
-let rec positive i =
-  if i = 1 then XH else if i land 1 = 0 then XO (positive (i lsr 1)) else XI (positive (i lsr 1))
-
-let number i = if i = 0 then N0 else Npos (positive i)
-
-let rec int_of_positive = function
-  | XH -> 1 | XO p -> 2 * int_of_positive p | XI p -> 2 * int_of_positive p + 1
-
-let int_of = function N0 -> 0 | Npos p -> int_of_positive p
-
-(* Equal numbers share one value: a saving, nothing else. *)
-let shared : (int, n) Hashtbl.t = Hashtbl.create 1024
-
-let number i =
-  match Hashtbl.find_opt shared i with
-  | Some v -> v
-  | None -> let v = number i in Hashtbl.add shared i v; v
+open Numbers
 
 (* -- the file ------------------------------------------------------------------------------ *)
 
@@ -122,6 +107,19 @@ let read name =
   let text = really_input_string channel (in_channel_length channel) in
   close_in channel; text
 
+let optimal_by_refutation name =
+  let s = schedule (Json.parse (read name)) in
+  let certified = certified_optimal s (Refute.steps stdin []) in
+  Printf.printf "{\"optimal\":%s}\n" (if certified then "true" else "\"unknown\"");
+  if certified then 0 else 1
+
+let question ranks chunks arrival rounds ports =
+  let in_pairs = match ports with
+    | "duplex" -> false | "matching" -> true | _ -> failwith "duplex or matching" in
+  let n i = number (int_of_string i) in
+  { of_ranks = n ranks; of_chunks = n chunks; in_rounds = n rounds; in_pairs;
+    arrival = List.map n (String.split_on_char ',' arrival) }
+
 let rec judge_lines worst =
   match input_line stdin with
   | line -> judge_lines (max worst (judge line))
@@ -142,9 +140,12 @@ let () =
        | ["--closed-form"; "direct"; ranks] -> print_rounds (direct (n ranks)); 0
        | ["--closed-form"; "one_by_one"; ranks] -> print_rounds (one_by_one (n ranks)); 0
        | ["--closed-form"; "hypercube"; d; k] -> print_rounds (hypercube (n d) (n k)); 0
+       | ["--optimal"; file] -> optimal_by_refutation file
+       | ["--formula"; ranks; chunks; arrival; rounds; ports] ->
+         Refute.print_formula (question ranks chunks arrival rounds ports); 0
        | ["-"] -> judge_lines 0
        | (_ :: _) as files -> List.fold_left (fun worst f -> max worst (judge (read f))) 0 files
        | [] -> prerr_endline "usage: latecomer-kernel FILE... | -"; 2
      with
      | Stack_overflow | Out_of_memory -> prerr_endline "out of stack or memory"; 3
-     | Sys_error what -> prerr_endline what; 2)
+     | Json.Malformed what | Failure what | Sys_error what -> prerr_endline what; 2)
