@@ -28,6 +28,7 @@ from runtime.optireduce.flight import Flight
 from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.ledger import Ledger, StepRecord
 from runtime.optireduce.options import Options
+from runtime.optireduce.pending import Pending
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
 from runtime.optireduce.ubt.endpoint import Endpoint
@@ -80,7 +81,7 @@ class Engine:
         self.ledger = Ledger(self.options, rank)
         self._bucket = self._entered = 0
         self._record = StepRecord(0)
-        self._open: dict[int, Operation] = {}
+        self._open: dict[int, Pending] = {}
         self._flights: dict[int, Flight] = {}
         self._lock = threading.Lock()
         self._heard_s = time.monotonic()
@@ -111,7 +112,7 @@ class Engine:
 
     def submit(
         self, tensor: torch.Tensor, *, average: bool = False, last: bool = True
-    ) -> Operation:
+    ) -> Pending | Operation:
         """Start the sum or average of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks must submit tensors of equal size and dtype in the same order. Before some steps
@@ -140,15 +141,7 @@ class Engine:
             return self.reliable.submit(tensor, average=average)
         seed = self._meeting.session >> 1
         flight = Flight(
-            Operation(
-                number=self._entered,
-                tensor=tensor,
-                flat=tensor.detach().view(-1),
-                plans=(),
-                bounds=(),
-                average=average,
-                arrived_s=time.monotonic(),
-            ),
+            Pending(self._entered, tensor, average, time.monotonic()),
             step,
             bucket,
             record,

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.operation import Operation
 from runtime.optireduce import hadamard
 from runtime.optireduce.ledger import StepRecord
 from runtime.optireduce.options import Options
+from runtime.optireduce.pending import Pending
 from runtime.optireduce.shards import Shards
 from runtime.optireduce.ubt.exchange import Exchange
 from runtime.optireduce.ubt.wire import operation_id
@@ -35,7 +35,7 @@ class Flight:
         seed: of the transform; ``None``: it is off.
     """
 
-    operation: Operation
+    operation: Pending
     step: int
     bucket: int
     record: StepRecord

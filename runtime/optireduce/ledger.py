@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+from msgspec import to_builtins
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.exchange import Exchange
@@ -152,7 +154,9 @@ class Ledger:
 
     def json(self) -> str:
         """Everything, for programs."""
-        steps = [{**asdict(record), "loss": record.loss} for record in self.steps]
+        steps = [
+            {**to_builtins(record, str_keys=True), "loss": record.loss} for record in self.steps
+        ]
         about = {"rank": self.rank, "reliable": self.reliable, "totals": self.totals}
         return json.dumps({**about, "dropped": dict(self.dropped), "steps": steps})
 

@@ -75,7 +75,8 @@ class Channel:
 
     def send_rows(self, peer: int, count: int) -> int:
         """Send the first ``count`` of :attr:`rows`; how many the kernel took (0: it is full)."""
-        rows, to = self.rows[:count], self._peers[peer]
+        rows: Any = self.rows[:count]
+        to = self._peers[peer]
         if self.segments:
             return count if self._send([rows], self._segment if count > 1 else [], to) else 0
         for number, row in enumerate(rows):

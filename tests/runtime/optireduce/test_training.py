@@ -1,0 +1,103 @@
+"""DDP over UBT: trains under loss, drift is measured and undone, too much loss stops it."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from runtime.optireduce.ddp import attach
+from runtime.optireduce.options import Options
+from tests.runtime.optireduce.faults import lose
+from tests.runtime.spawning import spawn, values
+
+STEPS = 40
+OPTIONS = Options(
+    warmup_steps=6,
+    bound_floor_s=1.0,
+    resync_steps=16,
+    hadamard_above=0.02,
+    datagram_bytes=256,
+    dead_s=10.0,
+)
+
+
+def _bits(model):
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+
+
+def _train(rank, size, store, options, share):
+    """(first and last loss, bits after the last resync, drift, ledger's JSON table, error)"""
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)]
+    net = nn.Sequential(*layers)
+    model = DistributedDataParallel(net, bucket_cap_mb=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    attachment = attach(model, options=options, optimizer=optimizer, timeout_s=60)
+    lose(share, rank)
+    dice, target = torch.Generator().manual_seed(rank), torch.linspace(-1, 1, 16)
+    losses, error = [], None
+    for _ in range(STEPS):
+        x = torch.randn(32, 16, generator=dice)
+        optimizer.zero_grad()
+        loss = (model(x).squeeze(1) - torch.tanh(x @ target)).square().mean()
+        try:
+            loss.backward()
+        except RuntimeError:
+            error = attachment.engine.failure
+            break
+        optimizer.step()
+        losses.append(loss.item())
+    drift = bits = None
+    if error is None:
+        drift = attachment.resync()
+        bits = _bits(net)
+    ledger = attachment.ledger
+    store.set(f"over/{rank}", "")
+    store.wait([f"over/{r}" for r in range(size)], timeout)
+    attachment.close()
+    return {
+        "losses": losses,
+        "bits": bits,
+        "drift": drift,
+        "loss": ledger.loss(STEPS),
+        "table": ledger.table() + ledger.prometheus() + ledger.json(),
+        "hadamard": [record.hadamard for record in ledger.steps],
+        "error": type(error).__name__,
+        "resyncs": attachment.replicas.resyncs,
+    }
+
+
+def test_training_goes_on_under_loss_and_replicas_end_equal():
+    results = values(spawn(_train, 3, OPTIONS, 0.05, timeout_s=110))
+    for found in results:
+        assert 0.01 < found["loss"] < 0.2
+        assert sum(found["losses"][-5:]) < 0.4 * sum(found["losses"][:5])
+        assert found["drift"] > 0
+        assert found["resyncs"] == 3  # steps 22, 38 and the last
+        assert found["hadamard"][0] is False  # decided at the council of step 22
+        assert found["hadamard"][-1] is True
+        assert "latecomer_optireduce_loss" in found["table"]
+    assert len({found["bits"] for found in results}) == 1
+
+
+def test_without_loss_replicas_do_not_drift():
+    results = values(spawn(_train, 3, OPTIONS, 0.0, timeout_s=110))
+    for found in results:
+        assert found["loss"] == 0
+        assert found["drift"] < 1e-6  # rounding of the average
+        assert not any(found["hadamard"])
+
+
+def test_too_much_loss_stops_with_an_error_that_says_so():
+    options = Options(warmup_steps=4, bound_floor_s=0.1, stop_window=3, datagram_bytes=256)
+    results = values(spawn(_train, 2, options, 0.97, timeout_s=110))
+    assert "LossExceeded" in {found["error"] for found in results}
+    assert {found["error"] for found in results} <= {"LossExceeded", "RankFailure"}
