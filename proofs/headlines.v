@@ -1,0 +1,46 @@
+(** What the theorems of docs/theorems.md rest on: [make proofs] compiles this file and requires
+    "Closed under the global context" of each, that is, no axiom and nothing left out. *)
+
+From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
+  Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible.
+
+Print Assumptions Check.check_sound.
+Print Assumptions Check.check_complete.
+Print Assumptions Check.check_exhibits.
+Print Assumptions Check.check_optimal.
+Print Assumptions Check.check_bound.
+Print Assumptions Certificate.certify.
+Print Assumptions Certificate.certify_optimal.
+Print Assumptions ExactlyOnce.correct_iff.
+Print Assumptions ExactlyOnce.completes_iff.
+Print Assumptions SameBits.same_bits_iff.
+Print Assumptions Structure.hazard_free_order_irrelevant.
+Print Assumptions Programs.never_stuck.
+Print Assumptions Programs.execution_ends.
+Print Assumptions Programs.same_result.
+Print Assumptions Programs.asynchronous_all_reduce.
+Print Assumptions Waiting.acyclic_never_stuck.
+Print Assumptions Waiting.ends.
+Print Assumptions Knowledge.completion_lower_bound.
+Print Assumptions Knowledge.knowledge_bound_holds.
+Print Assumptions Spread.spread_bound_holds.
+Print Assumptions Volume.volume_bound_holds.
+Print Assumptions Bounds.lower_bound_holds.
+Print Assumptions Bounds.at_the_bound_optimal.
+Print Assumptions Bounds.idle_round_not_optimal.
+Print Assumptions Ring.ring_correct.
+Print Assumptions Ring.ring_rounds.
+Print Assumptions Transpose.transpose_correct.
+Print Assumptions Transpose.transpose_same_bits.
+Print Assumptions Transpose.one_loss_to_owner.
+Print Assumptions Transpose.one_loss_from_owner.
+Print Assumptions Transpose.direct_correct.
+Print Assumptions Transpose.one_by_one_correct.
+Print Assumptions Hypercube.hypercube_completes.
+Print Assumptions Hypercube.hypercube_matching.
+Print Assumptions Hypercube.hypercube_optimal.
+Print Assumptions Refutation.refutation_sound.
+Print Assumptions Formula.schedule_solves.
+Print Assumptions Impossible.refuted_question_sound.
+Print Assumptions Impossible.refuted_shorter_optimal.
+Print Assumptions Impossible.certified_optimal_sound.
