@@ -1,0 +1,104 @@
+"""Who was late lately, and how long operations really took: what predictions are made from.
+
+Lateness is counted from the arrival of the last rank that is not missing: what a rank, or the last
+q ranks, kept the others waiting beyond what they needed for themselves.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Collection, Mapping
+
+KEPT = 64
+"""Operations that are remembered."""
+FORGET_EVERY = 4
+"""Operations of one way after which the oldest observation of the other is forgotten."""
+LEAST, MOST = 0.5, 4.0
+"""Limits of what one observation may say about the model's error."""
+
+
+class History:
+    """Arrivals of the last operations, on one clock.
+
+    Args:
+        size: number of ranks.
+
+    Attributes:
+        added: operations that were ever added.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.added = 0
+        self._arrivals: deque[tuple[float, ...]] = deque(maxlen=KEPT)
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def add(self, arrivals: Mapping[int, float]) -> None:
+        """An operation at which all ranks have arrived."""
+        assert len(arrivals) == self.size
+        self.added += 1
+        self._arrivals.append(tuple(arrivals[rank] for rank in range(self.size)))
+
+    def gaps(self, late: int) -> list[float]:
+        """Per operation: from the last but ``late`` arrival to the last one; 0 or more."""
+        ordered = [sorted(arrivals) for arrivals in self._arrivals]
+        return [arrivals[-1] - arrivals[-1 - late] for arrivals in ordered]
+
+    def lateness(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
+        """Per operation: from the last arrival of all others to the last of ``ranks``.
+
+        Negative where others came later. At least one rank must not be in ``ranks``.
+        """
+        found = []
+        for arrivals in list(self._arrivals)[-recent:]:
+            others = max(arrivals[r] for r in range(self.size) if r not in ranks)
+            found.append(max(arrivals[r] for r in ranks) - others)
+        return found
+
+    def separation(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
+        """Per operation: from the last arrival of all others to the *first* of ``ranks``."""
+        found = []
+        for arrivals in list(self._arrivals)[-recent:]:
+            others = max(arrivals[r] for r in range(self.size) if r not in ranks)
+            found.append(min(arrivals[r] for r in ranks) - others)
+        return found
+
+    def usual_order(self) -> list[int]:
+        """All ranks, the one that is usually earliest first; equal ones by number."""
+        if not self._arrivals:
+            return list(range(self.size))
+
+        def typical(rank: int) -> float:
+            return statistics.fmean(row[rank] - min(row) for row in self._arrivals)
+
+        return sorted(range(self.size), key=lambda rank: (typical(rank), rank))
+
+
+class Experience:
+    """How much longer operations took than predicted: a factor for each way.
+
+    What one way has shown is forgotten step by step while only the other runs, so that a bad hour
+    does not rule it out for ever.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[bool, deque[float]] = {
+            native: deque(maxlen=KEPT // 4) for native in (False, True)
+        }
+        self._count = 0
+
+    def add(self, native: bool, predicted_s: float, taken_s: float) -> None:
+        """One operation: predicted and taken from the last arrival on."""
+        if predicted_s <= 0:
+            return
+        self._seen[native].append(min(MOST, max(LEAST, taken_s / predicted_s)))
+        self._count += 1
+        if self._count % FORGET_EVERY == 0 and self._seen[not native]:
+            self._seen[not native].popleft()
+
+    def factor(self, native: bool) -> float:
+        """What to multiply a prediction with: the median of what was seen, 1 at first."""
+        return statistics.median(self._seen[native] or (1.0,))

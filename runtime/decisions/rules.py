@@ -1,0 +1,120 @@
+"""The modes that decide each operation on arrival: eager and auto. Pure functions.
+
+The coordinator asks them at each arrival and when a wait is over. ``Gathered`` is the state: who is
+there, and since when, on the coordinator's own clock (no alignment enters).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.decisions.costs import Times, times
+from runtime.decisions.decision import NATIVE, Decision, Later
+from runtime.decisions.options import Knowledge, Options
+from runtime.decisions.waiting import FOR_ALL, Wait, break_even, learned, worth_s
+
+ENOUGH = 6
+"""Operations in which a rank was as late as now, before its lateness is learned from."""
+
+
+@dataclass
+class Gathered:
+    """The arrivals at one operation, so far.
+
+    Attributes:
+        operation: its number.
+        bytes: size of the buffer.
+        heard: per rank, when the coordinator heard of its arrival.
+    """
+
+    operation: int
+    bytes: int
+    heard: dict[int, float] = field(default_factory=dict)
+
+    def missing(self, size: int) -> tuple[int, ...]:
+        """The ranks that have not come."""
+        return tuple(rank for rank in range(size) if rank not in self.heard)
+
+
+Rule = Callable[[float, Gathered, Knowledge, Options], Decision | Later]
+
+
+def small(size: int, knowledge: Knowledge, options: Options) -> str:
+    """Why nothing can be gained on a buffer of ``size`` bytes; empty if something can.
+
+    From what all ranks share (no history, no experience): every rank finds the same.
+    """
+    native_s = knowledge.profile.native_s(size)
+    for late in range(1, options.at_most_late(knowledge.size) + 1):
+        if worth_s(native_s, times(knowledge.candidates, knowledge.profile, late, size)):
+            return ""
+    return "small: no schedule would be faster, whoever is late"
+
+
+def eager(
+    now_s: float, state: Gathered, knowledge: Knowledge, options: Options
+) -> Decision | Later:
+    """Start without who is missing when nobody has come for the threshold."""
+
+    def wait(missing: tuple[int, ...], passed_s: float) -> tuple[Wait, str]:
+        found = break_even(*_priced(state, knowledge, len(missing)))
+        if options.threshold_s is None or found.candidate == NATIVE:
+            return found, "missing for longer than a needless start would cost"
+        chosen = Wait(options.threshold_s, found.candidate)
+        return chosen, f"missing for more than {options.threshold_s * 1e3:g} ms"
+
+    return _decide(now_s, state, knowledge, options, wait)
+
+
+def auto(now_s: float, state: Gathered, knowledge: Knowledge, options: Options) -> Decision | Later:
+    """Start without who is missing when that is faster on average, by the delays seen lately."""
+
+    def wait(missing: tuple[int, ...], passed_s: float) -> tuple[Wait, str]:
+        native_s, found = _priced(state, knowledge, len(missing))
+        its_own, anybodys = (
+            knowledge.history.lateness(missing),
+            knowledge.history.gaps(len(missing)),
+        )
+        for seen, whose in ((its_own, "its own"), (anybodys, "anybody's")):
+            if sum(each > passed_s for each in seen) >= ENOUGH:
+                chosen = learned(seen, passed_s, native_s, found)
+                return chosen, f"missing, and likely to come much later by {whose} recent delays"
+        unknown = break_even(native_s, found)
+        return unknown, "missing for longer than a needless start would cost, delays unknown"
+
+    return _decide(now_s, state, knowledge, options, wait)
+
+
+RULES: dict[str, Rule] = {"eager": eager, "auto": auto}
+
+
+def _priced(state: Gathered, knowledge: Knowledge, late: int) -> tuple[float, list[Times]]:
+    """N, and W and C of the candidates for so many late ranks, by experience."""
+    factor = knowledge.experience.factor(False)
+    found = times(knowledge.candidates, knowledge.profile, late, state.bytes, factor)
+    return knowledge.native_s(state.bytes), found
+
+
+def _decide(
+    now_s: float,
+    state: Gathered,
+    knowledge: Knowledge,
+    options: Options,
+    wait: Callable[[tuple[int, ...], float], tuple[Wait, str]],
+) -> Decision | Later:
+    missing = state.missing(knowledge.size)
+    if not missing:
+        return Decision(NATIVE, (), "all ranks have arrived")
+    if not state.heard or len(missing) > options.at_most_late(knowledge.size):
+        return Later(math.inf)
+    last_s = max(state.heard.values())
+    chosen, reason = wait(missing, max(0.0, now_s - last_s))
+    if chosen == FOR_ALL or chosen.candidate == NATIVE:
+        return Later(math.inf)
+    if now_s < last_s + chosen.tau_s:
+        return Later(last_s + chosen.tau_s)
+    usual = knowledge.history.usual_order()
+    late = tuple(sorted(missing, key=usual.index))
+    return Decision(chosen.candidate, late, reason)

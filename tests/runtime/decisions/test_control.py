@@ -1,0 +1,184 @@
+"""All ranks act on the same decision for the same operation, whatever becomes of messages."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.decisions.decision import NATIVE, Decision
+from runtime.decisions.desk import Desk
+from runtime.decisions.options import Options
+from tests.runtime.decisions.network import LARGE, Network, Weather
+
+MODES = ["predict", "eager", "auto"]
+
+weathers = st.builds(
+    Weather,
+    lost=st.sampled_from([0.0, 0.1, 0.5]),
+    doubled=st.sampled_from([0.0, 0.5]),
+    longest_s=st.sampled_from([0.0001, 0.05, 3.0]),
+)
+
+
+def _agreed(network):
+    """Every operation was decided on every rank, everywhere alike; the decisions."""
+    assert [control.fault for control in network.controls] == [None] * network.size
+    assert {len(each) for each in network.decisions} == {network.operations}
+    for operation, decisions in enumerate(zip(*network.decisions, strict=True)):
+        assert len(set(decisions)) == 1, (operation, decisions)
+    return network.decisions[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(MODES),
+    weathers,
+    st.integers(2, 6),
+    st.integers(0, 2**32),
+    st.integers(1, 9),
+    st.lists(st.floats(-1e3, 1e3), min_size=6, max_size=6),
+)
+def test_same_decision_everywhere_in_any_weather(mode, weather, size, seed, window, clocks):
+    network = Network(
+        size, Options(mode), operations=40, weather=weather, window=window, seed=seed,
+        clocks=tuple(clocks[:size]),
+    )  # fmt: skip
+    dice = network.dice
+    who = {operation: dice.randrange(size) for operation in range(network.operations)}
+    habit = dice.randrange(size)
+
+    def lateness(rank, operation):
+        late = habit if operation % 20 > 4 else who[operation]
+        return dice.random() * 0.01 + (dice.choice([0.3, 5.0]) if rank == late else 0.0)
+
+    network.lateness = lateness
+    _agreed(network.run(limit_s=5000.0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_persistent_straggler_is_found_even_if_it_coordinates(mode, late):
+    """Rank 0 coordinates first; being late it hands over, and is treated as any other."""
+    network = Network(4, Options(mode), operations=40, window=1)
+    network.lateness = lambda rank, operation: 10.0 if rank == late else 0.001 * rank
+    decisions = _agreed(network.run(limit_s=5000.0))
+    assert all(decision.late == (late,) for decision in decisions[-15:])
+    plans = {control.agreement.latest.coordinator for control in network.controls}
+    assert len(plans) == 1
+    assert plans != {late}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nobody_late_means_native(mode):
+    network = Network(4, Options(mode))
+    network.lateness = lambda rank, operation: 0.001 * ((rank + operation) % 4)
+    decisions = _agreed(network.run())
+    assert {decision.candidate for decision in decisions} == {NATIVE}
+
+
+def test_the_first_ranks_start_before_the_late_one_comes_and_two_may_be_late():
+    network = Network(8, Options("eager", threshold_s=0.5), operations=6, window=1)
+    network.lateness = lambda rank, operation: {5: 20.0, 2: 30.0}.get(rank, 0.0)
+    decisions = _agreed(network.run())
+    assert {frozenset(decision.late) for decision in decisions} == {frozenset({2, 5})}
+    assert decisions[-1].late == (5, 2)  # by then in the order in which they come
+    for rank in (0, 1, 3, 4, 6, 7):
+        for arrived_s, decided_s in zip(
+            network.arrived_s[rank], network.decided_s[rank], strict=True
+        ):
+            assert 0.5 <= decided_s - arrived_s < 0.6
+    assert network.decided_s[2][0] - network.arrived_s[2][0] == 0.0  # it knows when it comes
+
+
+def test_small_buffers_are_native_without_a_word():
+    network = Network(8, Options("auto"), bytes=lambda rank, operation: 10)
+    network.lateness = lambda rank, operation: 1.0 * (rank == 1)
+    assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
+    assert set(network.sent) == {"Ping", "Pong"}
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("eager", 2), ("auto", 2), ("predict", 1)])
+def test_messages_per_operation(mode, kinds):
+    """Each rank but the coordinator tells that it has come, and is told the decision."""
+    network = Network(8, Options(mode))
+    assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
+    said = network.sent["Arrive"] + network.sent["Decide"]
+    assert said == kinds * 7 * network.operations
+
+
+@pytest.mark.parametrize("mode", ["native", "static"])
+def test_deterministic_modes_decide_by_size_alone(mode):
+    options = Options(mode, late=(2,) if mode == "static" else ())
+    network = Network(8, options, bytes=lambda rank, operation: LARGE * (operation % 2))
+    network.lateness = lambda rank, operation: network.dice.random()
+    decisions = _agreed(network.run())
+    assert len(set(decisions[::2])) == len(set(decisions[1::2])) == 1
+    assert decisions[0].candidate == NATIVE
+    assert decisions[1].late == ((2,) if mode == "static" else ())
+
+
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_a_rank_that_stops_for_seconds_and_comes_back(stopped):
+    network = Network(4, Options("eager", threshold_s=0.2), operations=60, window=2)
+    network.stopped = {stopped: (1.0, 6.0)}
+    network.lateness = lambda rank, operation: 0.05
+    decisions = _agreed(network.run())
+    if stopped:  # the others go on at once: it does not coordinate
+        assert sum(decision.late == (stopped,) for decision in decisions) >= 2
+
+
+def test_if_the_coordinator_stops_for_ever_it_is_the_one_waited_for():
+    network = Network(4, Options("eager"), operations=60)
+    network.stopped = {0: (1.0, 1e9)}
+    network.lateness = lambda rank, operation: 0.05
+    network.run(limit_s=20.0)
+    for rank in (1, 2, 3):
+        undecided = len(network.decisions[rank])
+        assert undecided < 60
+        assert network.controls[rank].waits_for(undecided) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ranks_that_disagree_on_the_buffer_are_named(mode):
+    network = Network(4, Options(mode))
+    network.bytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 7)
+    network.lateness = lambda rank, operation: 0.01
+    network.run()
+    faults = [control.fault for control in network.controls if control.fault]
+    assert faults
+    assert {fault.ranks for fault in faults} == {(2,)}
+    assert "operation 7" in faults[0].text
+    assert all(len(decisions) <= 8 for decisions in network.decisions)
+
+
+def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
+    network = Network(4, Options("eager", threshold_s=0.1), operations=3, window=1)
+    network.bytes = lambda rank, operation: LARGE + 4 * (rank == 2)
+    network.lateness = lambda rank, operation: 5.0 * (rank == 2)
+    network.run()
+    assert network.controls[2].fault.ranks == (2,)
+    assert network.decisions[2] == []
+    assert [len(network.decisions[rank]) for rank in (0, 1, 3)] == [1, 1, 1]
+
+
+def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch):
+    def fickle(self, now_s, sender, said, hear=Desk.hear):
+        again = set(self._decided)
+        return [
+            (peer, msgspec.structs.replace(told, decision=Decision(NATIVE, (), "changed")))
+            if told.operation in again
+            else (peer, told)
+            for peer, told in hear(self, now_s, sender, said)
+        ]
+
+    monkeypatch.setattr(Desk, "hear", fickle)
+    for seed in range(20):
+        options, weather = Options("eager", threshold_s=0.1), Weather(lost=0.3)
+        network = Network(4, options, operations=20, weather=weather, seed=seed)
+        network.lateness = lambda rank, operation: 1.0 * (rank == 3)
+        network.run()
+        if any(len(set(decisions)) > 1 for decisions in zip(*network.decisions, strict=False)):
+            return
+    pytest.fail("ranks never acted differently")
