@@ -52,7 +52,7 @@ class Gradients:
         for operation, flat, gradients in self._flying:
             operation.wait()
             sizes = [gradient.numel() for gradient in gradients]
-            for gradient, mean in zip(gradients, flat.split(sizes), strict=True):
+            for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
                 gradient.copy_(mean.view_as(gradient))
         self._flying.clear()
         self._reduced.clear()

@@ -1,9 +1,9 @@
 """Whether the others are still there: deadlines on every wait, and one verdict on who failed.
 
-The board, its verdict and the record of waits are the executor's (``runtime.board``,
-``runtime.blame``, ``runtime.waits``). A wait here has one more excuse: two stages may wait for
-each other while their messages are on a slow link, so a cycle of waits is no deadlock (the
-schedule is proved to have none) until nobody on it has moved for the whole time.
+The board and its verdict are the executor's (``runtime.board``, ``runtime.blame``). A wait here
+has one more excuse: two stages may wait for each other while their messages are on a slow link, so
+a cycle of waits is no deadlock (the schedule is proved to have none) until nobody on it has moved
+for the whole time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from runtime.blame import Position, Waiting
 from runtime.board import Board
 from runtime.datagrams import Datagrams
 from runtime.pipeline.frames import Name
-from runtime.waits import TICKS, Waits
 from verify.errors import LatecomerError, RankFailure
 
 LONGEST_GRACE_S = 5.0
 SURVEY_SHARE = 0.25  # of the grace period: to ask around before giving up
 WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
+TICKS = 20  # looks within the longest wait
 
 
 def patience_s(positions: Mapping[int, Position], me: int, limit_s: float) -> float:
@@ -61,8 +61,8 @@ class Liveness:
         self._grace_s = min(LONGEST_GRACE_S, timeout_s / 3)
         self._limit_s = (timeout_s - (1 + SURVEY_SHARE) * self._grace_s) * WAIT_SHARE
         self._entered, self._broken = 0, ""
-        self._waiting_since_s: float | None = None
-        self._waits = Waits(1)
+        self._wait: tuple[Waiting, float] | None = None  # and since when
+        self._moved_s = time.monotonic()
         self._failing = threading.Lock()
         self._over = threading.Event()
         self._board = Board(datagrams, position=self._position, alarmed=self.fail)
@@ -74,24 +74,23 @@ class Liveness:
     def enter(self, step: int) -> None:
         """This rank begins a step."""
         self._entered = step + 1
-        self._waits.moved()
+        self.moved()
 
     def moved(self) -> None:
         """This rank got on."""
-        self._waits.moved()
+        self._moved_s = time.monotonic()
 
     def waits_for(self, name: Name | None, peer: int = -1) -> None:
         """The compute thread waits for a message from ``peer``; None: it no longer does."""
         if name is None:
-            self._waiting_since_s = None
-            self._waits.note(0, None)
+            self._wait = None
+            self.moved()
             return
         microbatch = name.receive.microbatch
         assert microbatch is not None
         kind = "activation" if name.receive.kind == "RECV_F" else "gradient"
         phase = f"the {kind} for stage {name.receive.stage}, microbatch"
-        self._waits.note(0, Waiting(name.step, phase, microbatch, peer))
-        self._waiting_since_s = time.monotonic()
+        self._wait = Waiting(name.step, phase, microbatch, peer), time.monotonic()
 
     def fail(self, noticed: str) -> None:
         """Give up: find out why, with all others, and end all waits."""
@@ -112,22 +111,21 @@ class Liveness:
         self._thread.join(timeout=1.0)
 
     def _position(self) -> Position:
-        waits = self._waits
-        return Position(self._entered, waits.oldest, waits.idle_s, self._broken)
+        wait, idle_s = self._wait, time.monotonic() - self._moved_s
+        return Position(self._entered, wait[0] if wait else None, idle_s, self._broken)
 
     def _watch(self) -> None:
         granted_s = 0.0
         while not self._over.wait(self._limit_s / TICKS):
-            since = self._waiting_since_s
-            if since is None or time.monotonic() < max(since + self._limit_s, granted_s):
+            wait = self._wait
+            if wait is None or time.monotonic() < max(wait[1] + self._limit_s, granted_s):
                 continue
             positions = self._board.survey(SURVEY_SHARE * self._grace_s)
-            if self._waiting_since_s != since:
+            if self._wait is not wait:
                 continue
             heard = len(positions) == self._size
             more_s = patience_s(positions, self._rank, self._limit_s) if heard else 0.0
             if more_s <= 0:
-                waiting = positions[self._rank].waiting
-                self.fail(f"{waiting} for more than {self._limit_s:.3g} s")
+                self.fail(f"{wait[0]} for more than {self._limit_s:.3g} s")
                 return
             granted_s = time.monotonic() + more_s

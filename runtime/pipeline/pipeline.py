@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from runtime.datagrams import Datagrams
 from runtime.executor import Executor
+from runtime.pipeline.adapt import Adapter
+from runtime.pipeline.adaptation import Adaptation, Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.gradients import Gradients
 from runtime.pipeline.links import Links
 from runtime.pipeline.liveness import Liveness
 from runtime.pipeline.mailbox import Mailbox
+from runtime.pipeline.placement import Modules, device_of, neighbours, own_modules
 from runtime.pipeline.spans import Recorder, StepRecord
 from runtime.pipeline.stage import DelegatedStage, Surroundings
 from runtime.pipeline.staging import staging_for
@@ -39,7 +42,6 @@ POLL_S = 0.002
 
 _opened = 0
 
-Modules = torch.nn.Module | Mapping[int, torch.nn.Module]
 Loss = Callable[..., torch.Tensor]
 
 
@@ -56,6 +58,7 @@ class Pipeline:
         store: for meeting (default: the group's).
         timeout_s: a rank that keeps others waiting this long is given up by all.
         replicas: averages gradients over this rank's replicas in other pipelines.
+        adaptation: watch the links and change the schedule with them; the same on all ranks.
         faults: delays to inject, for tests; the same on all ranks.
         dw_builder: as for ``torch.distributed.pipelining.PipelineStage``.
 
@@ -81,6 +84,7 @@ class Pipeline:
         store: Store | None = None,
         timeout_s: float = 300.0,
         replicas: Executor | None = None,
+        adaptation: Adaptation | None = None,
         faults: Faults | None = None,
         dw_builder: Callable[[], Callable[..., None]] | None = None,
     ) -> None:
@@ -90,8 +94,8 @@ class Pipeline:
         self.verified = load(schedule)
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         require_ranks(self.verified, self.size)
-        own = _own_modules(modules, self.verified.stages_of(self.rank))
-        self.device = _device_of(own)
+        own = own_modules(modules, self.verified.stages_of(self.rank))
+        self.device = device_of(own)
         if store is None:
             store = PrefixStore(
                 f"latecomer/pipeline/{_opened}", _world.pg_map[group or _get_default_group()][1]
@@ -101,7 +105,7 @@ class Pipeline:
         self._timeout_s, self._closed = timeout_s, False
         self._recorder = Recorder(self.device)
         plan = self.verified.schedule
-        to, sources = _neighbours(plan, self.rank)
+        to, sources = neighbours(plan, self.rank)
         self._mailbox = Mailbox(sources, plan.microbatches)
         staging = staging_for(self.device)
         around = Surroundings(dict(plan.rank_of), staging, self._mailbox, self._recorder)
@@ -138,6 +142,24 @@ class Pipeline:
         )
         self._gradients.register(self._runtime)
         self._load()
+        self._adapter = (
+            Adapter(
+                adaptation,
+                PrefixStore("adapt", store),
+                self.rank,
+                self.size,
+                self.verified,
+                lambda: self.failure,
+                timeout_s,
+            )
+            if adaptation is not None
+            else None
+        )
+
+    @property
+    def events(self) -> list[Event]:
+        """What the adaptation noticed, decided and did, with reasons; most of it on rank 0."""
+        return list(self._adapter.events) if self._adapter is not None else []
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -167,6 +189,8 @@ class Pipeline:
         if self.failure is not None:
             raise self.failure
         step = self.steps
+        if self._adapter is not None:
+            self._adapt(self._adapter, step)
         self.steps += 1
         self._around.record = record = StepRecord(step, self.verified.digest, time.monotonic())
         self._mailbox.begin(step)
@@ -183,6 +207,8 @@ class Pipeline:
             raise
         record.ended_s = time.monotonic()
         self.record = record
+        if self._adapter is not None:
+            self._adapter.after(record)
         return output
 
     def switch(self, schedule: PipelineSchedule | VerifiedPipeline) -> None:
@@ -190,7 +216,10 @@ class Pipeline:
 
         Raises:
             ScheduleRefused: not proved, or of another shape.
+        ArgumentError: the pipeline adapts, and so changes it by itself.
         """
+        if self._adapter is not None:
+            raise ArgumentError("switch", "adaptation", "a pipeline that adapts does so by itself")
         verified = load(schedule)
         require_same_shape(verified, self.verified)
         self.verified = verified
@@ -201,11 +230,24 @@ class Pipeline:
         if self._closed:
             return
         self._closed = True
+        if self._adapter is not None:
+            self._adapter.close()
         if self.failure is None:
             self._leave_together()
         self._around.links.close(CLOSE_S)
         self._around.liveness.end()
         self._datagrams.close()
+
+    def _adapt(self, adapter: Adapter, step: int) -> None:
+        try:
+            verified = adapter.boundary(step)
+        except TimeoutError as error:
+            self._around.liveness.fail(str(error))
+            assert self.failure is not None
+            raise self.failure from None
+        if verified is not None:
+            self.verified = verified
+            self._load()
 
     def _load(self) -> None:
         """Hand the schedule to PyTorch's runtime, which reads it from a file."""
@@ -249,47 +291,3 @@ class Pipeline:
             if self.store.check(keys):
                 return
             time.sleep(POLL_S)
-
-
-def _own_modules(modules: Modules, stages: list[int]) -> dict[int, torch.nn.Module]:
-    """Stage -> module, checked."""
-    if isinstance(modules, torch.nn.Module):
-        modules = {stages[0]: modules}
-    if sorted(modules) != stages:
-        raise ArgumentError(
-            "modules", sorted(modules), f"must be the modules of stages {stages}, as scheduled"
-        )
-    for stage, module in modules.items():
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            raise ArgumentError(
-                f"modules[{stage}]",
-                "DistributedDataParallel",
-                "must be a plain module: its gradients would silently not be reduced",
-                "Pass the module itself, and replicas=",
-            )
-    return {stage: modules[stage] for stage in stages}
-
-
-def _device_of(modules: dict[int, torch.nn.Module]) -> torch.device:
-    devices = {parameter.device for m in modules.values() for parameter in m.parameters()}
-    if len(devices) > 1:
-        names = sorted(map(str, devices))
-        raise ArgumentError("modules", names, "must be on one device per rank")
-    return devices.pop() if devices else torch.device("cpu")
-
-
-def _neighbours(plan: PipelineSchedule, rank: int) -> tuple[set[int], dict[tuple[int, str], int]]:
-    """Ranks to send to; (stage, RECV kind) -> the rank it comes from."""
-    to: set[int] = set()
-    sources: dict[tuple[int, str], int] = {}
-    for stage in range(plan.stages - 1):
-        low, high = plan.rank_of[stage], plan.rank_of[stage + 1]
-        if low == high:
-            continue
-        if rank == low:
-            to.add(high)
-            sources[stage, "RECV_B"] = high
-        if rank == high:
-            to.add(low)
-            sources[stage + 1, "RECV_F"] = low
-    return to, sources

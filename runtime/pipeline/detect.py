@@ -1,0 +1,106 @@
+"""Whether a link has become slow or has recovered, from its time per step; a pure function.
+
+A link is judged against the time for which the present schedule was accepted. One slow step means
+nothing: the time must be off by more than the tolerance, in the same direction, in ``confirm``
+steps, and a step within half the tolerance in between starts the count again (between half and the
+whole, the count stands). The tolerance is a share of a stage's forward, for less can't matter, and
+never less than a few times the noise of single messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from verify.errors import ArgumentError
+
+
+class Change(Enum):
+    """What is new about a link."""
+
+    NONE = "unchanged"
+    SLOW = "became slow"
+    RECOVERED = "recovered"
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """When a deviation counts.
+
+    Attributes:
+        share: of the shortest forward of any stage.
+        noises: multiples of the noise of single messages.
+        least_s: whatever the others say.
+        confirm: steps that must agree.
+        settle: first steps that are not looked at (allocation, first kernels).
+    """
+
+    share: float = 0.25
+    noises: float = 6.0
+    least_s: float = 0.5e-3
+    confirm: int = 2
+    settle: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("share", "noises", "least_s"):
+            if not getattr(self, name) > 0:
+                raise ArgumentError(name, getattr(self, name), "must be positive")
+        if self.confirm < 1 or self.settle < 0:
+            raise ArgumentError(
+                "confirm, settle", (self.confirm, self.settle), "must be at least 1 and 0"
+            )
+
+    def tolerance_s(self, forward_s: float, noise_s: float) -> float:
+        """By how much a link may differ."""
+        return max(self.share * forward_s, self.noises * noise_s, self.least_s)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is known of one link.
+
+    Attributes:
+        accepted_s: its time for which the present schedule was accepted; None before any.
+        direction, count: of the deviation that is being confirmed (+1 slower, -1 faster).
+    """
+
+    accepted_s: float | None = None
+    direction: int = 0
+    count: int = 0
+
+    def accept(self, time_s: float) -> Watched:
+        """The present schedule is accepted for this time."""
+        return Watched(time_s)
+
+
+def judge(
+    before: Watched, time_s: float, tolerance_s: float, confirm: int
+) -> tuple[Watched, Change, str]:
+    """One more step of a link: what is known now, what has changed, and why.
+
+    Args:
+        before: what was known.
+        time_s: the link's time in this step.
+        tolerance_s: see :class:`Sensitivity`.
+        confirm: steps that must agree.
+    """
+    if before.accepted_s is None:
+        return before.accept(time_s), Change.NONE, f"first seen with {time_s * 1e3:.3g} ms"
+    off_s = time_s - before.accepted_s
+    numbers = (
+        f"{time_s * 1e3:.3g} ms instead of {before.accepted_s * 1e3:.3g} ms "
+        f"(tolerance {tolerance_s * 1e3:.3g} ms)"
+    )
+    direction = 1 if off_s > 0 else -1
+    if abs(off_s) <= tolerance_s / 2:
+        return Watched(before.accepted_s), Change.NONE, f"as accepted: {numbers}"
+    if abs(off_s) <= tolerance_s:
+        if direction != before.direction:
+            return Watched(before.accepted_s), Change.NONE, f"nearly as accepted: {numbers}"
+        return before, Change.NONE, f"between: {numbers}"
+    count = before.count + 1 if direction == before.direction else 1
+    now = replace(before, direction=direction, count=count)
+    if count < confirm:
+        return now, Change.NONE, f"{count} of {confirm} steps: {numbers}"
+    change = Change.SLOW if direction > 0 else Change.RECOVERED
+    return now, change, f"{numbers}, {count} steps in a row"

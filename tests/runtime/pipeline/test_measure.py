@@ -1,0 +1,162 @@
+"""Link times and durations from records, whatever the clocks; which changes count."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.pipeline.detect import Change, Sensitivity, Watched, judge
+from runtime.pipeline.faults import due_s
+from runtime.pipeline.measure import Report, clock_offsets, fit, links, report, situation
+from runtime.pipeline.spans import Span, StepRecord, Transit
+from tests.runtime.pipeline.test_gradients import schedule
+from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
+from verify.errors import ArgumentError
+from verify.pipeline import Action, Link
+
+MS = 1e-3
+
+
+def _direction(
+    ready: list[float], latency_s: float, occupancy_s: float, offset_s: float, late: random.Random
+) -> list[tuple[float, float]]:
+    """(ready, arrived) as a link gives them; the receiver's clock is ahead by ``offset_s``."""
+    free_s, pairs = float("-inf"), []
+    for at in ready:
+        due, free_s = due_s(at, free_s, (latency_s, occupancy_s))
+        pairs.append((at, due + offset_s + late.uniform(0, 0.05 * MS)))
+    return pairs
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    latency=st.floats(0, 80),
+    occupancy=st.sampled_from([0, 0, 3, 7, 20]),
+    offset=st.floats(-1000, 1000),
+    gap=st.floats(1, 30),
+    seed=st.integers(0, 999),
+)
+def test_a_link_is_measured_without_common_clocks(
+    latency: float, occupancy: float, offset: float, gap: float, seed: int
+) -> None:
+    rng = random.Random(seed)
+    # bursts, then pauses: so that messages wait in line if the link is held for long
+    ready, now = [], 50.0
+    for _ in range(12):
+        now += gap * rng.choice([0.2, 0.5, 1, 3]) * MS
+        ready.append(now)
+    there = _direction(ready, latency * MS, occupancy * MS, offset, rng)
+    back = _direction([t + offset for t in ready], latency * MS, occupancy * MS, -offset, rng)
+    durations = {"F": {0: 1.0}}
+    reports = {
+        0: Report(0, 0, "", 1.0, durations, {1: back}),
+        1: Report(1, 0, "", 1.0, durations, {0: there}),
+    }
+    found = links(reports)[0, 1]
+    # how much of it is occupancy can be seen only where messages had to wait for each other
+    assert found.total_s == pytest.approx((latency + occupancy) * MS, abs=max(2.5, occupancy) * MS)
+    assert found.offset_s == pytest.approx(offset, abs=1 * MS)
+    assert clock_offsets({(0, 1): found}, 3) == {0: 0.0, 1: found.offset_s, 2: 0.0}
+
+
+def test_occupancy_is_told_from_latency() -> None:
+    rng = random.Random(1)
+    ready = [i * 10 * MS for i in range(12)]
+    held = fit(_direction(ready, 0, 20 * MS, 0, rng))
+    assert held.occupancy_s == pytest.approx(20 * MS, abs=1.5 * MS)
+    assert held.latency_s == pytest.approx(0, abs=2 * MS)
+    free = fit(_direction(ready, 20 * MS, 0, 0, rng))
+    assert free.occupancy_s == 0
+    assert free.latency_s == pytest.approx(20 * MS, abs=1 * MS)
+
+
+def test_a_few_late_threads_do_no_harm() -> None:
+    pairs = _direction([i * 10 * MS for i in range(11)], 4 * MS, 0, 0, random.Random(2))
+    pairs[3] = pairs[3][0], pairs[3][1] + 90 * MS
+    pairs[7] = pairs[7][0], pairs[7][1] + 40 * MS
+    found = fit(pairs)
+    assert found.latency_s == pytest.approx(4 * MS, abs=0.2 * MS)
+    assert found.occupancy_s == 0
+
+
+def _record(kinds: str, rank: int) -> StepRecord:
+    took = {"F": 8, "I": 10, "W": 5, "B": 15}
+    spans = [
+        Span(Action(rank, kind, m), m, m + (took[kind] + (40 if m == 2 else 0)) * MS)  # type: ignore[arg-type]
+        for kind in kinds
+        for m in range(5)
+    ]
+    record = StepRecord(7, "d", 0.0, 1.0, spans)
+    for peer in {rank - 1, rank + 1} & {0, 1, 2}:
+        clock = peer - rank  # the peer's clock is so many seconds ahead of ours
+        record.transits += [
+            Transit(Action(rank, "RECV_F", m), peer, m + clock, m + 3 * MS, 8) for m in range(5)
+        ]
+    return record
+
+
+def test_a_situation_in_microseconds() -> None:
+    for programs, kinds in ((zero_bubble(3, 5), "FIW"), (one_f_one_b(3, 5), "FB")):
+        plan = schedule(programs)
+        reports = {rank: report(_record(kinds, rank), rank) for rank in range(3)}
+        times = links(reports)
+        assert set(times) == {(0, 1), (1, 2)}
+        found = situation(plan, reports, times)
+        assert found.forward == (8000,) * 3
+        # the fused backward is divided as the file says, 10 to 5
+        assert (found.backward, found.weight) == ((10000,) * 3, (5000,) * 3)
+        assert found.links == (Link((0, 1), 3000, 0), Link((1, 2), 3000, 0))
+        assert {rank: round(s) for rank, s in clock_offsets(times, 3).items()} == {0: 0, 1: 1, 2: 2}
+
+
+def _run(times_ms: list[float], confirm: int = 2) -> list[Change]:
+    """What is said of each step, where every change is accepted."""
+    watched, said = Watched(), []
+    for time_ms in times_ms:
+        watched, change, _ = judge(watched, time_ms * MS, 4 * MS, confirm)
+        if change is not Change.NONE:
+            watched = watched.accept(time_ms * MS)
+        said.append(change)
+    return said
+
+
+N, S, R = Change.NONE, Change.SLOW, Change.RECOVERED
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "changes"),
+    [
+        ([1, 1, 3, 0, 4, 2, 1], [N] * 7),  # noise
+        ([1, 1, 30, 1, 30, 1, 1], [N] * 7),  # single outliers
+        ([1, 1, 30, 31, 30, 29], [N, N, N, S, N, N]),
+        ([30, 30, 1, 1, 1], [N, N, N, R, N]),
+        ([1, 30, 30, 60, 60, 1, 1], [N, N, S, N, S, N, R]),
+        ([1, 6, 4, 6, 4, 4], [N, N, N, S, N, N]),  # in between, the count stands
+        ([1, 6, 2, 6, 2, 6], [N] * 6),  # back to normal, it starts again
+        ([10, 16, 4, 16, 4, 10], [N] * 6),  # in both directions
+    ],
+)
+def test_which_changes_count(times_ms: list[float], changes: list[Change]) -> None:
+    assert _run(times_ms) == changes
+
+
+def test_confirmation_and_tolerance() -> None:
+    assert _run([1, 30, 30, 30], confirm=3) == [N, N, N, S]
+    assert _run([1, 30], confirm=1) == [N, S]
+    how = Sensitivity(share=0.25, noises=6, least_s=0.5 * MS)
+    assert how.tolerance_s(40 * MS, 0.1 * MS) == pytest.approx(10 * MS)
+    assert how.tolerance_s(1 * MS, 2 * MS) == pytest.approx(12 * MS)
+    assert how.tolerance_s(1 * MS, 0) == pytest.approx(0.5 * MS)
+    for wrong in ({"share": 0.0}, {"confirm": 0}, {"least_s": -1.0}):
+        with pytest.raises(ArgumentError):
+            Sensitivity(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_reason_has_the_numbers() -> None:
+    watched = Watched(0.001, 1, 1)
+    _, change, reason = judge(watched, 0.031, 0.004, 2)
+    assert change is Change.SLOW
+    assert reason == "31 ms instead of 1 ms (tolerance 4 ms), 2 steps in a row"
