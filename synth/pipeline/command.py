@@ -8,31 +8,17 @@ the exit code is 0.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from synth.console import (
-    Json,
-    Quiet,
-    encoded,
-    nothing_written_if_interrupted,
-    require_writable,
-    searching,
-)
-from synth.limits import require_search
-from synth.pipeline.options import links, one_or_each, parse_links
-from synth.pipeline.plan import METHODS, Planned, Solver, plan
-from synth.pipeline.problem import Placement, make, place
-from synth.pipeline.show import as_json, text
-from verify.errors import ArgumentError
-from verify.format import write_atomically
-from verify.pipeline import lowered, timeline, write, write_csv
-from verify.pipeline.picture import Sheet, svg, trace
-from verify.pipeline.schedule import Situation
+from synth.console import Json, Quiet
+from synth.pipeline.plan import METHODS
+from synth.pipeline.problem import Placement
+from synth.pipeline.robust import Objective
+from synth.pipeline.work import CsvForm, Request, Targets, carry_out
 
-CsvForm = Literal["compute_only", "compute_comms"]
-DURATIONS, LINKS, SEARCH = "Stages", "Links", "Search"
+DURATIONS, LINKS, SEARCH, MORE = "Stages", "Links", "Search", "More to write"
 
 
 def register(app: typer.Typer) -> None:
@@ -89,9 +75,25 @@ def pipeline(
             rich_help_panel=LINKS,
             help="Links that take time: two ranks as 6-7, or all. A message holds the link for "
             "the occupancy (of its direction, or with half of both) and is there a latency later. "
-            "Several with commas.",
+            "Several with commas. A latency may be a range, 0..30: then as for --scenario.",
         ),
     ] = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LINKS[@WEIGHT]",
+            rich_help_panel=LINKS,
+            help="Delays that may be met, instead of those of --slow on the same links (none: no "
+            "others). Given several times, one order is made for all.",
+        ),
+    ] = None,
+    robust: Annotated[
+        Objective,
+        typer.Option(
+            rich_help_panel=LINKS,
+            help="With --scenario: least makespan in the worst of them, or on average.",
+        ),
+    ] = "worst",
     method: Annotated[
         str,
         typer.Option(
@@ -101,34 +103,54 @@ def pipeline(
         ),
     ] = "best",
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", rich_help_panel=SEARCH, help="For the solver.")
+        float, typer.Option(metavar="SECONDS", rich_help_panel=SEARCH, help="For the search.")
     ] = 60.0,
-    seed: Annotated[int, typer.Option(rich_help_panel=SEARCH, help="Of the solver.")] = 0,
+    seed: Annotated[int, typer.Option(rich_help_panel=SEARCH, help="Of the search.")] = 0,
     workers: Annotated[
         int | None,
         typer.Option(
             rich_help_panel=SEARCH, help="Threads of the solver (default: one per core, at most 8)."
         ),
     ] = None,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to write (.json[.gz|.zst])."),
-    ] = Path("pipeline.json"),
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            rich_help_panel=MORE,
+            help="Write no schedule, but print all methods while the delays of --slow grow; "
+            "--picture draws it.",
+        ),
+    ] = False,
+    factors: Annotated[
+        str,
+        typer.Option(
+            metavar="X[,X...]",
+            rich_help_panel=MORE,
+            help="With --compare: so many times the delays.",
+        ),
+    ] = "0,0.25,0.5,0.75,1",
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write it as PyTorch's CSV."),
+        typer.Option(metavar="FILE", rich_help_panel=MORE, help="Also write PyTorch's CSV."),
     ] = None,
     csv_form: Annotated[
         CsvForm,
-        typer.Option(help="With --csv: computation alone, or every SEND and RECV, too."),
+        typer.Option(
+            rich_help_panel=MORE, help="With --csv: computation alone, or every SEND and RECV, too."
+        ),
     ] = "compute_only",
     picture: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
+            rich_help_panel=MORE,
             help="Also draw it (.svg), or write a trace for Perfetto (.trace.json).",
         ),
     ] = None,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write (.json[.gz|.zst])."),
+    ] = Path("pipeline.json"),
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -136,72 +158,28 @@ def pipeline(
 
     \b
     Examples:
-      synth pipeline --stages 8 --microbatches 24 --forward 8 --backward 10 --weight 5 \\
-        --slow 6-7:30
+      synth pipeline --stages 8 --microbatches 24 --forward 8 --backward 10 --weight 5 --slow 6-7:30
       synth pipeline --stages 8 --microbatches 24 --slow 6-7:3,2-3:1.2 --memory 8 -o p.json
       synth pipeline --stages 4 --microbatches 12 --forward 8,8,9,10 --slow all:0:4:half
       synth pipeline --stages 8 --virtual 2 --microbatches 8 --method interleaved-1f1b
       synth pipeline --stages 4 --microbatches 8 --csv p.csv --picture p.svg
+      synth pipeline --stages 4 --microbatches 12 --scenario none@3 --scenario 0-1:3 --robust mean
+      synth pipeline --stages 8 --microbatches 24 --slow 6-7:3 --compare --picture delay.svg
     """
-    outputs = [("--output", output), ("--csv", csv), ("--picture", picture)]
-    for option, path in outputs:
-        if path is not None:
-            require_writable(path, option)
-    _require_picture(picture)
-    solver = _solver(time_limit, seed, workers)
-    rank_of = place(stages, virtual, placement)
-    delays = parse_links("--slow", slow or [], rank_of)
-    ranks = stages // virtual
-    situation = Situation(
-        forward=one_or_each("--forward", forward, stages, "stage"),
-        backward=one_or_each("--backward", backward, stages, "stage"),
-        weight=one_or_each("--weight", weight, stages, "stage"),
-        links=links(delays),
-        memory=None if memory is None else one_or_each("--memory", memory, ranks, "rank"),
+    request = Request(
+        stages=stages,
+        microbatches=microbatches,
+        durations={"--forward": forward, "--backward": backward, "--weight": weight},
+        memory=memory,
+        virtual=virtual,
+        placement=placement,
+        slow=slow or [],
+        scenario=scenario or [],
+        robust=robust,
+        method=method,
+        time_limit_s=time_limit,
+        seed=seed,
+        workers=workers,
+        factors=factors if compare else None,
     )
-    problem = make(microbatches, situation, rank_of)
-    with nothing_written_if_interrupted(), searching(quiet) as progress:
-        planned = plan(problem, method, solver=solver, progress=progress)
-    written = _write(planned, output, csv, csv_form, picture)
-    if json and not quiet:
-        print(encoded(as_json(planned, written)))
-    elif not quiet:
-        print(text(planned, written))
-
-
-def _solver(time_limit_s: float, seed: int, workers: int | None) -> Solver:
-    require_search(seed, time_limit_s, "cp-sat")
-    if workers is None:
-        return Solver(time_limit_s, seed)
-    if not 1 <= workers <= 256:
-        raise ArgumentError("--workers", workers, "must be in 1..256")
-    return Solver(time_limit_s, seed, workers)
-
-
-def _require_picture(path: Path | None) -> None:
-    if path is not None and path.suffix not in (".svg", ".json"):
-        raise ArgumentError("--picture", str(path), "must end in .svg or .trace.json")
-
-
-def _write(
-    planned: Planned, output: Path, csv: Path | None, csv_form: CsvForm, picture: Path | None
-) -> list[str]:
-    """Write everything asked for; the names of the files."""
-    schedule, problem = planned.schedule, planned.problem
-    written = [str(output)]
-    write(schedule, output)
-    if csv is not None:
-        complete = csv_form == "compute_comms" or schedule.has_messages
-        if complete:
-            write_csv(lowered(schedule, problem.costs), csv, "compute_comms")
-        else:
-            write_csv(schedule, csv, "compute_only")
-        written.append(f"{csv} ({'compute_comms' if complete else 'compute_only'})")
-    if picture is not None:
-        sheet = Sheet(
-            f"{planned.method}: makespan {planned.measures.makespan:g}", timeline(schedule)
-        )
-        drawn = svg([sheet]) if picture.suffix == ".svg" else trace([sheet])
-        write_atomically(picture, drawn.encode())
-        written.append(str(picture))
-    return written
+    carry_out(request, Targets(output, csv, csv_form, picture, json, quiet))

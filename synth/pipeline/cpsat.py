@@ -21,6 +21,7 @@ from synth.solvers.interrupt import interruptible
 
 LONGEST = 2**40
 """Longest makespan asked of the solver, in units of the model."""
+INTERRUPTED = "interrupted"
 MARGIN = 1e-6
 """What the solver's bound, a float, may be off."""
 
@@ -76,7 +77,7 @@ def solve(
         if status != cp_model.OPTIMAL:
             note = f"stopped after {time_limit_s:g} s"
     except KeyboardInterrupt:
-        status, note = cp_model.UNKNOWN, "interrupted"
+        status, note = cp_model.UNKNOWN, INTERRUPTED
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), (
         f"CP-SAT: {solver.status_name(status)} {model.model.validate()}"
     )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
 from verify.errors import ArgumentError
+from verify.pipeline.costs import exact
 from verify.pipeline.schedule import Duplex, Link, Number
 
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
@@ -108,3 +110,26 @@ def links(delays: dict[Pair, Delay], *, least: bool = False) -> tuple[Link, ...]
         )
         for pair, delay in sorted(delays.items())
     )
+
+
+def parse_scenarios(
+    name: str, texts: Sequence[str], base: dict[Pair, Delay], rank_of: Sequence[int]
+) -> list[tuple[str, dict[Pair, Delay], Fraction]]:
+    """(text, delays, weight) of each scenario: its links as in ``--slow`` or ``none``, ``@WEIGHT``.
+
+    Raises:
+        ArgumentError: not of the form, a range, no weight above 0, or two scenarios alike.
+    """
+    found: list[tuple[str, dict[Pair, Delay], Fraction]] = []
+    for text in texts:
+        where, _, weight = text.partition("@")
+        delays = {} if where == "none" else parse_links(name, [where], rank_of)
+        if any(delay.least < delay.most for delay in delays.values()):
+            raise ArgumentError(name, text, "can't have a range", "Give both ends as scenarios")
+        heavy = exact(number(name, weight)) if weight else Fraction(1)
+        if not heavy:
+            raise ArgumentError(name, text, "must have a weight above 0")
+        if any(text == other for other, _, _ in found):
+            raise ArgumentError(name, text, "is there twice", "Give it the weight of both")
+        found.append((text, base | delays, heavy))
+    return found

@@ -53,6 +53,7 @@ class Planned:
         candidates: method -> makespan, of all that were tried, best first.
         unsuited: method -> why it was of no use.
         seconds: time taken, the proof of the schedule included.
+        interrupted: whether Ctrl-C ended the search, so that this is the best by then.
     """
 
     problem: Problem
@@ -65,6 +66,7 @@ class Planned:
     candidates: dict[str, Number]
     unsuited: dict[str, str]
     seconds: float
+    interrupted: bool = False
 
     @property
     def measures(self) -> Measures:
@@ -84,14 +86,20 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """Programs, the method they are from, and a lower bound in ticks."""
+class Choice:
+    """Programs that are not proved yet.
+
+    Attributes:
+        method, reason: where they are from, and why it is these.
+        bound, proof: no schedule is shorter than so many ticks, and how that is known.
+    """
 
     programs: Orders
     method: str
     reason: str
     bound: int
     proof: str = "closed form"
+    interrupted: bool = False
 
 
 def plan(
@@ -121,18 +129,33 @@ def plan(
     tried: dict[str, int] = {}
     unsuited: dict[str, str] = {}
     if method in QUICK:
-        choice = _Choice(QUICK[method](problem), method, "asked for", bound)
+        choice = Choice(QUICK[method](problem), method, "asked for", bound)
     else:
         quick = portfolio(problem)
         best = quick.candidates[0]
         tried, unsuited = {c.method: c.makespan for c in quick.candidates}, quick.unsuited
         if best.makespan == bound and method != "cp-sat":
             reason = "at the lower bound: no solver needed"
-            choice = _Choice(best.orders, best.method, reason, bound)
+            choice = Choice(best.orders, best.method, reason, bound)
         elif method == "heuristic":
-            choice = _Choice(best.orders, best.method, "best of the quick methods", bound)
+            choice = Choice(best.orders, best.method, "best of the quick methods", bound)
         else:
             choice = _solved(problem, best, tried, solver or Solver(), progress)
+    return finish(problem, choice, tried, unsuited, began_s)
+
+
+def finish(
+    problem: Problem,
+    choice: Choice,
+    tried: dict[str, int],
+    unsuited: dict[str, str],
+    began_s: float,
+) -> Planned:
+    """Prove a choice; ``tried`` are the makespans of all methods that were, in ticks.
+
+    Raises:
+        SynthesisError: it is not proved, which is a fault of this package.
+    """
     report = check(problem.schedule(choice.programs))
     if report.verdict is not Verdict.PROVED or report.measures is None:
         raise SynthesisError(
@@ -152,6 +175,7 @@ def plan(
         candidates={name: shown(tried[name]) for name in sorted(tried, key=tried.__getitem__)},
         unsuited=unsuited,
         seconds=time.monotonic() - began_s,
+        interrupted=choice.interrupted,
     )
 
 
@@ -163,13 +187,14 @@ def makespan_of(problem: Problem, report: PipelineReport) -> int:
 
 def _solved(
     problem: Problem, best: Candidate, tried: dict[str, int], solver: Solver, progress: Progress
-) -> _Choice:
+) -> Choice:
     """What CP-SAT makes of the best of the quick methods; ``tried`` gets its makespan."""
-    from synth.pipeline import cpsat  # loading the solver takes longer than all quick methods
+    # loading the solver takes longer than all quick methods
+    from synth.pipeline.cpsat import INTERRUPTED, solve
 
     shown, bound = problem.costs.shown, problem.closed_form
     progress(f"{shown(best.makespan):g} by {best.method}, bound {shown(bound):g}")
-    answer = cpsat.solve(
+    answer = solve(
         problem,
         split(best.orders),
         time_limit_s=solver.time_limit_s,
@@ -180,17 +205,19 @@ def _solved(
         ),
     )
     proof = "closed form" if answer.bound == bound else f"cp-sat, {answer.note}"
-    if answer.starts is None:
-        reason = f"cp-sat found nothing better ({answer.note})"
-        return _Choice(best.orders, best.method, reason, min(best.makespan, answer.bound), proof)
-    programs = _programs(problem, answer.starts, answer.makespan)
-    report = check(problem.schedule(programs))
-    if report.verdict is not Verdict.PROVED or makespan_of(problem, report) >= best.makespan:
-        reason = "cp-sat found nothing better that can be written down"
-        return _Choice(best.orders, best.method, reason, min(best.makespan, answer.bound), proof)
-    length = tried["cp-sat"] = makespan_of(problem, report)
-    reason = f"better than {best.method} ({shown(best.makespan):g}); {answer.note}"
-    return _Choice(programs, "cp-sat", reason, min(length, answer.bound), proof)
+    programs, reason = best.orders, f"cp-sat found nothing better ({answer.note})"
+    method, length = best.method, best.makespan
+    if answer.starts is not None:
+        better = _programs(problem, answer.starts, answer.makespan)
+        report = check(problem.schedule(better))
+        if report.verdict is Verdict.PROVED and makespan_of(problem, report) < best.makespan:
+            programs, method, length = better, "cp-sat", makespan_of(problem, report)
+            reason = f"better than {best.method} ({shown(best.makespan):g}); {answer.note}"
+            tried["cp-sat"] = length
+        else:
+            reason = "cp-sat found nothing better that can be written down"
+    low = min(length, answer.bound)
+    return Choice(programs, method, reason, low, proof, answer.note == INTERRUPTED)
 
 
 def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
@@ -205,7 +232,7 @@ def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
         return orders
 
 
-def _meta(choice: _Choice, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
+def _meta(choice: Choice, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
     """What the file claims; the verifier recomputes what it can."""
     assert report.measures is not None
     return {

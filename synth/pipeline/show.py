@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.table import Table
+
+from synth.pipeline.compare import Comparison
 from synth.pipeline.plan import Planned
+from synth.pipeline.robust import Robust
 from verify.pipeline.schedule import Link
 
 MOST_SHOWN = 16
@@ -25,7 +29,7 @@ def text(planned: Planned, written: list[str]) -> str:
     if len(planned.candidates) > 1:
         tried = ", ".join(f"{name} {length:g}" for name, length in planned.candidates.items())
         lines.append(f"  tried: {tried}")
-    lines += [f"  not tried: {name} ({why})" for name, why in planned.unsuited.items()]
+    lines += [f"  not tried: {why}" for why in planned.unsuited.values()]
     lines.append(f"  peak memory per rank: {_few([f'{x:g}' for x in found.peak_memory])}")
     slack = [
         f"{link.between[0]}-{link.between[1]}: "
@@ -63,6 +67,80 @@ def as_json(planned: Planned, written: list[str]) -> dict[str, Any]:
         "unsuited": planned.unsuited,
         "form": planned.report.form,
         "seconds": planned.seconds,
+    }
+
+
+def robust_text(robust: Robust, written: list[str]) -> str:
+    """The result for several scenarios."""
+    lines = [text(robust.planned, written)]
+    what = "the worst" if robust.objective == "worst" else "on average"
+    gap = robust.value / robust.bound - 1 if robust.bound else 0.0
+    lines.append(
+        f"  {what} of {len(robust.makespans)} scenarios: {robust.value:g}, lower bound "
+        f"{robust.bound:g} (each scenario alone; gap {gap:.2%})"
+    )
+    for name, makespan in robust.makespans.items():
+        lines.append(f"    {name}: {makespan:g} (planned for it alone: {robust.alone[name]:g})")
+    return "\n".join(lines)
+
+
+def robust_json(robust: Robust, written: list[str]) -> dict[str, Any]:
+    """The result for several scenarios as one JSON object."""
+    return {
+        **as_json(robust.planned, written),
+        "objective": robust.objective,
+        "value": robust.value,
+        "value_bound": robust.bound,
+        "scenarios": robust.makespans,
+        "alone": robust.alone,
+    }
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Makespans, a row per factor, a column per method; the best of the named ones in bold."""
+    table = Table(title=comparison_title(comparison))
+    alone = len(comparison.problem.situation.links) == 1
+    table.add_column("delay" if alone else "delays", justify="right")
+    for name in [*comparison.columns, "bound"]:
+        table.add_column(name, justify="right")
+    for row in comparison.rows:
+        least = min(row.makespans.values())
+        table.add_row(
+            f"{row.links[0].latency:g}" if alone else f"x{row.factor:g}",
+            *(
+                f"[bold]{row.makespans[name]:g}[/]"
+                if row.makespans[name] == least
+                else f"{row.makespans[name]:g}"
+                for name in comparison.columns
+            ),
+            f"{row.bound:g}" + (" (optimal)" if row.optimal else ""),
+        )
+    return table
+
+
+def comparison_title(comparison: Comparison) -> str:
+    """What is compared, in words."""
+    problem = comparison.problem
+    memory = problem.situation.memory
+    limit = "" if memory is None else f", memory {', '.join(f'{x:g}' for x in sorted(set(memory)))}"
+    return f"makespan, {problem.stages} stages, {problem.microbatches} microbatches{limit}"
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as one JSON object."""
+    return {
+        "method": comparison.method,
+        "rows": [
+            {
+                "factor": row.factor,
+                "links": {f"{x.between[0]}-{x.between[1]}": x.latency for x in row.links},
+                "makespans": row.makespans,
+                "lower_bound": row.bound,
+                "optimal": True if row.optimal else "unknown",
+            }
+            for row in comparison.rows
+        ],
+        "unsuited": comparison.unsuited,
     }
 
 

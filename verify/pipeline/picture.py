@@ -25,7 +25,7 @@ NAMES = {
     "B": "backward",
 }
 SENT = {"SEND_F": "#2f6db0", "SEND_B": "#b4610e"}
-LEFT, TOP, ROW, GAP, WIDTH = 70, 54, 22, 8, 1100
+LEFT, TOP, ROW, GAP, WIDTH = 70, 54, 22, 12, 1100
 MOST_LABELLED = 4000
 """Bars up to which each says its microbatch."""
 

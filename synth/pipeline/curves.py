@@ -1,0 +1,70 @@
+"""Makespan over delay, a line per method, as an SVG of our own."""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape
+
+from synth.pipeline.compare import KEPT, Comparison
+
+COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
+LEFT, TOP, WIDTH, HEIGHT, RIGHT = 76, 50, 640, 360, 200
+
+
+def svg(comparison: Comparison, title: str) -> str:
+    """The picture as the text of an SVG file."""
+    rows = comparison.rows
+    highest = max(float(v) for row in rows for v in row.makespans.values()) * 1.05 or 1.0
+    farthest = float(rows[-1].factor) or 1.0
+
+    def x(factor: float) -> float:
+        return LEFT + WIDTH * factor / farthest
+
+    def y(makespan: float) -> float:
+        return TOP + HEIGHT * (1 - makespan / highest)
+
+    body = [
+        f'<text x="{LEFT}" y="26" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="#f7f7f7"/>',
+    ]
+    for i in range(6):
+        value = highest * i / 5
+        body.append(
+            f'<line x1="{LEFT}" y1="{y(value):.1f}" x2="{LEFT + WIDTH}" y2="{y(value):.1f}" '
+            f'stroke="#ddd"/><text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">'
+            f"{value:.4g}</text>"
+        )
+    for row in rows:
+        body.append(
+            f'<text x="{x(float(row.factor)):.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle">'
+            f"{row.factor:g}</text>"
+        )
+    lines = [(name, [row.makespans[name] for row in rows]) for name in comparison.columns]
+    lines.append(("lower bound", [row.bound for row in rows]))
+    for number, (name, values) in enumerate(lines):
+        bound = name == "lower bound"
+        colour = "#111" if bound else COLOURS[number % len(COLOURS)]
+        dash = ' stroke-dasharray="5 4"' if bound or name == KEPT else ""
+        points = " ".join(
+            f"{x(float(row.factor)):.1f},{y(float(value)):.1f}"
+            for row, value in zip(rows, values, strict=True)
+        )
+        body.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
+        )
+        at = TOP + 12 + 18 * number
+        place = LEFT + WIDTH + 14
+        body.append(
+            f'<line x1="{place}" y1="{at}" x2="{place + 24}" y2="{at}" stroke="{colour}" '
+            f'stroke-width="2"{dash}/><text x="{place + 30}" y="{at + 4}">{escape(name)}</text>'
+        )
+    bottom = TOP + HEIGHT + 38
+    body.append(
+        f'<text x="{LEFT + WIDTH / 2}" y="{bottom}" text-anchor="middle">times the delay</text>'
+        f'<text x="16" y="{TOP - 8}">makespan</text>'
+    )
+    width, height = LEFT + WIDTH + RIGHT, bottom + 14
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="sans-serif" font-size="12">\n'
+        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
+    )

@@ -1,0 +1,241 @@
+"""One order for several scenarios of delays: least in the worst case, or on average.
+
+An order's makespan never shrinks when latencies grow, so for the worst case over ranges of delays
+the upper ends decide: an order that is optimal there is optimal. For a set of scenarios of which
+none is above all others nothing so simple holds:
+
+    1. orders are made for each scenario and for the highest delays of all, by the quick methods
+       and, with half of the time, by CP-SAT for the highest delays
+    2. each is run in every scenario; the best goes on
+    3. local search moves single actions, within memory, while that is no worse in the objective
+
+The bound is that of the scenarios taken one by one (the largest, or their mean), which no one order
+need reach.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
+from synth.pipeline.plan import Choice, Planned, Progress, Solver, finish, plan
+from synth.pipeline.portfolio import portfolio, split
+from synth.pipeline.problem import Orders, Problem
+from verify.pipeline.costs import exact
+from verify.pipeline.schedule import Action, Link, Number
+
+Objective = Literal["worst", "mean"]
+FARTHEST = 12
+"""Places that local search moves an action by, at the most."""
+MOST_MOVES = 200_000
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Delays that may be met; the weights of all add up to anything above 0."""
+
+    name: str
+    problem: Problem
+    weight: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Robust:
+    """A schedule for all scenarios.
+
+    Attributes:
+        planned: the schedule; its situation is the scenario in which it takes longest.
+        makespans: scenario -> makespan.
+        alone: scenario -> the best makespan of the quick methods for it alone.
+        value, bound: of the objective; no order has a smaller value than the bound.
+    """
+
+    planned: Planned
+    objective: Objective
+    makespans: dict[str, Number]
+    alone: dict[str, Number]
+    value: float
+    bound: float
+
+
+class _Bound(NamedTuple):
+    """No schedule for a scenario is shorter than so many ticks, and how that is known."""
+
+    ticks: int
+    proof: str
+
+
+def highest(problems: Sequence[Problem]) -> Problem:
+    """The problem with, on every link, the most latency and occupancy of all."""
+    most: dict[tuple[int, ...], Link] = {}
+    for link in (link for problem in problems for link in problem.situation.links):
+        pair = tuple(sorted(link.between))
+        other = most.get(pair, link)
+        most[pair] = Link(
+            between=link.between,
+            latency=max(link.latency, other.latency),
+            occupancy=max(link.occupancy, other.occupancy),
+            duplex="half" if "half" in (link.duplex, other.duplex) else "full",
+        )
+    return problems[0].with_links(list(most.values()))
+
+
+def robust(
+    scenarios: Sequence[Scenario],
+    objective: Objective,
+    *,
+    solver: Solver,
+    progress: Progress = lambda text: None,
+) -> Robust:
+    """Search one order for all scenarios and prove it in each.
+
+    Args:
+        scenarios: one or more, of the same sizes, durations and limits.
+        objective: the makespan of the worst scenario, or the mean by their weights.
+        solver: half of its time limit is for the solver, half for local search; its seed is for
+            both.
+
+    A KeyboardInterrupt ends the search; the best so far is returned.
+    """
+    began_s, score = time.monotonic(), _Score(scenarios, objective)
+    corner = highest([scenario.problem for scenario in scenarios])
+    half = replace(solver, time_limit_s=solver.time_limit_s / 2)
+    made = plan(corner, solver=half, progress=progress)
+    starts = [(f"{made.method} for the highest delays", _computes(made))]
+    alone = {}
+    for scenario in scenarios:
+        candidates = portfolio(scenario.problem).candidates
+        alone[scenario.name] = scenario.problem.costs.shown(candidates[0].makespan)
+        starts += [(f"{c.method} for {scenario.name}", split(c.orders)) for c in candidates[:3]]
+    source, orders = min(starts, key=lambda start: score(start[1]))
+    bounds = [
+        _Bound(round(exact(made.bound) * corner.costs.ticks), made.proof)
+        if scenario.problem.costs == corner.costs
+        else _Bound(scenario.problem.closed_form, "closed form")
+        for scenario in scenarios
+    ]
+    bound = score.of(
+        [Fraction(b.ticks, s.problem.costs.ticks) for b, s in zip(bounds, scenarios, strict=True)]
+    )
+    until_s = time.monotonic() + solver.time_limit_s / 2
+    better = orders
+    if not made.interrupted:
+        better = _search(orders, score, bound, solver.seed, until_s, progress)
+    if score(better) < score(orders):
+        source, orders = f"local search from {source}", better
+    return _proved(scenarios, score, orders, source, bounds, bound, alone, began_s)
+
+
+def _computes(planned: Planned) -> Orders:
+    return [[a for a in program if a.kind in GIVES] for program in planned.schedule.programs]
+
+
+class _Score:
+    """What an order is worth: the objective, and the other one where that is equal."""
+
+    def __init__(self, scenarios: Sequence[Scenario], objective: Objective) -> None:
+        self.scenarios, self.objective = scenarios, objective
+        self.total = sum((scenario.weight for scenario in scenarios), Fraction(0))
+
+    def __call__(self, orders: Orders) -> tuple[Fraction, Fraction]:
+        """Smaller is better; ``Stuck`` if the orders can't run."""
+        times = [
+            Fraction(makespan(scenario.problem, orders), scenario.problem.costs.ticks)
+            for scenario in self.scenarios
+        ]
+        worst, mean = max(times), self.mean(times)
+        return (worst, mean) if self.objective == "worst" else (mean, worst)
+
+    def of(self, times: Sequence[Fraction]) -> Fraction:
+        """The objective of one time per scenario."""
+        return max(times) if self.objective == "worst" else self.mean(times)
+
+    def mean(self, times: Sequence[Fraction]) -> Fraction:
+        """By the weights."""
+        weighted = zip(times, self.scenarios, strict=True)
+        return sum((x * scenario.weight for x, scenario in weighted), Fraction(0)) / self.total
+
+
+def _search(
+    orders: Orders, score: _Score, bound: Fraction, seed: int, until_s: float, progress: Progress
+) -> Orders:
+    """Move single actions for as long as there is time and something to gain."""
+    rng, limits = random.Random(seed), score.scenarios[0].problem.limits
+    best = score(orders)
+    try:
+        for _ in range(MOST_MOVES):
+            if best[0] <= bound or time.monotonic() > until_s:
+                break
+            rank = rng.randrange(len(orders))
+            moved = _moved(orders[rank], rng)
+            if moved is None or peaks([moved])[0] > limits[rank]:
+                continue
+            tried = [*orders[:rank], moved, *orders[rank + 1 :]]
+            try:
+                value = score(tried)
+            except Stuck:
+                continue
+            if value <= best:
+                if value[0] < best[0]:
+                    progress(f"{float(value[0]):g} in the {score.objective} case")
+                orders, best = tried, value
+    except KeyboardInterrupt:
+        pass  # the best so far is what is asked for
+    return orders
+
+
+def _moved(order: list[Action], rng: random.Random) -> list[Action] | None:
+    """One action at another place; None if it may not pass one of those between."""
+    here = rng.randrange(len(order))
+    there = min(len(order) - 1, max(0, here + rng.randint(-FARTHEST, FARTHEST)))
+    action = order[here]
+    passed = order[min(here, there) : max(here, there) + 1]
+    if here == there or any(
+        other != action
+        and other.stage == action.stage
+        and (other.kind == action.kind or other.microbatch == action.microbatch)
+        for other in passed
+    ):
+        return None
+    rest = order[:here] + order[here + 1 :]
+    return [*rest[:there], action, *rest[there:]]
+
+
+def _proved(
+    scenarios: Sequence[Scenario],
+    score: _Score,
+    orders: Orders,
+    source: str,
+    bounds: list[_Bound],
+    bound: Fraction,
+    alone: dict[str, Number],
+    began_s: float,
+) -> Robust:
+    """The verifier's measures in every scenario; the file is that of the longest."""
+    value = score(orders)[0]
+    what = "worst case" if score.objective == "worst" else "mean"
+    reason = f"{source}; least {what} of {len(scenarios)} scenarios"
+    choices = {
+        scenario.name: finish(
+            scenario.problem,
+            Choice(orders, "robust", reason, low.ticks, low.proof),
+            {},
+            {},
+            began_s,
+        )
+        for scenario, low in zip(scenarios, bounds, strict=True)
+    }
+    longest = max(choices.values(), key=lambda planned: planned.measures.makespan)
+    return Robust(
+        planned=longest,
+        objective=score.objective,
+        makespans={name: planned.measures.makespan for name, planned in choices.items()},
+        alone=alone,
+        value=float(value),
+        bound=float(bound),
+    )
