@@ -1,12 +1,14 @@
 """Who is to blame when an operation fails, and whether to wait on: decided from what ranks say.
 
 Every rank that lives says where it stands; whoever says nothing for the grace period is dead or
-stopped. If everybody speaks, the culprit is a rank that broke; else the chain of who waits for
+stopped. If everybody speaks, ranks that submitted different things are to blame, or a rank that
+broke; else the chain of who waits for
 whom is followed to its end, which is a rank that has not entered the operation (with all others
 that have not), or one that does not go on, or a cycle.
 
 A wait is not held against the ranks between: however long it lasts, it goes on while the end of
-its chain has entered the operation and has moved lately.
+its chain has entered the operation and any rank of the chain has moved lately: positions are not
+taken at one moment, so only ranks that all stand still can be waiting for each other.
 """
 
 from __future__ import annotations
@@ -39,12 +41,16 @@ class Position(msgspec.Struct, frozen=True):
         waiting: its wait in the oldest operation, if it waits.
         idle_s: seconds since it last entered an operation or saw a wait end.
         broken: the exception that ended its work, if one did.
+        differs_from: the rank that takes an operation to be something else than this one does.
+        doing: what this rank takes that operation to be, or its oldest one.
     """
 
     entered: int
     waiting: Waiting | None = None
     idle_s: float = 0.0
     broken: str = ""
+    differs_from: int | None = None
+    doing: str = ""
 
     def __str__(self) -> str:
         parts = [f"has entered {self.entered} operation(s)"]
@@ -52,6 +58,10 @@ class Position(msgspec.Struct, frozen=True):
             parts.append(str(self.waiting))
         if self.broken:
             parts.append(f"broke: {self.broken}")
+        if self.differs_from is not None:
+            parts.append(f"differs from rank {self.differs_from}")
+        if self.doing:
+            parts.append(f"does {self.doing}")
         return ", ".join(parts)
 
 
@@ -66,7 +76,7 @@ def patience_s(positions: Mapping[int, Position], me: int, limit_s: float) -> fl
     chain, cycle = _chain(positions, me)
     if len(chain) == 1:
         return limit_s
-    if cycle or positions[chain[-1]].entered <= _needed(positions, chain):
+    if not cycle and positions[chain[-1]].entered <= _needed(positions, chain):
         return 0.0
     return limit_s - min(positions[rank].idle_s for rank in chain[1:])
 
@@ -90,6 +100,11 @@ def blame(
 
     if silent := [rank for rank in range(size) if rank not in positions]:
         return failure(silent, f"dead or stopped, no sign of life for {grace_s:g} s")
+    differing = {r: p.differs_from for r, p in positions.items() if p.differs_from is not None}
+    if differing:
+        each = "; ".join(f"rank {rank} has {positions[rank].doing}" for rank in sorted(differing))
+        ranks = sorted({*differing, *differing.values()})
+        return failure(ranks, f"did not submit the same operation, {each}")
     if broken := [rank for rank in sorted(positions) if positions[rank].broken]:
         return failure(broken, f"broke, {positions[broken[0]].broken}")
     chain, cycle = _chain(positions, me)

@@ -90,19 +90,24 @@ class Board:
         return verdict
 
     def _ask(self, grace_s: float, *, alarm: bool) -> dict[int, Position]:
-        """Positions by rank; ends early when all have spoken or there is a verdict."""
-        deadline = time.monotonic() + grace_s
+        """Positions by rank; ends early when all have spoken or there is a verdict.
+
+        The time in which this process itself did not get to run is not held against the others.
+        """
         number = next(self._numbers)
         answers = self._answers[number] = {self.rank: self._position()}
         question = _Message(asks=True, alarm=alarm, question=number)
-        while self._verdict is None and len(answers) < self.size:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
+        left_s = grace_s
+        while self._verdict is None and len(answers) < self.size and left_s > 0:
             for peer in range(self.size):
                 if peer not in answers:
                     self._send(peer, question)
-            self._news.wait(min(left, ASK_AGAIN_S))
+            asked_s = time.monotonic()
+            self._news.wait_for(
+                lambda: self._verdict is not None or len(answers) == self.size,
+                min(left_s, ASK_AGAIN_S),
+            )
+            left_s -= min(time.monotonic() - asked_s, 2 * ASK_AGAIN_S)
         del self._answers[number]
         return answers
 

@@ -1,20 +1,17 @@
-"""The executor: runs a proved schedule on tensors, several in flight, off the caller's thread.
+"""The executor: runs proved schedules on tensors, several in flight, off the caller's thread.
 
-Every phase of the schedule is a *lane*: a thread with a queue. An operation goes through the lanes
-in order, and the lanes work on different operations at the same time, so the helpers reduce the
-next bucket while the last one still waits for the late rank. All ranks submit in the same order
-and every lane is first in, first out: with the schedule's own proof this rules out deadlock.
+CPU tensors go over TCP connections of our own (``runtime.tcp``), CUDA tensors over NCCL
+(``runtime.nccl``, ``runtime.lanes``). Which engine it is follows from the device; there is no
+falling back from one to another.
 
-Failure: whatever goes wrong in a lane closes all connections (nobody waits in vain any more),
-then the board finds out who is to blame, and every operation of this executor, present and
-future, raises that same error. All of it happens within ``timeout_s`` of the wait that failed,
-or, where that rank is alive and has entered the operation, of its last sign of going on.
+Failure: whatever goes wrong in the engine stops it and closes all connections (nobody waits in
+vain any more), then the board finds out who is to blame, and every operation of this executor,
+present and future, raises that same error. All of it happens within ``timeout_s`` of the wait that
+failed, or, where that rank is alive and has entered the operation, of its last sign of going on.
 """
 
 from __future__ import annotations
 
-import functools
-import queue
 import threading
 import time
 from collections.abc import Sequence
@@ -25,18 +22,21 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from runtime.blame import Position
 from runtime.board import Board
 from runtime.datagrams import Datagrams
-from runtime.gloo import GlooMover
+from runtime.lanes import Lanes
 from runtime.nccl import NcclMover
-from runtime.operation import SUMMABLE, Observer, Operation, PeerLost
+from runtime.operation import SUMMABLE, Mismatch, Observer, Operation
 from runtime.plan import PhasePlan, plan
+from runtime.tcp.engine import Engine
+from runtime.tcp.mesh import connect
 from runtime.verified import Late, Verified, require_size
-from runtime.waits import Waits
+from runtime.waits import Watchman
 from verify.errors import ArgumentError, LatecomerError, ScheduleRefused, TensorError
 
 LONGEST_GRACE_S = 5.0
-CLOSE_S = 5.0
-SURVEY_SHARE = 0.25  # of the grace period: to ask around before giving up
+ASK_AGAIN_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm
 WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
+TOLD_TEXT = 500  # characters of an exception that others are told
+CLOSE_S = 5.0
 
 
 class Executor:
@@ -48,7 +48,7 @@ class Executor:
         store: for connecting; every rank of the group, and nothing else, uses it under the same
             prefix.
         rank, size: this rank and the number of ranks of the group.
-        device: ``cpu`` (over Gloo) or a CUDA device (over NCCL).
+        device: ``cpu`` (over TCP) or a CUDA device (over NCCL).
         late: the late rank of the first schedule, or several in the order of their arrival;
             default: as the file says. May be changed between operations (:attr:`late`), on all
             ranks before the same one.
@@ -97,37 +97,25 @@ class Executor:
         self._failed = threading.Event()
         self._open: dict[int, Operation] = {}
         self._planned: dict[tuple[int, tuple[int, ...]], tuple[PhasePlan, ...]] = {}
-        self._broken = ""
-        phases = max(len(verified.schedule.phases) for verified in self.schedules)
-        self._phases = phases
-        self._waits = Waits(phases)
+        self._broken = self._differs = ""
+        self._differs_from: int | None = None
         self.datagrams = Datagrams(
             PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
         )
-        self._board = Board(self.datagrams, position=self._position, alarmed=self._fail)
         self._agree(store)
-        limit_s = (timeout_s - (1 + SURVEY_SHARE) * self._grace_s) * WAIT_SHARE
-        mover = NcclMover if self.device.type == "cuda" else GlooMover
-        self._mover: GlooMover | NcclMover = mover(
-            PrefixStore("data", store), rank, size, [v.schedule for v in self.schedules], limit_s
+        ask_s = (1 + ASK_AGAIN_SHARE) * self._grace_s
+        limit_s = (timeout_s - ask_s) * WAIT_SHARE
+        self._engine = self._make_engine(PrefixStore("data", store), limit_s)
+        self._board = Board(self.datagrams, position=self._position, alarmed=self._alarmed)
+        self._watchman = Watchman(
+            rank,
+            size,
+            limit_s,
+            ask_s,
+            waiting=self._engine.waiting,
+            survey=self._board.survey,
+            give_up=self._fail,
         )
-        lanes = phases + self._mover.asynchronous
-        self._queues: list[queue.SimpleQueue[Operation | None]] = [
-            queue.SimpleQueue() for _ in range(lanes)
-        ]
-        self._threads = [
-            threading.Thread(target=self._lane, args=(i,), name=f"latecomer-lane-{i}", daemon=True)
-            for i in range(lanes)
-        ]
-        survey = functools.partial(self._board.survey, SURVEY_SHARE * self._grace_s)
-        watch = (rank, limit_s, survey, size, self._fail)
-        self._threads.append(
-            threading.Thread(
-                target=self._waits.watch, args=watch, name="latecomer-watchman", daemon=True
-            )
-        )
-        for thread in self._threads:
-            thread.start()
 
     @property
     def late(self) -> tuple[int, ...]:
@@ -181,6 +169,7 @@ class Executor:
         flat = tensor.detach().view(-1)
         operation = Operation(
             number=self._entered,
+            key=(schedule, ranks),
             tensor=tensor,
             flat=flat,
             plans=self._plans(schedule, ranks),
@@ -188,25 +177,42 @@ class Executor:
             average=average,
             arrived_s=time.monotonic(),
         )
-        self._mover.submitted(operation)
         self._open[operation.number] = operation
         self._entered += 1
-        self._waits.moved()
+        self._engine.submit(operation)
         if self._failed.is_set():
             self._fail_open()
-        else:
-            self._queues[0].put(operation)
         return operation
 
     def close(self) -> None:
         """End the threads and release the connections, when the operations in flight are done."""
-        self._queues[0].put(None)
-        for thread in self._threads[:-1]:
-            thread.join(timeout=CLOSE_S)
-        self._waits.end()
-        self._threads[-1].join(timeout=CLOSE_S)
+        self._engine.close()
+        self._watchman.end(CLOSE_S)
         self.datagrams.close()
-        self._mover.close()
+
+    def _make_engine(self, store: Store, connect_s: float) -> Engine | Lanes:
+        phases = max(len(verified.schedule.phases) for verified in self.schedules)
+        if self.device.type == "cuda":
+            made = [verified.schedule for verified in self.schedules]
+            mover = NcclMover(store, self.rank, self.size, made, connect_s)
+            return Lanes(
+                mover,
+                self.rank,
+                self.size,
+                phases,
+                observer=self.observer,
+                ended=self._end,
+                failed=self._engine_failed,
+            )
+        ends = self.datagrams
+        return Engine(
+            connect(store, ends.address, ends.token, self.rank, self.size, connect_s),
+            self.rank,
+            phases,
+            observer=self.observer,
+            ended=self._end,
+            failed=self._engine_failed,
+        )
 
     def _require(self, tensor: torch.Tensor, average: bool) -> None:
         if tensor.layout is not torch.strided:
@@ -245,55 +251,45 @@ class Executor:
         names = ", ".join(f"{v.name} ({v.digest[:12]})" for v in self.schedules)
         raise ScheduleRefused(f"rank {self.rank} has {names}, but rank(s) {ranks} another schedule")
 
-    def _lane(self, number: int) -> None:
-        lane = self._queues[number]
-        onward = self._queues[number + 1] if number + 1 < len(self._queues) else None
-        while (operation := lane.get()) is not None:
-            if self._failed.is_set():
-                self._fail_open()
-                continue
-            try:
-                self._work(number, operation)
-                if onward is not None:
-                    onward.put(operation)
-                else:
-                    self._end(operation, None)
-            except PeerLost as lost:
-                self._fail(f"rank {self.rank} {lost}")
-            except Exception as error:  # whatever it is, nobody may be left waiting
-                self._broken = f"{error!r} in lane {number}"
-                self._fail(f"rank {self.rank} broke")
-        if onward is not None:
-            onward.put(None)
-
-    def _work(self, lane: int, operation: Operation) -> None:
-        if lane == self._phases:
-            self._mover.drain(operation)
-            return
-        if lane == 0 and operation.average:
-            self._mover.divide(operation, self.size)
-        if lane < len(operation.plans):
-            self._mover.run(
-                lane, operation, self.observer, functools.partial(self._waits.note, lane)
-            )
-
-    def _end(self, operation: Operation, error: LatecomerError | None) -> None:
+    def _end(self, operation: Operation, error: LatecomerError | None = None) -> None:
         """Settle an operation; taking it out of ``_open`` decides who does."""
         if self._open.pop(operation.number, None) is not None:
             operation.settle(error)
             self.observer.done(operation)
 
     def _position(self) -> Position:
-        waits = self._waits
-        return Position(self._entered, waits.oldest, waits.idle_s, self._broken)
+        """Where this rank stands, for the board; any thread."""
+        waiting, oldest = self._engine.waiting(), min(self._open, default=-1)
+        operation = self._open.get(oldest)
+        return Position(
+            self._entered,
+            waiting[0] if waiting else None,
+            time.monotonic() - self._engine.moved_s,
+            self._broken,
+            self._differs_from,
+            self._differs or (operation.description if operation else ""),
+        )
 
-    def _fail(self, noticed: str) -> None:
+    def _engine_failed(self, noticed: str, error: Exception | None) -> None:
+        """Something went wrong in the engine; not in consequence of an earlier failure."""
+        if isinstance(error, Mismatch):
+            operation = self._open.get(error.operation)
+            self._differs = operation.description if operation else str(error)
+            self._differs_from = error.peer
+        elif error is not None:
+            self._broken = repr(error)[:TOLD_TEXT]
+        self._fail(noticed, self._grace_s)
+
+    def _alarmed(self, noticed: str) -> None:
+        self._fail(noticed, self._grace_s)
+
+    def _fail(self, noticed: str, ask_s: float) -> None:
         """Give up: the first caller finds out why, everybody else waits for that."""
         with self._failing:
             if not self._failed.is_set():
                 self._failed.set()
-                self._mover.abort()
-                self.failure = self._board.diagnose(noticed, self._grace_s)
+                self._engine.abort()
+                self.failure = self._board.diagnose(noticed, ask_s)
         self._fail_open()
 
     def _fail_open(self) -> None:

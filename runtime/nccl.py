@@ -8,7 +8,7 @@ each other on the stream; the host only enqueues, and looks at one event per ope
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from runtime.blame import Waiting
 from runtime.operation import Observer, Operation, PeerLost
 from runtime.plan import Receive, Step
 from verify.schedule import Schedule
@@ -26,9 +25,6 @@ POLL_S = 50e-6
 
 class NcclMover:
     """NCCL communicators and side streams, one of each per phase, on the current device."""
-
-    asynchronous = True
-    """:meth:`run` only enqueues; :meth:`drain` waits."""
 
     def __init__(
         self, store: Store, rank: int, size: int, schedules: Sequence[Schedule], timeout_s: float
@@ -50,13 +46,7 @@ class NcclMover:
         """Note when the data that the caller's stream is computing will be there."""
         operation.ready = torch.cuda.current_stream(self._device).record_event()
 
-    def run(
-        self,
-        lane: int,
-        operation: Operation,
-        observer: Observer,
-        waits: Callable[[Waiting | None], None],
-    ) -> None:
+    def run(self, lane: int, operation: Operation, observer: Observer) -> None:
         """Enqueue this rank's part of phase ``lane`` on the lane's stream."""
         phase, stream = operation.plans[lane], self._streams[lane]
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
@@ -89,7 +79,7 @@ class NcclMover:
                 detail = (
                     f"operation {operation.number} not done in {self._timeout_s:g} s on the GPU"
                 )
-                raise PeerLost(None, detail)
+                raise PeerLost(detail)
             time.sleep(POLL_S)
 
     def abort(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from runtime.blame import Waiting
 from runtime.plan import PhasePlan
 from verify.errors import LatecomerError
 
@@ -35,6 +34,7 @@ class Operation:
 
     Attributes:
         number: operations count from 0 on every rank, in the same order.
+        key: which schedule, and who is late in it.
         tensor: the user's tensor; it holds the result when the operation is done.
         flat: the same memory as one dimension.
         plans: this rank's part, phase by phase.
@@ -45,6 +45,7 @@ class Operation:
     """
 
     number: int
+    key: tuple[int, tuple[int, ...]]
     tensor: torch.Tensor
     flat: torch.Tensor
     plans: tuple[PhasePlan, ...]
@@ -60,6 +61,14 @@ class Operation:
     def __post_init__(self) -> None:
         on_cuda = self.flat.device.type == "cuda"
         self._base = torch.futures.Future(devices=[self.flat.device] if on_cuda else [])
+
+    @property
+    def description(self) -> str:
+        """What all ranks must agree on."""
+        schedule, late = self.key
+        how = "average" if self.average else "sum"
+        what = f"{how} of {self.flat.numel()} x {str(self.flat.dtype).removeprefix('torch.')}"
+        return f"operation {self.number}: {what} by schedule {schedule}, late {list(late)}"
 
     def chunk(self, number: int) -> torch.Tensor:
         """The elements of one chunk (a view; empty where the tensor is too small)."""
@@ -100,25 +109,29 @@ class Operation:
 
 
 class PeerLost(Exception):
-    """A wait failed or ran out of time; who is to blame is not yet known."""
+    """A connection closed or a wait ran out of time; who is to blame is not yet known."""
 
-    def __init__(self, waiting: Waiting | None, detail: str) -> None:
-        self.waiting = waiting
-        super().__init__(f"{waiting}: {detail}" if waiting else detail)
+
+class Mismatch(Exception):
+    """This rank and ``peer`` submitted different things as the same operation."""
+
+    def __init__(self, operation: int, peer: int) -> None:
+        self.operation, self.peer = operation, peer
+        super().__init__(f"operation {operation} is not the same on rank {peer}")
 
 
 class Observer:
     """Is told what happens to operations, on the threads that do it; overrides what it needs.
 
-    Times are ``time.monotonic()``. An exception from an observer fails the operation's lane, which
-    is how tests inject faults at a named place.
+    Rounds overlap: one may begin before the last has ended. An exception from an observer breaks
+    this rank, which is how tests inject faults at a named place.
     """
 
     def step_begins(self, operation: int, phase: str, round: int) -> None:
-        """A rank's round begins: its sends and receives are posted next."""
+        """The first bytes of a rank's round are about to move (CUDA: to be enqueued)."""
 
     def step_ends(self, operation: int, phase: str, round: int) -> None:
-        """What was received in this round is in place."""
+        """What was received in this round is in place, what was sent is on its way."""
 
     def done(self, operation: Operation) -> None:
         """An operation is complete (or has failed: see ``operation.error``)."""

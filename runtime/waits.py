@@ -1,8 +1,7 @@
-"""What the lanes of this rank wait for, and a watchman that knows when it has been long enough.
+"""A watchman that knows when a wait has been long enough.
 
-Gloo can't look again after a wait that timed out, it closes all connections. So waits have no
-time-out of their own: the watchman asks the others where they stand when a wait has lasted
-``limit_s``, and gives up or grants more time (``runtime.blame.patience_s``).
+Waits have no time-out of their own. When the oldest one has lasted ``limit_s`` the watchman asks
+the others where they stand, and gives up or grants more time (``runtime.blame.patience_s``).
 """
 
 from __future__ import annotations
@@ -15,77 +14,61 @@ from runtime.blame import Position, Waiting, patience_s
 
 TICKS = 20
 """The watchman looks this often within ``limit_s``."""
+ASK_SHARE = 0.8
+"""Of the time for asking around: to find out who is silent. The rest is for the alarm."""
 
 
-class Waits:
-    """The wait of each lane, if it waits, and when this rank last moved.
+class Watchman:
+    """Looks after the waits of one rank, on a thread of its own.
 
     Args:
-        lanes: how many.
+        rank, size: place in the group.
+        limit_s: how long a rank may keep others waiting.
+        ask_s: time for asking around before giving up.
+        waiting: what this rank waits for, and since when (``time.monotonic()``), if it does.
+        survey: asks all ranks where they stand, within so many seconds; those that are silent are
+            missing.
+        give_up: is called when a wait must end, with what was noticed and the seconds left for
+            asking again.
     """
 
-    def __init__(self, lanes: int) -> None:
-        self._waits: list[tuple[Waiting, float] | None] = [None] * lanes
-        self._moved_s = time.monotonic()
-        self._over = threading.Event()
-
-    def note(self, lane: int, waiting: Waiting | None) -> None:
-        """A lane begins a wait, or (``None``) ends it."""
-        now = time.monotonic()
-        self._waits[lane] = None if waiting is None else (waiting, now)
-        if waiting is None:
-            self._moved_s = now
-
-    def moved(self) -> None:
-        """This rank got on without a wait."""
-        self._moved_s = time.monotonic()
-
-    @property
-    def oldest(self) -> Waiting | None:
-        """The wait in the oldest operation."""
-        waits = [wait[0] for wait in self._waits if wait is not None]
-        return min(waits, key=lambda waiting: waiting.operation, default=None)
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds since this rank last moved."""
-        return time.monotonic() - self._moved_s
-
-    def watch(
+    def __init__(
         self,
         rank: int,
-        limit_s: float,
-        survey: Callable[[], Mapping[int, Position]],
         size: int,
-        give_up: Callable[[str], None],
+        limit_s: float,
+        ask_s: float,
+        *,
+        waiting: Callable[[], tuple[Waiting, float] | None],
+        survey: Callable[[float], Mapping[int, Position]],
+        give_up: Callable[[str, float], None],
     ) -> None:
-        """The watchman's round, on a thread of its own until :meth:`end`.
+        self._rank, self._size, self._limit_s, self._ask_s = rank, size, limit_s, ask_s
+        self._waiting, self._survey, self._give_up = waiting, survey, give_up
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="latecomer-watchman", daemon=True)
+        self._thread.start()
 
-        Args:
-            rank: the own.
-            limit_s: how long a rank may keep others waiting.
-            survey: asks all ranks where they stand; those that are silent are missing.
-            size: number of ranks.
-            give_up: is called, with what was noticed, when a wait must end.
-        """
-        granted_s = 0.0
-        while not self._over.wait(limit_s / TICKS):
-            wait = self._longest()
-            if wait is None or time.monotonic() < max(wait[1] + limit_s, granted_s):
-                continue
-            positions = survey()
-            if self._longest() is not wait:
-                continue
-            more_s = patience_s(positions, rank, limit_s) if len(positions) == size else 0.0
-            if more_s <= 0:
-                give_up(f"rank {rank} {wait[0]} for more than {limit_s:.3g} s")
-                return
-            granted_s = time.monotonic() + more_s
-
-    def end(self) -> None:
-        """End the watchman's round."""
+    def end(self, timeout_s: float) -> None:
+        """End the watch."""
         self._over.set()
+        self._thread.join(timeout_s)
 
-    def _longest(self) -> tuple[Waiting, float] | None:
-        waits = [wait for wait in self._waits if wait is not None]
-        return min(waits, key=lambda wait: wait[1], default=None)
+    def _watch(self) -> None:
+        granted_s = 0.0
+        while not self._over.wait(self._limit_s / TICKS):
+            wait, began_s = self._waiting(), time.monotonic()
+            if wait is None or began_s < max(wait[1] + self._limit_s, granted_s):
+                continue
+            positions = self._survey(ASK_SHARE * self._ask_s)
+            if self._over.is_set() or self._waiting() != wait:
+                continue
+            more_s = 0.0
+            if len(positions) == self._size:
+                more_s = patience_s(positions, self._rank, self._limit_s)
+            now_s = time.monotonic()
+            if more_s <= 0:
+                noticed = f"rank {self._rank} {wait[0]} for more than {self._limit_s:.3g} s"
+                self._give_up(noticed, max(self._ask_s - (now_s - began_s), 0.0))
+                return
+            granted_s = now_s + more_s

@@ -55,6 +55,18 @@ def test_whoever_broke_is_blamed_before_the_late():
     assert "OSError('x')" in str(failure)
 
 
+def test_ranks_that_differ_are_both_named_with_what_they_have():
+    said = {
+        0: Position(4, _waits(2)),
+        1: Position(4, differs_from=3, doing="a sum of 3 x float32"),
+        2: Position(4, broken="OSError('x')"),
+        3: Position(4, _waits(1)),
+    }
+    failure = blame(4, said, 0, "noticed", 2.0)
+    assert failure.ranks == (1, 3)
+    assert "rank 1 has a sum of 3 x float32" in str(failure)
+
+
 def test_then_the_end_of_the_chain_of_waits():
     said = {0: Position(4, _waits(1)), 1: Position(4, _waits(2)), 2: Position(4)}
     assert blame(3, said, 0, "noticed", 2.0).ranks == (2,)
@@ -77,7 +89,8 @@ def test_a_wait_goes_on_while_the_end_of_its_chain_is_in_the_operation_and_moves
     assert patience_s({**chain, 2: Position(4, idle_s=2)}, 0, 5) == 3
     assert patience_s({**chain, 2: Position(4, idle_s=6)}, 0, 5) < 0
     assert patience_s({**chain, 2: Position(3, idle_s=0)}, 0, 5) == 0  # it has not entered
-    assert patience_s({**chain, 2: Position(4, _waits(0))}, 0, 5) == 0  # a cycle
+    assert patience_s({**chain, 2: Position(4, _waits(0), idle_s=6)}, 0, 5) < 0  # a cycle
+    assert patience_s({**chain, 2: Position(4, _waits(0), idle_s=1)}, 0, 5) == 4  # of what was
     assert patience_s({**chain, 0: Position(4)}, 0, 5) == 5  # no longer waits
 
 

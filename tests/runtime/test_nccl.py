@@ -80,12 +80,12 @@ def _over_the_stand_in(rank, size, store, schedule):
         def all_reduce(tensor, average):
             k = schedule.chunks
             bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
-            operation = Operation(0, tensor, tensor.view(-1), plans, bounds, average, 0.0)
+            operation = Operation(0, (0, ()), tensor, tensor.view(-1), plans, bounds, average, 0.0)
             mover.submitted(operation)
             if average:
                 mover.divide(operation, size)
             for lane in range(len(plans)):
-                mover.run(lane, operation, Observer(), lambda waiting: None)
+                mover.run(lane, operation, Observer())
             mover.drain(operation)
             return tensor
 

@@ -1,0 +1,25 @@
+"""What travels on a connection: frames of a header and, for data, so many bytes of a chunk.
+
+    grant    the receiver of a transfer allows its sender to send it up to byte ``offset``
+    data     ``length`` bytes of a transfer, from byte ``offset``; never beyond what was granted
+
+A sender that has nothing granted sends nothing, so what arrives always has a place, no connection
+is ever blocked by bytes that can't be taken yet, and a rank that has not entered the operation
+receives none of it. Each header carries a digest of what the sender takes the operation to be:
+ranks that submit different things find out at the first frame.
+
+Header (32 bytes, little endian): length u32, transfer u32 (the highest bit set: a grant),
+operation u64, offset u64, digest u64.
+"""
+
+from __future__ import annotations
+
+import struct
+
+HEADER = struct.Struct("<IIQQQ")
+GRANT = 0x80000000
+MAX_DATA = 64 * 1024
+"""Bytes of data in a frame: the unit in which other transfers may come in between, small enough
+for a processor's cache and large enough that a frame's cost (tens of us here) is a small share."""
+WAKE_AT = 32 * 1024
+"""Bytes of data that are worth waking the receiver for, and that are passed on at once."""
