@@ -14,6 +14,13 @@ from verify.errors import ArgumentError
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
+class Algorithm(StrEnum):
+    """What all_reduce goes by."""
+
+    SCHEDULE = "schedule"
+    OPTIREDUCE = "optireduce"
+
+
 class Device(StrEnum):
     """Where tensors live."""
 
@@ -34,6 +41,9 @@ def selftest(
         list[Path] | None,
         typer.Option(help="Schedule files to test; default: one of each kind for RANKS."),
     ] = None,
+    algorithm: Annotated[
+        Algorithm, typer.Option(help="schedule, or optireduce (over UDP; CPU).")
+    ] = Algorithm.SCHEDULE,
 ) -> None:
     """Check that this machine runs schedules right: every dtype, size, late rank and way in.
 
@@ -41,10 +51,19 @@ def selftest(
     Examples:
       python -m runtime selftest
       python -m runtime selftest --device cuda --ranks 8
+      python -m runtime selftest --algorithm optireduce
       python -m runtime selftest --ranks 8 --schedule schedule.json
     """
     if ranks < 2:
         raise ArgumentError("--ranks", ranks, "must be at least 2")
+    if algorithm is Algorithm.OPTIREDUCE:
+        from runtime.optireduce.selftest import selftest as run_optireduce
+
+        if device is not Device.CPU or schedule:
+            raise ArgumentError("--algorithm", algorithm.value, "takes no --schedule; cpu only")
+        passed = run_optireduce(ranks, lambda line: print(line, flush=True))
+        print(f"selftest of optireduce: {'passed' if passed else 'FAILED'}")
+        raise typer.Exit(0 if passed else 1)
     from runtime.selftest import Line
     from runtime.selftest import selftest as run_selftest
     from runtime.verified import load, require_size

@@ -16,7 +16,7 @@ import logging
 import os
 from collections import Counter
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,8 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store, Wor
 
 from runtime.executor import Executor
 from runtime.operation import SUMMABLE, Operation
+from runtime.optireduce.group import OptiReduceGroup
+from runtime.optireduce.options import Options
 from runtime.verified import Late, Verified, load
 from verify.errors import ArgumentError
 from verify.schedule import Schedule
@@ -32,23 +34,46 @@ BACKEND = "latecomer"
 logger = logging.getLogger(BACKEND)
 
 _configured: tuple[Verified, tuple[int, ...]] | None = None
+_optireduce: Options | None = None
+
+
+@overload
+def configure(
+    schedule: str | os.PathLike[str] | Schedule | Verified, *, late: Late = None
+) -> Verified: ...
+
+
+@overload
+def configure(*, algorithm: Literal["optireduce"], options: Options | None = None) -> Options: ...
 
 
 def configure(
-    schedule: str | os.PathLike[str] | Schedule | Verified, *, late: Late = None
-) -> Verified:
+    schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
+    *,
+    late: Late = None,
+    algorithm: Literal["schedule", "optireduce"] = "schedule",
+    options: Options | None = None,
+) -> Verified | Options:
     """Choose the schedule of process groups made from now on with ``backend="latecomer"``.
 
     Args:
         schedule: a file, or an object; it is verified here.
         late: the late rank, or several in the order of their arrival; default: as the schedule
             says.
+        algorithm: ``optireduce`` needs no schedule, ``options`` are its own; also by
+            LATECOMER_ALGORITHM=optireduce.
 
     Raises:
         FormatError, ScheduleRefused: see :func:`runtime.load`.
-        ArgumentError: a bad ``late``.
+        ArgumentError: a bad ``late``, or no schedule.
     """
-    global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
+    global _configured, _optireduce  # noqa: PLW0603  (init_process_group has no way to pass it)
+    if algorithm == "optireduce":
+        _optireduce = options or Options()
+        return _optireduce
+    if schedule is None:
+        raise ArgumentError("schedule", schedule, "must be a file or a schedule")
+    _optireduce = None
     verified = load(schedule)
     _configured = verified, verified.late_ranks(late)
     return verified
@@ -202,7 +227,14 @@ def _name(operation: Any) -> str:
     return next((name for name, value in known if operation == value), "unknown")
 
 
-def _create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerGroup:
+def _create(
+    store: Store, rank: int, size: int, timeout: timedelta
+) -> LatecomerGroup | OptiReduceGroup:
+    algorithm = os.environ.get("LATECOMER_ALGORITHM", "schedule")
+    if algorithm not in ("schedule", "optireduce"):
+        raise ArgumentError("LATECOMER_ALGORITHM", algorithm, "must be schedule or optireduce")
+    if _optireduce or (algorithm == "optireduce" and not _configured):
+        return OptiReduceGroup(store, rank, size, timeout, _optireduce or Options())
     return LatecomerGroup(store, rank, size, timeout)
 
 

@@ -10,7 +10,7 @@ buckets travel on the executor's own threads and connections. Gradients are aver
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch._C._distributed_c10d import GradBucket, PrefixStore
@@ -19,7 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runtime.executor import Executor
 from runtime.operation import Observer
+from runtime.optireduce import ddp as optireduce
+from runtime.optireduce.options import Options
 from runtime.verified import Late, Verified, load, require_size
+from verify.errors import ArgumentError
 from verify.schedule import Schedule
 
 _attached = 0
@@ -40,6 +43,7 @@ class Attachment:
         self.executor.close()
 
 
+@overload
 def attach(
     model: DistributedDataParallel,
     schedule: str | os.PathLike[str] | Schedule | Verified,
@@ -47,12 +51,38 @@ def attach(
     late: Late = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
-) -> Attachment:
+) -> Attachment: ...
+
+
+@overload
+def attach(
+    model: DistributedDataParallel,
+    *,
+    algorithm: Literal["optireduce"],
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    timeout_s: float = 300.0,
+) -> optireduce.Attachment: ...
+
+
+def attach(
+    model: DistributedDataParallel,
+    schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
+    *,
+    algorithm: Literal["schedule", "optireduce"] = "schedule",
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    late: Late = None,
+    timeout_s: float = 300.0,
+    observer: Observer | None = None,
+) -> Attachment | optireduce.Attachment:
     """Let ``model`` reduce its gradients by ``schedule``. Collective: all ranks call it.
 
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
+        algorithm: ``optireduce`` needs no schedule; for it, ``options`` and ``optimizer`` see
+            :func:`runtime.optireduce.ddp.attach`.
         late: the late rank, or several in the order of their arrival; default: as the schedule
             says.
         timeout_s: a rank that keeps others waiting this long is given up by all.
@@ -62,6 +92,10 @@ def attach(
         FormatError, ScheduleRefused, ArgumentError, RankFailure: see :class:`Executor`.
     """
     global _attached  # noqa: PLW0603  (all ranks count alike: it names the connections)
+    if algorithm == "optireduce":
+        return optireduce.attach(model, options=options, optimizer=optimizer, timeout_s=timeout_s)
+    if schedule is None:
+        raise ArgumentError("schedule", schedule, "must be a file or a schedule")
     group = model.process_group
     verified = load(schedule)
     require_size(verified, group.size())

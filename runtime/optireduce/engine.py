@@ -234,7 +234,7 @@ class Engine:
 
     def _finish(self, flight: Flight) -> None:
         assert self._endpoint is not None
-        flight.finish(self.options, self.size)
+        flight.finish(self.options)
         operation, record = flight.operation, flight.record
         seconds = time.monotonic() - operation.arrived_s
         record.add(flight.exchange, self._endpoint.node, seconds, flight.seed is not None)

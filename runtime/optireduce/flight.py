@@ -1,12 +1,13 @@
 """One operation on its way through the engine: tensor, exchange and what has to be done to them.
 
     encode    transform the tensor (where that is on), lay out its shards, allocate scratch
-    reduce    the mean of what arrived of the own shard, written into the tensor
-    finish    undo the transform; a sum is the mean times the number of ranks
+    reduce    the mean of what arrived of the own shard (or the sum that it stands for), written
+              into the tensor
+    finish    fill what is missing, undo the transform
 
 Where a piece of another owner's shard is lost in the second stage, the tensor still holds this
 rank's own contribution: that is what stands in for the mean there (own data, of the same
-expectation, and no further copy is needed).
+expectation, and no further copy is needed), and times the number of ranks for the sum.
 """
 
 from __future__ import annotations
@@ -65,14 +66,18 @@ class Flight:
         """The first stage is over: the own shard becomes the mean of what arrived."""
         exchange = self.exchange
         arrived = {r: sender.arrived for r, sender in exchange.stages[0].senders.items()}
-        mean = self._shards.mean(exchange.rank, exchange.scratch, arrived)
-        self._shards.shard(exchange.rank).copy_(mean)
+        result = self._shards.combine(
+            exchange.rank, exchange.scratch, arrived, self.operation.average
+        )
+        self._shards.shard(exchange.rank).copy_(result)
         exchange.scratch = {}
 
-    def finish(self, options: Options, size: int) -> None:
+    def finish(self, options: Options) -> None:
         """The second stage is over: make the result of what is in the tensor."""
-        flat = self.operation.flat
-        if self.seed is not None:
-            hadamard.transform(flat, self.seed, block=options.hadamard_block, inverse=True)
         if not self.operation.average:
-            flat *= size
+            for rank, sender in self.exchange.stages[1].senders.items():
+                if not sender.complete:
+                    self._shards.scale_missing(rank, sender.arrived)
+        if self.seed is not None:
+            flat = self.operation.flat
+            hadamard.transform(flat, self.seed, block=options.hadamard_block, inverse=True)

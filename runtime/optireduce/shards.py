@@ -38,15 +38,20 @@ class Shards:
         width = self.flat.element_size()
         return self._bytes[self.bounds[rank] * width : self.bounds[rank + 1] * width]
 
-    def mean(
-        self, rank: int, scratch: Mapping[int, Bytes], arrived: Mapping[int, np.ndarray]
+    def combine(
+        self,
+        rank: int,
+        scratch: Mapping[int, Bytes],
+        arrived: Mapping[int, np.ndarray],
+        average: bool,
     ) -> torch.Tensor:
-        """The mean of what arrived of the own shard, in at least float32.
+        """The mean of what arrived of the own shard, or ``size`` times it, in at least float32.
 
         Args:
             rank: the own; its contribution is in the tensor.
             scratch: per peer, uint8 [datagrams, payload], what it sent; gaps are set to zero.
             arrived: per peer, bool [datagrams].
+            average: the mean; else an estimate of the sum (the sum itself if all arrived).
         """
         own, dtype = self.shard(rank), self.flat.dtype
         wide = torch.promote_types(dtype, torch.float32)
@@ -60,8 +65,19 @@ class Shards:
                 scratch[sender][~arrived[sender]] = 0
             total += torch.from_numpy(scratch[sender].reshape(-1)).view(dtype)
         divisors = 1 + sum(a.astype(np.int64) for a in arrived.values())
+        whole = 1 if average else self.size
         if np.all(divisors == self.size):
-            total /= self.size
+            total = total / self.size if average else total
         elif count:
-            total.view(count, self.each).div_(torch.as_tensor(divisors).to(wide).unsqueeze(1))
+            factors = torch.as_tensor(whole / divisors).to(wide)
+            total.view(count, self.each).mul_(factors.unsqueeze(1))
         return total[: own.numel()]
+
+    def scale_missing(self, rank: int, arrived: np.ndarray) -> None:
+        """Of the shard of ``rank``, what has not arrived is the own contribution: times ``size``.
+
+        So it stands for the sum there; for the average it stands as it is.
+        """
+        shard = self.shard(rank)
+        for number in np.flatnonzero(~arrived):
+            shard[int(number) * self.each : (int(number) + 1) * self.each] *= self.size

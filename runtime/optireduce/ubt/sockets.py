@@ -75,12 +75,11 @@ class Channel:
 
     def send_rows(self, peer: int, count: int) -> int:
         """Send the first ``count`` of :attr:`rows`; how many the kernel took (0: it is full)."""
-        rows: Any = self.rows[:count]
-        to = self._peers[peer]
+        rows, to = self.rows[:count], self._peers[peer]
         if self.segments:
-            return count if self._send([rows], self._segment if count > 1 else [], to) else 0
+            return count if self._send([rows.data], self._segment if count > 1 else [], to) else 0
         for number, row in enumerate(rows):
-            if not self._send([row], [], to):
+            if not self._send([row.data], [], to):
                 return number
         return count
 
@@ -94,7 +93,7 @@ class Channel:
         ``None`` when the socket is empty.
         """
         try:
-            size, control, _, _ = self._socket.recvmsg_into([self._buffer], CONTROL_BYTES)
+            size, control, _, _ = self._socket.recvmsg_into([self._buffer.data], CONTROL_BYTES)
         except BlockingIOError:
             return None
         except OSError as error:

@@ -1,0 +1,151 @@
+"""The wire format: what is written is read back; what does not belong is counted and dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.optireduce.ubt.node import Node
+from runtime.optireduce.ubt.wire import HEADER_BYTES, LAST, Codec, Type, is_before, operation_id
+from tests.runtime.optireduce.simulation import SESSION, Host, options
+
+SIZE = 128
+PAYLOAD = SIZE - HEADER_BYTES
+KEY = b"k" * 32
+SENDER, RECEIVER = Codec(SESSION, 1, 3, SIZE), Codec(SESSION, 0, 3, SIZE)
+
+
+def _rows(codec, source, first=0, count=None, operation=5, marks=10**6, **more):
+    count = -(-len(source) // PAYLOAD) if count is None else count
+    rows = np.zeros((count, SIZE), np.uint8)
+    codec.data(rows, source, first, marks, stage=1, receiver=0, operation=operation, **more)
+    return rows
+
+
+@given(st.binary(min_size=1, max_size=1000), st.integers(0, 2**64 - 1), st.integers(0, 12))
+def test_data_comes_back_as_it_was(data, operation, marks):
+    source = np.frombuffer(data, np.uint8)
+    more = {"incast": 3, "expected_us": 77, "sent_us": 9}
+    rows = _rows(SENDER, source, operation=operation, marks=marks, **more)
+    (batch,) = RECEIVER.read(rows, Counter())
+    assert (batch.type, batch.stage, batch.sender) == (Type.DATA, 1, 1)
+    assert batch.operation == operation
+    assert {name: getattr(batch, name) for name in more} == more
+    joined = b"".join(
+        row[:length].tobytes() for row, length in zip(batch.payload, batch.lengths, strict=True)
+    )
+    assert joined == data
+    assert list(batch.offsets) == [i * PAYLOAD for i in range(len(rows))]
+    assert [bool(flag & LAST) for flag in batch.flags] == [i >= marks for i in range(len(rows))]
+
+
+def test_a_control_datagram_comes_back():
+    data = SENDER.control(Type.CREDIT, 0, 0, 7, offset=2**40, flags=2, incast=300)
+    (batch,) = RECEIVER.read(np.frombuffer(data, np.uint8).reshape(1, -1), Counter())
+    assert (batch.type, int(batch.offsets[0]), int(batch.flags[0])) == (Type.CREDIT, 2**32 - 1, 2)
+    assert batch.incast == 255
+
+
+@pytest.mark.parametrize(
+    ("codec", "kind"),
+    [
+        (Codec(SESSION ^ 1, 1, 3, SIZE), "foreign"),
+        (Codec(SESSION, 0, 3, SIZE), "misdirected"),  # claims to be the receiver itself
+        (Codec(SESSION, 7, 3, SIZE), "misdirected"),  # no such rank
+    ],
+)
+def test_what_is_not_ours_is_counted(codec, kind):
+    drops = Counter()
+    assert not list(RECEIVER.read(_rows(codec, np.ones(200, np.uint8)), drops))
+    assert +drops == {kind: 3}
+
+
+@given(st.integers(0, SIZE - 1), st.integers(1, 255))
+def test_any_changed_byte_is_noticed_where_datagrams_are_authenticated(at, change):
+    rows = _rows(Codec(SESSION, 1, 3, SIZE, KEY), np.arange(PAYLOAD, dtype=np.uint8))
+    reader = Codec(SESSION, 0, 3, SIZE, KEY)
+    assert len(list(reader.read(rows, Counter()))) == 1
+    rows[0, at] ^= change
+    drops = Counter()
+    assert not list(reader.read(rows, drops))
+    assert sum(drops.values()) == 1
+
+
+def test_datagrams_of_several_senders_may_come_in_one_batch():
+    other = Codec(SESSION, 2, 3, SIZE)
+    source = np.arange(100, dtype=np.uint8)
+    rows = np.concatenate([_rows(SENDER, source), _rows(other, source), _rows(SENDER, source)])
+    assert [b.sender for b in RECEIVER.read(rows, Counter())] == [1, 2, 1]
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 2**63 - 1))
+def test_ids_are_compared_as_serial_numbers(number, ahead):
+    later = (number + ahead) % 2**64
+    assert is_before(number, later)
+    assert not is_before(later, number)
+    assert not is_before(number, number)
+    assert is_before(operation_id(2**32 - 1, 9), operation_id(2**32, 0))
+
+
+FUZZED = st.tuples(
+    st.integers(0, 10**9),  # which genuine datagram
+    st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, 255)), max_size=4),  # bytes set
+    st.sampled_from([None, 0, 1, HEADER_BYTES, 100, SIZE]),  # cut to so many bytes
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(FUZZED, st.binary(max_size=300)), max_size=12))
+def test_nothing_that_arrives_breaks_a_node(attack):
+    _attack(attack)
+
+
+@pytest.mark.long
+@settings(max_examples=20_000, deadline=None)
+@given(st.lists(st.one_of(FUZZED, st.binary(max_size=300)), max_size=40))
+def test_nothing_that_arrives_breaks_a_node_at_length(attack):
+    _attack(attack)
+
+
+def _attack(attack):
+    """Mutants of genuine datagrams, and noise: no exception, and only right bytes are placed,
+    except where a mutant keeps to the format (no tag here): then it is placed where it says."""
+    sizes = [200, 150, 90]
+    chosen = options()
+    receiver, sender = Host(0, 3, chosen), Host(1, 3, chosen)
+    receiver.enter(0, 8, sizes, 0.0)
+    sender.enter(0, 8, sizes, 0.0)
+    genuine, _ = sender.out(0.0)
+    data = [d for peer, d in genuine if peer == 0]
+    for number in (0, 1):
+        data.append(sender.codec.control(Type.END, number, 0, 8))
+        data.append(_rows(sender.codec, np.arange(sizes[1], dtype=np.uint8), 0, 2, 8)[0].tobytes())
+    now = 0.0
+    for item in attack:
+        sent = item
+        if isinstance(item, tuple):
+            which, changes, cut = item
+            mutant = bytearray(data[which % len(data)])
+            for at, value in changes:
+                if at < len(mutant):
+                    mutant[at] = value
+            sent = bytes(mutant[:cut])
+        now += 0.01
+        if sent:
+            receiver.hear(sent, now)
+        for _ in receiver.node.poll(now, empty=True):
+            pass
+        receiver.out(now)
+    node: Node = receiver.node
+    exchange = receiver.exchanges[8]
+    for stage in exchange.stages:
+        for expected in stage.senders.values():
+            assert expected.seen == expected.arrived.sum() <= expected.count
+    deadline = chosen.absence_s + 2 * chosen.bound_s
+    ended = [event.stage for event in node.poll(now + deadline + 1, empty=False)]
+    assert exchange.stages[0].end is not None
+    assert 2 in ended or exchange.stages[1].end is not None
