@@ -1,0 +1,82 @@
+"""PyTorch's own pipeline runtime runs our CSVs; gradients are those of a plain loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from synth.pipeline.plan import Solver, plan
+from synth.pipeline.problem import make, place
+from tests.runtime.pipeline.models import batch, loss_fn, model, reference
+from tests.runtime.spawning import spawn, values
+from verify.pipeline import Link, Situation, lowered, write_csv
+
+RANKS, MICROBATCHES = 3, 6
+CASES = [
+    (1, "1f1b", None), (1, "zero-bubble", None), (1, "adaptra", None), (1, "cp-sat", 3),
+    (2, "interleaved-1f1b", None), (2, "greedy", 3),
+]  # fmt: skip
+
+
+def _files(folder: Path) -> list[tuple[str, str, int]]:
+    """(file, its form, stages per rank) of every case, compute only and with messages."""
+    found = []
+    for virtual, method, memory in CASES:
+        stages = RANKS * virtual
+        situation = Situation(
+            forward=(8, 11, 6) * virtual, backward=(10, 9, 12) * virtual,
+            weight=(5, 4, 6) * virtual,
+            links=(Link(between=(1, 2), latency=30),),
+            memory=None if memory is None else (memory,) * RANKS,
+        )  # fmt: skip
+        problem = make(MICROBATCHES, situation, place(stages, virtual, "loop"))
+        schedule = plan(problem, method, solver=Solver(time_limit_s=10, workers=1)).schedule
+        assert method != "cp-sat" or schedule.meta["method"] == "cp-sat"
+        complete = lowered(schedule, problem.costs)
+        for form, source in (("compute_only", schedule), ("compute_comms", complete)):
+            path = folder / f"{method}-{form}.csv"
+            write_csv(source, path, form)  # type: ignore[arg-type]
+            found.append((str(path), form, virtual))
+    return found
+
+
+def _run(rank: int, size: int, store: Any, files: list[tuple[str, str, int]]) -> list[float]:
+    """The largest difference to the reference, per file."""
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    worst = []
+    for step, (path, form, virtual) in enumerate(files):
+        blocks = model(size * virtual)
+        expected, _ = reference(blocks, step, MICROBATCHES)
+        x, y = batch(step, MICROBATCHES)
+        mine = range(rank, size * virtual, size)
+        stages = [PipelineStage(blocks[s], s, size * virtual, torch.device("cpu")) for s in mine]
+        schedule = _PipelineScheduleRuntime(stages, MICROBATCHES, loss_fn=loss_fn)
+        schedule._load_csv(path, format=form)
+        arguments = (x,) if rank == 0 else ()
+        schedule.step(*arguments, target=y if rank == size - 1 else None)
+        differences = [
+            (parameter.grad - wanted).abs().max().item()
+            for s in mine
+            for parameter, wanted in zip(blocks[s].parameters(), expected[s], strict=True)
+            if parameter.grad is not None
+        ]
+        assert len(differences) == sum(len(list(blocks[s].parameters())) for s in mine)
+        worst.append(max(differences))
+        dist.barrier()
+    dist.destroy_process_group()
+    return worst
+
+
+@pytest.mark.timeout(180)
+def test_gradients_are_right_under_stock_pytorch(tmp_path: Path) -> None:
+    files = _files(tmp_path)
+    for worst in values(spawn(_run, RANKS, files, timeout_s=150)):
+        assert len(worst) == len(files)
+        assert max(worst) < 1e-6, dict(zip([path for path, _, _ in files], worst, strict=True))
