@@ -71,10 +71,17 @@ class Board:
         with self._news:
             return self._ask(grace_s, alarm=False)
 
-    def diagnose(self, noticed: str, grace_s: float) -> RankFailure:
-        """Raise the alarm and decide who failed, within ``grace_s`` seconds."""
+    def diagnose(
+        self, noticed: str, grace_s: float, known: RankFailure | None = None
+    ) -> RankFailure:
+        """Raise the alarm and decide who failed, within ``grace_s`` seconds.
+
+        Args:
+            known: who did, if this rank knows.
+        """
         with self._news:
             self._alarm_raised = True
+            self._verdict = self._verdict or known
             answers = self._ask(grace_s, alarm=True)
             if self._verdict is None:
                 self._verdict = blame(self.size, answers, self.rank, noticed, grace_s)

@@ -15,11 +15,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from runtime.blame import Position
+from runtime.blame import Position, Waiting
 from runtime.board import Board
 from runtime.datagrams import Datagrams
 from runtime.lanes import Lanes
@@ -30,13 +31,33 @@ from runtime.tcp.engine import Engine
 from runtime.tcp.mesh import connect
 from runtime.verified import Late, Verified, require_size
 from runtime.waits import Watchman
-from verify.errors import ArgumentError, LatecomerError, ScheduleRefused, TensorError
+from verify.errors import (
+    ArgumentError,
+    LatecomerError,
+    RankFailure,
+    ScheduleRefused,
+    TensorError,
+)
 
 LONGEST_GRACE_S = 5.0
 ASK_AGAIN_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm
 WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
 TOLD_TEXT = 500  # characters of an exception that others are told
 CLOSE_S = 5.0
+
+
+class Outside(Protocol):
+    """What the owner of an executor does beyond it: operations that run elsewhere, other waits."""
+
+    @property
+    def moved_s(self) -> float:
+        """When something outside last went on (``time.monotonic()``)."""
+
+    def waiting(self) -> tuple[Waiting, float] | None:
+        """What this rank waits for outside, and since when."""
+
+    def failed(self, error: LatecomerError) -> None:
+        """The executor has failed, with this error; called once, any thread."""
 
 
 class Executor:
@@ -55,6 +76,7 @@ class Executor:
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
+        outside: where not all operations run here: its waits count as this rank's.
 
     Attributes:
         schedules: those that operations may choose.
@@ -78,6 +100,7 @@ class Executor:
         late: Late = None,
         timeout_s: float = 300.0,
         observer: Observer | None = None,
+        outside: Outside | None = None,
     ) -> None:
         self.schedules = (schedules,) if isinstance(schedules, Verified) else tuple(schedules)
         if not self.schedules:
@@ -89,6 +112,7 @@ class Executor:
         self.rank, self.size = rank, size
         self.device = torch.device(device)
         self.observer = observer or Observer()
+        self._outside = outside
         self.failure: LatecomerError | None = None
         self._grace_s = min(LONGEST_GRACE_S, timeout_s / 3)
         self._late = self.schedules[0].late_ranks(late)
@@ -112,7 +136,7 @@ class Executor:
             size,
             limit_s,
             ask_s,
-            waiting=self._engine.waiting,
+            waiting=self._waiting,
             survey=self._board.survey,
             give_up=self._fail,
         )
@@ -138,6 +162,7 @@ class Executor:
         schedule: int = 0,
         late: Late = None,
         average: bool = False,
+        number: int | None = None,
     ) -> Operation:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
@@ -151,13 +176,15 @@ class Executor:
                 file says.
             average: floating point only; every rank divides by the number of ranks *before* the
                 sum, as DDP and NCCL do, so that small formats do not overflow.
+            number: of the operation; default: the next one. For owners that run some operations
+                elsewhere: greater than all before, the same on all ranks.
 
         Raises:
             TensorError: a tensor that can't be carried.
             ArgumentError: no such schedule, or a bad ``late``.
             RankFailure: the executor has failed before.
         """
-        self._require(tensor, average)
+        self.require(tensor, average)
         if not 0 <= schedule < len(self.schedules):
             requirement = f"must be in 0..{len(self.schedules) - 1}"
             raise ArgumentError("schedule", schedule, requirement)
@@ -168,7 +195,7 @@ class Executor:
         k = verified.schedule.chunks
         flat = tensor.detach().view(-1)
         operation = Operation(
-            number=self._entered,
+            number=self._entered if number is None else number,
             key=(schedule, ranks),
             tensor=tensor,
             flat=flat,
@@ -178,7 +205,7 @@ class Executor:
             arrived_s=time.monotonic(),
         )
         self._open[operation.number] = operation
-        self._entered += 1
+        self.enter(operation.number)
         self._engine.submit(operation)
         if self._failed.is_set():
             self._fail_open()
@@ -214,7 +241,25 @@ class Executor:
             failed=self._engine_failed,
         )
 
-    def _require(self, tensor: torch.Tensor, average: bool) -> None:
+    def enter(self, number: int) -> None:
+        """This rank has come to operation ``number``, wherever and however it will run."""
+        self._entered = max(self._entered, number + 1)
+
+    def give_up(self, noticed: str, verdict: RankFailure | None = None) -> None:
+        """Fail, here and everywhere: something outside has gone wrong.
+
+        Args:
+            noticed: what was seen.
+            verdict: who is to blame, where that is known; else the ranks find out.
+        """
+        self._fail(noticed, self._grace_s, verdict)
+
+    def require(self, tensor: torch.Tensor, average: bool) -> None:
+        """Refuse what can't be carried.
+
+        Raises:
+            TensorError: says why.
+        """
         if tensor.layout is not torch.strided:
             raise TensorError(f"tensor.layout is {tensor.layout}, must be dense (torch.strided)")
         if not tensor.is_contiguous():
@@ -257,14 +302,21 @@ class Executor:
             operation.settle(error)
             self.observer.done(operation)
 
+    def _waiting(self) -> tuple[Waiting, float] | None:
+        """The wait in the oldest operation, here or outside."""
+        waits = [self._engine.waiting(), self._outside.waiting() if self._outside else None]
+        found = [wait for wait in waits if wait is not None]
+        return min(found, key=lambda wait: wait[0].operation, default=None)
+
     def _position(self) -> Position:
         """Where this rank stands, for the board; any thread."""
-        waiting, oldest = self._engine.waiting(), min(self._open, default=-1)
+        waiting, oldest = self._waiting(), min(self._open, default=-1)
+        moved_s = max(self._engine.moved_s, self._outside.moved_s if self._outside else 0.0)
         operation = self._open.get(oldest)
         return Position(
             self._entered,
             waiting[0] if waiting else None,
-            time.monotonic() - self._engine.moved_s,
+            time.monotonic() - moved_s,
             self._broken,
             self._differs_from,
             self._differs or (operation.description if operation else ""),
@@ -283,13 +335,15 @@ class Executor:
     def _alarmed(self, noticed: str) -> None:
         self._fail(noticed, self._grace_s)
 
-    def _fail(self, noticed: str, ask_s: float) -> None:
+    def _fail(self, noticed: str, ask_s: float, verdict: RankFailure | None = None) -> None:
         """Give up: the first caller finds out why, everybody else waits for that."""
         with self._failing:
             if not self._failed.is_set():
                 self._failed.set()
                 self._engine.abort()
-                self.failure = self._board.diagnose(noticed, ask_s)
+                self.failure = self._board.diagnose(noticed, ask_s, verdict)
+                if self._outside is not None:
+                    self._outside.failed(self.failure)
         self._fail_open()
 
     def _fail_open(self) -> None:
