@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from runtime.pipeline.command import pipeline
 from verify.cli import run
 from verify.errors import ArgumentError
 
@@ -101,6 +102,9 @@ def selftest(
     passed = run_selftest(schedules, ranks, device.value, show)
     print(f"selftest on {device.value}: {'passed' if passed else 'FAILED'}")
     raise typer.Exit(0 if passed else 1)
+
+
+app.command()(pipeline)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,84 @@
+"""The demonstration runs, its files are there, and its pictures say what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from runtime.__main__ import app
+from runtime.pipeline.measured import bars, makespan_ms, observed, planned, text
+from runtime.pipeline.spans import Span, StepRecord, Transit
+from tests.runtime.pipeline.test_gradients import schedule
+from verify.errors import InputError
+from verify.pipeline import parse_action
+
+
+def test_the_demonstration(tmp_path: Path) -> None:
+    words = "pipeline --stages 2 --microbatches 4 --steps 4 --slow 0-1:5 --during 2-3 --no-adapt"
+    result = CliRunner().invoke(app, [*words.split(), "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("gradients equal the sequential run") == 4
+    assert result.output.count("slow link") == 3
+    assert "of 4 of 4 steps equal" in result.output
+    assert (tmp_path / "timeline.svg").read_text().count(": measured, ") == 2
+    names = {e["name"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
+    assert {"0F0", "1I3", "0W3", "0SEND_F1", "1SEND_B2"} <= names
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--slow 0-2:5", "must join neighbours"),
+        ("--slow nobody", "a link and a delay"),
+        ("--during 5-2", "first and last step"),
+        ("--steps 0", "at least 1"),
+        ("--stages 1", "at least 2"),
+        ("--microbatches 0", "must be in 1"),
+    ],
+)
+def test_bad_options(options: str, problem: str) -> None:
+    result = CliRunner().invoke(app, ["pipeline", *options.split()])
+    assert isinstance(result.exception, InputError)
+    assert problem in str(result.exception)
+
+
+def _records() -> dict[int, StepRecord]:
+    """Two stages, one microbatch; the clock of rank 1 is 100 s ahead; 2 ms on the way."""
+    ms, ahead = 1e-3, 100.0
+
+    def record(rank: int, actions: dict[str, tuple[float, float]], there: Transit) -> StepRecord:
+        spans = [Span(parse_action(a), b * ms, e * ms) for a, (b, e) in actions.items()]
+        return StepRecord(0, "d", 0.0, 1.0, spans, [there])
+
+    up = Transit(parse_action("1RECV_F0"), 0, 8 * ms, ahead + 10 * ms, 4)
+    down = Transit(parse_action("0RECV_B0"), 1, ahead + 30 * ms, 32 * ms, 4)
+    first = {"0F0": (0.0, 8.0), "0I0": (32.0, 40.0), "0W0": (40.0, 44.0)}
+    shift = ahead / ms
+    second = {"1F0": (shift + 10, shift + 20), "1I0": (shift + 20, shift + 30)}
+    return {
+        0: record(0, first, down),
+        1: record(1, second | {"1W0": (shift + 30, shift + 36)}, up),
+    }
+
+
+def test_bars_are_on_one_clock() -> None:
+    drawn = {bar.action: (bar.start, bar.end) for bar in bars(_records())}
+    assert drawn["1F0"] == pytest.approx((10, 20))
+    assert drawn["0SEND_F0"] == pytest.approx((8, 10))
+    assert drawn["1SEND_B0"] == pytest.approx((30, 32))
+    assert makespan_ms(bars(_records())) == pytest.approx(44)
+    rows = ["FFFF............IIIIWW", ".....FFFFFIIIIIWWW...."]
+    assert text(bars(_records()), 22, 44) == rows
+
+
+def test_the_model_says_what_was_measured() -> None:
+    plan = schedule([["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]], 1)
+    found = planned(plan, observed(plan, _records()))
+    assert {bar.action: (bar.start, bar.end) for bar in found if bar.receiver is None} == {
+        bar.action: pytest.approx((bar.start, bar.end))
+        for bar in bars(_records())
+        if bar.receiver is None
+    }
