@@ -95,9 +95,12 @@ class Control:
             self._done.append((operation, now_s + self.alignment(now_s).offset_s))
 
     def waits_for(self, operation: int) -> int:
-        """The rank whose word a decision waits for."""
-        stuck = self.agreement.stuck_on
-        return self._coordinator(operation) if stuck is None else stuck
+        """The rank that a decision waits for: for its word, or for its arrival."""
+        if (stuck := self.agreement.stuck_on) is not None:
+            return stuck
+        coordinator = self._coordinator(operation)
+        missing = self._desk.missing(operation) if coordinator == self.rank else ()
+        return missing[0] if missing else coordinator
 
     def alignment(self, now_s: float) -> Alignment:
         """How the own clock relates to the reference's."""

@@ -101,6 +101,11 @@ class Desk:
                 found += self._look(now_s, sheet)
         return found
 
+    def missing(self, operation: int) -> tuple[int, ...]:
+        """Who has not come to an operation; nobody if nothing is known of it."""
+        sheet = self._sheets.get(operation)
+        return () if sheet is None else sheet.gathered.missing(self.size)
+
     def decided_elsewhere(self, operation: int, decision: Decision) -> None:
         """Note how an operation runs that needed no word from this desk."""
         if (sheet := self._sheets.get(operation)) is not None:

@@ -140,6 +140,14 @@ def test_if_the_coordinator_stops_for_ever_it_is_the_one_waited_for():
         assert network.controls[rank].waits_for(undecided) == 0
 
 
+def test_if_another_rank_stops_for_ever_it_is_the_one_that_the_coordinator_waits_for():
+    network = Network(4, Options("eager", most_late=1), operations=60)
+    network.stopped = {2: (1.0, 1e9), 3: (1.0, 1e9)}  # two: none can be started without them
+    network.lateness = lambda rank, operation: 0.05
+    network.run(limit_s=20.0)
+    assert network.controls[0].waits_for(len(network.decisions[0])) == 2
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_ranks_that_disagree_on_the_buffer_are_named(mode):
     network = Network(4, Options(mode))

@@ -1,0 +1,98 @@
+"""The library's own all-reduce, in a Gloo group of its own, as one of the ways an operation runs.
+
+Operations start in the order in which they are given and may overlap, as under plain DDP. A thread
+waits for them; when one fails (a peer died) it says so and the owner finds out who is to blame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions, Store
+
+from runtime.blame import Waiting
+
+PHASE = "all-reduce"
+ABORT_TAG = 2**31 - 2
+
+
+class Native:
+    """All-reduces by Gloo.
+
+    Args:
+        store: for connecting, under a prefix of its own.
+        timeout_s: Gloo's own time limit of one operation.
+        failed: is told when an operation has failed, once; all later ones have failed, too.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, size: int, timeout_s: float, failed: Callable[[str], None]
+    ) -> None:
+        self._rank, self._size = rank, size
+        self._failed = failed
+        # Any: the stubs give backends no collectives
+        self._group: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
+        self._queue: queue.SimpleQueue[tuple[int, Any, Callable[[], None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._waiting: tuple[Waiting, float] | None = None
+        self.moved_s = time.monotonic()
+        self._thread = threading.Thread(target=self._wait, name="latecomer-native", daemon=True)
+        self._thread.start()
+
+    def start(self, number: int, flat: torch.Tensor, ended: Callable[[], None]) -> None:
+        """Start the sum of ``flat``, in place; ``ended`` is called when it is there.
+
+        Args:
+            number: of the operation, for messages.
+        """
+        work = self._group.allreduce([flat], AllreduceOptions())
+        self._queue.put((number, work, ended))
+
+    def run(self, flat: torch.Tensor) -> None:
+        """The sum of ``flat``, in place, before any operation has been started."""
+        self._group.allreduce([flat], AllreduceOptions()).wait()
+
+    def waiting(self) -> tuple[Waiting, float] | None:
+        """What this rank waits for, and since when; a ring waits for the rank before."""
+        return self._waiting
+
+    def abort(self) -> None:
+        """End every wait, here and on the peers: closes all connections.
+
+        Gloo closes all pairs of a group when a point-to-point wait times out, and has no other
+        call that does.
+        """
+        nothing, peer = torch.empty(1), (self._rank + 1) % self._size
+        with contextlib.suppress(RuntimeError):
+            self._group.recv([nothing], peer, ABORT_TAG).wait(timedelta(milliseconds=1))
+
+    def close(self, timeout_s: float) -> None:
+        """Release the group, when the operations in flight are done."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        del self._group
+
+    def _wait(self) -> None:
+        while (item := self._queue.get()) is not None:
+            number, work, ended = item
+            peer = (self._rank - 1) % self._size
+            self._waiting = Waiting(number, PHASE, 0, peer), time.monotonic()
+            try:
+                work.wait()
+            except RuntimeError as error:
+                detail = str(error).split("] ", 1)[-1].split(". ", 1)[0]  # without C++ file, advice
+                self._failed(
+                    f"rank {self._rank} lost the all-reduce of operation {number}: {detail}"
+                )
+                return
+            self._waiting, self.moved_s = None, time.monotonic()
+            ended()

@@ -1,0 +1,305 @@
+"""Runs each operation the way that is decided for it: native, or by a schedule with somebody late.
+
+    submit ── arrive ──> plane                 the caller's thread: stamps and tells the arrival
+       │
+       └──> queue ──> dispatcher               waits for decisions, starts operations in order
+                          ├──> native          runtime.native
+                          └──> executor        runtime.executor
+
+All ranks submit in the same order and act on the same decision for the same operation
+(``runtime.decisions``), so the executor and the native group each see the same operations in the
+same order everywhere. Should a rank act on another decision nevertheless, the executor's
+connections notice that the two ends do not run the same operation, and everybody raises.
+
+Failure: whatever fails (a connection, a native operation, a rank that disagrees, a wait that is too
+long) ends in the executor's verdict; then every operation, present and future, raises it.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections import deque
+
+import msgspec
+import torch
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from runtime import profile as profiles
+from runtime.arrivals.record import NATIVE as NATIVE_WAY
+from runtime.arrivals.record import Record
+from runtime.blame import Waiting
+from runtime.decisions.control import Control
+from runtime.decisions.costs import Profile
+from runtime.decisions.decision import NATIVE, Decision
+from runtime.decisions.desk import Fault
+from runtime.decisions.options import Knowledge, Options
+from runtime.executor import Executor
+from runtime.meeting import hear, require_all, tell_all
+from runtime.native import Native
+from runtime.offers import offers
+from runtime.operation import Operation
+from runtime.plane import Plane, PlaneClosed
+from runtime.rounds import Rounds
+from verify.errors import ArgumentError, LatecomerError, RankFailure
+
+KEPT = 100_000
+"""Operations of which a record is kept."""
+CLOSE_S = 5.0
+DECISION = "decision"
+NO_KEY = (NATIVE, ())
+
+
+class Reducer:
+    """Sums tensors over a group of ranks, each operation the way that is decided for it.
+
+    Args:
+        store: for connecting; every rank of the group, and nothing else, uses it under the same
+            prefix.
+        rank, size: this rank and the number of ranks of the group.
+        options: the same on all ranks.
+        profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
+            which takes a few operations of 2 MiB.
+        device: tensors live on the CPU.
+        timeout_s: see :class:`runtime.Executor`.
+
+    Attributes:
+        executor: what runs the schedules; ``executor.failure`` is the typed error after a failure.
+        profile: what decisions are made from.
+        records: what happened to the last operations, oldest first; reference clock.
+        rounds: of chosen operations.
+        next: the number of the next operation.
+
+    Raises:
+        ArgumentError: CUDA, or ranks with different options.
+        RankFailure: ranks that did not join within ``timeout_s``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        options: Options,
+        profile: Profile | None = None,
+        device: torch.device | str = "cpu",
+        timeout_s: float = 300.0,
+    ) -> None:
+        if torch.device(device).type != "cpu":
+            remedy = "Use a schedule and late=..., which run on CUDA"
+            raise ArgumentError("device", str(device), "modes run on CPU tensors only", remedy)
+        if any(late not in range(size) for late in options.late):
+            raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
+        self.options, self.rank, self.size, self.store = options, rank, size, store
+        self._agree(timeout_s)
+        offered = offers(store, rank, size, options.at_most_late(size), timeout_s)
+        self.candidates = offered.candidates
+        self.rounds = Rounds()
+        self.records: deque[Record] = deque(maxlen=KEPT)
+        self._open: dict[int, Operation] = {}
+        self._deciding: tuple[int, float] | None = None
+        self._native: Native | None = None
+        self._plane: Plane | None = None
+        self.executor = Executor(
+            offered.schedules,
+            PrefixStore("executor", store),
+            rank,
+            size,
+            device=device,
+            timeout_s=timeout_s,
+            observer=self.rounds,
+            outside=self,
+        )
+        native = PrefixStore("native", store)
+        self._native = Native(native, rank, size, timeout_s, self.executor.give_up)
+        self.profile = self._profile(profile, timeout_s)
+        control = Control(rank, options, Knowledge(size, self.candidates, self.profile))
+        self._plane = self.plane = Plane(control, self.executor.datagrams, self._disagree)
+        self.next = self.executor.entered
+        self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._dispatcher = threading.Thread(
+            target=self._dispatch, name="latecomer-dispatcher", daemon=True
+        )
+        self._dispatcher.start()
+
+    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
+        """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
+
+        All ranks submit tensors of equal size and dtype in the same order.
+
+        Args:
+            tensor: dense and contiguous, on the CPU.
+            average: floating point only; every rank divides by the number of ranks *before* the
+                sum, as DDP does.
+
+        Raises:
+            TensorError: a tensor that can't be carried.
+            RankFailure: an operation has failed before.
+        """
+        self.executor.require(tensor, average)
+        if self.executor.failure is not None:
+            raise self.executor.failure
+        flat = tensor.detach().view(-1)
+        number, self.next = self.next, self.next + 1
+        operation = Operation(
+            number=number,
+            key=NO_KEY,
+            tensor=tensor,
+            flat=flat,
+            plans=(),
+            bounds=(0, flat.numel()),
+            average=average,
+            arrived_s=time.monotonic(),
+        )
+        self._open[number] = operation
+        self.executor.enter(number)
+        kind = f"{tensor.dtype}{', averaged' if average else ''}"
+        self.plane.arrive(number, flat.numel() * flat.element_size(), kind)
+        self._queue.put(operation)
+        if self.executor.failure is not None:
+            self._fail_open(self.executor.failure)
+        return operation
+
+    def close(self) -> None:
+        """End the threads and release the connections, when the operations in flight are done."""
+        self._queue.put(None)
+        self._dispatcher.join(CLOSE_S)
+        assert self._native is not None
+        self._native.close(CLOSE_S)
+        self.executor.close()
+        self.plane.close()
+
+    # -- what the executor asks: see runtime.executor.Outside
+
+    @property
+    def moved_s(self) -> float:
+        """When a native operation last ended."""
+        return self._native.moved_s if self._native is not None else 0.0
+
+    def waiting(self) -> tuple[Waiting, float] | None:
+        """The older of the waits for a decision and for a native operation."""
+        deciding, plane = self._deciding, self._plane
+        waits = [self._native.waiting() if self._native is not None else None]
+        if deciding is not None and plane is not None:
+            number, since_s = deciding
+            waits.append((Waiting(number, DECISION, 0, plane.waits_for(number)), since_s))
+        found = [wait for wait in waits if wait is not None]
+        return min(found, key=lambda wait: wait[0].operation, default=None)
+
+    def failed(self, error: LatecomerError) -> None:
+        """End everything, on a thread of its own: the caller holds the executor's lock."""
+        threading.Thread(target=self._end_all, args=(error,), daemon=True).start()
+
+    # -- the start
+
+    def _agree(self, timeout_s: float) -> None:
+        own = msgspec.json.encode(self.options).decode()
+        told = tell_all(self.store, "options", self.rank, self.size, own, timeout_s)
+        require_all(told, range(self.size), timeout_s)
+        if differing := [rank for rank, theirs in told.items() if theirs != own]:
+            ranks = ", ".join(map(str, differing))
+            requirement = f"must be the same on all ranks; rank(s) {ranks}: {told[differing[0]]}"
+            raise ArgumentError("options", own, requirement)
+
+    def _profile(self, given: Profile | None, timeout_s: float) -> Profile:
+        """The one that rank 0 was given or, together with all others, measures."""
+        assert self._native is not None
+        if self.rank == 0:
+            self.store.set("profile given", "" if given is None else "yes")
+        heard = hear(self.store, {0: "profile given"}, timeout_s)
+        require_all(heard, [0], timeout_s)
+        if not heard[0]:
+            given = profiles.measure(
+                self.size, self._native.run, self._by_schedule, self.candidates[0]
+            )
+        if self.rank == 0:
+            self.store.set("profile", msgspec.json.encode(given).decode())
+        heard = hear(self.store, {0: "profile"}, timeout_s)
+        require_all(heard, [0], timeout_s)
+        return msgspec.json.decode(heard[0], type=Profile)
+
+    def _by_schedule(self, tensor: torch.Tensor) -> None:
+        self.executor.submit(tensor).wait()
+
+    # -- operations
+
+    def _dispatch(self) -> None:
+        while (operation := self._queue.get()) is not None:
+            try:
+                self._start(operation)
+            except Exception as error:  # whatever it is, nobody may be left waiting
+                if self.executor.failure is not None:
+                    self._fail_open(self.executor.failure)
+                elif not isinstance(error, PlaneClosed):
+                    text = f"rank {self.rank}: broke, {error!r}"
+                    self.executor.give_up(text, RankFailure([self.rank], text))
+
+    def _start(self, operation: Operation) -> None:
+        assert self._native is not None
+        number = operation.number
+        self._deciding = number, time.monotonic()
+        decision = self.plane.decision(number)
+        self._deciding = None
+        decided_s = time.monotonic()
+        ended = functools.partial(self._ended, operation, decision, decided_s)
+        if decision.candidate == NATIVE:
+            if operation.average:
+                operation.flat.div_(self.size)
+            self._native.start(number, operation.flat, ended)
+            return
+        started = self.executor.submit(
+            operation.flat,
+            schedule=decision.candidate,
+            late=decision.late,
+            average=operation.average,
+            number=number,
+        )
+        started.future().add_done_callback(lambda _: ended() if started.error is None else None)
+
+    def _ended(self, operation: Operation, decision: Decision, decided_s: float) -> None:
+        """The result is there."""
+        if self._open.pop(operation.number, None) is None:
+            return
+        self.plane.done(operation.number)
+        operation.settle()
+        alignment = self.plane.alignment()
+        way = NATIVE_WAY
+        if decision.candidate != NATIVE:
+            way = self.candidates[decision.candidate].name
+        self.records.append(
+            Record(
+                operation=operation.number,
+                rank=self.rank,
+                arrived_s=operation.arrived_s + alignment.offset_s,
+                decided_s=decided_s + alignment.offset_s,
+                done_s=operation.done_s + alignment.offset_s,
+                uncertainty_s=alignment.uncertainty_s,
+                bytes=operation.flat.numel() * operation.flat.element_size(),
+                way=way,
+                late=decision.late,
+                reason=decision.reason,
+            )
+        )
+
+    # -- failures
+
+    def _disagree(self, fault: Fault) -> None:
+        names = ", ".join(map(str, fault.ranks))
+        verdict = RankFailure(fault.ranks, f"rank(s) {names}: {fault.text}")
+        self.executor.give_up(f"rank {self.rank} has noticed", verdict)
+
+    def _end_all(self, error: LatecomerError) -> None:
+        if self._native is not None:
+            self._native.abort()
+        if self._plane is not None:
+            self._plane.close()
+        self._fail_open(error)
+
+    def _fail_open(self, error: LatecomerError) -> None:
+        for number in list(self._open):
+            operation = self._open.pop(number, None)
+            if operation is not None:
+                operation.settle(error)
