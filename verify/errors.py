@@ -93,12 +93,17 @@ class LossExceeded(LatecomerError):
     Attributes:
         loss, limit: mean share lost over the last steps, and what is allowed.
         ranks: whose datagrams were lost, the most affected first.
+        dropped: what arrived and did not belong, in words (a flood is seen here).
     """
 
-    def __init__(self, loss: float, limit: float, steps: int, ranks: Sequence[int]) -> None:
-        self.loss, self.limit, self.ranks = loss, limit, tuple(ranks)
+    def __init__(
+        self, loss: float, limit: float, steps: int, ranks: Sequence[int], dropped: str = ""
+    ) -> None:
+        self.loss, self.limit, self.ranks, self.dropped = loss, limit, tuple(ranks), dropped
+        arrived = f"; dropped on arrival: {dropped}" if dropped else ""
+        names = ", ".join(map(str, self.ranks[:4]))
         super().__init__(
             f"{loss:.1%} of the datagrams of the last {steps} step(s) were lost, the limit "
-            f"(stop_loss) is {limit:.1%}; most from rank(s) {', '.join(map(str, self.ranks[:4]))}. "
+            f"(stop_loss) is {limit:.1%}; most from rank(s) {names}{arrived}. "
             "Look at the network, raise bound_s or bound_factor, or train over TCP"
         )

@@ -35,10 +35,12 @@ from runtime.optireduce.ubt.endpoint import Endpoint
 from runtime.optireduce.ubt.node import Ended, Node
 from runtime.optireduce.ubt.sockets import Channel
 from runtime.optireduce.ubt.wire import Codec
-from runtime.optireduce.watch import Watch
+from runtime.optireduce.watch import CONFIRM_SHARE, Watch
 from verify.errors import ArgumentError, LatecomerError, TensorError
 
 logger = logging.getLogger("latecomer")
+SUSPECT_S = 0.5
+"""A rank that is so late for an operation is asked whether it is alive."""
 
 
 class Engine:
@@ -204,7 +206,7 @@ class Engine:
         key = self._meeting.key if self.options.authenticate else b""
         codec = Codec(self._meeting.session, self.rank, self.size, self.options.datagram_bytes, key)
         node = Node(self.options, codec, self.council.bound_s)
-        self.ledger.dropped = node.counts
+        self.ledger.dropped, self.ledger.dropped_from = node.counts, node.by_sender
         self._endpoint = Endpoint(self.options, node, self._channel, self._ended, self._broke)
         self._endpoint.start()
         self._watch = Watch(self._board, self._suspects, self.fail, self.options.dead_s)
@@ -266,12 +268,12 @@ class Engine:
         return Position(self._entered, None, 0.0, broken)
 
     def _alarmed(self, told: str) -> None:
-        self.fail(self._board.diagnose(told, self.options.dead_s))
+        self.fail(self._board.diagnose(told, self.options.dead_s * CONFIRM_SHARE))
 
     def _suspects(self) -> set[int]:
         """Ranks that keep an open operation waiting and were not heard of in it so far."""
         assert self._endpoint is not None
-        node, late_s = self._endpoint.node, time.monotonic() - self.council.bound_s
+        node, late_s = self._endpoint.node, time.monotonic() - SUSPECT_S
         suspects: set[int] = set()
         for exchange in list(node.open_exchanges.values()):
             stage = exchange.stages[0]

@@ -92,7 +92,8 @@ class Ledger:
 
     Attributes:
         steps: the latest records, oldest first.
-        dropped: datagrams dropped since the start, by kind.
+        dropped, dropped_from: datagrams dropped since the start, by kind, and (those that could be
+            told) by sender and kind.
         reliable: operations that ran over TCP (warm-up).
     """
 
@@ -101,6 +102,7 @@ class Ledger:
         self.steps: deque[StepRecord] = deque(maxlen=KEPT_STEPS)
         self.totals: Counter[str] = Counter()
         self.dropped: Mapping[str, int] = {}
+        self.dropped_from: Mapping[tuple[int, str], int] = {}
         self.reliable = 0
 
     @property
@@ -127,12 +129,22 @@ class Ledger:
         lost: Counter[int] = Counter()
         for one in window:
             lost.update(one.by_rank)
+        noted = [f"{count} {kind}" for kind, count in sorted(self.dropped.items()) if count]
+        noted += [f"{count} of them from rank {r}" for r, count in self._loudest()]
         return LossExceeded(
             self.loss(len(window)),
             options.stop_loss,
             len(window),
             [r for r, _ in lost.most_common()],
+            ", ".join(noted),
         )
+
+    def _loudest(self) -> list[tuple[int, int]]:
+        """The rank of which most datagrams were dropped, with their number."""
+        by_rank: Counter[int] = Counter()
+        for (rank, _), count in self.dropped_from.items():
+            by_rank[rank] += count
+        return by_rank.most_common(1)
 
     def table(self, last: int = 10) -> str:
         """The last steps, one line each."""

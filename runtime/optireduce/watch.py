@@ -15,6 +15,8 @@ from runtime.board import Board
 from verify.errors import LatecomerError
 
 TICK_S = 0.25
+CONFIRM_SHARE = 0.25
+"""Of ``dead_s``: once more, for the verdict that all ranks are told."""
 
 
 class Watch:
@@ -55,5 +57,5 @@ class Watch:
                 continue
             names = ", ".join(map(str, sorted(bad)))
             noticed = f"rank {self._board.rank} heard nothing from rank(s) {names}"
-            self._give_up(self._board.diagnose(noticed, self._dead_s))
+            self._give_up(self._board.diagnose(noticed, self._dead_s * CONFIRM_SHARE))
             return

@@ -1,0 +1,164 @@
+"""A receive stage, explored exhaustively for small cases, and the times that steer it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from runtime.optireduce.options import Options
+from runtime.optireduce.ubt.bound import Expectation, bound_s
+from runtime.optireduce.ubt.incast import Incast
+from runtime.optireduce.ubt.pacing import Pacer
+from runtime.optireduce.ubt.receiver import End, Stage
+from runtime.optireduce.ubt.wire import LAST
+from verify.errors import ArgumentError
+
+PAYLOAD = 8
+SIZES = {1: 12, 2: 8}  # two datagrams (8 and 4 bytes) from rank 1, one from rank 2
+ABSENCE_S, ALLOWED_S, GRACE_S = 2.0, 4.0, 1.0
+GENUINE = [(1, 0, 8, 0), (1, 8, 4, LAST), (2, 0, 8, LAST)]
+WRONG = [(1, 8, 8, 0), (1, 16, 8, 0), (1, 3, 8, 0), (2, 8, 0, 0), (3, 0, 8, 0)]
+ACTS = [*GENUINE, *WRONG, "tick", "busy", "sent 1", "sent 2"]
+
+
+def _explore(stage, now, depth, placed, seen):
+    """Every sequence of ``depth`` events: arrivals (right, wrong, repeated), ticks, ends."""
+    state = (
+        depth, now, stage.end, stage._quiet_s, tuple(stage.absent), stage.hard_s, tuple(placed),
+        tuple(s.marked for s in stage.senders.values()),
+    )  # fmt: skip
+    if state in seen:
+        return
+    seen.add(state)
+    assert stage.hard_s <= ABSENCE_S + ALLOWED_S
+    assert stage.lost == len(GENUINE) - len(placed)
+    if now > ABSENCE_S + ALLOWED_S:
+        assert stage.end is not None
+    if depth == 0:
+        return
+    for act in ACTS:
+        copy = _copy(stage)
+        then, fresh = now, list(placed)
+        if act in ("tick", "busy"):
+            then += 1.0
+            end = copy.poll(then, GRACE_S, empty=act == "tick")
+            if end is End.EARLY:
+                assert all(s.marked or s.complete for s in copy.senders.values())
+            if end is End.COMPLETE and stage.end is None:
+                assert len(placed) == len(GENUINE)
+            if stage.end is not None:
+                assert end is stage.end
+        elif isinstance(act, str):
+            copy.all_sent(int(act[-1]), now)
+        else:
+            sender, offset, length, flags = act
+            rows, numbers = copy.take(
+                sender, np.array([offset]), np.array([length]), np.array([flags]), now
+            )
+            place = act in GENUINE and act not in placed and stage.end is None
+            assert len(rows) == len(numbers) == place
+            fresh += [act] * place
+        _explore(copy, then, depth - 1, sorted(fresh), seen)
+
+
+def _copy(stage):
+    copy = Stage.__new__(Stage)
+    copy.__dict__.update(stage.__dict__)
+    copy.counts, copy._absent = stage.counts.copy(), set(stage._absent)
+    copy.senders = {}
+    for rank, sender in stage.senders.items():
+        copy.senders[rank] = type(sender).__new__(type(sender))
+        copy.senders[rank].__dict__.update(sender.__dict__)
+        copy.senders[rank].arrived = sender.arrived.copy()
+    return copy
+
+
+def test_every_history_ends_in_time_and_places_each_datagram_once():
+    seen = set()
+    stage = Stage(SIZES, PAYLOAD, 0.0, ABSENCE_S, ALLOWED_S)
+    _explore(stage, 0.0, 9, [], seen)
+    assert len(seen) > 2000
+    assert {state[2] for state in seen} == {None, *End}
+
+
+def test_a_batch_is_split_into_new_repeated_and_wrong():
+    stage = Stage({1: 80}, PAYLOAD, 0.0, 0.0, 1.0)
+    offsets = np.array([16, 0, 16, 5, 72, 80])
+    rows, numbers = stage.take(1, offsets, np.full(6, 8), np.zeros(6, int), 0.1)
+    assert list(numbers) == [2, 0, 9]
+    assert list(rows) == [0, 1, 4]
+    assert stage.counts == {"duplicate": 1, "out of range": 2}
+
+
+def _ended(end, lost, elapsed_s=0.5):
+    stage = Stage({1: 100 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0)
+    stage.enter(1, 0.0)
+    stage.end, stage._left, stage.ended_s = end, lost, elapsed_s
+    return stage
+
+
+def test_the_hard_bound_is_the_percentile_over_all_ranks():
+    options = Options(bound_floor_s=0.0, bound_factor=1.0)
+    assert bound_s([[0.01] * 50, [0.02] * 45 + [0.5] * 5], options) == 0.5
+    assert bound_s([[0.01] * 96, [0.5] * 4], options) == 0.01
+    assert bound_s([[9.0]], Options(bound_s=0.25)) == 0.25
+
+
+def test_expected_time_and_grace_follow_the_source_s_rules():
+    options = Options(expected_weight=1.0, grace_floor_s=0.0)
+    expected = Expectation(options, most_s=2.0)
+    expected.ended(_ended(End.COMPLETE, 0))
+    assert expected.own_s == 0.5
+    assert expected.percent == 9
+    expected.ended(_ended(End.EARLY, 20))
+    assert expected.own_s == pytest.approx(0.5 / 0.8)
+    assert expected.percent == 18
+    expected.ended(_ended(End.TIMEOUT, 50))
+    assert (expected.own_s, expected.percent) == (2.0, 36)
+    expected.ended(_ended(End.TIMEOUT, 50))
+    assert expected.percent == 50
+    expected.told(1, 0.4)
+    expected.told(2, 99.0)
+    expected.told(3, 0.6)
+    expected.told(4, 0.0)  # says nothing
+    assert expected.expected_s == pytest.approx((0.6 + 2.0) / 2)
+    assert expected.grace_s == pytest.approx(0.65)
+
+
+def test_incast_rises_slowly_and_falls_at_once():
+    incast = Incast(Options(incast_up_after=2), peers=7)
+    for _ in range(8):
+        incast.ended(_ended(End.COMPLETE, 0))
+    assert incast.announced == 5
+    incast.ended(_ended(End.EARLY, 50))
+    assert incast.announced == 2
+    incast.told(1, 4)
+    assert incast.allowed == 4
+    incast.told(2, 0)
+    assert incast.allowed == 1
+
+
+def test_pacing_slows_down_for_long_round_trips_and_recovers():
+    pacer = Pacer(Options(rate_start=1e8))
+    pacer.sent(1_000_000, 5.0)
+    assert pacer.next_s == pytest.approx(5.01)
+    for _ in range(20):
+        pacer.answered(0.1)
+    slow = pacer.rate
+    assert slow < 1e7
+    for _ in range(20):
+        pacer.answered(0.0001)
+    assert pacer.rate > 2e8
+    pacer.answered(-1.0)
+    pacer.answered(4000.0)  # nonsense is ignored
+    assert pacer.rate > 2e8
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"datagram_bytes": 1473}, {"bound_percentile": 0}, {"hadamard": "maybe"}, {"incast": 0},
+     {"hadamard_block": 1000}, {"warmup_steps": 0}, {"warmup_steps": 3}, {"skip_loss": 1.5}],
+)  # fmt: skip
+def test_options_out_of_range_are_refused(wrong):
+    with pytest.raises(ArgumentError, match=next(iter(wrong)).replace("warmup", "(warmup|settle)")):
+        Options(**wrong)
