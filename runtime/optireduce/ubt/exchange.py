@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.optireduce.ubt.receiver import Stage
+from runtime.optireduce.ubt.receiver import Numbers, Stage
 from runtime.optireduce.ubt.wire import Bytes
 
 
@@ -43,27 +43,24 @@ class Exchange:
     credited: dict[tuple[int, int], int] = field(default_factory=dict)
     sending: bool = False
 
-    def place(self, stage: int, sender: int, rows: Bytes, numbers: np.ndarray) -> None:
+    def place(self, stage: int, sender: int, rows: Bytes, numbers: Numbers) -> None:
         """Copy payloads to where they belong.
 
         Args:
             rows: uint8 [datagrams, payload bytes].
             numbers: of the datagrams within the shard, all different.
         """
-        first, count = int(numbers[0]), len(numbers)
-        together = int(numbers[-1]) - first + 1 == count and bool((np.diff(numbers) == 1).all())
         if stage == 0:
-            if together:
-                self.scratch[sender][first : first + count] = rows
-            else:
-                self.scratch[sender][numbers] = rows
+            self.scratch[sender][numbers] = rows
             return
         shard, size = self.shards[sender], self.payload
         whole = len(shard) // size
         table = shard[: whole * size].reshape(whole, size)
-        if together and first + count <= whole:
-            table[first : first + count] = rows
-            return
+        if isinstance(numbers, slice):
+            if numbers.stop <= whole:
+                table[numbers] = rows
+                return
+            numbers = np.arange(numbers.start, numbers.stop)
         inside = numbers < whole
         table[numbers[inside]] = rows[inside]
         for row in rows[~inside]:  # the last, partial one

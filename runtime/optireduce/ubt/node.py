@@ -8,6 +8,7 @@ belongs to an operation that is over is answered by saying so.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -152,14 +153,12 @@ class Node:
 
     def _data(self, exchange: Exchange, batch: Batch, now_s: float) -> None:
         stage, sender = exchange.stages[batch.stage], batch.sender
-        before = Counter(stage.counts)
-        rows, numbers = stage.take(sender, batch.offsets, batch.lengths, batch.flags, now_s)
-        if len(rows):
-            whole = len(rows) == len(batch.payload)
-            payload = batch.payload if whole else batch.payload[rows]
-            exchange.place(batch.stage, sender, payload, numbers)
-        for kind, count in (stage.counts - before).items():
-            self._drop(sender, kind, count)
+        drop = functools.partial(self._drop, sender)
+        rows, numbers, count = stage.take(
+            sender, batch.offsets, batch.lengths, batch.flags, now_s, drop
+        )
+        if count:
+            exchange.place(batch.stage, sender, batch.payload[rows], numbers)
         if stage.end is not None:
             self._say_over(batch, OVER)
             return

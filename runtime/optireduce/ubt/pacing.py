@@ -2,8 +2,10 @@
 
 Source: OptiReduce, section 3.2.3, after TIMELY (SIGCOMM 2015): below ``rtt_low_s`` the rate
 rises by a step, above ``rtt_high_s`` it falls in proportion, between them the trend of the round
-trip decides. It is there to avoid congestion collapse, not to share fairly; the credits of the
-receiver hold a sender back first. Pure: times and sizes in, the time of the next burst out.
+trip decides, as a share of ``rtt_high_s`` (TIMELY: of the shortest round trip, but our clocks are
+those of threads that wait for a processor). It is there to avoid congestion collapse, not to share
+fairly; the credits of the receiver hold a sender back first. Pure: times and sizes in, the time of
+the next burst out.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Pacer:
         elif self._trend_s <= 0:
             self._set(self.rate + options.rate_step)
         else:
-            gradient = min(1.0, self._trend_s / options.rtt_low_s)
+            gradient = min(1.0, self._trend_s / options.rtt_high_s)
             self._set(self.rate * (1 - options.rate_decrease * gradient))
 
     def stalled(self) -> None:

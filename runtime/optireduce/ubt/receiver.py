@@ -14,8 +14,7 @@ one of the expected ones is refused; each is placed at most once; after the end 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -29,6 +28,12 @@ class End(StrEnum):
     COMPLETE = "complete"
     EARLY = "early"
     TIMEOUT = "timeout"
+
+
+Drop = Callable[[str, int], None]
+"""Is told the kind and number of datagrams that are refused."""
+Numbers = slice | np.ndarray
+STEPS = np.arange(64)
 
 
 class Expected:
@@ -53,30 +58,48 @@ class Expected:
         return self.seen == self.count
 
     def take(
-        self, offsets: np.ndarray, lengths: np.ndarray, counts: Counter[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(rows to place, their datagram numbers); refuses and counts the others."""
+        self, offsets: np.ndarray, lengths: np.ndarray, drop: Drop
+    ) -> tuple[Numbers, Numbers, int]:
+        """(rows to place, their datagram numbers, how many); the others go to ``drop``."""
+        if (first := self._run(offsets, lengths)) is not None:
+            count = len(offsets)
+            self.arrived[first : first + count] = True
+            self._count(count, first + count)
+            return slice(0, count), slice(first, first + count), count
         numbers = offsets // self.payload
         last = self.count - 1
         due = np.where(numbers == last, self.size - last * self.payload, self.payload)
         right = (offsets % self.payload == 0) & (numbers < self.count) & (lengths == due)
-        rows = np.arange(len(offsets))
-        if not right.all():
-            counts["out of range"] += int((~right).sum())
-            rows, numbers = rows[right], numbers[right]
-        fresh = ~self.arrived[numbers]
-        if len(numbers) > 1 and (np.diff(numbers) <= 0).any():  # twice in one batch?
-            first = np.zeros(len(numbers), bool)
-            first[np.unique(numbers, return_index=True)[1]] = True
-            fresh &= first
+        rows = np.flatnonzero(right)
+        if len(rows) < len(offsets):
+            drop("out of range", len(offsets) - len(rows))
+        numbers = numbers[rows]
+        once = np.zeros(len(numbers), bool)  # the same one may come twice in a batch
+        once[np.unique(numbers, return_index=True)[1]] = True
+        fresh = once & ~self.arrived[numbers]
         if not fresh.all():
-            counts["duplicate"] += int((~fresh).sum())
+            drop("duplicate", int((~fresh).sum()))
             rows, numbers = rows[fresh], numbers[fresh]
         if len(numbers):
             self.arrived[numbers] = True
-            self.seen += len(numbers)
-            self.furthest = max(self.furthest, int(numbers.max()) + 1)
-        return rows, numbers
+            self._count(len(numbers), int(numbers.max()) + 1)
+        return rows, numbers, len(rows)
+
+    def _run(self, offsets: np.ndarray, lengths: np.ndarray) -> int | None:
+        """The usual case: new datagrams that follow each other; the number of the first."""
+        first, count = int(offsets[0]) // self.payload, len(offsets)
+        steps = STEPS[:count] * self.payload + first * self.payload
+        if first + count > self.count or count > len(STEPS) or (offsets != steps).any():
+            return None
+        whole = count - (first + count == self.count)
+        tail = self.size - (self.count - 1) * self.payload
+        if (lengths[:whole] != self.payload).any() or (whole < count and lengths[-1] != tail):
+            return None
+        return None if self.arrived[first : first + count].any() else first
+
+    def _count(self, count: int, furthest: int) -> None:
+        self.seen += count
+        self.furthest = max(self.furthest, furthest)
 
 
 class Stage:
@@ -99,7 +122,6 @@ class Stage:
         allowed_s: float,
     ) -> None:
         self.senders = {rank: Expected(size, payload) for rank, size in sizes.items()}
-        self.counts: Counter[str] = Counter()
         self.began_s, self.ended_s = now_s, 0.0
         self.end: End | None = None
         self.grace_s = 0.0
@@ -159,20 +181,20 @@ class Stage:
         lengths: np.ndarray,
         flags: np.ndarray,
         now_s: float,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        drop: Drop,
+    ) -> tuple[Numbers, Numbers, int]:
         """Data arrives; see :meth:`Expected.take`. After the end everything is stale."""
         if self.end is not None or sender not in self.senders:
-            self.counts["stale"] += len(offsets)
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+            drop("stale", len(offsets))
+            return slice(0, 0), slice(0, 0), 0
         self.enter(sender, now_s)
         expected = self.senders[sender]
-        rows, numbers = expected.take(offsets, lengths, self.counts)
-        self._left -= len(rows)
-        if len(rows) and (flags[rows] & LAST).any():
-            expected.marked = True
-        if len(rows):
+        rows, numbers, count = expected.take(offsets, lengths, drop)
+        if count:
+            self._left -= count
             self._quiet_s = None
-        return rows, numbers
+            expected.marked = expected.marked or bool((flags[rows] & LAST).any())
+        return rows, numbers, count
 
     def all_sent(self, sender: int, now_s: float) -> None:
         """``sender`` says that it has sent everything."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,10 @@ ABSENCE_S, ALLOWED_S, GRACE_S = 2.0, 4.0, 1.0
 GENUINE = [(1, 0, 8, 0), (1, 8, 4, LAST), (2, 0, 8, LAST)]
 WRONG = [(1, 8, 8, 0), (1, 16, 8, 0), (1, 3, 8, 0), (2, 8, 0, 0), (3, 0, 8, 0)]
 ACTS = [*GENUINE, *WRONG, "tick", "busy", "sent 1", "sent 2"]
+
+
+def _into(counter):
+    return lambda kind, count: counter.update({kind: count})
 
 
 def _explore(stage, now, depth, placed, seen):
@@ -52,11 +58,11 @@ def _explore(stage, now, depth, placed, seen):
             copy.all_sent(int(act[-1]), now)
         else:
             sender, offset, length, flags = act
-            rows, numbers = copy.take(
-                sender, np.array([offset]), np.array([length]), np.array([flags]), now
-            )
+            told = np.array([offset]), np.array([length]), np.array([flags])
+            refused = Counter()
+            _, _, count = copy.take(sender, *told, now, _into(refused))
             place = act in GENUINE and act not in placed and stage.end is None
-            assert len(rows) == len(numbers) == place
+            assert (count, refused.total()) == (int(place), int(not place))
             fresh += [act] * place
         _explore(copy, then, depth - 1, sorted(fresh), seen)
 
@@ -64,7 +70,7 @@ def _explore(stage, now, depth, placed, seen):
 def _copy(stage):
     copy = Stage.__new__(Stage)
     copy.__dict__.update(stage.__dict__)
-    copy.counts, copy._absent = stage.counts.copy(), set(stage._absent)
+    copy._absent = set(stage._absent)
     copy.senders = {}
     for rank, sender in stage.senders.items():
         copy.senders[rank] = type(sender).__new__(type(sender))
@@ -84,10 +90,14 @@ def test_every_history_ends_in_time_and_places_each_datagram_once():
 def test_a_batch_is_split_into_new_repeated_and_wrong():
     stage = Stage({1: 80}, PAYLOAD, 0.0, 0.0, 1.0)
     offsets = np.array([16, 0, 16, 5, 72, 80])
-    rows, numbers = stage.take(1, offsets, np.full(6, 8), np.zeros(6, int), 0.1)
+    drops = Counter()
+    rows, numbers, count = stage.take(
+        1, offsets, np.full(6, 8), np.zeros(6, int), 0.1, _into(drops)
+    )
     assert list(numbers) == [2, 0, 9]
     assert list(rows) == [0, 1, 4]
-    assert stage.counts == {"duplicate": 1, "out of range": 2}
+    assert count == 3
+    assert drops == {"duplicate": 1, "out of range": 2}
 
 
 def _ended(end, lost, elapsed_s=0.5):
