@@ -1,13 +1,15 @@
-"""The process group backend ``latecomer``: all_reduce by a verified schedule, the rest native.
+"""The process group backend ``latecomer``: all_reduce by a mode or a schedule, the rest native.
 
     import runtime
+    runtime.configure(mode="auto")                    # or LATECOMER_MODE (_LATE, _PROFILE)
     runtime.configure("schedule.json", late=7)        # or LATECOMER_SCHEDULE and LATECOMER_LATE
     dist.init_process_group(backend="latecomer")
 
 Every collective but ``allreduce`` runs through an inner Gloo (CPU) or NCCL (CUDA) backend. An
-``allreduce`` goes by the schedule when the group has as many ranks and the operation is SUM or
-AVG on one tensor of a dtype that can be carried; what goes elsewhere is counted in
-``LatecomerGroup.paths`` and reported once per reason in the log ``latecomer``.
+``allreduce`` goes by the mode or schedule when the operation is SUM or AVG on one tensor of a dtype
+that can be carried, and the group has as many ranks as the schedule (a mode makes its own); what
+goes elsewhere is counted in ``LatecomerGroup.paths`` and reported once per reason in the log
+``latecomer``.
 """
 
 from __future__ import annotations
@@ -16,16 +18,20 @@ import logging
 import os
 from collections import Counter
 from datetime import timedelta
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store, Work
 
+from runtime import modes
+from runtime.decisions.costs import Profile
+from runtime.decisions.options import Mode
 from runtime.executor import Executor
 from runtime.operation import SUMMABLE, Operation
 from runtime.optireduce.group import OptiReduceGroup
 from runtime.optireduce.options import Options
+from runtime.reducer import Reducer
 from runtime.verified import Late, Verified, load
 from verify.errors import ArgumentError
 from verify.schedule import Schedule
@@ -33,7 +39,7 @@ from verify.schedule import Schedule
 BACKEND = "latecomer"
 logger = logging.getLogger(BACKEND)
 
-_configured: tuple[Verified, tuple[int, ...]] | None = None
+_configured: tuple[Verified, tuple[int, ...]] | modes.Chosen | None = None
 _optireduce: Options | None = None
 
 
@@ -44,20 +50,37 @@ def configure(
 
 
 @overload
+def configure(
+    *,
+    mode: Mode,
+    late: Late = None,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
+) -> modes.Chosen: ...
+
+
+@overload
 def configure(*, algorithm: Literal["optireduce"], options: Options | None = None) -> Options: ...
 
 
 def configure(
     schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
     *,
+    mode: Mode | None = None,
     late: Late = None,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
-) -> Verified | Options:
-    """Choose the schedule of process groups made from now on with ``backend="latecomer"``.
+) -> Verified | modes.Chosen | Options:
+    """Choose what process groups made from now on with ``backend="latecomer"`` do.
 
     Args:
         schedule: a file, or an object; it is verified here.
+        mode: instead of a schedule; for it, ``threshold_s``, ``most_late`` and ``profile`` see
+            :func:`runtime.modes.choose`.
         late: the late rank, or several in the order of their arrival; default: as the schedule
             says.
         algorithm: ``optireduce`` needs no schedule, ``options`` are its own; also by
@@ -71,34 +94,52 @@ def configure(
     if algorithm == "optireduce":
         _optireduce = options or Options()
         return _optireduce
+    if mode is not None:
+        if schedule is not None:
+            raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
+        _optireduce = None
+        _configured = modes.choose(
+            mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
+        )
+        return _configured
     if schedule is None:
-        raise ArgumentError("schedule", schedule, "must be a file or a schedule")
+        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
     _optireduce = None
     verified = load(schedule)
     _configured = verified, verified.late_ranks(late)
     return verified
 
 
-def _configuration() -> tuple[Verified, tuple[int, ...]]:
+def _configuration() -> tuple[Verified, tuple[int, ...]] | modes.Chosen:
     if _configured is not None:
         return _configured
+    late, mode = _late_from_environment(), os.environ.get("LATECOMER_MODE")
+    if mode:
+        profile = os.environ.get("LATECOMER_PROFILE") or None
+        return modes.choose(cast(Mode, mode), late=late, profile=profile)
     path = os.environ.get("LATECOMER_SCHEDULE")
     if not path:
         raise ArgumentError(
             "LATECOMER_SCHEDULE",
             path,
-            "the backend needs a schedule",
-            "Set it to a file made with `synth generate`, or call runtime.configure() first",
+            "the backend needs a schedule or a mode",
+            "Set LATECOMER_MODE=auto, or this to a file made with `synth generate`, or call "
+            "runtime.configure() first",
         )
-    verified, late = load(path), os.environ.get("LATECOMER_LATE")
+    verified = load(path)
+    return verified, verified.late_ranks(late)
+
+
+def _late_from_environment() -> Late:
+    late = os.environ.get("LATECOMER_LATE")
     if not late:
-        return verified, verified.late
+        return None
     numbers = late.split(",")
     if not all(number.strip().isdecimal() for number in numbers):
         raise ArgumentError(
             "LATECOMER_LATE", late, "must be a rank, or several, separated by commas"
         )
-    return verified, verified.late_ranks([int(number) for number in numbers])
+    return [int(number) for number in numbers]
 
 
 class _Work(Work):
@@ -117,18 +158,25 @@ class _Work(Work):
 
 
 class LatecomerGroup(dist.ProcessGroup):
-    """A process group whose allreduce runs a verified schedule.
+    """A process group whose allreduce runs in a mode or by a verified schedule.
 
     Attributes:
-        paths: how many allreduces went which way (``schedule``, or the reason why not).
+        paths: how many allreduces went which way (``schedule``, ``mode auto``, ..., or the reason
+            why not).
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub knows one form only
         self.paths: Counter[str] = Counter()
-        self._verified, self._late = _configuration()
+        found = _configuration()
+        self._chosen = found if isinstance(found, modes.Chosen) else None
+        self._verified: Verified | None = None
+        self._late: tuple[int, ...] = ()
+        if not isinstance(found, modes.Chosen):
+            self._verified, self._late = found
         self._store, self._timeout = store, timeout
         self._executors: dict[str, Executor] = {}
+        self._reducer: Reducer | None = None
         self._add_inner(
             "cpu",
             dist.ProcessGroup.BackendType.GLOO,
@@ -157,12 +205,27 @@ class LatecomerGroup(dist.ProcessGroup):
         """
         opts = AllreduceOptions() if opts is None else opts
         reason = self._unfit(tensors, opts)
-        self._count(reason or "schedule")
+        self._count(reason or self._usual)
         if reason:
             return super().allreduce(tensors, opts)
         average = _name(opts.reduceOp) == "AVG"
-        operation = self._executor(tensors[0].device).submit(tensors[0], average=average)
-        return _Work(operation)
+        runs = self.reducer if self._chosen else self._executor(tensors[0].device)
+        return _Work(runs.submit(tensors[0], average=average))
+
+    @property
+    def reducer(self) -> Reducer:
+        """What decides, in a mode; made with the first allreduce (collective)."""
+        assert self._chosen is not None
+        if self._reducer is None:
+            self._reducer = Reducer(
+                PrefixStore("latecomer/mode", self._store),
+                self.rank(),
+                self.size(),
+                options=self._chosen.options,
+                profile=self._chosen.profile,
+                timeout_s=self._timeout.total_seconds(),
+            )
+        return self._reducer
 
     @property
     def late(self) -> tuple[int, ...]:
@@ -171,6 +234,8 @@ class LatecomerGroup(dist.ProcessGroup):
 
     @late.setter
     def late(self, late: Late) -> None:
+        if self._verified is None:
+            raise ArgumentError("late", late, "can't be set in a mode")
         self._late = self._verified.late_ranks(late)
         for executor in self._executors.values():
             executor.late = self._late
@@ -180,6 +245,8 @@ class LatecomerGroup(dist.ProcessGroup):
         for executor in self._executors.values():
             executor.close()
         self._executors.clear()
+        if self._reducer is not None:
+            self._reducer.close()
         super().shutdown()
 
     def _add_inner(self, device: str, kind: Any, inner: Any) -> None:
@@ -189,9 +256,14 @@ class LatecomerGroup(dist.ProcessGroup):
         self._register_backend(torch.device(device), kind, inner)
 
     def _unfit(self, tensors: list[torch.Tensor], opts: AllreduceOptions) -> str:
-        """Why this allreduce can't go by the schedule; empty if it can."""
-        if self._verified.schedule.ranks != self.size():
+        """Why this allreduce can't go by the mode or schedule; empty if it can."""
+        if self._verified is not None and self._verified.schedule.ranks != self.size():
             return f"{self.size()} ranks, the schedule is for {self._verified.schedule.ranks}"
+        if self._chosen is not None:
+            if any(rank >= self.size() for rank in self._chosen.options.late):
+                return f"{self.size()} ranks, without {self._chosen.options.late}"
+            if tensors[0].device.type != "cpu":
+                return f"mode on {tensors[0].device.type}"
         if _name(opts.reduceOp) not in ("SUM", "AVG"):
             return f"operation {_name(opts.reduceOp)}"
         if len(tensors) != 1:
@@ -201,13 +273,19 @@ class LatecomerGroup(dist.ProcessGroup):
             return f"{tensor.dtype}, {tensor.layout}, contiguous {tensor.is_contiguous()}"
         return ""
 
+    @property
+    def _usual(self) -> str:
+        return f"mode {self._chosen.options.mode}" if self._chosen else "schedule"
+
     def _count(self, path: str) -> None:
         self.paths[path] += 1
         if self.paths[path] == 1:
-            how = f"by {self._verified.name}" if path == "schedule" else f"natively: {path}"
+            name = self._verified.name if self._verified else path
+            how = f"by {name}" if path == self._usual else f"natively: {path}"
             logger.info("rank %d: allreduce goes %s", self.rank(), how)
 
     def _executor(self, device: torch.device) -> Executor:
+        assert self._verified is not None
         if device.type not in self._executors:
             self._executors[device.type] = Executor(
                 self._verified,

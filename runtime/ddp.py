@@ -1,7 +1,9 @@
-"""A verified schedule as a DDP communication hook.
+"""All that can be put behind a DDP model's gradients, as its communication hook.
 
     from runtime import ddp
-    ddp.attach(model, "schedule.json")
+    ddp.attach(model, mode="auto")             # finds out who is late: runtime.modes
+    ddp.attach(model, "schedule.json")         # always by this schedule
+    ddp.attach(model, algorithm="optireduce")  # runtime.optireduce
 
 The hook hands each gradient bucket to the executor and returns at once; backward goes on while
 buckets travel on the executor's own threads and connections. Gradients are averaged as DDP does
@@ -17,6 +19,9 @@ from torch._C._distributed_c10d import GradBucket, PrefixStore
 from torch.distributed.distributed_c10d import _world
 from torch.nn.parallel import DistributedDataParallel
 
+from runtime import modes
+from runtime.decisions.costs import Profile
+from runtime.decisions.options import Mode
 from runtime.executor import Executor
 from runtime.operation import Observer
 from runtime.optireduce import ddp as optireduce
@@ -58,6 +63,19 @@ def attach(
 def attach(
     model: DistributedDataParallel,
     *,
+    mode: Mode,
+    late: Late = None,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
+    timeout_s: float = 300.0,
+) -> modes.Attachment: ...
+
+
+@overload
+def attach(
+    model: DistributedDataParallel,
+    *,
     algorithm: Literal["optireduce"],
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
@@ -69,22 +87,28 @@ def attach(
     model: DistributedDataParallel,
     schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
     *,
+    mode: Mode | None = None,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     late: Late = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
-) -> Attachment | optireduce.Attachment:
-    """Let ``model`` reduce its gradients by ``schedule``. Collective: all ranks call it.
+) -> Attachment | modes.Attachment | optireduce.Attachment:
+    """Let ``model`` reduce its gradients by a mode or a schedule. Collective: all ranks call it.
 
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
+        mode: instead of a schedule: ``auto`` and the others of :mod:`runtime.decisions`; for it,
+            ``threshold_s``, ``most_late`` and ``profile`` see :func:`runtime.modes.choose`.
         algorithm: ``optireduce`` needs no schedule; for it, ``options`` and ``optimizer`` see
             :func:`runtime.optireduce.ddp.attach`.
         late: the late rank, or several in the order of their arrival; default: as the schedule
-            says.
+            says. In mode ``static`` it must be given, the other modes find out.
         timeout_s: a rank that keeps others waiting this long is given up by all.
         observer: is told about steps and operations.
 
@@ -94,8 +118,15 @@ def attach(
     global _attached  # noqa: PLW0603  (all ranks count alike: it names the connections)
     if algorithm == "optireduce":
         return optireduce.attach(model, options=options, optimizer=optimizer, timeout_s=timeout_s)
+    if mode is not None:
+        if schedule is not None:
+            raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
+        chosen = modes.choose(
+            mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
+        )
+        return modes.attach(model, chosen, timeout_s)
     if schedule is None:
-        raise ArgumentError("schedule", schedule, "must be a file or a schedule")
+        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
     group = model.process_group
     verified = load(schedule)
     require_size(verified, group.size())

@@ -50,6 +50,8 @@ KEPT = 100_000
 CLOSE_S = 5.0
 DECISION = "decision"
 NO_KEY = (NATIVE, ())
+LIVE: list[Reducer] = []
+"""The reducers of this process that are not closed, for ``runtime.watch``."""
 
 
 class Reducer:
@@ -124,6 +126,7 @@ class Reducer:
             target=self._dispatch, name="latecomer-dispatcher", daemon=True
         )
         self._dispatcher.start()
+        LIVE.append(self)
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
@@ -165,6 +168,8 @@ class Reducer:
 
     def close(self) -> None:
         """End the threads and release the connections, when the operations in flight are done."""
+        if self in LIVE:
+            LIVE.remove(self)
         self._queue.put(None)
         self._dispatcher.join(CLOSE_S)
         assert self._native is not None

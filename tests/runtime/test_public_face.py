@@ -14,10 +14,13 @@ def test_exported_names():
         "Executor",
         "Observer",
         "Operation",
+        "Reducer",
         "Verified",
+        "Watch",
         "configure",
         "ddp",
         "load",
+        "watch",
     ]  # fmt: skip
     assert all(hasattr(runtime, name) for name in runtime.__all__)
 
