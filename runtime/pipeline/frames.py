@@ -14,6 +14,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from io import BufferedReader
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ from verify.pipeline import Action, parse_action
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")
 MAX_HEADER = 2**16
+BUFFER = 2**16
 Tensors = Sequence[torch.Tensor | None]
 """Outputs of a stage, or gradients of its inputs: None for an input that has none."""
 
@@ -94,19 +96,22 @@ def write(connection: socket.socket, header: Header, tensors: Tensors) -> None:
         OSError: the connection ended.
     """
     text = msgspec.json.encode(header)
-    connection.sendall(PREFIX.pack(MAGIC, len(text)) + text)
-    for tensor in tensors:
-        if tensor is not None and tensor.numel():
-            connection.sendall(_bytes(tensor))
+    parts = [memoryview(PREFIX.pack(MAGIC, len(text)) + text)]
+    parts += [_bytes(tensor) for tensor in tensors if tensor is not None and tensor.numel()]
+    sent = connection.sendmsg(parts)  # mostly all of it: one call, one hand-over of the lock
+    for part in parts:
+        if sent < len(part):
+            connection.sendall(part[sent:])
+        sent = max(0, sent - len(part))
 
 
 def read(
-    connection: socket.socket, empty: Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+    stream: BufferedReader, empty: Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 ) -> tuple[Header, list[torch.Tensor | None]] | None:
     """Receive one message; None if the connection ended between two messages.
 
     Args:
-        connection: blocking.
+        stream: a connection's ``makefile("rb", BUFFER)``: a small message is read in one call.
         empty: allocates host memory for a tensor.
 
     Raises:
@@ -114,13 +119,13 @@ def read(
         OSError: the connection failed.
     """
     prefix = bytearray(PREFIX.size)
-    if not _fill(connection, memoryview(prefix), may_end=True):
+    if not _fill(stream, memoryview(prefix), may_end=True):
         return None
     magic, length = PREFIX.unpack(prefix)
     if magic != MAGIC or length > MAX_HEADER:
         raise WireError("not a message of a pipeline")
     text = bytearray(length)
-    _fill(connection, memoryview(text))
+    _fill(stream, memoryview(text))
     try:
         header = msgspec.json.decode(text, type=Header)
         parse_action(header.action)
@@ -130,7 +135,7 @@ def read(
     for meta in header.tensors:
         tensor = None if meta is None else empty(meta.shape, _dtype(meta.dtype))
         if tensor is not None and tensor.numel():
-            _fill(connection, memoryview(_bytes(tensor)))
+            _fill(stream, _bytes(tensor))
         tensors.append(tensor)
     return header, tensors
 
@@ -147,11 +152,11 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def _fill(connection: socket.socket, into: memoryview, may_end: bool = False) -> bool:
+def _fill(stream: BufferedReader, into: memoryview, may_end: bool = False) -> bool:
     """Receive exactly as many bytes; False if there was not one and ``may_end``."""
     done = 0
     while done < len(into):
-        count = connection.recv_into(into[done:])
+        count = stream.readinto(into[done:])
         if not count:
             if may_end and not done:
                 return False

@@ -20,12 +20,24 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from io import BufferedReader
+from typing import cast
 
 from torch._C._distributed_c10d import Store
 
 from runtime.datagrams import Datagrams
 from runtime.pipeline.faults import Faults, due_s
-from runtime.pipeline.frames import Header, Meta, Name, Tensors, WireError, describe, read, write
+from runtime.pipeline.frames import (
+    BUFFER,
+    Header,
+    Meta,
+    Name,
+    Tensors,
+    WireError,
+    describe,
+    read,
+    write,
+)
 from runtime.pipeline.mailbox import Arrived, Mailbox
 from runtime.pipeline.staging import Staged, Staging
 from verify.errors import RankFailure
@@ -138,8 +150,9 @@ class Links:
             self._broke(f"the connection to rank {peer} failed: {error}")
 
     def _receive_from(self, peer: int) -> None:
+        stream = cast(BufferedReader, self._incoming[peer].makefile("rb", BUFFER))
         try:
-            while (message := read(self._incoming[peer], self._staging.empty)) is not None:
+            while (message := read(stream, self._staging.empty)) is not None:
                 header, tensors = message
                 if header == GOODBYE:
                     return

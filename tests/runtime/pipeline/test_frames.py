@@ -1,0 +1,106 @@
+"""Messages on the wire: every kind of tensor comes as it went; what is no message is refused."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from io import BufferedReader
+
+import msgspec
+import pytest
+import torch
+
+from runtime.pipeline.frames import (
+    BUFFER,
+    MAGIC,
+    PREFIX,
+    Header,
+    Meta,
+    WireError,
+    describe,
+    read,
+    write,
+)
+from verify.errors import TensorError
+
+TENSORS = [
+    torch.arange(6.0).view(2, 3).requires_grad_(),
+    None,
+    torch.tensor(3, dtype=torch.int64),
+    torch.empty(0, 4),
+    torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    torch.tensor([True, False]),
+    torch.randn(300_000),  # more than a connection's buffers
+]
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    one, other = socket.socketpair()
+    for end in (one, other):
+        end.settimeout(20)
+    return one, other
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+def test_tensors_come_as_they_went() -> None:
+    one, other = _pair()
+    header = Header(7, "2RECV_F5", 1.25, describe(TENSORS))
+
+    def send() -> None:
+        for _ in range(2):
+            write(one, header, TENSORS)
+        one.close()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    stream = BufferedReader(socket.SocketIO(other, "r"), BUFFER)
+    for _ in range(2):
+        message = read(stream, _empty)
+        assert message is not None
+        assert message[0] == header
+        for sent, found in zip(TENSORS, message[1], strict=True):
+            assert (sent is None) == (found is None)
+            if sent is not None and found is not None:
+                assert (sent.dtype, sent.shape) == (found.dtype, found.shape)
+                assert torch.equal(sent, found)
+    assert read(stream, _empty) is None
+    thread.join()
+    flags = [meta is not None and meta.requires_grad for meta in header.tensors]
+    assert flags == [True] + [False] * 6
+
+
+def _framed(text: bytes, magic: bytes = MAGIC, length: int | None = None) -> bytes:
+    return PREFIX.pack(magic, len(text) if length is None else length) + text
+
+
+def _header(action: str = "1RECV_F0", dtype: str = "float32") -> bytes:
+    return msgspec.json.encode(Header(0, action, 0.0, (Meta(dtype, (4,), False),)))
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"GET / HTTP/1.1\r\n", "not a message"),
+        (_framed(b"{}", length=2**20), "not a message"),
+        (_framed(b"{}"), "makes no sense"),
+        (_framed(_header(action="hello")), "makes no sense"),
+        (_framed(_header(dtype="nn")), "nn is no dtype"),
+        (_framed(_header()) + b"1234", "ended within"),
+        (_framed(b"{}", length=9), "ended within"),
+        (MAGIC, "ended within"),
+    ],
+)
+def test_what_is_no_message(data: bytes, problem: str) -> None:
+    one, other = _pair()
+    one.sendall(data)
+    one.close()
+    with pytest.raises(WireError, match=problem):
+        read(BufferedReader(socket.SocketIO(other, "r"), BUFFER), _empty)
+
+
+def test_tensors_that_cannot_travel() -> None:
+    with pytest.raises(TensorError, match="must be dense"):
+        describe([torch.eye(3).to_sparse()])
