@@ -19,7 +19,7 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.node import Ended, Node, clock_us
 from runtime.optireduce.ubt.sockets import Channel
 
-BATCHES = 16
+BATCHES = 8
 """Received between two looks at the clock."""
 BURSTS = 4
 """Sent between two looks at the socket."""
@@ -105,15 +105,23 @@ class Endpoint:
             now_s = time.monotonic()
             for batch in node.codec.read(rows, node.counts):
                 node.hear(batch, now_s)
+            self._flush()  # credits at once: the sender may be waiting for them
         return False
+
+    def _flush(self) -> bool:
+        """Send the short datagrams that are due; whether all went."""
+        outbox = self.node.outbox
+        while outbox:
+            if not self.channel.send(*outbox[0]):
+                return False
+            outbox.popleft()
+        return True
 
     def _send(self) -> tuple[float, bool]:
         """Send some; when to send next, and whether the kernel is full."""
         node, channel = self.node, self.channel
-        while node.outbox:
-            if not channel.send(*node.outbox[0]):
-                return 0.0, True
-            node.outbox.popleft()
+        if not self._flush():
+            return 0.0, True
         for _ in range(BURSTS):
             now_s = time.monotonic()
             step = node.burst(now_s)

@@ -1,0 +1,1 @@
+"""Measurements of docs/optireduce.md."""

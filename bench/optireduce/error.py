@@ -1,0 +1,169 @@
+"""What a loss does to a gradient: TAR against ring and parameter server, with and without HT.
+
+    python -m bench.optireduce.error
+
+A simulation, no network: n ranks hold gradients, datagrams of 356 elements are lost at random, each
+algorithm does what it does with what arrives, and the mean over all ranks of the squared error of
+its result against the true mean is compared (relative to the gradients' own variance). A received
+piece counts as what it is: a ring adds nothing for a lost partial sum and goes on; a parameter
+server leaves out what did not come and a rank keeps its own gradient where the broadcast is lost;
+TAR divides by what arrived and fills with the own gradient. ``runtime.optireduce``'s own code does
+TAR's mean and the transform.
+
+With "scaled" rows, ring and parameter server also divide by the number of contributions that are
+really in the sum, which their wire formats do not tell: it is the best they could do.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from runtime.optireduce import hadamard
+from runtime.optireduce.shards import Shards
+
+EACH = 356
+"""float32 elements in a datagram of 1472 bytes."""
+
+
+class Loss:
+    """Draws which datagrams arrive: each with equal chance, or in bursts."""
+
+    def __init__(self, share: float, burst: int, seed: int) -> None:
+        self.share, self.burst = share, burst
+        self.dice = torch.Generator().manual_seed(seed)
+
+    def arrived(self, numel: int) -> torch.Tensor:
+        """Per element of a message: whether its datagram arrived."""
+        count = -(-numel // EACH)
+        runs = torch.rand(-(-count // self.burst), generator=self.dice) >= self.share
+        return runs.repeat_interleave(self.burst)[:count].repeat_interleave(EACH)[:numel]
+
+
+def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
+    """Every rank's result, [n, numel], by the runtime's own mean."""
+    n, results = len(gradients), gradients.clone()
+    for owner in range(n):
+        shards = Shards(gradients[owner].clone(), n, EACH * 4)
+        low, high = shards.bounds[owner], shards.bounds[owner + 1]
+        count = -(-(high - low) // EACH)
+        scratch, arrived = {}, {}
+        for sender in set(range(n)) - {owner}:
+            mask = loss.arrived(high - low)
+            padded = torch.zeros(count * EACH)
+            padded[: high - low] = gradients[sender, low:high]
+            scratch[sender] = padded.view(torch.uint8).numpy().reshape(count, EACH * 4)
+            arrived[sender] = mask[::EACH].numpy()
+        mean = shards.combine(owner, scratch, arrived, True)
+        for rank in range(n):
+            mask = loss.arrived(high - low)
+            there = torch.ones_like(mask) if rank == owner else mask
+            results[rank, low:high] = torch.where(there, mean, gradients[rank, low:high])
+    return results
+
+
+def server(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
+    """Rank 0 is the parameter server; a message is the whole gradient."""
+    n, numel = gradients.shape
+    total, count = gradients[0].clone(), torch.ones(numel)
+    for sender in range(1, n):
+        mask = loss.arrived(numel)
+        total += gradients[sender] * mask
+        count += mask
+    mean = total / (count if scaled else n)
+    results = mean.repeat(n, 1)
+    for rank in range(1, n):
+        results[rank] = torch.where(loss.arrived(numel), mean, gradients[rank])
+    return results
+
+
+def ring(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
+    """Ring: a lost partial sum takes all contributions in it away; later sums build on the rest."""
+    n, numel = gradients.shape
+    bounds = [numel * i // n for i in range(n + 1)]
+    state, count = gradients.clone(), torch.ones(n, numel)
+    for step in range(n - 1):
+        for rank in range(n):
+            chunk = (rank - step) % n
+            part = slice(bounds[chunk], bounds[chunk + 1])
+            to, mask = (rank + 1) % n, loss.arrived(bounds[chunk + 1] - bounds[chunk])
+            state[to, part] = gradients[to, part] + state[rank, part] * mask
+            count[to, part] = 1 + count[rank, part] * mask
+    state /= count if scaled else n
+    own = gradients.clone()
+    for chunk in range(n):
+        part = slice(bounds[chunk], bounds[chunk + 1])
+        owner = (chunk - 1) % n
+        own[owner, part] = state[owner, part]
+        for step in range(n - 1):
+            rank, to = (owner + step) % n, (owner + step + 1) % n
+            mask = loss.arrived(bounds[chunk + 1] - bounds[chunk])
+            own[to, part] = torch.where(mask, own[rank, part], own[to, part])
+    return own
+
+
+def transformed(gradients: torch.Tensor, seed: int, inverse: bool = False) -> torch.Tensor:
+    """Every row through the runtime's transform."""
+    rows = gradients.clone()
+    for row in rows:
+        hadamard.transform(row, seed, inverse=inverse)
+    return rows
+
+
+def gradients_of(n: int, numel: int, seed: int) -> torch.Tensor:
+    """Gradients with a common part and large layers beside small ones, as in training."""
+    dice = torch.Generator().manual_seed(seed)
+    common = torch.randn(numel, generator=dice)
+    noise = torch.randn(n, numel, generator=dice)
+    sizes = torch.exp(2 * torch.randn(-(-numel // 4096), generator=dice))
+    return (common + noise) * sizes.repeat_interleave(4096)[:numel]
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--numel", type=int, default=2**18)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--burst", type=int, default=8, help="datagrams lost together")
+    options = parser.parse_args()
+    ways = {
+        "TAR": tar,
+        "parameter server": lambda g, loss: server(g, loss, False),
+        "parameter server, scaled": lambda g, loss: server(g, loss, True),
+        "ring": lambda g, loss: ring(g, loss, False),
+        "ring, scaled": lambda g, loss: ring(g, loss, True),
+    }
+    shares = [0.001, 0.01, 0.05, 0.1]
+    print(f"{options.ranks} ranks, {options.numel} elements, bursts of {options.burst} datagrams\n")
+    print("| way | " + " | ".join(f"{share:.1%}" for share in shares) + " | worst block, 5% |")
+    print("|:--|" + "--:|" * (len(shares) + 1))
+    first: list[float] = []
+    for ht in (False, True):
+        for name, way in ways.items():
+            cells, worst = [], 0.0
+            for share in shares:
+                errors = []
+                for seed in range(options.repeats):
+                    g = gradients_of(options.ranks, options.numel, seed)
+                    mean = g.mean(0)
+                    loss = Loss(share, options.burst, seed)
+                    sent = transformed(g, seed) if ht else g
+                    found = way(sent, loss)
+                    found = transformed(found, seed, inverse=True) if ht else found
+                    wrong = (found - mean).square()
+                    errors.append(float(wrong.mean() / g.var()))
+                    if share == 0.05:
+                        blocks = wrong[:, : options.numel // EACH * EACH].reshape(-1, EACH).mean(1)
+                        worst = max(worst, float(blocks.max() / g.var()))
+                cells.append(sum(errors) / len(errors))
+            first = first or cells
+            shown = [f"{c:.2e} ({c / f:.2f})" for c, f in zip(cells, first, strict=True)]
+            print(
+                f"| {name}{', HT' if ht else ''} | {' | '.join(shown)} | {worst:.2f} |", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
