@@ -2,9 +2,10 @@
 
    Stricter than JSON: a field given twice, a number with a fraction or an exponent, and anything
    after the value are refused, so that no other reader can see another value in the same text.
-   Numbers beyond 18 digits become [max_int], strings keep their escapes unread. *)
+   Numbers beyond 18 digits become [max_int], decimal fractions stay texts, and strings keep their
+   escapes unread. *)
 
-type t = Int of int | String of string | List of t list | Object of (string * t) list | Other
+type t = Int of int | Decimal of string | String of string | List of t list | Object of (string * t) list | Other
 
 exception Malformed of string
 
@@ -48,10 +49,10 @@ let parse (s : string) : t =
     at := string_end first;
     let value = String.sub s first (!at - first) in
     expect '"'; value in
-  (* What can't be in the fields that matter is skipped: fractions and exponents. *)
-  let fraction value =
-    if peek () = '.' then (incr at; ignore (digits ()); if peek () <> 'e' && peek () <> 'E' then Other else value)
+  let fraction first value =
+    if peek () = '.' then (incr at; ignore (digits ()); Decimal (String.sub s first (!at - first)))
     else value in
+  (* What can't be in the fields that matter is skipped: exponents. *)
   let exponent value =
     match peek () with
     | 'e' | 'E' ->
@@ -68,7 +69,7 @@ let parse (s : string) : t =
       | 't' -> word "true" Other
       | 'f' -> word "false" Other
       | 'n' -> word "null" Other
-      | _ -> exponent (fraction (number ())) in
+      | _ -> let first = !at in exponent (fraction first (number ())) in
     blank (); v
   and items so_far =
     blank ();

@@ -9,20 +9,13 @@
                                   the formula that a refutation must refute
      latecomer-kernel --closed-form ring|direct|one_by_one|hypercube D [K]
 
-   Exit code: 0 all accepted, 1 some refuted, 2 some malformed, 3 a crash (out of memory or stack). *)
+   Exit code: 0 all accepted, 1 some refuted, 2 some malformed or not covered, 3 a crash (out of memory or stack). *)
 
 open Checker
+open Fields
 open Numbers
 
 (* -- the file ------------------------------------------------------------------------------ *)
-
-let malformed what = raise (Json.Malformed what)
-
-let in_range what low high = function
-  | Json.Int i when low <= i && i <= high -> i
-  | _ -> malformed (Printf.sprintf "%s must be an integer in %d..%d" what low high)
-
-let list what = function Json.List l -> l | _ -> malformed (what ^ " must be a list")
 
 (* An index that is negative is as far out of range as one that is too large. *)
 let index = function
@@ -38,15 +31,6 @@ let transfer = function
   | Json.List [src; dst; chunk; op] ->
     { src = index src; dst = index dst; chunk = index chunk; op = operation op }
   | _ -> malformed "a transfer must be [src, dst, chunk, op]"
-
-let fields what known = function
-  | Json.Object l ->
-    List.iter (fun (name, _) ->
-      if not (List.mem name known) then malformed ("unknown field " ^ name ^ " in " ^ what)) l;
-    fun name -> List.assoc_opt name l
-  | _ -> malformed (what ^ " must be an object")
-
-let required what = function Some v -> v | None -> malformed (what ^ " is missing")
 
 let ranks_listed what ranks v =
   let l = List.map (in_range what 0 (ranks - 1)) (list what v) in
@@ -97,8 +81,12 @@ let print_report r =
   flush stdout
 
 let judge text =
-  match schedule (Json.parse text) with
-  | s -> let r = check s in print_report r; if accepted r then 0 else 1
+  match
+    let v = Json.parse text in
+    if Pipelines.is_pipeline v then Pipelines.judge v
+    else let r = check (schedule v) in print_report r; if accepted r then 0 else 1
+  with
+  | code -> code
   | exception Json.Malformed what ->
     Printf.printf "{\"accepted\":false,\"malformed\":%S}\n" what; flush stdout; 2
 
