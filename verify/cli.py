@@ -22,6 +22,7 @@ from verify.loss.command import addition, check_options
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import KIND as PIPELINE
 from verify.pipeline.format import decode as decode_pipeline
+from verify.pipeline.format import encode as encode_pipeline
 from verify.pipeline.render import render as render_pipeline
 from verify.pipeline.schedule import PipelineSchedule
 from verify.pipeline.torch_csv import decode_csv
@@ -148,13 +149,17 @@ def verify(
                 "--z3": z3,
                 "--smt2": smt2_file,
                 "--loss": loss,
-                "--kernel": use_kernel,
                 "--certify": certify,
             }
             for name, given in only_collectives.items():
                 if given:
                     raise ArgumentError(name, str(path), "is not for pipeline schedules")
             report = check_pipeline(schedule)
+            if use_kernel is not None:
+                text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
+                report.results["coq_kernel"] = kernel.pipeline_opinion(
+                    text_of_file, report, timeout
+                )
             text = render_pipeline(str(path), schedule, report)
         codes.append(EXIT[report.verdict])
         if json and not quiet:

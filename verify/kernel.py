@@ -5,7 +5,8 @@ what this program accepts is right, and what it rejects is wrong. It reads the b
 file itself and shares nothing with ``verify``. What must still be believed: see docs/trust.md.
 
 The two checkers must agree. Where they do not, the verdict is unknown, and says so: one of them has
-a fault.
+a fault. Of pipelines it judges those that are compute only, over links without occupancy, which is
+what the theorems are about; the verdict on others is unknown.
 """
 
 from __future__ import annotations
@@ -14,13 +15,27 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from verify.errors import ArgumentError
-from verify.verdict import PROVED, Counterexample, Report, Result, Verdict, refuted, unknown
+from verify.pipeline.verdict import PROVED as PIPELINE_PROVED
+from verify.pipeline.verdict import Fault, Finding, PipelineReport
+from verify.pipeline.verdict import refuted as pipeline_refuted
+from verify.pipeline.verdict import unknown as pipeline_unknown
+from verify.verdict import (
+    PROVED,
+    Counterexample,
+    Report,
+    Result,
+    Verdict,
+    overall,
+    refuted,
+    unknown,
+)
 
 PROGRAM = "latecomer-kernel"
 VARIABLE = "LATECOMER_KERNEL"
@@ -79,12 +94,9 @@ def opinion(data: bytes, report: Report, timeout_s: float) -> Result:
     Raises:
         ArgumentError: the program is not built.
     """
-    try:
-        (answer,) = judge([data], timeout_s)
-    except subprocess.TimeoutExpired:
-        return unknown(f"no answer in {timeout_s:g} s")
-    except subprocess.CalledProcessError as error:
-        return unknown(f"{PROGRAM} crashed: {error.stderr.decode(errors='replace').strip()}")
+    answer = _answer(data, timeout_s)
+    if isinstance(answer, str):
+        return unknown(answer)
     difference = differs(answer, report)
     if difference:
         return unknown(f"verify and the program disagree, one of them is wrong: {difference}")
@@ -112,6 +124,70 @@ def differs(answer: Mapping[str, Any], report: Report) -> str:
     if answer["accepted"] and answer["optimal"] != report.optimal:
         return f"optimal is {report.optimal} here, {answer['optimal']} there"
     return ""
+
+
+def pipeline_opinion(data: bytes, report: PipelineReport, timeout_s: float) -> Finding:
+    """The same of a pipeline schedule; unknown also where the theorems don't cover it.
+
+    Raises:
+        ArgumentError: the program is not built.
+    """
+    answer = _answer(data, timeout_s)
+    if isinstance(answer, str):
+        return pipeline_unknown(answer)
+    if "outside" in answer:
+        return pipeline_unknown(f"the theorems do not cover {answer['outside']}")
+    difference = pipeline_differs(answer, report)
+    if difference:
+        return pipeline_unknown(
+            f"verify and the program disagree, one of them is wrong: {difference}"
+        )
+    if answer["accepted"]:
+        return PIPELINE_PROVED
+    broken = next(name for name, said in answer["properties"].items() if said == "refuted")
+    return pipeline_refuted(
+        Fault(property="coq_kernel", expected=f"{broken} to hold", found="it does not")
+    )
+
+
+def pipeline_differs(answer: Mapping[str, Any], report: PipelineReport) -> str:
+    """Where the program and ``verify`` contradict each other; empty if they do not."""
+    if "malformed" in answer:
+        return f"it can't read the file ({answer['malformed']})"
+    own = {name: finding.verdict for name, finding in report.results.items()}
+    joined = {  # one property there, several here: all must hold
+        "exactly_once": ("well_formed", "exactly_once"),
+        "deadlock_free": ("dependencies", "deadlock_free"),
+    }
+    for name, said in answer["properties"].items():
+        here = overall([own[part] for part in joined.get(name, (name,))])
+        if Verdict.UNKNOWN not in (said, here) and said != here:
+            return f"{name} is {here} here, {said} there"
+    if "makespan" not in answer:
+        return "" if report.measures is None else "the schedule ends here, and not there"
+    if report.measures is None:
+        return "the schedule ends there, and not here"
+    unit = 10 ** answer["decimals"]
+    times = {name: Fraction(answer[name], unit) for name in ("makespan", "lower_bound")}
+    if float(times["makespan"]) != report.measures.makespan:
+        return f"makespan is {report.measures.makespan} here, {float(times['makespan'])} there"
+    if times["lower_bound"] > times["makespan"]:
+        return "its lower bound is above its makespan"
+    peaks = [halves / 2 for halves in answer["peak_memory_halves"]]
+    if peaks != list(report.measures.peak_memory):
+        return f"peak memory is {list(report.measures.peak_memory)} here, {peaks} there"
+    return ""
+
+
+def _answer(data: bytes, timeout_s: float) -> dict[str, Any] | str:
+    """What the program says, or why it says nothing."""
+    try:
+        (answer,) = judge([data], timeout_s)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {timeout_s:g} s"
+    except subprocess.CalledProcessError as error:
+        return f"{PROGRAM} crashed: {error.stderr.decode(errors='replace').strip()}"
+    return answer
 
 
 def _more_stack() -> None:

@@ -17,13 +17,16 @@ from typer.testing import CliRunner
 
 from synth.standard import direct, ring
 from synth.transpose.generate import transpose
-from tests.proofs.differential import compare
+from tests.proofs.differential import compare, compare_pipelines
 from tests.verify.builders import all_right, optimal_four
 from tests.verify.builders import ring as ring_document
+from tests.verify.pipeline.documents import all_right as all_right_pipelines
 from verify import check, decode, encode
 from verify.cli import app
 from verify.errors import ArgumentError
-from verify.kernel import VARIABLE, judge, opinion
+from verify.kernel import VARIABLE, judge, opinion, pipeline_opinion
+from verify.pipeline.check import check as check_pipeline
+from verify.pipeline.format import decode as decode_pipeline
 from verify.schedule import Schedule
 from verify.verdict import Verdict
 
@@ -37,6 +40,38 @@ def test_agrees_with_verify(kernel: Path) -> None:
         assert seen[name] >= COUNT // 100, f"{name} is hardly ever refuted: {seen}"
     assert seen["accepted"] >= COUNT // 50
     assert seen["optimal"] >= COUNT // 100
+
+
+def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:
+    seen, wrong = compare_pipelines(COUNT // 2, seed=20260119)
+    assert not wrong, wrong[0]
+    for name in ("exactly_once", "deadlock_free", "loss_order", "memory"):
+        assert seen[name] >= COUNT // 200, f"{name} is hardly ever refuted: {seen}"
+    assert seen["accepted"] >= COUNT // 10
+    assert seen["outside"] < COUNT // 10
+
+
+@pytest.mark.parametrize("name", all_right_pipelines())
+def test_right_pipelines_are_accepted_or_not_covered(kernel: Path, name: str) -> None:
+    text = json.dumps(all_right_pipelines()[name]).encode()
+    found = pipeline_opinion(text, check_pipeline(decode_pipeline(text)), 60)
+    if "messages" in name or "slow" in name:
+        assert "do not cover" in found.note
+    else:
+        assert found.verdict is Verdict.PROVED
+
+
+def test_pipelines_on_the_command_line(kernel: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.json"
+    doc = all_right_pipelines()["1f1b"]
+    path.write_text(json.dumps(doc))
+    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "proved"
+    doc["situation"]["memory"] = [1] * len(doc["programs"])
+    path.write_text(json.dumps(doc))
+    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
+    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "refuted"
 
 
 @pytest.mark.parametrize("name", all_right())
