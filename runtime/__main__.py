@@ -104,6 +104,31 @@ def selftest(
     raise typer.Exit(0 if passed else 1)
 
 
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where rank 0 writes it.")] = Path(
+        "profile.json"
+    ),
+) -> None:
+    """Measure latency and bandwidth of the native all-reduce and of ours, for the modes.
+
+    \b
+    Examples:
+      torchrun --nproc-per-node 4 -m runtime profile
+      torchrun --nnodes 8 --nproc-per-node 1 ... -m runtime profile -o profile.json
+    """
+    import os
+
+    from runtime.profiling import run as measure
+
+    found = measure(out)
+    if os.environ["RANK"] == "0":
+        for name, line in (("native", found.native), ("schedule", found.schedule)):
+            megabytes = 1e-6 / line.beta_s
+            print(f"{name:<9} {line.alpha_s * 1e6:9.1f} us a message, {megabytes:9.1f} MB/s")
+        print(f"written: {out} ({found.ranks} ranks)")
+
+
 app.command()(pipeline)
 
 

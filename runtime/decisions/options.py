@@ -26,7 +26,7 @@ class Options:
         late: mode static: the late ranks in the order of their arrival.
         threshold_s: mode eager: how long the ranks that are there wait for the next one before
             they start; default: what a start that turns out to be needless would cost.
-        most_late: never start without more ranks than this; default: a quarter, at least one.
+        most_late: never start without more ranks than this; default: a quarter, from 1 to 3.
 
     Raises:
         ArgumentError: an option out of its range, or one that the mode has no use for.
@@ -56,7 +56,7 @@ class Options:
         """Q: how many may be missing when an operation is started; 0 for fewer than 3 ranks."""
         if self.mode == "static":
             return len(self.late)
-        wanted = max(1, ranks // 4) if self.most_late is None else self.most_late
+        wanted = min(3, max(1, ranks // 4)) if self.most_late is None else self.most_late
         return max(0, min(wanted, ranks - 2))
 
 

@@ -191,7 +191,7 @@ def test_options_that_make_no_sense_are_refused(wrong):
         Options(**wrong)
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(2, 0), (3, 1), (4, 1), (8, 2), (64, 16)])
+@pytest.mark.parametrize(("ranks", "most"), [(2, 0), (3, 1), (4, 1), (8, 2), (64, 3)])
 def test_how_many_may_be_late(ranks, most):
     assert Options("eager").at_most_late(ranks) == most
     assert Options("eager", most_late=1000).at_most_late(ranks) == ranks - 2

@@ -1,0 +1,293 @@
+"""A training job with late ranks on an emulated network: time per step of every mode.
+
+    python -m bench.auto [--rate 400] [--scenarios persistent random tails nobody] [--steps 4]
+
+8 hosts of ``bench.lab`` train a network of 10.5 million parameters, each way on a model of its own:
+plain DDP (Gloo), and the modes static, predict, eager and auto. In turn, one step each (A B C D E
+A B C ...), after warm-up steps without an update in which the modes that learn do so. A step is
+timed from all ranks' common start to the last rank's end of the optimizer step; a late rank sleeps
+before its backward. At the end of each scenario all ways must have the same bits on all ranks, and plain DDP's
+parameters up to rounding; else there are no figures.
+
+    persistent   rank 5 is late by DELAY_S in every step; this is who static names, here and below
+    random       another rank in every step, drawn at random
+    tails        every rank by a delay of its own, Pareto with shape 1.2 from 20 ms, at most 2 s
+    nobody       nobody is late on purpose
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from bench.lab import Lab, Network
+
+HOSTS = 8
+LATE = 5
+DELAY_S = 1.0
+BUCKET_MB = 8
+WIDTH = 1870
+"""Three square layers of it are 10.5 million parameters."""
+BATCH = 4
+WARM_UP = 3
+LEARNING = ("predict", "eager", "auto")
+TIMEOUT_S = 120.0
+CLOSE = 1e-4
+PLAIN = "plain DDP"
+MODES = ("static", "predict", "eager", "auto")
+SCENARIOS = ("persistent", "random", "tails", "nobody")
+
+
+def delays(scenario: str, step: int) -> list[float]:
+    """Seconds by which each rank sleeps in one step; the same for all ways."""
+    dice = random.Random(f"{scenario} {step}")
+    if scenario == "tails":
+        return [min(2.0, 0.02 * dice.paretovariate(1.2)) for _ in range(HOSTS)]
+    late = {"persistent": LATE, "random": dice.randrange(HOSTS), "nobody": None}[scenario]
+    return [DELAY_S * (rank == late) for rank in range(HOSTS)]
+
+
+class Job:
+    """One rank's models, one for each way, and how a step of each is timed."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        import runtime
+
+        self._began_s = time.monotonic()
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
+        self.rank = dist.get_rank()
+        self.models = {PLAIN: _model()}
+        self.attached: dict[str, Any] = {}
+        self.profile: Any = None
+        for mode in MODES:
+            self.models[mode] = _model()
+            self.attached[mode] = runtime.ddp.attach(
+                self.models[mode],
+                mode=mode,  # type: ignore[arg-type]
+                late=LATE if mode == "static" else None,
+                profile=self.profile,
+                timeout_s=TIMEOUT_S,
+            )
+            self.profile = self.attached[mode].reducer.profile
+            self.progress(f"{mode} attached")
+        self.optimizers = {
+            way: torch.optim.SGD(model.parameters(), lr=1e-3) for way, model in self.models.items()
+        }
+
+    def progress(self, what: str) -> None:
+        """Say how far the job is, on rank 0."""
+        if self.rank == 0:
+            print(f"{time.monotonic() - self._began_s:.1f} s: {what}", flush=True)
+
+    def step(self, way: str, delay_s: float, inputs: Any, *, update: bool) -> float:
+        """Seconds from the common start to the last rank's end."""
+        import torch.distributed as dist
+
+        dist.barrier()
+        began = time.monotonic()
+        self.optimizers[way].zero_grad()
+        loss = self.models[way](inputs).square().mean()
+        time.sleep(delay_s)
+        loss.backward()
+        if update:
+            self.optimizers[way].step()
+        times: list[Any] = [None] * HOSTS
+        dist.all_gather_object(times, (began, time.monotonic()))
+        return max(end for _, end in times) - min(start for start, _ in times)
+
+    def close(self) -> None:
+        """Release all connections."""
+        import torch.distributed as dist
+
+        for each in self.attached.values():
+            each.close()
+        dist.destroy_process_group()
+
+
+def rank_side(scenarios: list[str], steps: int) -> None:
+    """One rank of the job; rank 0 prints a JSON line for each scenario."""
+    import torch
+
+    job = Job()
+    for way in job.models:  # DDP arranges its buckets after the first step
+        job.step(way, 0.0, torch.ones(BATCH, WIDTH), update=False)
+    job.progress("all ways have done a step")
+    for scenario in scenarios:
+        row = run(job, scenario, steps)
+        if job.rank == 0:
+            print(json.dumps(row), flush=True)
+        if row["wrong"]:
+            raise SystemExit(f"wrong: {row['wrong']}")
+    job.close()
+
+
+def run(job: Job, scenario: str, steps: int) -> dict[str, Any]:
+    """Warm up, then time ``steps`` steps of all ways in turn."""
+    import torch
+
+    import runtime
+
+    for number in range(-WARM_UP, 0):
+        for way in LEARNING:
+            delay_s = delays(scenario, number)[job.rank]
+            job.step(way, delay_s, torch.ones(BATCH, WIDTH), update=False)
+    job.progress(f"{scenario}: warmed up")
+    taken: dict[str, list[float]] = {way: [] for way in job.models}
+    watches = {mode: runtime.watch(job.attached[mode].reducer) for mode in MODES}
+    with contextlib.ExitStack() as stack:
+        for watch in watches.values():
+            stack.enter_context(watch)
+        for number in range(steps):
+            dice = torch.Generator().manual_seed(number)
+            inputs = torch.randn(BATCH, WIDTH, generator=dice) + job.rank
+            for way, times in taken.items():
+                delay_s = delays(scenario, number)[job.rank]
+                times.append(job.step(way, delay_s, inputs, update=True))
+            shown = ", ".join(f"{way} {times[-1]:.2f} s" for way, times in taken.items())
+            job.progress(f"{scenario}: {shown}")
+    return {
+        "scenario": scenario,
+        "wrong": _wrong(job.models),
+        "seconds": taken,
+        "modes": {mode: _about(watch) for mode, watch in watches.items()},
+        "profile": repr(job.profile),
+    }
+
+
+def _model() -> Any:
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    layers = [nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+    whole = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
+    return DistributedDataParallel(whole, bucket_cap_mb=BUCKET_MB)
+
+
+def _wrong(models: dict[str, Any]) -> list[str]:
+    """Ways whose parameters differ between ranks, or from plain DDP's."""
+    import torch
+    import torch.distributed as dist
+
+    found: list[str] = []
+    flat = {
+        way: torch.cat([p.detach().flatten() for p in each.parameters()])
+        for way, each in models.items()
+    }
+    for way, parameters in flat.items():
+        bits = hashlib.sha256(parameters.numpy().tobytes()).hexdigest()
+        away = (parameters - flat[PLAIN]).abs().max().item()
+        said: list[Any] = [None] * HOSTS
+        dist.all_gather_object(said, (bits, away < CLOSE))
+        if len({bits for bits, _ in said}) > 1 or not all(close for _, close in said):
+            found.append(way)
+    return found
+
+
+def _about(watch: Any) -> dict[str, Any]:
+    """How operations ran, the latency of decisions that waited for all, messages."""
+    summary = watch.summary()
+    latencies = []
+    by_operation: dict[int, list[Any]] = {}
+    for told in watch.ranks:
+        for record in told.records:
+            by_operation.setdefault(record.operation, []).append(record)
+    for records in by_operation.values():
+        if len(records) == HOSTS and records[0].way == "native":
+            last = max(record.arrived_s for record in records)
+            latencies.append(max(record.decided_s for record in records) - last)
+    return {
+        "ways": summary.ways,
+        "latency_s": statistics.median(latencies) if latencies else None,
+        "messages": summary.messages,
+    }
+
+
+class _Tables:
+    """Prints what rank 0 reports."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def line(self, rank: int, text: str) -> None:
+        """A scenario's row, or a line for stderr."""
+        if not text.startswith('{"scenario"'):
+            print(f"[{rank}] {text}", file=sys.stderr, flush=True)
+            return
+        row = json.loads(text)
+        if row["wrong"]:
+            print(f"{row['scenario']}: wrong results: {row['wrong']}", flush=True)
+            return
+        self.rows.append(row)
+        plain = row["seconds"][PLAIN]
+        cells = []
+        for seconds in row["seconds"].values():
+            ratio = statistics.median(a / b for a, b in zip(seconds, plain, strict=True))
+            noise = (max(seconds) - min(seconds)) / statistics.median(seconds) / 2
+            cells.append(f"{statistics.median(seconds):.2f} s ±{noise:.0%} ({ratio:.2f})")
+        print(f"| {row['scenario']} | {' | '.join(cells)} |", flush=True)
+
+    def modes(self) -> None:
+        """How operations ran in each mode."""
+        print("\n| scenario | mode | operations ran | decided after all came | messages each |")
+        print("|:--|:--|:--|--:|--:|")
+        for row in self.rows:
+            for mode, about in row["modes"].items():
+                ways = ", ".join(f"{count} {way}" for way, count in about["ways"].items())
+                latency = about["latency_s"]
+                shown = "-" if latency is None else f"{latency * 1e3:.2f} ms"
+                print(
+                    f"| {row['scenario']} | {mode} | {ways} | {shown} | {about['messages']:.1f} |"
+                )
+        if self.rows:
+            print(f"\nprofile: {self.rows[0]['profile']}")
+
+
+def measure(mbit: float, scenarios: list[str], steps: int) -> None:
+    """Build a lab, run the job, print Markdown tables."""
+    argv = [sys.executable, "-m", "bench.auto", "--rank-side", "--steps", str(steps)]
+    argv += ["--scenarios", *scenarios]
+    with Lab(Network(hosts=HOSTS, rate_mbit=mbit)) as lab:
+        about = lab.describe()
+        print(
+            f"\n{HOSTS} hosts, {mbit:g} Mbit/s, {about['congestion']}, "
+            f"idle RTT {about['rtt_ms']:.2f} ms, {os.cpu_count()} cores; seconds per step, median "
+            f"of {steps} (time over plain DDP's)\n"
+        )
+        print(f"| late | {' | '.join((PLAIN, *MODES))} |")
+        print(f"|:--|{'--:|' * (1 + len(MODES))}", flush=True)
+        tables = _Tables()
+        lab.run(argv, timeout_s=1200.0, on_line=tables.line).check()
+        tables.modes()
+
+
+def main() -> None:
+    """Run the chosen scenarios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=400.0, help="Mbit/s")
+    parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--rank-side", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank_side:
+        rank_side(options.scenarios, options.steps)
+        return
+    measure(options.rate, options.scenarios, options.steps)
+
+
+if __name__ == "__main__":
+    main()

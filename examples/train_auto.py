@@ -1,0 +1,36 @@
+"""The smallest training script that finds out who is late: one line starts it, two show the table.
+
+torchrun --standalone --nproc-per-node 4 examples/train_auto.py
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import runtime
+from runtime import ddp
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(1000, 500))
+attachment = ddp.attach(model, mode="auto")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+torch.manual_seed(1 + rank)
+with runtime.watch() as watched:
+    for _ in range(20):
+        inputs = torch.randn(32, 1000)
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs[:, :500]).square().mean()
+        if rank == 2:
+            time.sleep(0.05)  # somebody is late
+        loss.backward()
+        optimizer.step()
+
+if rank == 0:
+    print(f"loss {loss.item():.1e}\n{watched.summary()}")
+attachment.close()
+dist.destroy_process_group()

@@ -1,0 +1,44 @@
+"""``python -m runtime profile`` under ``torchrun``: measures this job's links and writes a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import _world
+
+from runtime import profile as profiles
+from runtime.decisions.costs import Profile
+from runtime.decisions.options import Options
+from runtime.reducer import Reducer
+from verify.errors import ArgumentError
+
+
+def run(out: Path) -> Profile:
+    """Measure on all ranks of this job; rank 0 writes the profile to ``out``.
+
+    Raises:
+        ArgumentError: this process is not a rank of a job.
+        RankFailure: a rank did not join.
+    """
+    if "RANK" not in os.environ:
+        remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
+        raise ArgumentError("RANK", None, "must be set: there is no job to measure", remedy)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        reducer = Reducer(
+            PrefixStore("latecomer/profile", _world.pg_map[dist.group.WORLD][1]),
+            dist.get_rank(),
+            dist.get_world_size(),
+            options=Options("native"),
+        )
+        if dist.get_rank() == 0:
+            profiles.write(reducer.profile, out)
+        reducer.close()
+        return reducer.profile
+    finally:
+        dist.destroy_process_group()
