@@ -32,9 +32,10 @@ lint: $(READY)   ## ruff and mypy
 bench: $(READY)  ## the measurements of docs/benchmarks.md
 	$(BIN)/python -m bench
 
-bench-lab: $(READY)  ## the measurements of docs/lab.md, on an emulated network
+bench-lab: $(READY)  ## the measurements of docs/lab.md and docs/auto.md, on an emulated network
 	$(BIN)/python -m bench.lab calibrate
 	$(BIN)/python -m bench.lab_completion
+	$(BIN)/python -m bench.auto
 
 proofs:          ## the theories, and the checker extracted from them (needs Coq; says how to get it)
 	$(MAKE) --no-print-directory -C proofs

@@ -6,8 +6,8 @@
 plain DDP (Gloo), and the modes static, predict, eager and auto. In turn, one step each (A B C D E
 A B C ...), after warm-up steps without an update in which the modes that learn do so. A step is
 timed from all ranks' common start to the last rank's end of the optimizer step; a late rank sleeps
-before its backward. At the end of each scenario all ways must have the same bits on all ranks, and plain DDP's
-parameters up to rounding; else there are no figures.
+before its backward. At the end of each scenario all ways must have the same bits on all ranks, and
+plain DDP's parameters up to rounding; else there are no figures.
 
     persistent   rank 5 is late by DELAY_S in every step; this is who static names, here and below
     random       another rank in every step, drawn at random
