@@ -6,6 +6,7 @@ Microbatches may overtake each other; links have latency only, and each rank one
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from fractions import Fraction
 
 Task = tuple[str, int]
@@ -31,19 +32,26 @@ def _orders(n: int, limit: Fraction | None) -> list[list[Task]]:
 def optimum(
     n: int,
     durations: list[dict[str, Fraction]],
-    delays: list[Fraction],
+    scenarios: list[list[Fraction]],
     limits: list[Fraction] | None,
+    objective: Callable[[list[Fraction]], Fraction] = max,
 ) -> Fraction:
-    """The least makespan.
+    """The least value of one order.
 
     Args:
         durations: per stage, kind -> time.
-        delays: per link, both ways.
+        scenarios: one or more times a delay per link, both ways.
+        objective: of the makespans in all scenarios.
     """
     stages = range(len(durations))
     choices = [_orders(n, None if limits is None else limits[s]) for s in stages]
-    lengths = (_length(orders, durations, delays) for orders in itertools.product(*choices))
-    return min(length for length in lengths if length is not None)
+    values = []
+    for orders in itertools.product(*choices):
+        lengths = [_length(orders, durations, delays) for delays in scenarios]
+        known = [length for length in lengths if length is not None]
+        if len(known) == len(scenarios):
+            values.append(objective(known))
+    return min(values)
 
 
 def _length(

@@ -12,7 +12,7 @@ from synth.pipeline.plan import METHODS, makespan_of, plan
 from synth.pipeline.portfolio import QUICK, portfolio, split
 from synth.pipeline.problem import Problem, make, place
 from tests.synth.pipeline.problems import problems, uniform
-from verify.errors import ArgumentError
+from verify.errors import ArgumentError, SynthesisError
 from verify.pipeline import Situation, check
 from verify.pipeline.schedule import Action
 from verify.verdict import Verdict
@@ -115,6 +115,15 @@ def test_orders_that_wait_for_each_other_are_stuck() -> None:
     orders[0] = [a for a in orders[0] if a.kind == "B"] + [a for a in orders[0] if a.kind == "F"]
     with pytest.raises(Stuck):
         makespan(problem, orders)
+
+
+def test_what_is_not_proved_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(problem: Problem) -> list[list[Action]]:
+        return [[*order, order[0]] for order in greedy(problem)]
+
+    monkeypatch.setitem(QUICK, "greedy", twice)
+    with pytest.raises(SynthesisError, match="made by greedy is not proved"):
+        plan(uniform(2, 2), "greedy")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def _tiny(rng: random.Random) -> tuple[Problem, Fraction]:
     best = optimum(
         n,
         [{k: Fraction(t[s]) for k, t in zip("FIW", times, strict=True)} for s in range(stages)],
-        [Fraction(delay) for delay in delays],
+        [[Fraction(delay) for delay in delays]],
         None if memory is None else [Fraction(limit) for limit in memory],
     )
     return make(n, situation, place(stages, 1, "loop")), best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import xml.etree.ElementTree as ET
 from fractions import Fraction
 
@@ -11,11 +12,12 @@ import pytest
 from synth.pipeline import curves
 from synth.pipeline.compare import KEPT, compare, parse_factors
 from synth.pipeline.plan import Solver, plan
-from synth.pipeline.problem import Problem
+from synth.pipeline.problem import Problem, make
 from synth.pipeline.robust import Scenario, highest, robust
+from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import uniform
 from verify.errors import ArgumentError
-from verify.pipeline import check
+from verify.pipeline import Link, Situation, check
 from verify.verdict import Verdict
 
 SOLVER = Solver(time_limit_s=3, workers=1)
@@ -47,6 +49,39 @@ def test_scenarios_of_which_none_is_the_worst(objective: str) -> None:
         one = plan(scenario.problem, "heuristic").schedule.programs
         others = [_makespan(other.problem, one) for other in scenarios]
         assert found.value <= (max(others) if objective == "worst" else sum(others) / 3) + 1e-9
+
+
+@pytest.mark.parametrize("objective", ["worst", "mean"])
+def test_against_every_order_of_tiny_problems(objective: str) -> None:
+    rng = random.Random(4)
+    for _ in range(3):
+        times = [[rng.randint(1, 9) for _ in range(3)] for _ in range(3)]
+        delays = [[0, 0], [rng.randint(5, 15), 0], [0, rng.randint(5, 15)]]
+        limits = [2, 1.5, 1]
+        situation = Situation(
+            forward=tuple(times[0]), backward=tuple(times[1]), weight=tuple(times[2]),
+            memory=tuple(limits),
+        )  # fmt: skip
+        plain = make(2, situation, (0, 1, 2))
+        scenarios = [
+            Scenario(
+                str(both),
+                plain.with_links(
+                    [Link(between=(i, i + 1), latency=delay) for i, delay in enumerate(both)]
+                ),
+            )
+            for both in delays
+        ]
+        least = optimum(
+            2,
+            [{k: Fraction(t[s]) for k, t in zip("FIW", times, strict=True)} for s in range(3)],
+            [[Fraction(delay) for delay in both] for both in delays],
+            [Fraction(limit) for limit in limits],
+            max if objective == "worst" else lambda x: sum(x, Fraction(0)) / len(x),
+        )
+        found = robust(scenarios, objective, solver=Solver(1.5, 0, 1))  # type: ignore[arg-type]
+        assert found.value == pytest.approx(float(least))
+        assert found.bound <= found.value
 
 
 def test_the_upper_corner_of_ranges_is_optimal() -> None:
