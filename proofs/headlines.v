@@ -2,7 +2,8 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
-  Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible.
+  Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible PipelineRun Pipeline
+  PipelineBound.
 
 Print Assumptions Check.check_sound.
 Print Assumptions Check.check_complete.
@@ -44,3 +45,11 @@ Print Assumptions Formula.schedule_solves.
 Print Assumptions Impossible.refuted_question_sound.
 Print Assumptions Impossible.refuted_shorter_optimal.
 Print Assumptions Impossible.certified_optimal_sound.
+Print Assumptions PipelineRun.never_stuck.
+Print Assumptions PipelineRun.step_by_step.
+Print Assumptions PipelineRun.earliest.
+Print Assumptions PipelineRun.realised.
+Print Assumptions PipelineRun.makespan_least.
+Print Assumptions Pipeline.check_pipeline_sound.
+Print Assumptions Pipeline.check_pipeline_complete.
+Print Assumptions PipelineBound.makespan_bound_holds.

@@ -1,0 +1,105 @@
+"""Count the lines that have to be read and believed, for each way to check a schedule.
+
+    python3 -m proofs.trusted_lines
+
+Blank lines, comments and docstrings are not counted. Of the theories only statements' vocabulary
+counts (definitions, without lemmas and their proofs): what is proved need not be believed, but what
+the theorems are about must be read. docs/trust.md states these numbers; a test compares them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+COLLECTIVES = ("Schedule", "Semantics", "Structure", "SameBits", "Bounds")
+EXECUTION = ("Programs", "Waiting")
+COMPLETIONS = ("ExactlyOnce",)
+QUESTIONS = ("Impossible",)
+PIPELINES = ("PipelineRun", "Pipeline")
+DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines")
+CERTIFICATES = ("formula", "refutation", "check")
+
+_PROVED = re.compile(
+    r"^ *(?:Lemma|Theorem|Corollary|Fact)\b.*?\b(?:Qed|Defined)\.", re.DOTALL | re.MULTILINE
+)
+_PREAMBLE = re.compile(r"^ *(?:From|Import|Open|Require|Ltac)\b.*?\.$", re.DOTALL | re.MULTILINE)
+
+
+def _filled(text: str) -> int:
+    return sum(bool(line.strip()) for line in text.splitlines())
+
+
+def _innermost_comments_removed(text: str) -> str:
+    previous = None
+    while previous != text:
+        previous = text
+        text = re.sub(r"\(\*(?:(?!\(\*|\*\)).)*\*\)", "", text, flags=re.DOTALL)
+    return text
+
+
+def theory(name: str) -> int:
+    """Lines of definitions in one theory."""
+    text = _innermost_comments_removed((ROOT / f"proofs/coq/{name}.v").read_text())
+    return _filled(_PREAMBLE.sub("", _PROVED.sub("", text)))
+
+
+def ocaml(name: str) -> int:
+    """Lines of code in one file of the driver."""
+    return _filled(_innermost_comments_removed((ROOT / f"proofs/kernel/{name}.ml").read_text()))
+
+
+def python(path: Path) -> int:
+    """Lines of code in one module."""
+    tree = ast.parse(path.read_text())
+    doc_lines: set[int] = set()
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            assert node.end_lineno is not None
+            doc_lines.update(range(node.lineno, node.end_lineno + 1))
+    lines = path.read_text().splitlines()
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in doc_lines
+        for number, line in enumerate(lines, 1)
+    )
+
+
+def counts() -> dict[str, int]:
+    """What docs/trust.md states, by name."""
+    certificates = ROOT / "proofs/certificates"
+    collective_checker = (
+        "bits", "bounds", "check", "format", "programs", "schedule", "semantics", "structure",
+        "verdict",
+    )  # fmt: skip
+    return {
+        "definitions of collectives": sum(map(theory, COLLECTIVES)),
+        "definitions of completions": sum(map(theory, COMPLETIONS)),
+        "definitions of execution": sum(map(theory, EXECUTION)),
+        "definitions of questions": sum(map(theory, QUESTIONS)),
+        "definitions of pipelines": sum(map(theory, PIPELINES)),
+        "driver in OCaml": sum(map(ocaml, DRIVER)),
+        "certificate checker in Python": sum(
+            python(certificates / f"{name}.py") for name in CERTIFICATES
+        ),
+        "refutation checker in Python": python(certificates / "refutation.py"),
+        "verify, collectives": sum(
+            python(ROOT / f"verify/{name}.py") for name in collective_checker
+        ),
+    }
+
+
+def main() -> None:
+    """Print the counts."""
+    for name, lines in counts().items():
+        print(f"{lines:6} {name}")
+
+
+if __name__ == "__main__":
+    main()
