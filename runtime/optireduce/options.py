@@ -29,9 +29,12 @@ class Options:
     datagram_bytes: int = 1472  # fills an Ethernet frame of 1500 bytes; a multiple of 8
     authenticate: bool = False  # a keyed tag on each datagram; costs a hash per datagram
     burst_bytes: int = 64 * KIB  # handed to the kernel at once: long enough to save system calls
-    window_bytes: int = 1024 * KIB  # underway to one receiver: what a 4 MiB socket buffer bears
-    grant_bytes: int = 128 * KIB  # what each sender may send before the first credit
-    send_buffer_bytes: int = 128 * KIB  # small: the kernel then clocks the sender at line rate
+    window_bytes: int = 256 * KIB  # underway to one receiver, to begin with: a port's queue
+    window_least_bytes: int = 64 * KIB  # a burst
+    window_most_bytes: int = 1024 * KIB  # what a socket buffer of 4 MiB bears
+    window_step_bytes: int = 32 * KIB  # more after a clean stage; half after a lossy one
+    grant_bytes: int = 32 * KIB  # what each sender may send before the first credit
+    send_buffer_bytes: int = 50_000  # below a port's queue: the kernel clocks the sender, no drops
     receive_buffer_bytes: int = 4096 * KIB  # the most that Linux gives without root
     offload: bool = True  # UDP segmentation and receive offload, where the kernel has them
 
@@ -110,6 +113,9 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("datagram_bytes", 128, 65_000),
     ("burst_bytes", 128, 65_536),
     ("window_bytes", 4096, 2**30),
+    ("window_least_bytes", 4096, 2**30),
+    ("window_most_bytes", 4096, 2**30),
+    ("window_step_bytes", 0, 2**30),
     ("grant_bytes", 128, 2**30),
     ("send_buffer_bytes", 4096, 2**30),
     ("receive_buffer_bytes", 4096, 2**30),

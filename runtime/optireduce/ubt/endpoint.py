@@ -8,6 +8,7 @@ in a limited number of batches, so that a flood of datagrams cannot keep a stage
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import threading
@@ -118,10 +119,10 @@ class Endpoint:
         return True
 
     def _send(self) -> tuple[float, bool]:
-        """Send some; when to send next, and whether the kernel is full."""
+        """Send some; when to send next, and whether the kernel is full (poll tells when not)."""
         node, channel = self.node, self.channel
         if not self._flush():
-            return 0.0, True
+            return math.inf, True
         for _ in range(BURSTS):
             now_s = time.monotonic()
             step = node.burst(now_s)
@@ -146,5 +147,5 @@ class Endpoint:
             if taken:
                 node.sent(flow, taken, now_s)
             if taken < count:
-                return 0.0, True
+                return math.inf, True
         return 0.0, False

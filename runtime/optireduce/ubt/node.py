@@ -185,7 +185,7 @@ class Node:
 
     def _credit(self, exchange: Exchange, stage: int, peer: int, answers_us: int = 0) -> None:
         """Grant more; credits are sent again once a quarter of the window has come."""
-        window = self.options.window_bytes // self.incast.announced
+        window = self.incast.window_bytes // self.incast.announced
         furthest = exchange.stages[stage].senders[peer].furthest * exchange.payload
         exchange.credited[stage, peer] = furthest + window // 4
         self._control(
