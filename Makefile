@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help demo test test-long lint bench bench-lab proofs clean
+.PHONY: help demo test test-long lint bench bench-lab bench-optireduce proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -36,6 +36,16 @@ bench-lab: $(READY)  ## the measurements of docs/lab.md and docs/auto.md, on an 
 	$(BIN)/python -m bench.lab calibrate
 	$(BIN)/python -m bench.lab_completion
 	$(BIN)/python -m bench.auto
+
+bench-pipeline: $(READY)  ## the measurements of docs/pipeline.md (under 20 minutes)
+	$(BIN)/python -m bench.pipeline_planner quick
+	$(BIN)/python -m bench.pipeline_planner free
+	$(BIN)/python -m bench.pipeline_planner capped --sizes 4x12 6x18
+	$(BIN)/python -m bench.pipeline_planner capped --sizes 8x24 8x32 --families uneven
+	$(BIN)/python -m bench.pipeline_planner links --sizes 4x12 8x24 --families uneven --time-limit 20
+
+bench-optireduce: $(READY)  ## the measurements of docs/optireduce.md (under 20 minutes; SHORT=--short)
+	$(BIN)/python -m bench.optireduce $(SHORT)
 
 proofs:          ## the theories, and the checker extracted from them (needs Coq; says how to get it)
 	$(MAKE) --no-print-directory -C proofs

@@ -1,0 +1,121 @@
+"""All-reduce on one machine's loopback: Gloo, TAR over TCP, TAR over UBT; time and processor.
+
+    python -m bench.optireduce.loopback [--short] [--ranks 2] [--mib 1 4 16] [--repeats 9]
+
+In turn in one run, each result compared with the exact mean, from the first rank's entry to the
+last rank's result; medians. The processor's seconds are those of all ranks together, per GB of
+tensor reduced. Nothing may be lost here: a run in which something was is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from runtime.optireduce.engine import Engine
+from runtime.optireduce.options import Options
+
+WAYS = ("Gloo", "TAR over TCP", "UBT", "UBT, 8968 bytes", "UBT, authenticated")
+
+
+def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, out: Any) -> None:
+    """Rank's part; rank 0 puts (MiB, way, median seconds, processor seconds per GB) rows."""
+    torch.set_num_threads(1)
+    store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+    dist.init_process_group("gloo", store=PrefixStore("g", store), rank=rank, world_size=ranks)
+    fixed = {"warmup_steps": 0, "bound_s": 20.0, "resync_steps": 0}
+    engines = {
+        "UBT": Options(**fixed),
+        "UBT, 8968 bytes": Options(**fixed, datagram_bytes=8968),
+        "UBT, authenticated": Options(**fixed, authenticate=True),
+    }
+    running = {
+        name: Engine(PrefixStore(name, store), rank, ranks, options=options, timeout_s=60)
+        for name, options in engines.items()
+    }
+
+    def once(way: str, tensor: torch.Tensor) -> tuple[float, float]:
+        tensor.fill_(rank + 1.0)
+        dist.barrier()
+        began, busy = time.monotonic(), sum(os.times()[:2])
+        if way == "Gloo":
+            dist.all_reduce(tensor)
+            tensor /= ranks
+        elif way == "TAR over TCP":
+            running["UBT"].reliable.average(tensor)
+        else:
+            running[way].submit(tensor, average=True).wait()
+        ended, busy = time.monotonic(), sum(os.times()[:2]) - busy
+        if not bool((tensor == (ranks + 1) / 2).all()):
+            raise SystemExit(f"{way}: wrong, or something was lost")
+        told: list[Any] = [None] * ranks
+        dist.all_gather_object(told, (began, ended, busy))
+        first, last = min(b for b, _, _ in told), max(e for _, e, _ in told)
+        return last - first, sum(cpu for _, _, cpu in told)
+
+    for mib in sizes:
+        tensor = torch.empty(mib * 2**18)
+        found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+        for round in range(repeats + 1):
+            for way in WAYS:
+                times = once(way, tensor)
+                if round:
+                    found[way].append(times)
+        if rank == 0:
+            for way, rows in found.items():
+                seconds, busy = (statistics.median(column) for column in zip(*rows, strict=True))
+                out.put((mib, way, seconds, busy / (mib * 2**20 / 1e9)))
+    if rank == 0:
+        out.put(None)
+    for engine in running.values():
+        engine.close()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Run and print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--mib", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--short", action="store_true", help="4 MiB only, three repeats")
+    options = parser.parse_args()
+    sizes, repeats = ([4], 3) if options.short else (options.mib, options.repeats)
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
+    context = mp.get_context("spawn")
+    out = context.Queue()
+    processes = [
+        context.Process(
+            target=measure,
+            args=(rank, options.ranks, store.port, sizes, repeats, out),
+            daemon=True,
+        )
+        for rank in range(options.ranks)
+    ]
+    for process in processes:
+        process.start()
+    print(f"{options.ranks} ranks, {os.cpu_count()} cores\n")
+    print("| MiB | way | ms | Gloo's time over this | CPU s per GB |\n|--:|:--|--:|--:|--:|")
+    native = 0.0
+    while (row := out.get(timeout=300)) is not None:
+        mib, way, seconds, busy = row
+        native = seconds if way == "Gloo" else native
+        print(
+            f"| {mib} | {way} | {seconds * 1e3:.1f} | {native / seconds:.2f} | {busy:.2f} |",
+            flush=True,
+        )
+    for process in processes:
+        process.join(timeout=30)
+
+
+if __name__ == "__main__":
+    main()
