@@ -1,6 +1,7 @@
 """The ledger: what each step lost, how its stages ended, and what follows from that.
 
-A step's loss is the share of the datagrams due on this rank, in both stages, that did not arrive.
+A step's loss is the share of the datagrams due on this rank, in both stages, that did not arrive;
+what an owner did not get of others for its shard is in the owner's ledger.
 A step above ``skip_loss`` should not be applied; when the mean of the last steps is above
 ``stop_loss`` training stops with :class:`LossExceeded`.
 """

@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from runtime import backend, conformance
+from runtime.configuration import configure
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
@@ -92,7 +93,7 @@ def _engine(options: Options, store: Store, rank: int, ranks: int) -> str:
 
 
 def _backend(store: Store, rank: int, ranks: int) -> str:
-    backend.configure(algorithm="optireduce", options=OPTIONS)
+    configure(algorithm="optireduce", options=OPTIONS)
     timeout = timedelta(seconds=TIMEOUT_S)
     dist.init_process_group(
         backend.BACKEND, store=store, rank=rank, world_size=ranks, timeout=timeout
