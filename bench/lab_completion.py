@@ -40,7 +40,7 @@ def rank_side(folder: Path, mbit: float, sizes: list[int], repeats: int) -> None
     """One rank of the job; rank 0 prints a JSON line for each size."""
     import torch
     import torch.distributed as dist
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     from runtime import Executor, load
 
@@ -49,25 +49,21 @@ def rank_side(folder: Path, mbit: float, sizes: list[int], repeats: int) -> None
     rank, size = dist.get_rank(), dist.get_world_size()
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(host, port + 1, size, rank == 0, timedelta(seconds=TIMEOUT_S))
-    executors = {
-        path.stem: Executor(
-            load(path), PrefixStore(path.stem, store), rank, size, timeout_s=TIMEOUT_S
-        )
-        for path in sorted(folder.glob("*.json"))
-    }
+    paths = sorted(folder.glob("*.json"))
+    executor = Executor([load(path) for path in paths], store, rank, size, timeout_s=TIMEOUT_S)
     late = size - 1
 
-    def once(executor: Executor | None, mib: int) -> float:
+    def once(schedule: int | None, mib: int) -> float:
         number = torch.arange(mib * MIB // 4, dtype=torch.float32) % 251
         tensor = number * (rank + 1)
         dist.barrier()
         if rank == late:
             time.sleep(0.1 + 1.25 * mib * MIB * 8e-6 / mbit)
         arrived = time.monotonic()
-        if executor is None:
+        if schedule is None:
             dist.all_reduce(tensor)
         else:
-            executor.submit(tensor).wait()
+            executor.submit(tensor, schedule=schedule).wait()
         done = time.monotonic()
         right = torch.equal(tensor, number * (size * (size + 1) // 2))
         times: list[Any] = [None] * size
@@ -78,18 +74,17 @@ def rank_side(folder: Path, mbit: float, sizes: list[int], repeats: int) -> None
         last: float = max(done for _, done, _ in times) - max(came for came, _, _ in times)
         return last
 
-    ways: dict[str, Executor | None] = {NATIVE: None, **executors}
+    ways = {NATIVE: None, **{path.stem: i for i, path in enumerate(paths)}}
     for mib in sizes:
-        for executor in ways.values():
-            once(executor, min(mib, 4))
+        for schedule in ways.values():
+            once(schedule, min(mib, 4))
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(repeats if mib < 64 else max(3, repeats // 2)):
-            for name, executor in ways.items():
-                taken[name].append(once(executor, mib))
+            for name, schedule in ways.items():
+                taken[name].append(once(schedule, mib))
         if rank == 0:
             print(json.dumps({"mib": mib, "seconds": taken}), flush=True)
-    for executor in executors.values():
-        executor.close()
+    executor.close()
     dist.destroy_process_group()
 
 

@@ -212,9 +212,17 @@ class Executor:
         return operation
 
     def close(self) -> None:
-        """End the threads and release the connections, when the operations in flight are done."""
+        """Release threads and connections, once the operations in flight are done.
+
+        What is not done after some seconds fails, and so does what is submitted later.
+        """
         self._engine.close()
         self._watchman.end(CLOSE_S)
+        with self._failing:
+            if not self._failed.is_set():
+                self.failure = LatecomerError(f"rank {self.rank} has closed its executor")
+                self._failed.set()
+        self._fail_open()
         self.datagrams.close()
 
     def _make_engine(self, store: Store, connect_s: float) -> Engine | Lanes:

@@ -1,20 +1,10 @@
 """One thread that drives all connections of a rank and decides which bytes go next.
 
-A port is used best by one transfer at a time, the one that is due by the order of rounds: two that
-share it delay each other. But it must never stand idle while a later transfer could use it. Both
-ends see to this:
-
-    sender      of all transfers that may go (granted, and their data is there) the first in the
-                order of operations and rounds goes; a full connection is not overtaken
-    receiver    the first receive of a phase that is not complete is granted a large window, the
-                one or two behind it a share of their chunk, so that they can fill a gap, and the
-                large one as soon as those before are nearly done
-
-A phase is a *lane*: receives of the next operation stand behind those of the one before, phase by
-phase, so the helpers reduce the next bucket while the completion of the last one still waits for
-the late rank. All ranks submit in the same order, every lane is first in, first out, and the due
-receive of every lane is granted without condition: with the schedule's own proof this rules out
-deadlock.
+A port is used best by one transfer at a time: two that share it delay each other. But it must
+never stand idle while a later transfer could use it. So of all transfers that may go (granted, and
+their data is there) the first in the order of operations and rounds goes, and the kernel is never
+given more than keeps the port busy (``runtime.tcp.port``), since nothing overtakes what it holds.
+A full connection is not overtaken either. ``runtime.tcp.grants`` sees to the receiving side.
 """
 
 from __future__ import annotations
@@ -27,26 +17,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from runtime.blame import Waiting
 from runtime.operation import Mismatch, Observer, Operation, PeerLost
 from runtime.tcp.flow import Buffer, Flow
-from runtime.tcp.frames import GRANT, WAKE_AT
+from runtime.tcp.frames import GRANT
+from runtime.tcp.grants import Grants
 from runtime.tcp.link import Link
 from runtime.tcp.moves import Moves, moves
+from runtime.tcp.port import LOOK_S, Port
 
-DUE_WINDOW = 1024 * 1024
-"""Bytes that the due transfer may be ahead of its place: covers the delay of a grant on any link
-up to some GB/s."""
-NEARLY_DONE = 64 * 1024
-"""Bytes left of those before it with which the next transfer counts as due, so that the port does
-not stand idle for the time that a grant and the first byte take."""
-AHEAD_SHARE = 4  # a transfer behind the due one may be a quarter of its chunk ahead
-AHEAD_LEAST, AHEAD_MOST = WAKE_AT, 256 * 1024
-AHEAD_TRANSFERS = 2
-GRANT_AT = WAKE_AT
-"""Bytes more than before that are worth a grant of their own."""
 CLOSE_S = 5.0
 STOP_S = 1.0
 STUCK_S = 0.25
@@ -79,12 +60,14 @@ class Engine:
         self._rank, self._observer = rank, observer
         self._ended, self._failed = ended, failed
         self._links = {peer: Link(c, peer, self._find) for peer, c in connections.items()}
+        self._port = Port(self._links.values())
+        self._look_again = False  # something may go when the port is less full
         self._by_number = {link.number: link for link in self._links.values()}
         self._gone: dict[int, str] = {}  # closed connections, and how that was seen
         self._flows: dict[int, Flow] = {}  # by operation, those under way
         self._next = 0  # the first operation that has not been submitted
         self._early: dict[int, list[tuple[int, int, int, int]]] = {}  # grants for such
-        self._lanes: list[deque[Flow]] = [deque() for _ in range(lanes)]
+        self._grants = Grants(lanes, self._links, self._gone)
         self._sends: list[tuple[int, int]] = []  # (operation, move) that have grants, in order
         self._planned: dict[tuple[int, tuple[int, ...]], Moves] = {}
         self._spare: list[Buffer] = []
@@ -112,12 +95,18 @@ class Engine:
     def abort(self) -> None:
         """Stop at once: no tensor is touched any more, all connections are closed."""
         self._stop = True
-        self._end(STOP_S)
+        self._ring()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_S)
+        for link in self._links.values():
+            link.cut()  # a thread that is stuck in an observer finds them so
 
     def close(self) -> None:
         """Stop when the operations under way are done, but within ``CLOSE_S`` seconds."""
         self._drain = True
-        self._end(CLOSE_S)
+        self._ring()
+        self._thread.join(CLOSE_S)
+        self.abort()
 
     def waiting(self) -> tuple[Waiting, float] | None:
         """What the oldest operation waits for, and since when; ``None`` if it does not wait.
@@ -133,13 +122,6 @@ class Engine:
                 phase, round = flow.plan.steps[move.step]
                 return Waiting(flow.number, phase, round, move.peer), flow.moved_s
         return None
-
-    def _end(self, timeout_s: float) -> None:
-        self._ring()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
-        for link in self._links.values():
-            link.cut()  # a thread that is stuck in an observer finds them so
 
     def _ring(self) -> None:
         """Wake the engine's thread."""
@@ -171,7 +153,7 @@ class Engine:
     def _turn(self) -> None:
         """Wait for something to happen, and do all that follows from it."""
         self._busy_s = math.inf
-        events = self._poll.poll()
+        events = self._poll.poll(LOOK_S if self._look_again else None)
         self._busy_s = time.monotonic()
         for number, event in events:
             if self._stop:
@@ -180,23 +162,27 @@ class Engine:
                 self._door.recv(4096)
                 continue
             link = self._by_number[number]
-            with self._losing(link):
+            try:
                 if event & select.EPOLLOUT:
                     link.write()
                 if event & ~select.EPOLLOUT:
                     link.read()
                     self.moved_s = time.monotonic()
+            except PeerLost as lost:
+                self._lose(link, lost)
         while self._submitted:
             self._enter(self._submitted.popleft())
-        for lane in range(len(self._lanes)):
-            self._grant(lane)
+        self._grants.renew()
         self._pump()
         for link in self._links.values():
             if link.peer in self._gone:
                 continue
             if link.has_grants and not link.blocked:
-                with self._losing(link):
+                try:
                     link.write()
+                except PeerLost as lost:
+                    self._lose(link, lost)
+                    continue
             if link.blocked is not link.armed:
                 link.armed = link.blocked
                 out = select.EPOLLOUT if link.blocked else 0
@@ -217,9 +203,7 @@ class Engine:
                 raise PeerLost(how)
         for peer, transfer, upto, digest in self._early.pop(flow.number, ()):
             self._granted(flow, peer, transfer, upto, digest)
-        for lane, receives in enumerate(plan.lanes):
-            if receives:
-                self._lanes[lane].append(flow)
+        self._grants.enter(flow)
 
     def _find(
         self, peer: int, transfer: int, number: int, offset: int, length: int, digest: int
@@ -256,50 +240,21 @@ class Engine:
                 bisect.insort(self._sends, (flow.number, i))
             flow.granted[i] = upto
 
-    def _grant(self, lane: int) -> None:
-        """Grant the due receive of a lane, and a share of those behind it."""
-        queue = self._lanes[lane]
-        before = ahead = 0  # bytes that others need first, transfers behind the due one
-        for flow in list(queue):
-            receives, done, size = flow.plan.lanes[lane], flow.done, flow.size
-            front = flow.front[lane]
-            while front < len(receives) and done[receives[front]] == size[receives[front]]:
-                front += 1
-            flow.front[lane] = front
-            if front == len(receives):
-                queue.remove(flow)
-            for i in receives[front:]:
-                left = size[i] - done[i]
-                if not left:
-                    continue
-                if before <= NEARLY_DONE:
-                    window = DUE_WINDOW
-                elif ahead < AHEAD_TRANSFERS:
-                    window = min(max(size[i] // AHEAD_SHARE, AHEAD_LEAST), AHEAD_MOST)
-                    ahead += 1
-                else:
-                    return
-                before += left
-                upto = min(size[i], done[i] + window)
-                more = upto - flow.granted[i]
-                if more >= GRANT_AT or (more > 0 and upto == size[i]):
-                    flow.granted[i] = upto
-                    move = flow.plan.all[i]
-                    if move.peer not in self._gone:
-                        self._links[move.peer].grant(flow, move.index, upto)
-
     def _pump(self) -> None:
-        """Send what may go, in order, until a connection is full."""
+        """Send what may go, in order, until the port or a connection is full."""
         at = 0
+        self._look_again = False
         while at < len(self._sends):
             number, i = self._sends[at]
             flow = self._flows[number]
             link = self._links[flow.plan.all[i].peer]
-            with self._losing(link):
-                while not link.blocked and (length := flow.sendable(i)):
-                    flow.touch(i)
-                    link.send(flow, i, length)
-                    self.moved_s = time.monotonic()
+            while not link.blocked and (length := flow.sendable(i)):
+                if self._port.full():
+                    self._look_again = True
+                    return
+                flow.touch(i)
+                link.send(flow, i, length)  # a connection that is lost here is needed
+                self.moved_s = time.monotonic()
             if flow.done[i] == flow.granted[i]:
                 del self._sends[at]
             else:
@@ -307,13 +262,9 @@ class Engine:
             if link.blocked:
                 return
 
-    @contextlib.contextmanager
-    def _losing(self, link: Link) -> Iterator[None]:
+    def _lose(self, link: Link, lost: PeerLost) -> None:
         """A connection that closes is a failure if an operation under way needs it."""
-        try:
-            yield
-        except PeerLost as lost:
-            self._gone[link.peer] = str(lost)
-            self._poll.unregister(link.number)
-            if any(flow.needs(link.peer) for flow in self._flows.values()):
-                raise
+        self._gone[link.peer] = str(lost)
+        self._poll.unregister(link.number)
+        if any(flow.needs(link.peer) for flow in self._flows.values()):
+            raise lost

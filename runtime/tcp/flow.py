@@ -75,7 +75,7 @@ class Flow:
         self.granted = [0] * len(plan.all)
         self.arrived = [0] * len(plan.all)
         self.left = sum(map(bool, self.size))
-        self.front = [0] * len(plan.lanes)  # per lane, the first receive that is not complete
+        self._front = [0] * len(plan.lanes)  # see receives_left
         self._stash: dict[int, deque[Buffer]] = {}
         self._step_left = [0] * len(plan.steps)
         self._begun = [False] * len(plan.steps)
@@ -93,6 +93,15 @@ class Flow:
             move.peer == peer and (self.done[i] if move.send else self.arrived[i]) < self.size[i]
             for i, move in enumerate(self.plan.all)
         )
+
+    def receives_left(self, lane: int) -> tuple[int, ...]:
+        """The receives of a lane from the first that is not complete on."""
+        receives = self.plan.lanes[lane]
+        front = self._front[lane]
+        while front < len(receives) and self.done[receives[front]] == self.size[receives[front]]:
+            front += 1
+        self._front[lane] = front
+        return receives[front:]
 
     def limit(self, i: int) -> int:
         """Up to which byte move ``i`` may go, as far as this rank's own data is concerned."""

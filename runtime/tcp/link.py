@@ -7,8 +7,11 @@ at a few kB per packet a wake-up for each would cost more than everything else.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
+import sys
 from collections.abc import Callable
+from termios import TIOCOUTQ
 
 from runtime.operation import PeerLost
 from runtime.tcp.flow import Flow
@@ -32,6 +35,7 @@ class Link:
         self.peer, self._socket, self._find = peer, connection, find
         self.number = connection.fileno()
         self.blocked = False  # the kernel took less than it was offered
+        self.handed_over = 0  # bytes that the kernel has taken, ever
         self.armed = False  # the engine asks to be woken when it takes more
         self._header = bytearray(HEADER.size)
         self._header_memory = memoryview(self._header)
@@ -131,6 +135,7 @@ class Link:
         except OSError as error:
             raise PeerLost(f"lost the connection to rank {self.peer}: {error}") from None
         self.blocked = taken < offered
+        self.handed_over += taken
         head = min(taken, len(self._head))
         self._head = self._head[head:]
         if flow is not None and taken > head:
@@ -138,6 +143,10 @@ class Link:
             if not self._sending_left:
                 self._sending = None
             flow.advance(i, taken - head)
+
+    def unacknowledged(self) -> int:
+        """Bytes that the kernel has taken and the peer's kernel has not yet confirmed."""
+        return int.from_bytes(fcntl.ioctl(self._socket, TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
 
     @property
     def has_grants(self) -> bool:

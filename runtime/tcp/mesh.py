@@ -20,10 +20,6 @@ from torch._C._distributed_c10d import Store
 from verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
-SEND_BUFFER = 128 * 1024
-"""Bytes, of which the kernel makes twice as many. What it holds can't be overtaken by bytes that
-are needed sooner, so it should be no more than what keeps the port busy between two turns of the
-engine."""
 
 
 def connect(
@@ -58,7 +54,6 @@ def connect(
     for connection in made.values():
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     return made
 
 

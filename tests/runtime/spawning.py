@@ -6,7 +6,7 @@ import multiprocessing as mp
 import queue
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -37,11 +37,16 @@ def _child(
 
 
 def spawn(
-    body: Callable[..., Any], size: int, *args: Any, timeout_s: float = 90.0
+    body: Callable[..., Any],
+    size: int,
+    *args: Any,
+    timeout_s: float = 90.0,
+    victims: Collection[int] = (),
 ) -> list[Outcome]:
     """Call ``body(rank, size, store, *args)`` on each of ``size`` processes.
 
     Returns one outcome per rank; ranks still running at the deadline are killed and unfinished.
+    Nobody waits for ``victims``: they are killed when all others have finished.
     """
     import torch.distributed as dist
 
@@ -57,7 +62,7 @@ def spawn(
         process.start()
     outcomes = [Outcome() for _ in range(size)]
     deadline = time.monotonic() + timeout_s
-    waiting = set(range(size))
+    waiting = set(range(size)) - set(victims)
     while waiting and time.monotonic() < deadline:
         try:
             rank, outcome = out.get(timeout=0.2)
@@ -65,8 +70,8 @@ def spawn(
             waiting.discard(rank)
         except queue.Empty:
             waiting = {r for r in waiting if processes[r].is_alive()}
-    for process in processes:
-        process.join(timeout=5)
+    for rank, process in enumerate(processes):
+        process.join(timeout=0 if rank in victims else 5)
         if process.is_alive():
             process.kill()
             process.join()

@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from runtime import Executor, Observer, load
+from runtime.tcp.frames import HEADER
 from synth.arrivals.generate import search
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn
-from verify.errors import RankFailure
+from verify.errors import LatecomerError, RankFailure
 
 TIMEOUT_S = 6.0
 SLACK_S = 2.0  # for two busy cores; the promise is TIMEOUT_S
@@ -102,7 +103,7 @@ def test_a_killed_rank_is_named_by_all_survivors_and_a_new_group_works(victim, p
 
 @pytest.mark.parametrize("what", ["stop", "stick"])
 def test_a_silent_rank_is_named_within_the_time_set(what):
-    outcomes = spawn(_run, 4, 2, what, (1, "completion", 2), timeout_s=20)
+    outcomes = spawn(_run, 4, 2, what, (1, "completion", 2), timeout_s=40, victims=[2])
     for rank in (0, 1, 3):
         assert not outcomes[rank].error, outcomes[rank].error
         ranks, seconds, again = outcomes[rank].value
@@ -111,13 +112,51 @@ def test_a_silent_rank_is_named_within_the_time_set(what):
         assert again is True
 
 
-def test_a_rank_that_breaks_takes_nobody_with_it_silently():
-    outcomes = spawn(_run, 4, 1, "raise", (1, "completion", 1), timeout_s=40)
+@pytest.mark.parametrize("victim", [1, 3])
+def test_a_rank_that_breaks_takes_nobody_with_it_silently(victim):
+    outcomes = spawn(_run, 4, victim, "raise", (1, "completion", 1), timeout_s=40)
     for outcome in outcomes:
         assert not outcome.error, outcome.error
         ranks, seconds, _ = outcome.value
-        assert ranks == (1,)
+        assert ranks == (victim,)
         assert seconds < TIMEOUT_S + SLACK_S
+
+
+def _talks_nonsense(rank, size, store, said):
+    executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=TIMEOUT_S)
+    executor.submit(torch.ones(50)).wait()
+    if rank == 1:
+        executor._engine._links[0]._socket.send(said)
+    with pytest.raises(RankFailure):
+        print([executor.submit(torch.ones(50)).wait() for _ in range(2)])
+    executor.close()
+
+
+@pytest.mark.parametrize("said", [b"\xff" * 64, HEADER.pack(9, 0, 1, 0, 0)])
+def test_a_rank_that_talks_nonsense_is_an_error_on_all(said):
+    for outcome in spawn(_talks_nonsense, 2, said, timeout_s=40):
+        assert not outcome.error, outcome.error
+
+
+def _closes_early(rank, size, store):
+    """Rank 1 waits for rank 0, which has not entered, and closes."""
+    executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=60)
+    if rank == 0:
+        store.wait(["closed"])
+        executor.close()
+        return
+    operation = executor.submit(torch.ones(50))
+    executor.close()
+    with pytest.raises(LatecomerError, match="closed"):
+        operation.wait(timedelta(seconds=1))
+    with pytest.raises(LatecomerError, match="closed"):
+        executor.submit(torch.ones(1))
+    store.set("closed", "1")
+
+
+def test_closing_ends_what_is_still_waited_for():
+    outcomes = spawn(_closes_early, 2, timeout_s=40)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
 
 
 def _never_comes(rank, size, store):

@@ -1,0 +1,88 @@
+"""What a rank allows others to send it, and when.
+
+The receive side of a port is used best by one transfer at a time, the one that is due by the order
+of rounds, but it must never stand idle while another could use it. So the first receive of a phase
+that is not complete is granted a window, the few behind it a share of their chunk, so that they
+can fill a gap, and a window of their own as soon as those before are nearly done.
+
+A phase is a *lane*: receives of the next operation stand behind those of the one before, phase by
+phase, so the helpers reduce the next bucket while the completion of the last one still waits for
+the late rank. All ranks submit in the same order, every lane is first in, first out, and the due
+receive of every lane is granted without condition: with the schedule's own proof this rules out
+deadlock.
+
+The numbers were found with a simulation of 8 ports of 200 Mbit/s, and tried on such: windows of
+1 MiB cost a tenth of the time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+
+from runtime.tcp.flow import Flow
+from runtime.tcp.frames import WAKE_AT
+from runtime.tcp.link import Link
+
+DUE_WINDOW = 96 * 1024
+"""Bytes that a due transfer may be ahead of its place: three wake-ups of the receiver, so that the
+sender need not pause while a grant is on its way."""
+NEARLY_DONE = 96 * 1024
+"""Bytes left of those before it with which the next transfer counts as due, so that the port does
+not stand idle for the time that a grant and the first byte take."""
+AHEAD_SHARE = 4  # a transfer behind the due one may be a quarter of its chunk ahead
+AHEAD_LEAST, AHEAD_MOST = WAKE_AT, 64 * 1024
+AHEAD_TRANSFERS = 2
+GRANT_AT = WAKE_AT
+"""Bytes more than before that are worth a grant of their own."""
+
+
+class Grants:
+    """The lanes of one rank.
+
+    Args:
+        lanes: how many.
+        links: carry the grants.
+        gone: ranks whose connections are closed.
+    """
+
+    def __init__(self, lanes: int, links: Mapping[int, Link], gone: Collection[int]) -> None:
+        self._lanes: list[deque[Flow]] = [deque() for _ in range(lanes)]
+        self._links, self._gone = links, gone
+
+    def enter(self, flow: Flow) -> None:
+        """An operation takes its place at the end of each lane."""
+        for lane, receives in enumerate(flow.plan.lanes):
+            if receives:
+                self._lanes[lane].append(flow)
+
+    def renew(self) -> None:
+        """Grant what has become due since the last time."""
+        for lane, queue in enumerate(self._lanes):
+            while queue and not queue[0].receives_left(lane):
+                queue.popleft()
+            if queue:
+                self._renew(lane, queue)
+
+    def _renew(self, lane: int, queue: deque[Flow]) -> None:
+        before = ahead = 0  # bytes that others need first, transfers behind the due ones
+        for flow in queue:
+            for i in flow.receives_left(lane):
+                left = flow.size[i] - flow.done[i]
+                if not left:
+                    continue
+                if before <= NEARLY_DONE:
+                    window = DUE_WINDOW
+                elif ahead < AHEAD_TRANSFERS:
+                    window = min(max(flow.size[i] // AHEAD_SHARE, AHEAD_LEAST), AHEAD_MOST)
+                    ahead += 1
+                else:
+                    return
+                before += left
+                upto = min(flow.size[i], flow.done[i] + window)
+                more = upto - flow.granted[i]
+                if more >= GRANT_AT or (more > 0 and upto == flow.size[i]):
+                    flow.granted[i] = upto
+                    move = flow.plan.all[i]
+                    if move.peer not in self._gone:
+                        self._links[move.peer].grant(flow, move.index, upto)

@@ -1,0 +1,156 @@
+"""Connections that only members get; sums of the rounds, bit by bit; operations that differ."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+from torch._C._distributed_c10d import TCPStore
+
+from runtime import Executor, load
+from runtime.tcp.engine import DUE_WINDOW
+from runtime.tcp.mesh import HELLO, connect
+from tests.runtime import schedules
+from tests.runtime.spawning import spawn, values
+from verify.errors import RankFailure
+
+TOKEN = b"0123456789abcdef"
+
+
+def _together(size, ranks, strangers=lambda port: None, timeout_s=20.0):
+    """What ``connect`` gives each of ``ranks``, or raises there."""
+    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
+    made = {}
+
+    def join(rank):
+        try:
+            made[rank] = connect(store.clone(), "127.0.0.1", TOKEN, rank, size, timeout_s)
+        except RankFailure as failure:
+            made[rank] = failure
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in ranks]
+    threads[0].start()
+    strangers(int(store.get(f"tcp/{ranks[0]}").decode().rsplit(":", 1)[1]))
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    return made
+
+
+def test_only_members_are_connected_whoever_else_calls():
+    kept = []
+
+    def strangers(port):
+        for said in [b"", b"GET / HTTP/1.1\r\n\r\n" * 3, HELLO.pack(b"x" * 16, 1), b"\0" * 3]:
+            kept.append(socket.create_connection(("127.0.0.1", port)))
+            kept[-1].sendall(said)
+        for rank in (0, 3):  # itself, and nobody
+            kept.append(socket.create_connection(("127.0.0.1", port)))
+            kept[-1].sendall(HELLO.pack(TOKEN, rank))
+
+    made = _together(3, [0, 1, 2], strangers)
+    for rank in range(3):
+        for peer in {0, 1, 2} - {rank}:
+            made[rank][peer].sendall(bytes([rank]))
+            made[peer][rank].settimeout(10)
+            assert made[peer][rank].recv(9) == bytes([rank])
+    for end in [*kept, *(end for ends in made.values() for end in ends.values())]:
+        end.close()
+
+
+def test_ranks_without_a_connection_are_named():
+    made = _together(4, [0, 2], timeout_s=0.5)
+    assert {rank: failure.ranks for rank, failure in made.items()} == {0: (1, 3), 2: (1, 3)}
+
+
+def _inputs(size, numel, dtype):
+    dice = torch.Generator().manual_seed(5)
+    return [torch.randn(numel, generator=dice).to(dtype) for _ in range(size)]
+
+
+def _by_rounds(schedule, inputs):
+    """The schedule with a barrier after every round, in one process."""
+    state = [x.clone() for x in inputs]
+    bounds = [inputs[0].numel() * c // schedule.chunks for c in range(schedule.chunks + 1)]
+    for phase in schedule.phases:
+        for transfers in phase.rounds:
+            before = [x.clone() for x in state]
+            for t in transfers:
+                part = slice(bounds[t.chunk], bounds[t.chunk + 1])
+                if t.op == "reduce":
+                    state[t.dst][part] += before[t.src][part]
+                else:
+                    state[t.dst][part] = before[t.src][part]
+    return state
+
+
+def _bits(rank, size, store, schedule, sizes, narrow):
+    executor = Executor(load(schedule), store, rank, size, timeout_s=30)
+    if narrow:  # frames are cut anywhere
+        for link in executor._engine._links.values():
+            link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    cases = [(numel, dtype) for numel in sizes for dtype in (torch.float32, torch.bfloat16)]
+    operations = []
+    for numel, dtype in cases:
+        operations.append(executor.submit(_inputs(size, numel, dtype)[rank]))
+        time.sleep(0.01 * (rank == size - 1))
+    for (numel, dtype), operation in zip(cases, operations, strict=True):
+        expected = _by_rounds(schedule, _inputs(size, numel, dtype))[rank]
+        assert torch.equal(operation.wait().view(torch.uint8), expected.view(torch.uint8))
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "narrow"),
+    [
+        (schedules.straggler(4, m=2), False),
+        (schedules.straggler(3), True),
+        (schedules.direct(4), True),
+        (schedules.swapping(), True),
+        (schedules.ring(3), False),
+    ],
+)
+def test_bits_are_those_of_the_rounds_one_after_the_other(schedule, narrow):
+    large = 3 * DUE_WINDOW * schedule.chunks // 4
+    sizes = (0, 5, 10_007, 50_021) if narrow else (13, large + 1, 100_003)
+    values(spawn(_bits, schedule.ranks, schedule, sizes, narrow, timeout_s=60))
+
+
+def _differing(rank, size, store, what):
+    """The last rank submits something else than all others, the second time."""
+    made = [load(schedules.ring(size)), load(schedules.straggler(size))]
+    executor = Executor(made, store, rank, size, timeout_s=20)
+    executor.submit(torch.ones(90)).wait()
+    other = what if rank == size - 1 else {}
+    tensor = torch.ones(other.get("numel", 90), dtype=other.get("dtype", torch.float32))
+    options = {
+        "schedule": 1,
+        "late": 0,
+        **{k: other[k] for k in other if k in ("schedule", "late")},
+    }
+    if options["schedule"] == 0:
+        options["late"] = None
+    try:
+        executor.submit(tensor, **options).wait()
+        executor.submit(torch.ones(90)).wait()  # an empty tensor alone is done at once
+    except RankFailure as failure:
+        return failure.ranks, str(failure)
+    finally:
+        executor.close()
+    return None
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}],
+)
+def test_ranks_that_submit_different_things_are_told_so(what):
+    for ranks, text in values(spawn(_differing, 3, what, timeout_s=60)):
+        assert 2 in ranks
+        assert "did not submit the same operation" in text
+        assert "operation 1" in text
