@@ -20,24 +20,19 @@ from typing import Protocol
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from runtime.agreement import agree, require_summable
 from runtime.blame import Position, Waiting
 from runtime.board import Board
 from runtime.datagrams import Datagrams
 from runtime.lanes import Lanes
 from runtime.nccl import NcclMover
-from runtime.operation import SUMMABLE, Mismatch, Observer, Operation
+from runtime.operation import Mismatch, Observer, Operation
 from runtime.plan import PhasePlan, plan
 from runtime.tcp.engine import Engine
 from runtime.tcp.mesh import connect
 from runtime.verified import Late, Verified, require_size
 from runtime.waits import Watchman
-from verify.errors import (
-    ArgumentError,
-    LatecomerError,
-    RankFailure,
-    ScheduleRefused,
-    TensorError,
-)
+from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 LONGEST_GRACE_S = 5.0
 ASK_AGAIN_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm
@@ -126,7 +121,7 @@ class Executor:
         self.datagrams = Datagrams(
             PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
         )
-        self._agree(store)
+        agree(store, rank, size, self.schedules, self._late)
         ask_s = (1 + ASK_AGAIN_SHARE) * self._grace_s
         limit_s = (timeout_s - ask_s) * WAIT_SHARE
         self._engine = self._make_engine(PrefixStore("data", store), limit_s)
@@ -268,41 +263,13 @@ class Executor:
         Raises:
             TensorError: says why.
         """
-        if tensor.layout is not torch.strided:
-            raise TensorError(f"tensor.layout is {tensor.layout}, must be dense (torch.strided)")
-        if not tensor.is_contiguous():
-            raise TensorError("the tensor is not contiguous; pass tensor.contiguous()")
-        if tensor.device.type != self.device.type:
-            raise TensorError(f"the tensor is on {tensor.device}, the executor on {self.device}")
-        if tensor.dtype not in SUMMABLE:
-            names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in SUMMABLE))
-            raise TensorError(f"tensor.dtype is {tensor.dtype}, must be one of {names}")
-        if average and not tensor.dtype.is_floating_point:
-            raise TensorError(f"the average of {tensor.dtype} is not an integer; sum instead")
+        require_summable(tensor, self.device, average)
 
     def _plans(self, schedule: int, late: tuple[int, ...]) -> tuple[PhasePlan, ...]:
         key = schedule, late
         if key not in self._planned:
             self._planned[key] = plan(self.schedules[schedule].for_late(late), self.rank)
         return self._planned[key]
-
-    def _agree(self, store: Store) -> None:
-        """All ranks must have the same schedules, and the same late ranks to begin with."""
-        digests = ",".join(verified.digest for verified in self.schedules)
-        own = f"{digests} {self._late}"
-        store.set(f"schedule/{self.rank}", own)
-        told = {r: store.get(f"schedule/{r}").decode() for r in range(self.size)}
-        differing = [r for r in told if told[r] != own]
-        if not differing:
-            return
-        ranks = ", ".join(map(str, differing))
-        theirs, late = told[differing[0]].split(" ", 1)
-        if theirs == digests:
-            raise ScheduleRefused(
-                f"rank {self.rank} takes the ranks {self._late} to be late, rank(s) {ranks} {late}"
-            )
-        names = ", ".join(f"{v.name} ({v.digest[:12]})" for v in self.schedules)
-        raise ScheduleRefused(f"rank {self.rank} has {names}, but rank(s) {ranks} another schedule")
 
     def _end(self, operation: Operation, error: LatecomerError | None = None) -> None:
         """Settle an operation; taking it out of ``_open`` decides who does."""
