@@ -89,15 +89,20 @@ def _meta(tensor: torch.Tensor) -> Meta:
     return Meta(name, tuple(tensor.shape), tensor.requires_grad)
 
 
+def encode(header: Header, tensors: Tensors) -> list[memoryview]:
+    """One message in parts, without a copy; ``tensors`` are contiguous, in host memory."""
+    text = msgspec.json.encode(header)
+    parts = [memoryview(PREFIX.pack(MAGIC, len(text)) + text)]
+    return parts + [_bytes(t) for t in tensors if t is not None and t.numel()]
+
+
 def write(connection: socket.socket, header: Header, tensors: Tensors) -> None:
     """Send one message; ``tensors`` are contiguous, in host memory.
 
     Raises:
         OSError: the connection ended.
     """
-    text = msgspec.json.encode(header)
-    parts = [memoryview(PREFIX.pack(MAGIC, len(text)) + text)]
-    parts += [_bytes(tensor) for tensor in tensors if tensor is not None and tensor.numel()]
+    parts = encode(header, tensors)
     sent = connection.sendmsg(parts)  # mostly all of it: one call, one hand-over of the lock
     for part in parts:
         if sent < len(part):

@@ -3,11 +3,10 @@
 One TCP connection per direction of each link, so that the two never wait for each other. A message
 is handed to the sending thread of its connection and the compute goes on; the receiving thread of
 the other end reads at any time, so a send never waits for a receive to be posted, and a slow
-connection holds up nothing but itself. (The source's delegates are processes with shared memory;
-threads do, as both socket calls and kernels run without the interpreter's lock.)
-
-How the ranks meet: everybody listens, tells its port through the store, and connects to those it
-sends to, with the token of the group's datagrams as password.
+connection holds up nothing but itself. A small message in host memory is written at once, as far
+as the kernel takes it without waiting, which saves handing it over. (The source's delegates are
+processes with shared memory; threads do, for socket calls and kernels run without the
+interpreter's lock.)
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from io import BufferedReader
 from typing import cast
 
@@ -30,22 +27,23 @@ from runtime.pipeline.faults import Faults, due_s
 from runtime.pipeline.frames import (
     BUFFER,
     Header,
-    Meta,
     Name,
     Tensors,
     WireError,
     describe,
+    encode,
     read,
     write,
 )
 from runtime.pipeline.mailbox import Arrived, Mailbox
+from runtime.pipeline.meeting import meet
 from runtime.pipeline.staging import Staged, Staging
-from verify.errors import RankFailure
 from verify.pipeline import parse_action
 
-GREETING = struct.Struct("!16sH")
 GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())
 """The last message of a connection that is closed on purpose."""
+SMALL = 2**16
+"""Bytes up to which a message is written at once."""
 BLOCKED_S = 0.1
 """A blocking send looks this often whether the connections are gone."""
 
@@ -84,12 +82,15 @@ class Links:
         self._staging, self._mailbox = staging, mailbox
         self._lost, self._faults = lost, faults
         self._closing = False
-        self._outgoing, self._incoming = _meet(
+        self._outgoing, self._incoming = meet(
             store, datagrams, sorted(set(to)), sorted(set(origin)), timeout_s
         )
         self._queues: dict[int, queue.SimpleQueue[_Letter | None]] = {
             peer: queue.SimpleQueue() for peer in self._outgoing
         }
+        # counted by the compute thread and by the sending thread: equal while that one is idle
+        self._handed = dict.fromkeys(self._outgoing, 0)
+        self._gone = dict.fromkeys(self._outgoing, 0)
         self._threads = [
             threading.Thread(target=self._send_to, args=(peer,), name=f"latecomer-to-{peer}")
             for peer in self._outgoing
@@ -107,10 +108,33 @@ class Links:
         Raises:
             TensorError: something in it that is no dense tensor.
         """
-        letter = _Letter(name, describe(tensors), self._staging.take(tensors), time.monotonic())
+        ready_s = time.monotonic()
+        header = Header(name.step, str(name.receive), ready_s, describe(tensors))
+        delay = self._faults.delay_s(self._rank, peer, name.step)
+        idle = self._handed[peer] == self._gone[peer]
+        if idle and self._staging.direct and not any(delay) and _size(tensors) <= SMALL:
+            rest = self._write_at_once(peer, header, tensors)
+            if not rest:
+                return
+            letter = _Letter(header, Staged([]), (0.0, 0.0), rest)
+        else:
+            letter = _Letter(header, self._staging.take(tensors), delay, b"")
+        self._handed[peer] += 1
         self._queues[peer].put(letter)
         while self._faults.blocking and not self._closing and not letter.gone.wait(BLOCKED_S):
             pass
+
+    def _write_at_once(self, peer: int, header: Header, tensors: Tensors) -> bytes:
+        """What the kernel does not take now; nothing else is being sent to ``peer``."""
+        parts = encode(header, [t if t is None else t.detach().contiguous() for t in tensors])
+        try:
+            sent = self._outgoing[peer].sendmsg(parts, [], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._broke(f"the connection to rank {peer} failed: {error}")
+            return b""
+        return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
 
     def abort(self) -> None:
         """End all transfers, here and at the other ends."""
@@ -139,12 +163,15 @@ class Links:
         try:
             while (letter := letters.get()) is not None:
                 tensors = self._staging.host(letter.staged)
-                delay = self._faults.delay_s(self._rank, peer, letter.name.step)
-                if any(delay):
-                    due, link_free_s = due_s(letter.ready_s, link_free_s, delay)
+                if any(letter.delay):
+                    due, link_free_s = due_s(letter.header.ready_s, link_free_s, letter.delay)
                     time.sleep(max(0.0, due - time.monotonic()))
-                write(connection, letter.header, tensors)
+                if letter.rest:
+                    connection.sendall(letter.rest)
+                else:
+                    write(connection, letter.header, tensors)
                 letter.gone.set()
+                self._gone[peer] += 1
             write(connection, GOODBYE, ())
         except OSError as error:
             self._broke(f"the connection to rank {peer} failed: {error}")
@@ -171,64 +198,14 @@ class Links:
 
 
 class _Letter:
-    """A message that waits to be sent."""
+    """A message that waits to be sent, or the rest of one that was sent in part."""
 
     def __init__(
-        self, name: Name, metas: tuple[Meta | None, ...], staged: Staged, ready_s: float
+        self, header: Header, staged: Staged, delay: tuple[float, float], rest: bytes
     ) -> None:
-        self.name, self.staged, self.ready_s = name, staged, ready_s
-        self.header = Header(name.step, str(name.receive), ready_s, metas)
+        self.header, self.staged, self.delay, self.rest = header, staged, delay, rest
         self.gone = threading.Event()
 
 
-def _meet(
-    store: Store, datagrams: Datagrams, to: list[int], origin: list[int], timeout_s: float
-) -> tuple[dict[int, socket.socket], dict[int, socket.socket]]:
-    """Connect to ``to`` and be connected to from ``origin``; (outgoing, incoming) by rank."""
-    deadline = time.monotonic() + timeout_s
-    outgoing: dict[int, socket.socket] = {}
-    incoming: dict[int, socket.socket] = {}
-
-    def left() -> float:
-        return max(0.01, deadline - time.monotonic())
-
-    try:
-        with socket.create_server((datagrams.address, 0), backlog=len(origin) + 1) as server:
-            store.set(f"port/{datagrams.rank}", f"{datagrams.address}:{server.getsockname()[1]}")
-            for peer in to:
-                with contextlib.suppress(RuntimeError, OSError):
-                    store.wait([f"port/{peer}"], timedelta(seconds=left()))
-                    host, port = store.get(f"port/{peer}").decode().rsplit(":", 1)
-                    outgoing[peer] = socket.create_connection((host, int(port)), left())
-                    outgoing[peer].sendall(GREETING.pack(datagrams.token, datagrams.rank))
-            while set(incoming) != set(origin) and time.monotonic() < deadline:
-                server.settimeout(left())
-                with contextlib.suppress(OSError):
-                    connection, _ = server.accept()
-                    connection.settimeout(left())
-                    greeting = connection.recv(GREETING.size, socket.MSG_WAITALL)
-                    peer = _greeted(greeting, datagrams.token)
-                    if peer in origin and peer not in incoming:
-                        incoming[peer] = connection
-                    else:
-                        connection.close()
-        absent = sorted((set(to) - set(outgoing)) | (set(origin) - set(incoming)))
-        if absent:
-            names = ", ".join(map(str, absent))
-            raise RankFailure(absent, f"rank(s) {names}: did not connect within {timeout_s:g} s")
-    except BaseException:
-        for connection in (*outgoing.values(), *incoming.values()):
-            connection.close()
-        raise
-    for connection in (*outgoing.values(), *incoming.values()):
-        connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return outgoing, incoming
-
-
-def _greeted(greeting: bytes, token: bytes) -> int:
-    """Who connects; -1 for a stranger."""
-    if len(greeting) != GREETING.size:
-        return -1
-    theirs, rank = GREETING.unpack(greeting)
-    return int(rank) if theirs == token else -1
+def _size(tensors: Tensors) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors if t is not None)

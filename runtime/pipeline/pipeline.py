@@ -128,6 +128,8 @@ class Pipeline:
                 timeout_s=timeout_s,
             )
         except BaseException:
+            if hasattr(around, "liveness"):
+                around.liveness.end()
             self._datagrams.close()
             raise
         self.record = around.record = StepRecord(-1, self.verified.digest, 0.0)

@@ -33,14 +33,12 @@ class Transit:
         sender: the rank it is from.
         ready_s: when it was handed over, by the *sender's* clock.
         arrived_s: when it was there, by this rank's clock.
-        payload_bytes: its size.
     """
 
     receive: Action
     sender: int
     ready_s: float
     arrived_s: float
-    payload_bytes: int
 
 
 @dataclass
@@ -51,7 +49,6 @@ class StepRecord:
         step: its number, from 0.
         digest: of the schedule that it ran.
         began_s, ended_s: of the whole step.
-        waited_s: how long the compute waited for messages, in all.
     """
 
     step: int
@@ -60,7 +57,6 @@ class StepRecord:
     ended_s: float = 0.0
     spans: list[Span] = field(default_factory=list)
     transits: list[Transit] = field(default_factory=list)
-    waited_s: float = 0.0
 
 
 class Recorder:
@@ -73,6 +69,7 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device if device.type == "cuda" else None
         self._marks: list[tuple[Action, Any, Any]] = []
+        self._last: Any = None  # where the last action ended
         self._zero: tuple[Any, float] | None = None
 
     def now(self) -> Any:
@@ -86,9 +83,14 @@ class Recorder:
             self._zero = event, time.monotonic()
         return event
 
+    def begin(self) -> Any:
+        """A mark for an action that does not wait: what comes between two belongs to the second."""
+        return self.now() if self._last is None else self._last
+
     def add(self, action: Action, began: Any) -> None:
         """An action ends now that began at a mark."""
-        self._marks.append((action, began, self.now()))
+        self._last = self.now()
+        self._marks.append((action, began, self._last))
 
     def extend(self) -> None:
         """What the last action began goes on until now (the loss belongs to its forward)."""
@@ -99,7 +101,7 @@ class Recorder:
         """The actions since the last call; waits for the device."""
         spans = [Span(a, self._seconds(begin), self._seconds(end)) for a, begin, end in self._marks]
         self._marks.clear()
-        self._zero = None
+        self._last = self._zero = None
         return spans
 
     def _seconds(self, mark: Any) -> float:

@@ -14,7 +14,6 @@ that has a gradient to send.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,9 +36,10 @@ class Surroundings:
 
     Args:
         rank_of: stage -> rank.
-        staging, mailbox, liveness, recorder: of this rank.
+        staging, mailbox, recorder: of this rank.
 
     Attributes:
+        liveness: watches the waits; set when the ranks have met.
         links: connections to other ranks; set when they exist.
         record: of the step that runs.
     """
@@ -70,16 +70,12 @@ class Surroundings:
         name = Name(self.record.step, receive)
         if not self.mailbox.has(name):
             self.liveness.waits_for(name, self.mailbox.source(name))
-        asked_s = time.monotonic()
         arrived = self.mailbox.take(name)
-        self.record.waited_s += time.monotonic() - asked_s
         self.liveness.waits_for(None)
-        tensors = self.staging.use(arrived.staged)
-        size = sum(t.numel() * t.element_size() for t in tensors if t is not None)
         self.record.transits.append(
-            Transit(receive, arrived.sender, arrived.ready_s, arrived.arrived_s, size)
+            Transit(receive, arrived.sender, arrived.ready_s, arrived.arrived_s)
         )
-        return tensors, arrived.requires_grad
+        return self.staging.use(arrived.staged), arrived.requires_grad
 
 
 class DelegatedStage(_PipelineStageBase):
@@ -179,7 +175,7 @@ class DelegatedStage(_PipelineStageBase):
             given = self._local.pop(receive)
             tensors, flags = list(given), tuple(t is not None and t.requires_grad for t in given)
         else:
-            tensors, flags = self._around.receive(receive)
+            tensors, flags = self._receive(receive)
         track = self.has_backward and torch.is_grad_enabled()
         inputs = tuple(
             tensor.detach().requires_grad_(flag and track)
@@ -188,7 +184,6 @@ class DelegatedStage(_PipelineStageBase):
         )
         self._stage_meta.inputs = (None,) * len(inputs)  # type: ignore[assignment]
         self._inputs[fwd_chunk_id] = inputs
-        self._began = self._around.recorder.now()
         return inputs
 
     def _retrieve_recv_grads(self, bwd_chunk_id: int) -> tuple[torch.Tensor | None, ...]:
@@ -196,15 +191,14 @@ class DelegatedStage(_PipelineStageBase):
         if receive in self._local:
             gradients = self._local.pop(receive)
         else:
-            gradients, _ = self._around.receive(receive)
-        self._began = self._around.recorder.now()
+            gradients, _ = self._receive(receive)
         return tuple(gradients)
 
-    # ---- the passes, timed from when their input is there ----
+    # ---- the passes, timed from when the last one ended and their input is there ----
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """F."""
-        self._began = self._around.recorder.now()
+        self._began = self._around.recorder.begin()
         output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
         self._ends(Action(self.stage_index, "F", fwd_chunk_id))
         return output
@@ -217,13 +211,13 @@ class DelegatedStage(_PipelineStageBase):
         last_backward: bool = False,
     ) -> None:
         """B, or I where it is split."""
-        self._began = self._around.recorder.now()
+        self._began = self._around.recorder.begin()
         super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         self._ends(Action(self.stage_index, "B" if full_backward else "I", bwd_chunk_id))
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """W."""
-        self._began = self._around.recorder.now()
+        self._began = self._around.recorder.begin()
         super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
         self._ends(Action(self.stage_index, "W", bwd_chunk_id))
 
@@ -232,6 +226,13 @@ class DelegatedStage(_PipelineStageBase):
         super().clear_runtime_states()
         self._local.clear()
         self._inputs.clear()
+
+    def _receive(self, receive: Action) -> tuple[list[torch.Tensor | None], tuple[bool, ...]]:
+        waits = not self._around.mailbox.has(Name(self._around.record.step, receive))
+        found = self._around.receive(receive)
+        if waits:
+            self._began = self._around.recorder.now()
+        return found
 
     def _ends(self, action: Action) -> None:
         self._around.recorder.add(action, self._began)

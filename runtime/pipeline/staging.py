@@ -26,7 +26,13 @@ class Staged:
 
 
 class Staging(Protocol):
-    """Between a device and host memory; each method says on which thread it is called."""
+    """Between a device and host memory; each method says on which thread it is called.
+
+    Attributes:
+        direct: whether the tensors are in host memory as they are.
+    """
+
+    direct: bool
 
     def take(self, tensors: Tensors) -> Staged:
         """Compute thread: start copying to host memory."""
@@ -46,6 +52,8 @@ class Staging(Protocol):
 
 class HostStaging:
     """CPU tensors: a copy on the way out, nothing on the way in."""
+
+    direct = True
 
     def take(self, tensors: Tensors) -> Staged:
         """Compute thread: copies."""
@@ -77,6 +85,8 @@ class CudaStaging:
         device: a CUDA device.
     """
 
+    direct = False
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._outgoing = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -86,7 +96,7 @@ class CudaStaging:
         """Compute thread: copies on the outgoing stream, behind what is queued so far."""
         self._outgoing.wait_stream(torch.cuda.current_stream(self._device))
         copies: list[torch.Tensor | None] = []
-        with torch.cuda.stream(self._outgoing):
+        with torch.cuda.device(self._device), torch.cuda.stream(self._outgoing):
             for tensor in tensors:
                 if tensor is None:
                     copies.append(None)
@@ -107,7 +117,8 @@ class CudaStaging:
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Receiving thread: pinned memory."""
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        with torch.cuda.device(self._device):  # a thread begins on device 0
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
         """Receiving thread: copies on the incoming stream."""
