@@ -36,7 +36,7 @@ def runtime() -> None:
 
 @app.command()
 def selftest(
-    device: Annotated[Device, typer.Option(help="cpu (Gloo) or cuda (NCCL).")] = Device.CPU,
+    device: Annotated[Device, typer.Option(help="cpu (TCP) or cuda (NCCL).")] = Device.CPU,
     ranks: Annotated[int, typer.Option(help="Processes to start.")] = 4,
     schedule: Annotated[
         list[Path] | None,

@@ -12,7 +12,7 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from runtime import Executor, load
-from runtime.tcp.engine import DUE_WINDOW
+from runtime.tcp.grants import DUE_WINDOW
 from runtime.tcp.mesh import HELLO, connect
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, values
@@ -116,7 +116,7 @@ def _bits(rank, size, store, schedule, sizes, narrow):
     ],
 )
 def test_bits_are_those_of_the_rounds_one_after_the_other(schedule, narrow):
-    large = 3 * DUE_WINDOW * schedule.chunks // 4
+    large = 5 * DUE_WINDOW * schedule.chunks // 4
     sizes = (0, 5, 10_007, 50_021) if narrow else (13, large + 1, 100_003)
     values(spawn(_bits, schedule.ranks, schedule, sizes, narrow, timeout_s=60))
 
