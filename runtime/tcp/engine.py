@@ -265,6 +265,7 @@ class Engine:
     def _lose(self, link: Link, lost: PeerLost) -> None:
         """A connection that closes is a failure if an operation under way needs it."""
         self._gone[link.peer] = str(lost)
+        link.lost = True
         self._poll.unregister(link.number)
         if any(flow.needs(link.peer) for flow in self._flows.values()):
             raise lost

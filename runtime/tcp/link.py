@@ -35,6 +35,7 @@ class Link:
         self.peer, self._socket, self._find = peer, connection, find
         self.number = connection.fileno()
         self.blocked = False  # the kernel took less than it was offered
+        self.lost = False  # it is closed, and nothing under way needs it
         self.handed_over = 0  # bytes that the kernel has taken, ever
         self.armed = False  # the engine asks to be woken when it takes more
         self._header = bytearray(HEADER.size)
@@ -146,6 +147,8 @@ class Link:
 
     def unacknowledged(self) -> int:
         """Bytes that the kernel has taken and the peer's kernel has not yet confirmed."""
+        if self.lost:
+            return 0
         return int.from_bytes(fcntl.ioctl(self._socket, TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
 
     @property

@@ -35,14 +35,13 @@ def connect(
     listener = socket.create_server((address, 0), backlog=size)
     try:
         store.set(f"tcp/{rank}", f"{address}:{listener.getsockname()[1]}")
-        with contextlib.suppress(RuntimeError, OSError):  # who is missing is seen below
-            for peer in range(rank):
+        for peer in range(rank):
+            with contextlib.suppress(RuntimeError, OSError):  # who is missing is seen below
                 made[peer] = _call(store, peer, token, rank, deadline)
-            _answer(listener, made, token, rank, size, deadline)
-            for peer in range(rank):
-                made[peer].settimeout(_left(deadline))
-                if _read(made[peer], len(token)) != token:
-                    made.pop(peer).close()
+        _answer(listener, made, token, rank, size, deadline)
+        for peer in [peer for peer in made if peer < rank]:
+            if not _welcome(made[peer], token, deadline):
+                made.pop(peer).close()
     finally:
         listener.close()
     absent = sorted(set(range(size)) - {rank} - set(made))
@@ -65,6 +64,14 @@ def _call(store: Store, peer: int, token: bytes, rank: int, deadline: float) -> 
     return connection
 
 
+def _welcome(connection: socket.socket, token: bytes, deadline: float) -> bool:
+    connection.settimeout(_left(deadline))
+    try:
+        return _read(connection, len(token)) == token
+    except OSError:
+        return False
+
+
 def _answer(
     listener: socket.socket,
     made: dict[int, socket.socket],
@@ -76,7 +83,8 @@ def _answer(
     """Take connections until all higher ranks have one; strangers can't hold this up."""
     with selectors.DefaultSelector() as ready:
         ready.register(listener, selectors.EVENT_READ)
-        while len(made) < size - 1 and time.monotonic() < deadline:
+        higher = set(range(rank + 1, size))
+        while not higher <= set(made) and time.monotonic() < deadline:
             for key, _ in ready.select(_left(deadline)):
                 if key.fileobj is listener:
                     stranger, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""The NCCL mover: its logic over a stand-in for NCCL everywhere, the real thing where there is one.
+"""The NCCL mover and its lanes: their logic over a stand-in everywhere, the real thing on a GPU.
 
 The stand-in runs the mover's own code on CPU tensors: a coalesced group collects the transfers
 and moves them over Gloo, streams and events do nothing. It shows that the rounds are grouped
@@ -8,8 +8,10 @@ right; only a GPU shows that the stream order is.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
+from datetime import timedelta
 from unittest import mock
 
 import pytest
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from runtime import conformance
+from runtime.lanes import Lanes
 from runtime.nccl import NcclMover
 from runtime.operation import Observer, Operation
 from runtime.plan import plan
@@ -74,24 +77,33 @@ def _over_the_stand_in(rank, size, store, schedule):
         ),
         mock.patch.object(torch.Tensor, "record_stream"),
     ):
-        mover = NcclMover(store, rank, size, [schedule], 20.0)
-        plans = plan(schedule, rank)
+        failures = []
+        lanes = Lanes(
+            NcclMover(store, rank, size, [schedule], 20.0),
+            rank,
+            size,
+            len(schedule.phases),
+            observer=Observer(),
+            ended=lambda operation: operation.settle(),
+            failed=lambda noticed, error: failures.append((noticed, error)),
+        )
+        plans, numbers = plan(schedule, rank), itertools.count()
 
         def all_reduce(tensor, average):
             k = schedule.chunks
             bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
-            operation = Operation(0, (0, ()), tensor, tensor.view(-1), plans, bounds, average, 0.0)
-            mover.submitted(operation)
-            if average:
-                mover.divide(operation, size)
-            for lane in range(len(plans)):
-                mover.run(lane, operation, Observer())
-            mover.drain(operation)
+            flat, number = tensor.view(-1), next(numbers)
+            operation = Operation(number, (0, ()), tensor, flat, plans, bounds, average, 0.0)
+            lanes.submit(operation)
+            operation.wait(timedelta(seconds=30))
+            assert not failures
             return tensor
 
-        return conformance.run(
+        count = conformance.run(
             all_reduce, PrefixStore("cases", store), rank, size, sizes=(0, 1, 7, 999)
         )
+        lanes.close()
+        return count
 
 
 @pytest.mark.parametrize(
