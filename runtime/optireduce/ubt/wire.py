@@ -192,7 +192,7 @@ class Codec:
         ``misdirected`` (to or from somebody else), ``forged`` (bad tag).
         """
         size = rows.shape[1]
-        if size not in (HEADER_BYTES, self.datagram_bytes):
+        if size not in (HEADER_BYTES, self.datagram_bytes) or not len(rows):
             drops["malformed"] += len(rows)
             return
         words = rows[:, :HEADER_BYTES].view("<u8")
