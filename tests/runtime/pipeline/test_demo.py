@@ -8,12 +8,32 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import runtime.pipeline
 from runtime.__main__ import app
 from runtime.pipeline.measured import bars, makespan_ms, observed, planned, text
 from runtime.pipeline.spans import Span, StepRecord, Transit
 from tests.runtime.pipeline.test_gradients import schedule
 from verify.errors import InputError
 from verify.pipeline import parse_action
+
+
+def test_exported_names() -> None:
+    assert sorted(runtime.pipeline.__all__) == runtime.pipeline.__all__ == [
+        "Adaptation",
+        "Event",
+        "Faults",
+        "LinkFault",
+        "Pipeline",
+        "Planner",
+        "Sensitivity",
+        "Span",
+        "StepRecord",
+        "Transit",
+        "VerifiedPipeline",
+        "both_ways",
+        "load",
+    ]  # fmt: skip
+    assert all(hasattr(runtime.pipeline, name) for name in runtime.pipeline.__all__)
 
 
 def test_the_demonstration(tmp_path: Path) -> None:
@@ -53,8 +73,8 @@ def _records() -> dict[int, StepRecord]:
         spans = [Span(parse_action(a), b * ms, e * ms) for a, (b, e) in actions.items()]
         return StepRecord(0, "d", 0.0, 1.0, spans, [there])
 
-    up = Transit(parse_action("1RECV_F0"), 0, 8 * ms, ahead + 10 * ms, 4)
-    down = Transit(parse_action("0RECV_B0"), 1, ahead + 30 * ms, 32 * ms, 4)
+    up = Transit(parse_action("1RECV_F0"), 0, 8 * ms, ahead + 10 * ms)
+    down = Transit(parse_action("0RECV_B0"), 1, ahead + 30 * ms, 32 * ms)
     first = {"0F0": (0.0, 8.0), "0I0": (32.0, 40.0), "0W0": (40.0, 44.0)}
     shift = ahead / ms
     second = {"1F0": (shift + 10, shift + 20), "1I0": (shift + 20, shift + 30)}

@@ -93,7 +93,7 @@ def _record(kinds: str, rank: int) -> StepRecord:
     for peer in {rank - 1, rank + 1} & {0, 1, 2}:
         clock = peer - rank  # the peer's clock is so many seconds ahead of ours
         record.transits += [
-            Transit(Action(rank, "RECV_F", m), peer, m + clock, m + 3 * MS, 8) for m in range(5)
+            Transit(Action(rank, "RECV_F", m), peer, m + clock, m + 3 * MS) for m in range(5)
         ]
     return record
 
