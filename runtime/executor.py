@@ -1,8 +1,6 @@
 """The executor: runs proved schedules on tensors, several in flight, off the caller's thread.
 
-CPU tensors go over TCP connections of our own (``runtime.tcp``), CUDA tensors over NCCL
-(``runtime.nccl``, ``runtime.lanes``). Which engine it is follows from the device; there is no
-falling back from one to another.
+An engine moves the data (``runtime.engines``): which one follows from the device.
 
 Failure: whatever goes wrong in the engine stops it and closes all connections (nobody waits in
 vain any more), then the board finds out who is to blame, and every operation of this executor,
@@ -24,12 +22,9 @@ from runtime.agreement import agree, require_summable
 from runtime.blame import Position, Waiting
 from runtime.board import Board
 from runtime.datagrams import Datagrams
-from runtime.lanes import Lanes
-from runtime.nccl import NcclMover
+from runtime.engines import engine
 from runtime.operation import Mismatch, Observer, Operation
 from runtime.plan import PhasePlan, plan
-from runtime.tcp.engine import Engine
-from runtime.tcp.mesh import connect
 from runtime.verified import Late, Verified, require_size
 from runtime.waits import Watchman
 from verify.errors import ArgumentError, LatecomerError, RankFailure
@@ -124,7 +119,16 @@ class Executor:
         agree(store, rank, size, self.schedules, self._late)
         ask_s = (1 + ASK_AGAIN_SHARE) * self._grace_s
         limit_s = (timeout_s - ask_s) * WAIT_SHARE
-        self._engine = self._make_engine(PrefixStore("data", store), limit_s)
+        self._engine = engine(
+            PrefixStore("data", store),
+            self.datagrams,
+            self.device,
+            [verified.schedule for verified in self.schedules],
+            limit_s,
+            observer=self.observer,
+            ended=self._end,
+            failed=self._engine_failed,
+        )
         self._board = Board(self.datagrams, position=self._position, alarmed=self._alarmed)
         self._watchman = Watchman(
             rank,
@@ -219,30 +223,6 @@ class Executor:
                 self._failed.set()
         self._fail_open()
         self.datagrams.close()
-
-    def _make_engine(self, store: Store, connect_s: float) -> Engine | Lanes:
-        phases = max(len(verified.schedule.phases) for verified in self.schedules)
-        if self.device.type == "cuda":
-            made = [verified.schedule for verified in self.schedules]
-            mover = NcclMover(store, self.rank, self.size, made, connect_s)
-            return Lanes(
-                mover,
-                self.rank,
-                self.size,
-                phases,
-                observer=self.observer,
-                ended=self._end,
-                failed=self._engine_failed,
-            )
-        ends = self.datagrams
-        return Engine(
-            connect(store, ends.address, ends.token, self.rank, self.size, connect_s),
-            self.rank,
-            phases,
-            observer=self.observer,
-            ended=self._end,
-            failed=self._engine_failed,
-        )
 
     def enter(self, number: int) -> None:
         """This rank has come to operation ``number``, wherever and however it will run."""
