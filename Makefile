@@ -37,12 +37,13 @@ bench-lab: $(READY)  ## the measurements of docs/lab.md and docs/auto.md, on an 
 	$(BIN)/python -m bench.lab_completion
 	$(BIN)/python -m bench.auto
 
-bench-pipeline: $(READY)  ## the measurements of docs/pipeline.md (under 20 minutes)
+bench-pipeline: $(READY)  ## the measurements of docs/pipeline.md and docs/pipeline-runtime.md (under 20 minutes)
 	$(BIN)/python -m bench.pipeline_planner quick
 	$(BIN)/python -m bench.pipeline_planner free
 	$(BIN)/python -m bench.pipeline_planner capped --sizes 4x12 6x18
 	$(BIN)/python -m bench.pipeline_planner capped --sizes 8x24 8x32 --families uneven
 	$(BIN)/python -m bench.pipeline_planner links --sizes 4x12 8x24 --families uneven --time-limit 20
+	$(BIN)/python -m bench.pipeline_runtime
 
 bench-optireduce: $(READY)  ## the measurements of docs/optireduce.md (under 20 minutes; SHORT=--short)
 	$(BIN)/python -m bench.optireduce $(SHORT)
