@@ -40,16 +40,27 @@ class Model:
         sent: per action whose message goes over a link with occupancy, when that starts.
     """
 
-    def __init__(self, problem: Problem, hint: Orders, least: int, most: int) -> None:
-        """The makespan is in ``least`` .. ``most``, which is that of ``hint``."""
+    def __init__(
+        self,
+        problem: Problem,
+        hint: Orders,
+        least: int,
+        most: int,
+        into: cp_model.CpModel | None = None,
+    ) -> None:
+        """The makespan is in ``least`` .. ``most``, which is that of ``hint`` or more.
+
+        A model of its own minimizes the makespan; one that is put ``into`` another does not.
+        """
         self.problem, self.most, self.unit = problem, most, unit_of(problem)
         self.length: dict[str, tuple[int, ...]] = {
             kind: tuple(ticks // self.unit for ticks in per_stage)
             for kind, per_stage in durations(problem).items()
         }
         self.known = {a: begin // self.unit for a, begin in starts(problem, hint).items()}
-        self.model = cp_model.CpModel()
-        self.objective = self._variable(most, low=min(least, most))
+        self.model = cp_model.CpModel() if into is None else into
+        known = max(begin + self.length[a.kind][a.stage] for a, begin in self.known.items())
+        self.objective = self._variable(known, low=min(least, most))
         self.start: dict[Action, cp_model.IntVar] = {}
         self.sent: dict[Action, cp_model.IntVar] = {}
         for stages in problem.stages_of:
@@ -62,7 +73,8 @@ class Model:
                     self._memory_of_one(stages[0], limit)
                 else:
                     self._memory(stages, limit)
-        self.model.minimize(self.objective)
+        if into is None:
+            self.model.minimize(self.objective)
 
     def _variable(self, hint: int, low: int = 0) -> cp_model.IntVar:
         variable = self.model.new_int_var(low, self.most, "")
@@ -91,6 +103,11 @@ class Model:
 
     def _before(self, one: Action, other: Action) -> None:
         self.model.add(self.start[other] >= self.start[one] + self.length[one.kind][one.stage])
+
+    def in_turn(self, one: Action, other: Action, literal: cp_model.LiteralT) -> None:
+        """``one`` ends before ``other`` starts, if ``literal`` holds."""
+        end = self.start[one] + self.length[one.kind][one.stage]
+        self.model.add(self.start[other] >= end).only_enforce_if(literal)
 
     def _messages(self) -> None:
         lines: dict[tuple[int, int], list[cp_model.IntervalVar]] = {}

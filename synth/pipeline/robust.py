@@ -5,12 +5,13 @@ the upper ends decide: an order that is optimal there is optimal. For a set of s
 none is above all others nothing so simple holds:
 
     1. orders are made for each scenario and for the highest delays of all, by the quick methods
-       and, with half of the time, by CP-SAT for the highest delays
+       and by CP-SAT for the highest delays
     2. each is run in every scenario; the best goes on
     3. local search moves single actions, within memory, while that is no worse in the objective
+    4. where there are few enough, CP-SAT is asked for one order of all scenarios together
 
 The bound is that of the scenarios taken one by one (the largest, or their mean), which no one order
-need reach.
+need reach, or what step 4 proves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
+from synth.pipeline import common_order
 from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
 from synth.pipeline.plan import Choice, Planned, Progress, Solver, finish, plan
 from synth.pipeline.portfolio import portfolio, split
@@ -97,15 +99,15 @@ def robust(
     Args:
         scenarios: one or more, of the same sizes, durations and limits.
         objective: the makespan of the worst scenario, or the mean by their weights.
-        solver: half of its time limit is for the solver, half for local search; its seed is for
-            both.
+        solver: a third of its time limit is for the highest delays, one for local search, one for
+            all scenarios together; its seed is for all of these.
 
     A KeyboardInterrupt ends the search; the best so far is returned.
     """
     began_s, score = time.monotonic(), _Score(scenarios, objective)
     corner = highest([scenario.problem for scenario in scenarios])
-    half = replace(solver, time_limit_s=solver.time_limit_s / 2)
-    made = plan(corner, solver=half, progress=progress)
+    share_s = solver.time_limit_s / 3
+    made = plan(corner, solver=replace(solver, time_limit_s=share_s), progress=progress)
     starts = [(f"{made.method} for the highest delays", _computes(made))]
     alone = {}
     for scenario in scenarios:
@@ -122,13 +124,37 @@ def robust(
     bound = score.of(
         [Fraction(b.ticks, s.problem.costs.ticks) for b, s in zip(bounds, scenarios, strict=True)]
     )
-    until_s = time.monotonic() + solver.time_limit_s / 2
-    better = orders
-    if not made.interrupted:
-        better = _search(orders, score, bound, solver.seed, until_s, progress)
-    if score(better) < score(orders):
-        source, orders = f"local search from {source}", better
-    return _proved(scenarios, score, orders, source, bounds, bound, alone, began_s)
+    until_s = time.monotonic() + share_s
+    stopped = made.interrupted
+    if not stopped:
+        better, stopped = _search(orders, score, bound, solver.seed, until_s, progress)
+        if score(better) < score(orders):
+            source, orders = f"local search from {source}", better
+    problems = [scenario.problem for scenario in scenarios]
+    if not stopped and score(orders)[0] > bound and common_order.suits(problems):
+        progress(f"{float(score(orders)[0]):g}, bound {float(bound):g}: cp-sat")
+        better, low, stopped = common_order.solve(
+            problems,
+            [s.weight / score.total for s in scenarios] if objective == "mean" else None,
+            [b.ticks for b in bounds],
+            split(orders),
+            time_limit_s=share_s,
+            seed=solver.seed,
+            workers=solver.workers,
+        )
+        bound = max(bound, low)
+        if _runs(better, problems) and score(better) < score(orders):
+            source, orders = "cp-sat", better
+    return _proved(scenarios, score, orders, source, bounds, bound, alone, began_s, stopped)
+
+
+def _runs(orders: Orders, problems: Sequence[Problem]) -> bool:
+    """Whether orders run to their end within memory: of actions without length they may not."""
+    try:
+        makespan(problems[0], orders)
+    except Stuck:
+        return False
+    return all(map(int.__le__, peaks(orders), problems[0].limits))
 
 
 def _computes(planned: Planned) -> Orders:
@@ -163,8 +189,11 @@ class _Score:
 
 def _search(
     orders: Orders, score: _Score, bound: Fraction, seed: int, until_s: float, progress: Progress
-) -> Orders:
-    """Move single actions for as long as there is time and something to gain."""
+) -> tuple[Orders, bool]:
+    """Move single actions for as long as there is time and something to gain.
+
+    Returns the orders, and whether Ctrl-C ended it.
+    """
     rng, limits = random.Random(seed), score.scenarios[0].problem.limits
     best = score(orders)
     try:
@@ -185,8 +214,8 @@ def _search(
                     progress(f"{float(value[0]):g} in the {score.objective} case")
                 orders, best = tried, value
     except KeyboardInterrupt:
-        pass  # the best so far is what is asked for
-    return orders
+        return orders, True
+    return orders, False
 
 
 def _moved(order: list[Action], rng: random.Random) -> list[Action] | None:
@@ -215,6 +244,7 @@ def _proved(
     bound: Fraction,
     alone: dict[str, Number],
     began_s: float,
+    interrupted: bool,
 ) -> Robust:
     """The verifier's measures in every scenario; the file is that of the longest."""
     value = score(orders)[0]
@@ -223,7 +253,7 @@ def _proved(
     choices = {
         scenario.name: finish(
             scenario.problem,
-            Choice(orders, "robust", reason, low.ticks, low.proof),
+            Choice(orders, "robust", reason, low.ticks, low.proof, interrupted),
             {},
             {},
             began_s,

@@ -77,7 +77,7 @@ def robust_text(robust: Robust, written: list[str]) -> str:
     gap = robust.value / robust.bound - 1 if robust.bound else 0.0
     lines.append(
         f"  {what} of {len(robust.makespans)} scenarios: {robust.value:g}, lower bound "
-        f"{robust.bound:g} (each scenario alone; gap {gap:.2%})"
+        f"{robust.bound:g}: " + (f"gap {gap:.2%}" if gap else "optimal")
     )
     for name, makespan in robust.makespans.items():
         lines.append(f"    {name}: {makespan:g} (planned for it alone: {robust.alone[name]:g})")
