@@ -25,6 +25,7 @@ Print Assumptions Waiting.ends.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
 Print Assumptions Spread.spread_bound_holds.
+Print Assumptions Spread.bounds_in_pairs.
 Print Assumptions Volume.volume_bound_holds.
 Print Assumptions Bounds.lower_bound_holds.
 Print Assumptions Bounds.at_the_bound_optimal.
