@@ -12,8 +12,10 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from runtime import Executor, load
+from runtime.tcp.frames import MAX_DATA
 from runtime.tcp.grants import DUE_WINDOW
 from runtime.tcp.mesh import HELLO, connect
+from runtime.tcp.port import HELD_S, LEAST, LOOK_S, MOST, Port
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, values
 from verify.errors import RankFailure
@@ -154,3 +156,34 @@ def test_ranks_that_submit_different_things_are_told_so(what):
         assert 2 in ranks
         assert "did not submit the same operation" in text
         assert "operation 1" in text
+
+
+class _Line:
+    """Stands for a link on a line of so many bytes per second."""
+
+    def __init__(self, rate):
+        self.rate, self.handed_over, self.arrived, self.now = rate, 0, 0.0, 100.0
+
+    def unacknowledged(self):
+        return self.handed_over - int(self.arrived)
+
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.arrived = min(self.handed_over, self.arrived + seconds * self.rate)
+
+
+@pytest.mark.parametrize("rate", [25e6, 200e6, 50e9])
+def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkeypatch):
+    line = _Line(rate)
+    monkeypatch.setattr("runtime.tcp.port.time.monotonic", lambda: line.now)
+    port = Port([line])
+    held, idle = [], 0
+    for _ in range(300):  # looks, a millisecond apart
+        while not port.full():
+            line.handed_over += MAX_DATA
+        held.append(line.unacknowledged())
+        line.pass_time(LOOK_S)
+        idle += line.unacknowledged() == 0
+    wanted = min(max(rate * HELD_S, LEAST), MOST)
+    assert all(wanted / 2 <= bytes <= wanted + MAX_DATA for bytes in held[150:])
+    assert idle <= (300 if rate * LOOK_S > MOST else 30)
