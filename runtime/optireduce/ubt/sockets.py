@@ -22,6 +22,10 @@ from runtime.optireduce.ubt.wire import Bytes
 UDP_SEGMENT, UDP_GRO = 103, 104
 MOST_BYTES = 65_507
 MOST_SEGMENTS = 64
+ROOM_BYTES = 1 << 16
+"""What one call may bring."""
+GATHERED_BYTES = 1 << 16
+"""What is taken together before it is looked at, and one call more."""
 CONTROL_BYTES = socket.CMSG_SPACE(4)
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
 
@@ -44,7 +48,9 @@ class Channel:
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self._peers: dict[int, tuple[str, int]] = {}
-        self._buffer = np.zeros(1 << 16, np.uint8)
+        self._buffer: Bytes = np.zeros(GATHERED_BYTES + ROOM_BYTES, np.uint8)
+        self._room = self._buffer.data
+        self._held: Bytes | None = None
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
@@ -90,25 +96,38 @@ class Channel:
     def receive(self) -> Bytes | None:
         """Datagrams of one length, uint8 [datagrams, bytes] (valid until the next call).
 
-        ``None`` when the socket is empty.
+        What lies in the socket is taken together: on a network that hands over frame by frame a
+        look at each datagram by itself would cost more than the frame does. ``None`` when the
+        socket is empty.
         """
-        try:
-            size, control, _, _ = self._socket.recvmsg_into([self._buffer.data], CONTROL_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno in GONE:  # an earlier datagram came back: its peer is not there
-                return self._buffer[:0].reshape(0, 1)
-            raise
-        length = size
-        for level, kind, data in control:
-            if level == socket.IPPROTO_UDP and kind == UDP_GRO:
-                length = int.from_bytes(data[:4], "little")
-        if length == 0:
-            return self._buffer[:0].reshape(0, 1)
-        # a shorter one may follow the others: it is none of ours, since ours are padded
-        count = size // length
-        return self._buffer[: count * length].reshape(count, length)
+        if self._held is not None:
+            rows, self._held = self._held, None
+            return rows
+        filled, length = 0, 0
+        while filled <= GATHERED_BYTES:
+            try:
+                size, control, _, _ = self._socket.recvmsg_into(
+                    [self._room[filled : filled + ROOM_BYTES]], CONTROL_BYTES
+                )
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in GONE:  # an earlier datagram came back: its peer is not there
+                    continue
+                raise
+            each = size
+            for level, kind, data in control:
+                if level == socket.IPPROTO_UDP and kind == UDP_GRO:
+                    each = int.from_bytes(data[:4], "little")
+            if not each:
+                continue
+            # after a run of equal ones a shorter one may follow: none of ours, which are padded
+            size -= size % each
+            if filled and each != length:
+                self._held = self._buffer[filled : filled + size].reshape(-1, each).copy()
+                break
+            filled, length = filled + size, each
+        return self._buffer[:filled].reshape(-1, length) if filled else None
 
     def close(self) -> None:
         """Close the socket."""
