@@ -14,6 +14,7 @@ that was decided on says so (``fault``) and acts on nothing.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ class Control:
 
     def arrive(self, now_s: float, operation: int, size: int, kind: str) -> list[Send]:
         """This rank comes to ``operation`` (they come in order) with a buffer of ``size`` bytes."""
-        at_s = now_s + self.alignment(now_s).offset_s
+        alignment = self.alignment(now_s)
+        at_s = now_s + alignment.offset_s if math.isfinite(alignment.uncertainty_s) else math.nan
         self._entered[operation] = _Entered(at_s, size, kind, now_s)
         known = self._decided.get(operation)
         if known is not None and (known.bytes, known.kind) != (size, kind):

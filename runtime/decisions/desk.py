@@ -11,6 +11,7 @@ from most (with a tie, all).
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,6 +44,11 @@ class _Sheet:
     decision: Decision | None = None
     look_s: float = float("inf")
     done_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def known(self) -> bool:
+        """All arrivals are on one clock."""
+        return not any(math.isnan(at_s) for at_s in self.at_s.values())
 
 
 class Desk:
@@ -125,7 +131,7 @@ class Desk:
             found = disagreement(said.operation, sheet.buffers)
             if len(found.ranks) < len(sheet.buffers) or len(sheet.buffers) == self.size:
                 self.fault = found  # else one against one: the next arrival tells who differs
-        if len(sheet.at_s) == self.size:
+        if len(sheet.at_s) == self.size and sheet.known:
             self.knowledge.history.add(sheet.at_s)
 
     def _look(self, now_s: float, sheet: _Sheet) -> list[Send]:
@@ -159,7 +165,8 @@ class Desk:
         sheet.done_s[sender] = done_s
         if len(sheet.done_s) == self.size == len(sheet.at_s):
             del self._sheets[operation]
-            self._learn(sheet)
+            if sheet.known:
+                self._learn(sheet)
 
     def _learn(self, sheet: _Sheet) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""

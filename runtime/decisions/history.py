@@ -14,8 +14,10 @@ KEPT = 64
 """Operations that are remembered."""
 FORGET_EVERY = 4
 """Operations of one way after which the oldest observation of the other is forgotten."""
-LEAST, MOST = 0.5, 4.0
-"""Limits of what one observation may say about the model's error."""
+LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
+"""Limits of what one observation may say about the model's error: of native operations (True), and
+of schedules. These seem faster than they are while several are in flight, since the waiting phases
+of one run beside the completion of another, and take its bandwidth."""
 
 
 class History:
@@ -43,9 +45,9 @@ class History:
         self._arrivals.append(tuple(arrivals[rank] for rank in range(self.size)))
 
     def gaps(self, late: int) -> list[float]:
-        """Per operation: from the last but ``late`` arrival to the last one; 0 or more."""
+        """Per operation: from the last but ``late`` arrival to the next one; 0 or more."""
         ordered = [sorted(arrivals) for arrivals in self._arrivals]
-        return [arrivals[-1] - arrivals[-1 - late] for arrivals in ordered]
+        return [arrivals[-late] - arrivals[-1 - late] for arrivals in ordered]
 
     def lateness(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
         """Per operation: from the last arrival of all others to the last of ``ranks``.
@@ -94,7 +96,7 @@ class Experience:
         """One operation: predicted and taken from the last arrival on."""
         if predicted_s <= 0:
             return
-        self._seen[native].append(min(MOST, max(LEAST, taken_s / predicted_s)))
+        self._seen[native].append(min(MOST, max(LEAST[native], taken_s / predicted_s)))
         self._count += 1
         if self._count % FORGET_EVERY == 0 and self._seen[not native]:
             self._seen[not native].popleft()

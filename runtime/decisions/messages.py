@@ -17,7 +17,7 @@ class Arrive(msgspec.Struct, frozen=True, array_like=True, tag="arrive"):
     """A rank has come to an operation (and repeats it while it has no decision).
 
     Attributes:
-        at_s: when, on the reference rank's clock.
+        at_s: when, on the reference rank's clock (NaN: it is not aligned yet).
         bytes, kind: of its buffer; must be the same on all ranks.
         consumed: operations below need no decision any more on this rank.
         done: operations that are done since the last message, and when (reference clock).

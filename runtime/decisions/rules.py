@@ -73,10 +73,9 @@ def auto(now_s: float, state: Gathered, knowledge: Knowledge, options: Options) 
 
     def wait(missing: tuple[int, ...], passed_s: float) -> tuple[Wait, str]:
         native_s, found = _priced(state, knowledge, len(missing))
-        its_own, anybodys = (
-            knowledge.history.lateness(missing),
-            knowledge.history.gaps(len(missing)),
-        )
+        history = knowledge.history
+        # to the next arrival, not the last: who is about to come is not left out with who is late
+        its_own, anybodys = history.separation(missing), history.gaps(len(missing))
         for seen, whose in ((its_own, "its own"), (anybodys, "anybody's")):
             if sum(each > passed_s for each in seen) >= ENOUGH:
                 chosen = learned(seen, passed_s, native_s, found)

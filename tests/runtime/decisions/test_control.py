@@ -71,9 +71,9 @@ def test_a_persistent_straggler_is_found_even_if_it_coordinates(mode, late):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nobody_late_means_native(mode):
-    network = Network(4, Options(mode))
-    network.lateness = lambda rank, operation: 0.001 * ((rank + operation) % 4)
+def test_nobody_late_means_native_on_clocks_that_differ_by_far(mode):
+    network = Network(4, Options(mode), window=1, clocks=(0.0, 500.0, -300.0, 7.0))
+    network.lateness = lambda rank, operation: 0.0005 * ((rank + operation) % 4)
     decisions = _agreed(network.run())
     assert {decision.candidate for decision in decisions} == {NATIVE}
 
@@ -102,7 +102,7 @@ def test_small_buffers_are_native_without_a_word():
 @pytest.mark.parametrize(("mode", "kinds"), [("eager", 2), ("auto", 2), ("predict", 1)])
 def test_messages_per_operation(mode, kinds):
     """Each rank but the coordinator tells that it has come, and is told the decision."""
-    network = Network(8, Options(mode))
+    network = Network(8, Options(mode), window=1)
     assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
     said = network.sent["Arrive"] + network.sent["Decide"]
     assert said == kinds * 7 * network.operations

@@ -128,6 +128,13 @@ def test_late_ranks_are_in_the_usual_order_of_their_arrival():
     assert found.late == (5, 2)
 
 
+def test_auto_does_not_leave_out_with_the_late_rank_who_is_about_to_come():
+    rows = [[0.001 * (rank == turn % 7) for rank in range(7)] + [0.5] for turn in range(14)]
+    later = RULES["auto"](0.0, _here(0, 1, 2, 4, 5, 6), _known(rows), Options("auto"))
+    assert isinstance(later, Later)
+    assert RULES["auto"](0.001, _here(*range(7)), _known(rows), Options("auto")).late == (7,)
+
+
 def test_a_forecast_needs_a_habit():
     options = Options("predict")
     late = [0.0] * 7 + [0.3]
@@ -166,8 +173,8 @@ def test_experience_stays_within_its_limits_and_is_forgotten(seen):
     experience = Experience()
     for native, predicted_s, taken_s in seen:
         experience.add(native, predicted_s, taken_s)
-    assert LEAST <= experience.factor(True) <= MOST
-    assert LEAST <= experience.factor(False) <= MOST
+    assert LEAST[True] <= experience.factor(True) <= MOST
+    assert 1.0 <= experience.factor(False) <= MOST
     for _ in range(100):
         experience.add(True, 1.0, 2.0)
     assert experience.factor(True) == 2.0
