@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from enum import Enum
+from importlib import import_module
 
 import msgspec
 
 from runtime.pipeline import measure
-from runtime.pipeline.adaptation import Adaptation
+from runtime.pipeline.adaptation import HEURISTIC, Adaptation, heuristic
 from runtime.pipeline.detect import Change, Watched, judge
 from runtime.pipeline.switch import Coordinator, Keys
 from runtime.pipeline.verified import VerifiedPipeline, load, require_same_shape
@@ -59,6 +60,8 @@ class Replanner:
         self._phase = _Phase.IDLE
         self._looked = 0
         self._ahead = AHEAD
+        if how.planner is heuristic:
+            import_module(HEURISTIC)  # takes a second: now, not when a link turns slow
 
     def boundary(self, step: int) -> None:
         """Training thread: decide what is open, propose what is wanted."""
