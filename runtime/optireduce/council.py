@@ -11,8 +11,6 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.ubt.bound import bound_s
 
-UNKNOWN_S = -1.0
-
 
 class Council:
     """The decisions so far.
@@ -50,19 +48,13 @@ class Council:
             self.hadamard = max(losses) >= options.hadamard_above
 
     def _bound(self, reliable: Reliable) -> None:
-        """t_B from the stage times of the largest bucket, over all ranks."""
-        times = reliable.stage_times.times_s
-        # buckets of one size may come several times in a step; as many numbers on every rank
-        own = times[max(times)] if times else []
-        steps = self._options.warmup_steps
-        counts = reliable.gather([float(len(own))])
-        fewest = int(min(count for (count,) in counts))
-        kept = own[len(own) - fewest :]
-        # DDP's first, single bucket is the largest but comes once; the settled ones decide then
-        if fewest <= self._options.settle_steps:
-            kept = [t for size in sorted(times) for t in times[size]][-steps:]
-            fewest = int(min(c for (c,) in reliable.gather([float(len(kept))])))
-            kept = kept[len(kept) - fewest :]
-        else:
-            kept = kept[self._options.settle_steps :]
-        self.bound_s = bound_s(reliable.gather(kept), self._options)
+        """t_B from the stage times of the largest bucket that came regularly, over all ranks.
+
+        DDP's first step has one bucket with everything, which never comes again.
+        """
+        times, settling = reliable.stage_times.times_s, self._options.settle_steps
+        regular = [size for size in times if len(times[size]) > settling]
+        own = times[max(regular)][settling:] if regular else [t for s in times for t in times[s]]
+        fewest = int(min(count for (count,) in reliable.gather([float(len(own))])))
+        known = reliable.gather(own[len(own) - fewest :]) if fewest else [[0.0]]
+        self.bound_s = bound_s(known, self._options)
