@@ -5,7 +5,8 @@ Two ways in: ``runtime.ddp.attach(model, mode="auto")``, or ``init_process_group
 """
 
 from runtime import ddp
-from runtime.backend import BACKEND, configure
+from runtime.backend import BACKEND
+from runtime.configuration import configure
 from runtime.executor import Executor
 from runtime.operation import Observer, Operation
 from runtime.reducer import Reducer

@@ -15,131 +15,26 @@ goes elsewhere is counted in ``LatecomerGroup.paths`` and reported once per reas
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from datetime import timedelta
-from typing import Any, Literal, cast, overload
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store, Work
 
 from runtime import modes
-from runtime.decisions.costs import Profile
-from runtime.decisions.options import Mode
+from runtime.configuration import Scheduled, configuration
 from runtime.executor import Executor
 from runtime.operation import SUMMABLE, Operation
 from runtime.optireduce.group import OptiReduceGroup
 from runtime.optireduce.options import Options
 from runtime.reducer import Reducer
-from runtime.verified import Late, Verified, load
+from runtime.verified import Late, Verified
 from verify.errors import ArgumentError
-from verify.schedule import Schedule
 
 BACKEND = "latecomer"
 logger = logging.getLogger(BACKEND)
-
-_configured: tuple[Verified, tuple[int, ...]] | modes.Chosen | None = None
-_optireduce: Options | None = None
-
-
-@overload
-def configure(
-    schedule: str | os.PathLike[str] | Schedule | Verified, *, late: Late = None
-) -> Verified: ...
-
-
-@overload
-def configure(
-    *,
-    mode: Mode,
-    late: Late = None,
-    threshold_s: float | None = None,
-    most_late: int | None = None,
-    profile: str | os.PathLike[str] | Profile | None = None,
-) -> modes.Chosen: ...
-
-
-@overload
-def configure(*, algorithm: Literal["optireduce"], options: Options | None = None) -> Options: ...
-
-
-def configure(
-    schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
-    *,
-    mode: Mode | None = None,
-    late: Late = None,
-    threshold_s: float | None = None,
-    most_late: int | None = None,
-    profile: str | os.PathLike[str] | Profile | None = None,
-    algorithm: Literal["schedule", "optireduce"] = "schedule",
-    options: Options | None = None,
-) -> Verified | modes.Chosen | Options:
-    """Choose what process groups made from now on with ``backend="latecomer"`` do.
-
-    Args:
-        schedule: a file, or an object; it is verified here.
-        mode: instead of a schedule; for it, ``threshold_s``, ``most_late`` and ``profile`` see
-            :func:`runtime.modes.choose`.
-        late: the late rank, or several in the order of their arrival; default: as the schedule
-            says.
-        algorithm: ``optireduce`` needs no schedule, ``options`` are its own; also by
-            LATECOMER_ALGORITHM=optireduce.
-
-    Raises:
-        FormatError, ScheduleRefused: see :func:`runtime.load`.
-        ArgumentError: a bad ``late``, or no schedule.
-    """
-    global _configured, _optireduce  # noqa: PLW0603  (init_process_group has no way to pass it)
-    if algorithm == "optireduce":
-        _optireduce = options or Options()
-        return _optireduce
-    if mode is not None:
-        if schedule is not None:
-            raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
-        _optireduce = None
-        _configured = modes.choose(
-            mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
-        )
-        return _configured
-    if schedule is None:
-        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
-    _optireduce = None
-    verified = load(schedule)
-    _configured = verified, verified.late_ranks(late)
-    return verified
-
-
-def _configuration() -> tuple[Verified, tuple[int, ...]] | modes.Chosen:
-    if _configured is not None:
-        return _configured
-    late, mode = _late_from_environment(), os.environ.get("LATECOMER_MODE")
-    if mode:
-        profile = os.environ.get("LATECOMER_PROFILE") or None
-        return modes.choose(cast(Mode, mode), late=late, profile=profile)
-    path = os.environ.get("LATECOMER_SCHEDULE")
-    if not path:
-        raise ArgumentError(
-            "LATECOMER_SCHEDULE",
-            path,
-            "the backend needs a schedule or a mode",
-            "Set LATECOMER_MODE=auto, or this to a file made with `synth generate`, or call "
-            "runtime.configure() first",
-        )
-    verified = load(path)
-    return verified, verified.late_ranks(late)
-
-
-def _late_from_environment() -> Late:
-    late = os.environ.get("LATECOMER_LATE")
-    if not late:
-        return None
-    numbers = late.split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
-        raise ArgumentError(
-            "LATECOMER_LATE", late, "must be a rank, or several, separated by commas"
-        )
-    return [int(number) for number in numbers]
 
 
 class _Work(Work):
@@ -165,10 +60,16 @@ class LatecomerGroup(dist.ProcessGroup):
             why not).
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        found: Scheduled | modes.Chosen,
+    ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub knows one form only
         self.paths: Counter[str] = Counter()
-        found = _configuration()
         self._chosen = found if isinstance(found, modes.Chosen) else None
         self._verified: Verified | None = None
         self._late: tuple[int, ...] = ()
@@ -308,12 +209,10 @@ def _name(operation: Any) -> str:
 def _create(
     store: Store, rank: int, size: int, timeout: timedelta
 ) -> LatecomerGroup | OptiReduceGroup:
-    algorithm = os.environ.get("LATECOMER_ALGORITHM", "schedule")
-    if algorithm not in ("schedule", "optireduce"):
-        raise ArgumentError("LATECOMER_ALGORITHM", algorithm, "must be schedule or optireduce")
-    if _optireduce or (algorithm == "optireduce" and not _configured):
-        return OptiReduceGroup(store, rank, size, timeout, _optireduce or Options())
-    return LatecomerGroup(store, rank, size, timeout)
+    found = configuration()
+    if isinstance(found, Options):
+        return OptiReduceGroup(store, rank, size, timeout, found)
+    return LatecomerGroup(store, rank, size, timeout, found)
 
 
 dist.Backend.register_backend(BACKEND, _create, devices=["cpu", "cuda"])

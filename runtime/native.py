@@ -54,7 +54,11 @@ class Native:
         Args:
             number: of the operation, for messages.
         """
-        work = self._group.allreduce([flat], AllreduceOptions())
+        try:
+            work = self._group.allreduce([flat], AllreduceOptions())
+        except RuntimeError as error:
+            self._lost(number, error)
+            return
         self._queue.put((number, work, ended))
 
     def run(self, flat: torch.Tensor) -> None:
@@ -89,10 +93,11 @@ class Native:
             try:
                 work.wait()
             except RuntimeError as error:
-                detail = str(error).split("] ", 1)[-1].split(". ", 1)[0]  # without C++ file, advice
-                self._failed(
-                    f"rank {self._rank} lost the all-reduce of operation {number}: {detail}"
-                )
+                self._lost(number, error)
                 return
             self._waiting, self.moved_s = None, time.monotonic()
             ended()
+
+    def _lost(self, number: int, error: RuntimeError) -> None:
+        detail = str(error).split("] ", 1)[-1].split(". ", 1)[0]  # without C++ file and advice
+        self._failed(f"rank {self._rank} lost the all-reduce of operation {number}: {detail}")

@@ -9,6 +9,7 @@ together.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import msgspec
@@ -50,8 +51,7 @@ def offers(store: Store, rank: int, size: int, most_late: int, timeout_s: float)
         ScheduleRefused: a schedule is not proved here.
     """
     if rank == 0:
-        made = [_offer(name, schedule) for name, schedule in _make(size, most_late)]
-        store.set(KEY, msgspec.json.encode(made).decode())
+        store.set(KEY, _made(size, most_late))
     heard = hear(store, {0: KEY}, timeout_s)
     require_all(heard, [0], timeout_s)
     told = msgspec.json.decode(heard[0], type=list[_Offer])
@@ -59,6 +59,12 @@ def offers(store: Store, rank: int, size: int, most_late: int, timeout_s: float)
         tuple(load(decode(each.schedule.encode(), each.candidate.name)) for each in told),
         tuple(each.candidate for each in told),
     )
+
+
+@functools.cache
+def _made(size: int, most_late: int) -> str:
+    made = [_offer(name, schedule) for name, schedule in _make(size, most_late)]
+    return msgspec.json.encode(made).decode()
 
 
 def _make(size: int, most_late: int) -> list[tuple[str, Schedule]]:

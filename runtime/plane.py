@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from runtime.arrivals.clock import Alignment
+from runtime.arrivals.clock import Alignment, Ping, Pong
 from runtime.datagrams import Datagrams
 from runtime.decisions.control import Control
 from runtime.decisions.decision import Decision
@@ -35,7 +35,7 @@ class Plane:
         fault: is told, on a thread of its own, of ranks that disagree; once.
 
     Attributes:
-        sent: messages sent.
+        sent: messages sent about operations and plans (not those that align clocks).
     """
 
     def __init__(
@@ -51,6 +51,14 @@ class Plane:
         datagrams.listen(CHANNEL, self._hear)
         self._thread = threading.Thread(target=self._tick, name="latecomer-plane", daemon=True)
         self._thread.start()
+
+    def align(self, within_s: float) -> None:
+        """Wait until this rank's clock is aligned, but no longer than ``within_s``."""
+        with self._lock:
+            self._news.wait_for(
+                lambda: math.isfinite(self._control.alignment(time.monotonic()).uncertainty_s),
+                within_s,
+            )
 
     def arrive(self, operation: int, size: int, kind: str) -> None:
         """This rank comes to an operation with a buffer of ``size`` bytes."""
@@ -131,6 +139,6 @@ class Plane:
             self._send(sends)
 
     def _send(self, sends: list[Send]) -> None:
-        self.sent += len(sends)
+        self.sent += sum(not isinstance(message, Ping | Pong) for _, message in sends)
         for peer, message in sends:
             self._datagrams.send(peer, CHANNEL, pack(message))

@@ -30,8 +30,10 @@ def run(out: Path) -> Profile:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
+        group = dist.group.WORLD
+        assert group is not None
         reducer = Reducer(
-            PrefixStore("latecomer/profile", _world.pg_map[dist.group.WORLD][1]),
+            PrefixStore("latecomer/profile", _world.pg_map[group][1]),
             dist.get_rank(),
             dist.get_world_size(),
             options=Options("native"),

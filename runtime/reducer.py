@@ -23,11 +23,9 @@ import threading
 import time
 from collections import deque
 
-import msgspec
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from runtime import profile as profiles
 from runtime.arrivals.record import NATIVE as NATIVE_WAY
 from runtime.arrivals.record import Record
 from runtime.blame import Waiting
@@ -37,7 +35,7 @@ from runtime.decisions.decision import NATIVE, Decision
 from runtime.decisions.desk import Fault
 from runtime.decisions.options import Knowledge, Options
 from runtime.executor import Executor
-from runtime.meeting import hear, require_all, tell_all
+from runtime.joining import agree, shared_profile
 from runtime.native import Native
 from runtime.offers import offers
 from runtime.operation import Operation
@@ -48,6 +46,8 @@ from verify.errors import ArgumentError, LatecomerError, RankFailure
 KEPT = 100_000
 """Operations of which a record is kept."""
 CLOSE_S = 5.0
+ALIGN_S = 2.0
+"""How long the start waits for aligned clocks; without them arrivals are not compared."""
 DECISION = "decision"
 NO_KEY = (NATIVE, ())
 LIVE: list[Reducer] = []
@@ -96,7 +96,7 @@ class Reducer:
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options, self.rank, self.size, self.store = options, rank, size, store
-        self._agree(timeout_s)
+        agree(store, rank, size, options, timeout_s)
         offered = offers(store, rank, size, options.at_most_late(size), timeout_s)
         self.candidates = offered.candidates
         self.rounds = Rounds()
@@ -117,9 +117,13 @@ class Reducer:
         )
         native = PrefixStore("native", store)
         self._native = Native(native, rank, size, timeout_s, self.executor.give_up)
-        self.profile = self._profile(profile, timeout_s)
+        ways = self._native.run, self._by_schedule
+        self.profile = shared_profile(
+            store, rank, size, profile, ways, self.candidates[0], timeout_s
+        )
         control = Control(rank, options, Knowledge(size, self.candidates, self.profile))
         self._plane = self.plane = Plane(control, self.executor.datagrams, self._disagree)
+        self.plane.align(ALIGN_S)
         self.next = self.executor.entered
         self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._dispatcher = threading.Thread(
@@ -198,38 +202,10 @@ class Reducer:
         """End everything, on a thread of its own: the caller holds the executor's lock."""
         threading.Thread(target=self._end_all, args=(error,), daemon=True).start()
 
-    # -- the start
-
-    def _agree(self, timeout_s: float) -> None:
-        own = msgspec.json.encode(self.options).decode()
-        told = tell_all(self.store, "options", self.rank, self.size, own, timeout_s)
-        require_all(told, range(self.size), timeout_s)
-        if differing := [rank for rank, theirs in told.items() if theirs != own]:
-            ranks = ", ".join(map(str, differing))
-            requirement = f"must be the same on all ranks; rank(s) {ranks}: {told[differing[0]]}"
-            raise ArgumentError("options", own, requirement)
-
-    def _profile(self, given: Profile | None, timeout_s: float) -> Profile:
-        """The one that rank 0 was given or, together with all others, measures."""
-        assert self._native is not None
-        if self.rank == 0:
-            self.store.set("profile given", "" if given is None else "yes")
-        heard = hear(self.store, {0: "profile given"}, timeout_s)
-        require_all(heard, [0], timeout_s)
-        if not heard[0]:
-            given = profiles.measure(
-                self.size, self._native.run, self._by_schedule, self.candidates[0]
-            )
-        if self.rank == 0:
-            self.store.set("profile", msgspec.json.encode(given).decode())
-        heard = hear(self.store, {0: "profile"}, timeout_s)
-        require_all(heard, [0], timeout_s)
-        return msgspec.json.decode(heard[0], type=Profile)
+    # -- operations
 
     def _by_schedule(self, tensor: torch.Tensor) -> None:
         self.executor.submit(tensor).wait()
-
-    # -- operations
 
     def _dispatch(self) -> None:
         while (operation := self._queue.get()) is not None:

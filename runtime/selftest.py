@@ -22,6 +22,7 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from runtime import backend, conformance
+from runtime.configuration import configure
 from runtime.executor import Executor
 from runtime.verified import Verified, load
 from verify.errors import ArgumentError
@@ -136,7 +137,7 @@ def _executor(
 def _backend(
     verified: Verified, late: tuple[int, ...], store: Store, rank: int, ranks: int, device: str
 ) -> int:
-    backend.configure(verified, late=late)
+    configure(verified, late=late)
     timeout = timedelta(seconds=TIMEOUT_S)
     dist.init_process_group(
         backend.BACKEND, store=store, rank=rank, world_size=ranks, timeout=timeout
