@@ -1,6 +1,6 @@
 """Schedules with random faults: ``verify`` and the simulation of the tests say the same.
 
-``LATECOMER_PIPELINE_MUTANTS=6000`` judges so many (default 400); ``LATECOMER_SEED`` the seed.
+``LATECOMER_SEED`` is the seed (default 0).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from verify.pipeline import check, decode
 from verify.pipeline.costs import exact
 from verify.verdict import Verdict
 
-MUTANTS = int(os.environ.get("LATECOMER_PIPELINE_MUTANTS", "400"))
 SEED = int(os.environ.get("LATECOMER_SEED", "0"))
 PROPERTIES = [
     "well_formed",
@@ -71,15 +70,16 @@ def _round(time: Fraction) -> Fraction:
 
 
 @pytest.mark.timeout(600)
-def test_mutants_get_the_same_verdict() -> None:
-    rng = random.Random(SEED)
+@pytest.mark.parametrize("mutants", [400, pytest.param(6000, marks=pytest.mark.long)])
+def test_mutants_get_the_same_verdict(mutants: int) -> None:
+    rng = random.Random(SEED + mutants)
     seen: Counter[str] = Counter()
-    for _ in range(MUTANTS):
+    for _ in range(mutants):
         seen += compared(json.dumps(mutant(rng)).encode())
     for name in PROPERTIES:  # each check has been seen accepting and rejecting
-        assert seen[f"{name} True"] >= MUTANTS // 100, (name, seen)
-        assert seen[f"{name} False"] >= max(1, MUTANTS // 200), (name, seen)
-    assert seen["runs"] > MUTANTS // 5
+        assert seen[f"{name} True"] >= mutants // 100, (name, seen)
+        assert seen[f"{name} False"] >= max(1, mutants // 200), (name, seen)
+    assert seen["runs"] > mutants // 5
 
 
 @pytest.mark.parametrize("name", all_right())
