@@ -44,9 +44,9 @@ class History:
         self.added += 1
         self._arrivals.append(tuple(arrivals[rank] for rank in range(self.size)))
 
-    def gaps(self, late: int) -> list[float]:
+    def gaps(self, late: int, recent: int = KEPT) -> list[float]:
         """Per operation: from the last but ``late`` arrival to the next one; 0 or more."""
-        ordered = [sorted(arrivals) for arrivals in self._arrivals]
+        ordered = [sorted(arrivals) for arrivals in list(self._arrivals)[-recent:]]
         return [arrivals[-late] - arrivals[-1 - late] for arrivals in ordered]
 
     def lateness(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:

@@ -15,8 +15,10 @@ from runtime.decisions.decision import NATIVE, Decision, Later
 from runtime.decisions.options import Knowledge, Options
 from runtime.decisions.waiting import FOR_ALL, Wait, break_even, learned, worth_s
 
-ENOUGH = 6
-"""Operations in which a rank was as late as now, before its lateness is learned from."""
+LATELY = 12
+"""Operations that a wait is learned from: few, so that who is late no longer is soon forgotten."""
+ENOUGH = 4
+"""Of them those in which somebody was as late as now, before lateness is learned from."""
 
 
 @dataclass
@@ -75,7 +77,8 @@ def auto(now_s: float, state: Gathered, knowledge: Knowledge, options: Options) 
         native_s, found = _priced(state, knowledge, len(missing))
         history = knowledge.history
         # to the next arrival, not the last: who is about to come is not left out with who is late
-        its_own, anybodys = history.separation(missing), history.gaps(len(missing))
+        its_own = history.separation(missing, LATELY)
+        anybodys = history.gaps(len(missing), LATELY)
         for seen, whose in ((its_own, "its own"), (anybodys, "anybody's")):
             if sum(each > passed_s for each in seen) >= ENOUGH:
                 chosen = learned(seen, passed_s, native_s, found)

@@ -116,7 +116,7 @@ def test_auto_waits_for_a_rank_that_is_never_much_later():
 
 
 def test_auto_waits_a_little_where_most_come_soon_and_some_very_late():
-    rows = [[0.0] * 7 + [0.0005]] * 30 + [[0.0] * 7 + [1.0]] * 10
+    rows = [[0.0] * 7 + [0.0005]] * 8 + [[0.0] * 7 + [1.0]] * 4
     later = RULES["auto"](0.0, _here(*range(7)), _known(rows), Options("auto"))
     assert later == Later(0.0005)
     assert RULES["auto"](0.00051, _here(*range(7)), _known(rows), Options("auto")).late == (7,)
@@ -133,6 +133,14 @@ def test_auto_does_not_leave_out_with_the_late_rank_who_is_about_to_come():
     later = RULES["auto"](0.0, _here(0, 1, 2, 4, 5, 6), _known(rows), Options("auto"))
     assert isinstance(later, Later)
     assert RULES["auto"](0.001, _here(*range(7)), _known(rows), Options("auto")).late == (7,)
+
+
+def test_auto_forgets_a_rank_that_is_late_no_longer():
+    late, on_time = [0.0] * 7 + [0.5], [0.0] * 7 + [0.0001]
+    found = RULES["auto"](0.0002, _here(*range(7)), _known([late] * 60), Options("auto"))
+    assert found.late == (7,)
+    changed = _known([late] * 60 + [on_time] * 9)
+    assert isinstance(RULES["auto"](0.0002, _here(*range(7)), changed, Options("auto")), Later)
 
 
 def test_a_forecast_needs_a_habit():
