@@ -1,10 +1,13 @@
 """Training to an accuracy on a network with a tail or with loss: OptiReduce beside Gloo's ring.
 
     python -m bench.optireduce.training [--short] [--hosts 4] [--rate 200] [--steps 120]
+    python -m bench.optireduce.training --loopback [--hosts 4] [--steps 120]
 
 A network of about 300,000 parameters learns handwritten digits (scikit-learn's) on hosts of the
 lab, the same batches and the same start in both ways; after all steps the test accuracy of rank 0
 is taken (OptiReduce: after a last re-synchronization). Times are of the steps after the warm-up.
+With ``--loopback`` there is no lab: every rank throws away a share of the datagrams that it
+receives, and only accuracy, loss and drift are shown.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from datetime import timedelta
+from typing import Any
 
 from bench.lab import Lab, Limits, Network, Tail
 
@@ -32,7 +37,22 @@ BATCH = 32
 WARM_UP = 20
 
 
-def rank_side(way: str, steps: int) -> None:
+def lose(share: float, seed: int) -> None:
+    """From now on this process throws away so large a share of the datagrams it receives."""
+    import numpy as np
+
+    from runtime.optireduce.ubt.sockets import Channel
+
+    dice, receive = np.random.default_rng(seed), Channel.receive
+
+    def lossy(channel: Channel) -> Any:
+        rows = receive(channel)
+        return None if rows is None else rows[dice.random(len(rows)) >= share]
+
+    Channel.receive = lossy  # type: ignore[method-assign]
+
+
+def rank_side(way: str, steps: int, lost: float) -> None:
     """One rank; rank 0 prints a JSON line."""
     import torch
     import torch.distributed as dist
@@ -46,6 +66,8 @@ def rank_side(way: str, steps: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
     rank = dist.get_rank()
+    if lost:
+        lose(lost, rank)
     torch.manual_seed(0)
     layers = [nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)]
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=4)
@@ -84,6 +106,38 @@ def rank_side(way: str, steps: int) -> None:
     os._exit(0)  # a teardown over a lossy network is no part of the measurement
 
 
+def loopback(ranks: int, steps: int) -> None:
+    """Accuracy at several losses, the first way being Gloo."""
+    print(f"{ranks} ranks, {steps} steps, datagrams thrown away on arrival\n")
+    print("| way | thrown away | accuracy | lost | drift |\n|:--|--:|--:|--:|--:|", flush=True)
+    for number, (way, share) in enumerate(
+        [("Gloo", 0.0), *(("OptiReduce", share) for share in (0.0, 0.01, 0.05, 0.1))]
+    ):
+        argv = [sys.executable, "-m", "bench.optireduce.training", "--rank-side", way]
+        argv += ["--steps", str(steps), "--lose", str(share)]
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29_600 + number)}
+        processes = [
+            subprocess.Popen(
+                argv,
+                env={**os.environ, **place, "RANK": str(rank), "WORLD_SIZE": str(ranks)},
+                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            said, _ = processes[0].communicate(timeout=300)
+        finally:
+            for process in processes:
+                process.kill()
+        found = json.loads(said.splitlines()[-1])
+        print(
+            f"| {way} | {share:.0%} | {found['accuracy']:.3f} | {found['loss']:.2%} "
+            f"| {found['drift']:.1e} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     """All networks, both ways each."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -91,11 +145,16 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--short", action="store_true", help="two networks, 60 steps")
+    parser.add_argument("--loopback", action="store_true", help="accuracy alone, without a lab")
     parser.add_argument("--rank-side", help=argparse.SUPPRESS)
+    parser.add_argument("--lose", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     steps = min(60, options.steps) if options.short else options.steps
     if options.rank_side:
-        rank_side(options.rank_side, steps)
+        rank_side(options.rank_side, steps, options.lose)
+        return
+    if options.loopback:
+        loopback(options.hosts, steps)
         return
     print(f"{options.hosts} hosts, {options.rate:g} Mbit/s, {steps} steps\n")
     print("| network | way | step p50, ms | p99 | all, s | accuracy | lost | drift |")

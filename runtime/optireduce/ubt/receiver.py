@@ -130,6 +130,7 @@ class Stage:
         self._absent = set(sizes)
         self._all_there_s = now_s + absence_s if sizes else now_s
         self._quiet_s: float | None = None
+        self._last_s = now_s
         self._left = sum(sender.count for sender in self.senders.values())
         self.due = self._left
 
@@ -145,8 +146,12 @@ class Stage:
 
     @property
     def elapsed_s(self) -> float:
-        """How long it took from when it began and all ranks were there."""
-        return max(0.0, self.ended_s - max(self.began_s, self._all_there_s))
+        """How long it took from when it began and all ranks were there.
+
+        Of an early end, to the last arrival: with the wait for more in it, t_C would feed itself.
+        """
+        until_s = self._last_s if self.end is End.EARLY else self.ended_s
+        return max(0.0, until_s - max(self.began_s, self._all_there_s))
 
     @property
     def loss(self) -> float:
@@ -193,7 +198,7 @@ class Stage:
         rows, numbers, count = expected.take(offsets, lengths, drop)
         if count:
             self._left -= count
-            self._quiet_s = None
+            self._quiet_s, self._last_s = None, now_s
             expected.marked = expected.marked or bool((flags[rows] & LAST).any())
         return rows, numbers, count
 

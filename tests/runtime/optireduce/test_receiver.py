@@ -104,6 +104,8 @@ def _ended(end, lost, elapsed_s=0.5):
     stage = Stage({1: 100 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0)
     stage.enter(1, 0.0)
     stage.end, stage._left, stage.ended_s = end, lost, elapsed_s
+    if end is End.EARLY:
+        stage._last_s, stage.ended_s = elapsed_s, elapsed_s + 0.3
     return stage
 
 
