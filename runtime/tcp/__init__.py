@@ -6,6 +6,7 @@ mesh      the connections: one per pair of ranks, made once, authenticated by a 
 flow      one operation on its way: how far each move is, sums folded in as bytes arrive
 link      one connection: frames out, frames in
 grants    what others may send to this rank, and when
+sizes     of frames and windows
 port      how much the kernel is given to send
 engine    one thread that drives all links and decides which bytes go next
 """

@@ -27,6 +27,7 @@ from runtime.tcp.grants import Grants
 from runtime.tcp.link import Link
 from runtime.tcp.moves import Moves, moves
 from runtime.tcp.port import LOOK_S, Port
+from runtime.tcp.sizes import fitting
 
 CLOSE_S = 5.0
 STOP_S = 1.0
@@ -59,15 +60,18 @@ class Engine:
     ) -> None:
         self._rank, self._observer = rank, observer
         self._ended, self._failed = ended, failed
-        self._links = {peer: Link(c, peer, self._find) for peer, c in connections.items()}
-        self._port = Port(self._links.values())
+        self._sizes = sizes = fitting(connections.values())
+        self._links = {
+            peer: Link(c, peer, self._find, sizes.wake) for peer, c in connections.items()
+        }
+        self._port = Port(self._links.values(), sizes.held)
         self._look_again = False  # something may go when the port is less full
         self._by_number = {link.number: link for link in self._links.values()}
         self._gone: dict[int, str] = {}  # closed connections, and how that was seen
         self._flows: dict[int, Flow] = {}  # by operation, those under way
         self._next = 0  # the first operation that has not been submitted
         self._early: dict[int, list[tuple[int, int, int, int]]] = {}  # grants for such
-        self._grants = Grants(lanes, self._links, self._gone)
+        self._grants = Grants(lanes, self._links, self._gone, sizes)
         self._sends: list[tuple[int, int]] = []  # (operation, move) that have grants, in order
         self._planned: dict[tuple[int, tuple[int, ...]], Moves] = {}
         self._spare: list[Buffer] = []
@@ -195,7 +199,7 @@ class Engine:
         if operation.key not in self._planned:
             self._planned[operation.key] = moves(operation.plans)
         plan = self._planned[operation.key]
-        flow = Flow(operation, plan, self._spare, self._observer)
+        flow = Flow(operation, plan, self._spare, self._observer, self._sizes)
         self._flows[flow.number] = flow
         self._next = flow.number + 1
         for peer, how in self._gone.items():

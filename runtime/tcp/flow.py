@@ -17,8 +17,8 @@ from collections import deque
 import torch
 
 from runtime.operation import Observer, Operation
-from runtime.tcp.frames import MAX_DATA, WAKE_AT
 from runtime.tcp.moves import Moves
+from runtime.tcp.sizes import LARGEST_FRAME, Sizes
 
 ALIGN = 16  # bytes: a multiple of every element's size
 
@@ -29,7 +29,7 @@ class Buffer:
     __slots__ = ("_data", "_typed", "filled", "memory", "size", "used")
 
     def __init__(self) -> None:
-        self._data = torch.empty(MAX_DATA, dtype=torch.uint8)
+        self._data = torch.empty(LARGEST_FRAME, dtype=torch.uint8)
         self._typed: dict[torch.dtype, torch.Tensor] = {}
         self.memory = self._data.numpy().data
         self.size = self.filled = self.used = 0
@@ -56,13 +56,14 @@ class Flow:
         plan: Moves,
         spare: list[Buffer],
         observer: Observer,
+        sizes: Sizes,
     ) -> None:
         self.operation, self.plan = operation, plan
         digest = hashlib.blake2b(operation.description.encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little")
         self.number = operation.number
         self.moved_s = time.monotonic()
-        self._spare = spare
+        self._spare, self._sizes = spare, sizes
         self._observer = None if type(observer) is Observer else observer
         self._flat, self._item = operation.flat, operation.flat.element_size()
         self._memory = operation.flat.view(torch.uint8).numpy().data
@@ -119,10 +120,10 @@ class Flow:
         """
         done, granted, size = self.done[i], self.granted[i], self.size[i]
         upto = min(granted, self.limit(i))
-        length = min(upto - done, MAX_DATA)
+        length = min(upto - done, self._sizes.frame)
         if done + length < size:
             length -= length % ALIGN
-            if length < WAKE_AT and upto < granted:
+            if length < self._sizes.wake and upto < granted:
                 return 0
         return length
 

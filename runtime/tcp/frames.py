@@ -18,8 +18,3 @@ import struct
 
 HEADER = struct.Struct("<IIQQQ")
 GRANT = 0x80000000
-MAX_DATA = 32 * 1024
-"""Bytes of data in a frame: the unit in which other transfers may come in between, small enough
-for a processor's cache and large enough that a frame's cost (tens of us here) is a small share."""
-WAKE_AT = MAX_DATA
-"""Bytes of data that are worth waking the receiver for, and that are passed on at once."""

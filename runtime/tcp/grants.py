@@ -11,8 +11,7 @@ the late rank. All ranks submit in the same order, every lane is first in, first
 receive of every lane is granted without condition: with the schedule's own proof this rules out
 deadlock.
 
-The numbers were found with a simulation of 8 ports of 200 Mbit/s, and tried on such: windows of
-1 MiB cost a tenth of the time.
+How large the windows are: ``runtime.tcp.sizes``.
 """
 
 from __future__ import annotations
@@ -21,20 +20,11 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 from runtime.tcp.flow import Flow
-from runtime.tcp.frames import WAKE_AT
 from runtime.tcp.link import Link
+from runtime.tcp.sizes import Sizes
 
-DUE_WINDOW = 96 * 1024
-"""Bytes that a due transfer may be ahead of its place: three wake-ups of the receiver, so that the
-sender need not pause while a grant is on its way."""
-NEARLY_DONE = 96 * 1024
-"""Bytes left of those before it with which the next transfer counts as due, so that the port does
-not stand idle for the time that a grant and the first byte take."""
 AHEAD_SHARE = 4  # a transfer behind the due one may be a quarter of its chunk ahead
-AHEAD_LEAST, AHEAD_MOST = WAKE_AT, 64 * 1024
 AHEAD_TRANSFERS = 2
-GRANT_AT = WAKE_AT
-"""Bytes more than before that are worth a grant of their own."""
 
 
 class Grants:
@@ -44,11 +34,14 @@ class Grants:
         lanes: how many.
         links: carry the grants.
         gone: ranks whose connections are closed.
+        sizes: of the windows.
     """
 
-    def __init__(self, lanes: int, links: Mapping[int, Link], gone: Collection[int]) -> None:
+    def __init__(
+        self, lanes: int, links: Mapping[int, Link], gone: Collection[int], sizes: Sizes
+    ) -> None:
         self._lanes: list[deque[Flow]] = [deque() for _ in range(lanes)]
-        self._links, self._gone = links, gone
+        self._links, self._gone, self._sizes = links, gone, sizes
 
     def enter(self, flow: Flow) -> None:
         """An operation takes its place at the end of each lane."""
@@ -65,23 +58,24 @@ class Grants:
                 self._renew(lane, queue)
 
     def _renew(self, lane: int, queue: deque[Flow]) -> None:
+        sizes = self._sizes
         before = ahead = 0  # bytes that others need first, transfers behind the due ones
         for flow in queue:
             for i in flow.receives_left(lane):
                 left = flow.size[i] - flow.done[i]
                 if not left:
                     continue
-                if before <= NEARLY_DONE:
-                    window = DUE_WINDOW
+                if before <= sizes.nearly:
+                    window = sizes.due
                 elif ahead < AHEAD_TRANSFERS:
-                    window = min(max(flow.size[i] // AHEAD_SHARE, AHEAD_LEAST), AHEAD_MOST)
+                    window = min(max(flow.size[i] // AHEAD_SHARE, sizes.wake), sizes.ahead)
                     ahead += 1
                 else:
                     return
                 before += left
                 upto = min(flow.size[i], flow.done[i] + window)
                 more = upto - flow.granted[i]
-                if more >= GRANT_AT or (more > 0 and upto == flow.size[i]):
+                if more >= sizes.wake or (more > 0 and upto == flow.size[i]):
                     flow.granted[i] = upto
                     move = flow.plan.all[i]
                     if move.peer not in self._gone:

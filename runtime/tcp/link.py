@@ -15,7 +15,8 @@ from termios import TIOCOUTQ
 
 from runtime.operation import PeerLost
 from runtime.tcp.flow import Flow
-from runtime.tcp.frames import GRANT, HEADER, MAX_DATA, WAKE_AT
+from runtime.tcp.frames import GRANT, HEADER
+from runtime.tcp.sizes import LARGEST_FRAME
 
 
 class Link:
@@ -24,6 +25,7 @@ class Link:
     Args:
         find: (peer, transfer, operation, offset, length, digest) of a frame's header -> the flow
             and the move that its data belongs to; ``None`` if there is none to come.
+        wake: bytes of data that are worth a wake-up.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Link:
         connection: socket.socket,
         peer: int,
         find: Callable[[int, int, int, int, int, int], tuple[Flow, int] | None],
+        wake: int,
     ) -> None:
         self.peer, self._socket, self._find = peer, connection, find
         self.number = connection.fileno()
@@ -43,7 +46,7 @@ class Link:
         self._header_has = 0
         self._flow: Flow | None = None  # whose data comes next
         self._move = self._left = 0  # of which move, and how much in this frame
-        self._wake_at = 1
+        self._wake, self._wake_at = wake, 1
         self._grants = bytearray()  # not yet on the way
         self._head = memoryview(b"")  # what goes before the data of the frame on its way out
         self._sending: Flow | None = None  # whose data that is
@@ -82,13 +85,13 @@ class Link:
         if self._header_has == HEADER.size:
             self._header_has = 0
             size, transfer, operation, offset, digest = HEADER.unpack(self._header)
-            if size > MAX_DATA:
+            if size > LARGEST_FRAME:
                 raise PeerLost(f"rank {self.peer} sent a frame of {size} bytes")
             found = self._find(self.peer, transfer, operation, offset, size, digest)
             if found is not None:
                 self._flow, self._move = found
                 self._left = size
-        wake_at = min(self._left, WAKE_AT) if self._flow is not None else 1
+        wake_at = min(self._left, self._wake) if self._flow is not None else 1
         if wake_at != self._wake_at:
             self._wake_at = wake_at
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)

@@ -18,16 +18,16 @@ from runtime.tcp.link import Link
 HELD_S = 0.005  # five looks of the engine, which looks at least every LOOK_S while it holds back
 LOOK_S = 0.001
 MEASURE_S = 0.02
-LEAST, MOST = 192 * 1024, 4 * 1024 * 1024  # bytes: the windows of two due transfers at least
+MOST = 4 * 1024 * 1024  # bytes
 
 
 class Port:
-    """The backlog of all links of a rank together."""
+    """The backlog of all links of a rank together; ``least`` bytes are always allowed."""
 
-    def __init__(self, links: Collection[Link]) -> None:
-        self._links = links
+    def __init__(self, links: Collection[Link], least: int) -> None:
+        self._links, self._least = links, least
         self._arrived = 0  # bytes, at the last look
-        self._limit = LEAST
+        self._limit = least
         self._looked_s = 0.0
         self._since = (0.0, 0)  # since when there has been a backlog, and what had arrived then
 
@@ -48,6 +48,6 @@ class Port:
             self._since = now, self._arrived
         elif passed_s >= MEASURE_S:
             rate = (self._arrived - self._since[1]) / passed_s
-            self._limit = min(max(int(rate * HELD_S), LEAST), MOST)
+            self._limit = min(max(int(rate * HELD_S), self._least), MOST)
             self._since = now, self._arrived
         self._looked_s = now

@@ -12,10 +12,10 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from runtime import Executor, load
-from runtime.tcp.frames import MAX_DATA
-from runtime.tcp.grants import DUE_WINDOW
+from runtime.tcp import engine
 from runtime.tcp.mesh import HELLO, connect
-from runtime.tcp.port import HELD_S, LEAST, LOOK_S, MOST, Port
+from runtime.tcp.port import HELD_S, LOOK_S, MOST, Port
+from runtime.tcp.sizes import NETWORK, ONE_HOST
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, values
 from verify.errors import RankFailure
@@ -92,8 +92,10 @@ def _by_rounds(schedule, inputs):
 
 
 def _bits(rank, size, store, schedule, sizes, narrow):
+    if narrow:  # as on a network, and frames are cut anywhere
+        engine.fitting = lambda connections: NETWORK
     executor = Executor(load(schedule), store, rank, size, timeout_s=30)
-    if narrow:  # frames are cut anywhere
+    if narrow:
         for link in executor._engine._links.values():
             link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     cases = [(numel, dtype) for numel in sizes for dtype in (torch.float32, torch.bfloat16)]
@@ -118,7 +120,7 @@ def _bits(rank, size, store, schedule, sizes, narrow):
     ],
 )
 def test_bits_are_those_of_the_rounds_one_after_the_other(schedule, narrow):
-    large = 5 * DUE_WINDOW * schedule.chunks // 4
+    large = 2 * ONE_HOST.due * schedule.chunks // 4
     sizes = (0, 5, 10_007, 50_021) if narrow else (13, large + 1, 100_003)
     values(spawn(_bits, schedule.ranks, schedule, sizes, narrow, timeout_s=60))
 
@@ -176,14 +178,14 @@ class _Line:
 def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkeypatch):
     line = _Line(rate)
     monkeypatch.setattr("runtime.tcp.port.time.monotonic", lambda: line.now)
-    port = Port([line])
+    port = Port([line], NETWORK.held)
     held, idle = [], 0
     for _ in range(300):  # looks, a millisecond apart
         while not port.full():
-            line.handed_over += MAX_DATA
+            line.handed_over += NETWORK.frame
         held.append(line.unacknowledged())
         line.pass_time(LOOK_S)
         idle += line.unacknowledged() == 0
-    wanted = min(max(rate * HELD_S, LEAST), MOST)
-    assert all(wanted / 2 <= bytes <= wanted + MAX_DATA for bytes in held[150:])
+    wanted = min(max(rate * HELD_S, NETWORK.held), MOST)
+    assert all(wanted / 2 <= bytes <= wanted + NETWORK.frame for bytes in held[150:])
     assert idle <= (300 if rate * LOOK_S > MOST else 30)
