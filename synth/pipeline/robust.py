@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from synth.pipeline import common_order
 from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
 from synth.pipeline.plan import Choice, Planned, Progress, Solver, finish, plan
 from synth.pipeline.portfolio import portfolio, split
@@ -130,6 +129,8 @@ def robust(
         better, stopped = _search(orders, score, bound, solver.seed, until_s, progress)
         if score(better) < score(orders):
             source, orders = f"local search from {source}", better
+    from synth.pipeline import common_order  # the solver is imported where it is used
+
     problems = [scenario.problem for scenario in scenarios]
     if not stopped and score(orders)[0] > bound and common_order.suits(problems):
         progress(f"{float(score(orders)[0]):g}, bound {float(bound):g}: cp-sat")

@@ -25,6 +25,8 @@ from runtime.optireduce.ubt.wire import GONE, OVER, Batch, Codec, Type, is_befor
 REPEAT_S = 0.005
 """A credit is repeated after so long, then twice as long, ..."""
 REPEAT_MOST_S = 0.05
+REPEATS_IN_BOUND = 10
+"""... but at least so often in t_B: a credit that got lost must not cost the rest of a stage."""
 
 
 def clock_us(now_s: float) -> int:
@@ -199,7 +201,8 @@ class Node:
 
     def _repeat(self, exchange: Exchange, now_s: float) -> None:
         exchange.repeats += 1
-        exchange.repeat_s = now_s + min(REPEAT_MOST_S, REPEAT_S * 2**exchange.repeats)
+        most_s = min(REPEAT_MOST_S, max(REPEAT_S, self.bound_s / REPEATS_IN_BOUND))
+        exchange.repeat_s = now_s + min(most_s, REPEAT_S * 2**exchange.repeats)
         for number, stage in enumerate(exchange.stages):
             if stage.end is not None:
                 continue

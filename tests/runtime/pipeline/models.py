@@ -29,10 +29,17 @@ def model(stages: int, seed: int = 0) -> list[nn.Module]:
     return [Block() for _ in range(stages)]
 
 
-def batch(step: int, microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
+def device_of(blocks: list[nn.Module]) -> torch.device:
+    return next(blocks[0].parameters()).device
+
+
+def batch(
+    step: int, microbatches: int, device: torch.device | str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(100 + step)
     size = microbatches * PER_MICROBATCH, WIDTH
-    return torch.randn(size, generator=generator), torch.randn(size, generator=generator)
+    x, y = (torch.randn(size, generator=generator) for _ in range(2))
+    return x.to(device), y.to(device)
 
 
 def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -45,7 +52,7 @@ def reference(
     """(gradients per stage, loss per microbatch) of one step."""
     for block in blocks:
         block.zero_grad()
-    x, y = batch(step, microbatches)
+    x, y = batch(step, microbatches, device_of(blocks))
     losses = []
     for part, target in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
         out = part

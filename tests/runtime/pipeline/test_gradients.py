@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from runtime.pipeline import Faults, LinkFault, Pipeline, both_ways, load
-from tests.runtime.pipeline.models import batch, loss_fn, model, reference
+from tests.runtime.pipeline.models import batch, device_of, loss_fn, model, reference
 from tests.runtime.spawning import spawn, values
 from tests.verify.pipeline.documents import (
     document,
@@ -58,7 +59,7 @@ SCENARIOS: dict[str, tuple[list[list[str]], Faults]] = {
 def matches(pipeline: Pipeline, blocks: list[Any], step: int) -> bool:
     """Run a step; whether gradients and losses of this rank are those of the reference."""
     expected, losses = reference(blocks, step, MICROBATCHES)
-    x, y = batch(step, MICROBATCHES)
+    x, y = batch(step, MICROBATCHES, device_of(blocks))
     mine = pipeline.verified.stages_of(pipeline.rank)
     first, last = 0 in mine, len(blocks) - 1 in mine
     found: list[torch.Tensor] = []
@@ -86,12 +87,12 @@ def start(rank: int, size: int, store: dist.Store) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
 
 
-def _every_schedule(rank: int, size: int, store: dist.Store) -> dict[str, list[bool]]:
+def _every_schedule(rank: int, size: int, store: dist.Store, device: str) -> dict[str, list[bool]]:
     start(rank, size, store)
     results = {}
     for name, (programs, faults) in SCENARIOS.items():
         plan = schedule(programs)
-        blocks = model(plan.stages)
+        blocks = [block.to(device) for block in model(plan.stages)]
         mine = {s: blocks[s] for s in load(plan).stages_of(rank)}
         pipeline = Pipeline(mine, plan, loss_fn, faults=faults, timeout_s=60)
         results[name] = [matches(pipeline, blocks, step) for step in range(2)]
@@ -101,6 +102,12 @@ def _every_schedule(rank: int, size: int, store: dist.Store) -> dict[str, list[b
     return results
 
 
-def test_every_schedule_under_delays() -> None:
-    for found in values(spawn(_every_schedule, RANKS)):
+ON_CUDA = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_CUDA])
+def test_every_schedule_under_delays(device: str) -> None:
+    for found in values(spawn(_every_schedule, RANKS, device)):
         assert found == {name: [True, True, True] for name in SCENARIOS}

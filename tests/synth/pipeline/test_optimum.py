@@ -118,7 +118,7 @@ def test_interrupted_gives_the_best_so_far() -> None:
     timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        found = plan(problem, "cp-sat", solver=Solver(time_limit_s=50, workers=1))
+        found = plan(problem, "cp-sat", solver=Solver(time_limit_s=15, workers=1))
     finally:
         timer.cancel()
     assert "interrupted" in found.reason
