@@ -26,30 +26,16 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store, Wor
 from runtime import modes
 from runtime.configuration import Scheduled, configuration
 from runtime.executor import Executor
-from runtime.operation import SUMMABLE, Operation
+from runtime.operation import SUMMABLE
 from runtime.optireduce.group import OptiReduceGroup
 from runtime.optireduce.options import Options
+from runtime.pending import PendingWork
 from runtime.reducer import Reducer
 from runtime.verified import Late, Verified
 from verify.errors import ArgumentError
 
 BACKEND = "latecomer"
 logger = logging.getLogger(BACKEND)
-
-
-class _Work(Work):
-    """An operation as torch's C++ code wants to see it."""
-
-    def __init__(self, operation: Operation) -> None:
-        super().__init__()
-        self._operation = operation
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        self._operation.wait(timeout)
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        return self._operation.future(as_list=True)
 
 
 class LatecomerGroup(dist.ProcessGroup):
@@ -111,7 +97,7 @@ class LatecomerGroup(dist.ProcessGroup):
             return super().allreduce(tensors, opts)
         average = _name(opts.reduceOp) == "AVG"
         runs = self.reducer if self._chosen else self._executor(tensors[0].device)
-        return _Work(runs.submit(tensors[0], average=average))
+        return PendingWork(runs.submit(tensors[0], average=average))
 
     @property
     def reducer(self) -> Reducer:

@@ -192,14 +192,12 @@ class Executor:
         if self.failure is not None:
             raise self.failure
         k = verified.schedule.chunks
-        flat = tensor.detach().view(-1)
         operation = Operation(
             number=self._entered if number is None else number,
             key=(schedule, ranks),
             tensor=tensor,
-            flat=flat,
             plans=self._plans(schedule, ranks),
-            bounds=tuple(flat.numel() * c // k for c in range(k + 1)),
+            bounds=tuple(tensor.numel() * c // k for c in range(k + 1)),
             average=average,
             arrived_s=time.monotonic(),
         )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from runtime.pending import Pending
 from runtime.plan import PhasePlan
-from verify.errors import LatecomerError
 
 SUMMABLE = frozenset(
     {
@@ -29,38 +26,31 @@ SUMMABLE = frozenset(
 
 
 @dataclass(eq=False)
-class Operation:
+class Operation(Pending):
     """An AllReduce in flight.
 
     Attributes:
         number: operations count from 0 on every rank, in the same order.
         key: which schedule, and who is late in it.
         tensor: the user's tensor; it holds the result when the operation is done.
-        flat: the same memory as one dimension.
         plans: this rank's part, phase by phase.
         bounds: k + 1 element offsets; chunk c is ``flat[bounds[c]:bounds[c + 1]]``.
         average: divide by the number of ranks before the sum.
-        arrived_s, done_s: ``time.monotonic()`` when it was submitted and when it was done.
+        arrived_s: ``time.monotonic()`` when it was submitted.
         ready: a CUDA event after which the data may be read (CUDA only).
     """
 
     number: int
     key: tuple[int, tuple[int, ...]]
     tensor: torch.Tensor
-    flat: torch.Tensor
     plans: tuple[PhasePlan, ...]
     bounds: tuple[int, ...]
     average: bool
     arrived_s: float
-    done_s: float = 0.0
     ready: Any = None
-    error: LatecomerError | None = None
-    _done: threading.Event = field(default_factory=threading.Event)
-    _base: torch.futures.Future[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        on_cuda = self.flat.device.type == "cuda"
-        self._base = torch.futures.Future(devices=[self.flat.device] if on_cuda else [])
+        super().__init__(self.number, self.tensor, self.average, self.arrived_s)
 
     @property
     def description(self) -> str:
@@ -73,39 +63,6 @@ class Operation:
     def chunk(self, number: int) -> torch.Tensor:
         """The elements of one chunk (a view; empty where the tensor is too small)."""
         return self.flat[self.bounds[number] : self.bounds[number + 1]]
-
-    def settle(self, error: LatecomerError | None = None) -> None:
-        """Mark as done or failed, once."""
-        self.error = error
-        self.done_s = time.monotonic()
-        self._done.set()
-        # The future is completed with a value even on failure and raises in `future`'s callback:
-        # torch loses the type of an exception set on a future of a DDP hook, and its reducer
-        # crashes on one set on a future of a process group.
-        self._base.set_result(None)
-
-    def wait(self, timeout: timedelta | None = None) -> torch.Tensor:
-        """Block until done and return the tensor.
-
-        Raises:
-            RankFailure: a rank is dead or silent.
-            TimeoutError: not done within ``timeout`` (the operation goes on).
-        """
-        if not self._done.wait(None if not timeout else timeout.total_seconds()):
-            raise TimeoutError(f"operation {self.number} is not done after {timeout}")
-        if self.error is not None:
-            raise self.error
-        return self.tensor
-
-    def future(self, *, as_list: bool = False) -> torch.futures.Future[Any]:
-        """A future of the tensor (or of ``[tensor]``) that raises what :meth:`wait` raises."""
-
-        def result(_: torch.futures.Future[Any]) -> Any:
-            if self.error is not None:
-                raise self.error
-            return [self.tensor] if as_list else self.tensor
-
-        return self._base.then(result)
 
 
 class PeerLost(Exception):

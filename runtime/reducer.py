@@ -149,22 +149,20 @@ class Reducer:
         self.executor.require(tensor, average)
         if self.executor.failure is not None:
             raise self.executor.failure
-        flat = tensor.detach().view(-1)
         number, self.next = self.next, self.next + 1
         operation = Operation(
             number=number,
             key=NO_KEY,
             tensor=tensor,
-            flat=flat,
             plans=(),
-            bounds=(0, flat.numel()),
+            bounds=(0, tensor.numel()),
             average=average,
             arrived_s=time.monotonic(),
         )
         self._open[number] = operation
         self.executor.enter(number)
         kind = f"{tensor.dtype}{', averaged' if average else ''}"
-        self.plane.arrive(number, flat.numel() * flat.element_size(), kind)
+        self.plane.arrive(number, tensor.numel() * tensor.element_size(), kind)
         self._queue.put(operation)
         if self.executor.failure is not None:
             self._fail_open(self.executor.failure)

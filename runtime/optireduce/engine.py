@@ -28,7 +28,6 @@ from runtime.optireduce.flight import Flight
 from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.ledger import Ledger, StepRecord
 from runtime.optireduce.options import Options
-from runtime.optireduce.pending import Pending
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
 from runtime.optireduce.ubt.endpoint import Endpoint
@@ -36,6 +35,7 @@ from runtime.optireduce.ubt.node import Ended, Node
 from runtime.optireduce.ubt.sockets import Channel
 from runtime.optireduce.ubt.wire import Codec
 from runtime.optireduce.watch import CONFIRM_SHARE, Watch
+from runtime.pending import Pending
 from verify.errors import ArgumentError, LatecomerError, TensorError
 
 logger = logging.getLogger("latecomer")

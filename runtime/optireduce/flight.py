@@ -19,10 +19,10 @@ import numpy as np
 from runtime.optireduce import hadamard
 from runtime.optireduce.ledger import StepRecord
 from runtime.optireduce.options import Options
-from runtime.optireduce.pending import Pending
 from runtime.optireduce.shards import Shards
 from runtime.optireduce.ubt.exchange import Exchange
 from runtime.optireduce.ubt.wire import operation_id
+from runtime.pending import Pending
 
 
 @dataclass(eq=False)

@@ -22,25 +22,10 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store, Wor
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
+from runtime.pending import PendingWork
 
 logger = logging.getLogger("latecomer")
 OPERATIONS = ("SUM", "AVG")
-
-
-class _Work(Work):
-    """An operation as torch's C++ code wants to see it."""
-
-    def __init__(self, operation: Any) -> None:
-        super().__init__()
-        self._operation = operation
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        self._operation.wait(timeout)
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        future: torch.futures.Future[list[torch.Tensor]] = self._operation.future(as_list=True)
-        return future
 
 
 class OptiReduceGroup(dist.ProcessGroup):
@@ -89,7 +74,7 @@ class OptiReduceGroup(dist.ProcessGroup):
                 options=self._options,
                 timeout_s=self._timeout.total_seconds(),
             )
-        return _Work(self.engine.submit(tensors[0], average=operation == "AVG"))
+        return PendingWork(self.engine.submit(tensors[0], average=operation == "AVG"))
 
     def shutdown(self) -> None:
         """Release threads and connections (``destroy_process_group`` calls it)."""

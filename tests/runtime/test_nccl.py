@@ -92,8 +92,7 @@ def _over_the_stand_in(rank, size, store, schedule):
         def all_reduce(tensor, average):
             k = schedule.chunks
             bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
-            flat, number = tensor.view(-1), next(numbers)
-            operation = Operation(number, (0, ()), tensor, flat, plans, bounds, average, 0.0)
+            operation = Operation(next(numbers), (0, ()), tensor, plans, bounds, average, 0.0)
             lanes.submit(operation)
             operation.wait(timedelta(seconds=30))
             assert not failures

@@ -1,15 +1,14 @@
-"""An AllReduce in flight, as its caller holds it: wait for it, or take a future of it.
-
-Like :class:`runtime.Operation`, without a schedule.
-"""
+"""An AllReduce in flight, as its caller holds it: wait for it, or take a future of it."""
 
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Work
 
 from verify.errors import LatecomerError
 
@@ -22,30 +21,36 @@ class Pending:
         tensor: the caller's; it holds the result when the operation is done.
         flat: the same memory as one dimension.
         average: not the sum.
-        arrived_s: ``time.monotonic()`` when it was submitted.
+        arrived_s, done_s: ``time.monotonic()`` when it was submitted and when it was done.
+        error: why it failed, if it did.
     """
 
-    def __init__(self, number: int, tensor: torch.Tensor, average: bool, now_s: float) -> None:
+    def __init__(self, number: int, tensor: torch.Tensor, average: bool, arrived_s: float) -> None:
         self.number, self.tensor, self.average = number, tensor, average
         self.flat = tensor.detach().view(-1)
-        self.arrived_s = now_s
+        self.arrived_s, self.done_s = arrived_s, 0.0
         self.error: LatecomerError | None = None
         self._done = threading.Event()
-        self._base: torch.futures.Future[Any] = torch.futures.Future()
+        on_cuda = tensor.device.type == "cuda"
+        self._base: torch.futures.Future[Any] = torch.futures.Future(
+            devices=[tensor.device] if on_cuda else []
+        )
 
     def settle(self, error: LatecomerError | None = None) -> None:
         """Mark as done or failed, once."""
         self.error = error
+        self.done_s = time.monotonic()
         self._done.set()
-        # With a value even on failure: torch loses the type of an exception set on a DDP hook's
-        # future, and its reducer crashes on one set on a process group's. `future` raises it.
+        # The future is completed with a value even on failure and raises in `future`'s callback:
+        # torch loses the type of an exception set on a future of a DDP hook, and its reducer
+        # crashes on one set on a future of a process group.
         self._base.set_result(None)
 
     def wait(self, timeout: timedelta | None = None) -> torch.Tensor:
         """Block until done and return the tensor.
 
         Raises:
-            RankFailure, LossExceeded: why the engine ended.
+            RankFailure, LossExceeded: why it failed.
             TimeoutError: not done within ``timeout`` (the operation goes on).
         """
         if not self._done.wait(None if not timeout else timeout.total_seconds()):
@@ -63,3 +68,20 @@ class Pending:
             return [self.tensor] if as_list else self.tensor
 
         return self._base.then(result)
+
+
+class PendingWork(Work):
+    """An operation as torch's C++ code wants to see it."""
+
+    def __init__(self, pending: Pending) -> None:
+        super().__init__()
+        self._pending = pending
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Block until done."""
+        self._pending.wait(timeout)
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the list of tensors."""
+        return self._pending.future(as_list=True)
