@@ -134,8 +134,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            while not self._stop and (self._flows or self._submitted or not self._drain):
-                self._turn()
+            self._work()
         except PeerLost as lost:
             self._busy_s = math.inf
             if not self._stop:
@@ -153,6 +152,13 @@ class Engine:
             self._poll.close()
             self._door.close()
             self._bell.close()
+
+    def _work(self) -> None:
+        try:
+            while not self._stop and (self._flows or self._submitted or not self._drain):
+                self._turn()
+        finally:
+            self._end_complete()  # what is in place is done, whatever failed after it
 
     def _turn(self) -> None:
         """Wait for something to happen, and do all that follows from it."""
@@ -191,6 +197,9 @@ class Engine:
                 link.armed = link.blocked
                 out = select.EPOLLOUT if link.blocked else 0
                 self._poll.modify(link.number, select.EPOLLIN | out)
+        self._end_complete()
+
+    def _end_complete(self) -> None:
         for flow in [flow for flow in self._flows.values() if not flow.left]:
             del self._flows[flow.number]
             self._ended(flow.operation)

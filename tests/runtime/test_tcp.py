@@ -130,6 +130,8 @@ def _differing(rank, size, store, what):
     made = [load(schedules.ring(size)), load(schedules.straggler(size))]
     executor = Executor(made, store, rank, size, timeout_s=20)
     executor.submit(torch.ones(90)).wait()
+    store.set(f"first done on {rank}", "")
+    store.wait([f"first done on {r}" for r in range(size)])
     other = what if rank == size - 1 else {}
     tensor = torch.ones(other.get("numel", 90), dtype=other.get("dtype", torch.float32))
     options = {
