@@ -12,6 +12,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
+LOOK_S = 0.1
+"""The main thread looks up so often: the kernel may hand SIGINT to any thread, which does not end
+a wait of the main thread, the only one in which Python acts on it."""
 
 
 def interruptible(call: Callable[[], T], stop: Callable[[], object]) -> T:
@@ -19,9 +22,11 @@ def interruptible(call: Callable[[], T], stop: Callable[[], object]) -> T:
     with ThreadPoolExecutor(max_workers=1) as pool:
         running = pool.submit(call)
         try:
-            return running.result()
+            while not running.done():
+                wait([running], timeout=LOOK_S)
         except KeyboardInterrupt:
             while not running.done():  # a solver that has not quite started forgets a stop
                 stop()
-                wait([running], timeout=0.1)
+                wait([running], timeout=LOOK_S)
             raise
+        return running.result()
