@@ -18,7 +18,7 @@ from tests.verify.oracle import judge
 from verify import Verdict, check, decode
 
 SEED = int(os.environ.get("LATECOMER_SEED", "20260118"))
-MUTANTS = int(os.environ.get("LATECOMER_MUTANTS", "20000"))
+MUTANTS = int(os.environ.get("LATECOMER_MUTANTS", "12000"))
 DECIDED_BY_ORACLE = (
     "well_formed",
     "ports",

@@ -14,7 +14,7 @@ from verify import Schedule, Verdict, check, decode
 from verify.cli import app
 from verify.symbolic import smt2
 
-MUTANTS = 1000
+MUTANTS = 500
 ASKED_OF_CVC5 = 60
 
 
