@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.arrivals.record import NATIVE as NATIVE_WAY
 from runtime.arrivals.record import Record
+from runtime.arrivals.source import LIVE
 from runtime.blame import Waiting
 from runtime.decisions.control import Control
 from runtime.decisions.costs import Profile
@@ -40,6 +41,7 @@ from runtime.native import Native
 from runtime.offers import offers
 from runtime.operation import Operation
 from runtime.plane import Plane, PlaneClosed
+from runtime.reducer_source import ReducerSource
 from runtime.rounds import Rounds
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
@@ -50,8 +52,6 @@ ALIGN_S = 2.0
 """How long the start waits for aligned clocks; without them arrivals are not compared."""
 DECISION = "decision"
 NO_KEY = (NATIVE, ())
-LIVE: list[Reducer] = []
-"""The reducers of this process that are not closed, for ``runtime.watch``."""
 
 
 class Reducer:
@@ -73,6 +73,7 @@ class Reducer:
         records: what happened to the last operations, oldest first; reference clock.
         rounds: of chosen operations.
         next: the number of the next operation.
+        source: what it tells to ``runtime.watch``.
 
     Raises:
         ArgumentError: CUDA, or ranks with different options.
@@ -130,7 +131,8 @@ class Reducer:
             target=self._dispatch, name="latecomer-dispatcher", daemon=True
         )
         self._dispatcher.start()
-        LIVE.append(self)
+        self.source = ReducerSource(self)
+        LIVE.append(self.source)
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
@@ -170,8 +172,8 @@ class Reducer:
 
     def close(self) -> None:
         """End the threads and release the connections, when the operations in flight are done."""
-        if self in LIVE:
-            LIVE.remove(self)
+        if self.source in LIVE:
+            LIVE.remove(self.source)
         self._queue.put(None)
         self._dispatcher.join(CLOSE_S)
         assert self._native is not None

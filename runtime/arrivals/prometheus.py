@@ -70,6 +70,8 @@ def _lines(summary: Summary) -> Iterator[str]:
         "counter",
         [({"way": way}, float(count)) for way, count in sorted(summary.ways.items())],
     )
+    for name, meaning, kind, samples in summary.losses.metrics():
+        yield from _metric(name, meaning, kind, samples)
 
 
 def _metric(

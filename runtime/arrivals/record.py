@@ -49,16 +49,65 @@ class Round(msgspec.Struct, frozen=True):
     ended_s: float
 
 
+class Stage(msgspec.Struct, frozen=True):
+    """One receive stage of one operation over UBT on one rank.
+
+    Attributes:
+        stage: 1 or 2.
+        end: ``complete``, ``early`` or ``timeout``.
+        due, lost: datagrams.
+    """
+
+    operation: int
+    rank: int
+    stage: int
+    began_s: float
+    ended_s: float
+    end: str
+    due: int
+    lost: int
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One step over UBT on one rank: what was lost, how its stages ended, how it was sent.
+
+    Attributes:
+        due, lost: datagrams due here and those that did not arrive.
+        complete, early, timeout: stages that ended so.
+        incast: senders that the rank takes at once.
+        rate: lowest pacing rate over the peers, bytes per second.
+        bound_s: t_B.
+        hadamard: the transform was on.
+        skipped: the step lost too much to be applied.
+    """
+
+    step: int
+    ended_s: float
+    due: int
+    lost: int
+    complete: int
+    early: int
+    timeout: int
+    incast: int
+    rate: float
+    bound_s: float
+    hadamard: bool
+    skipped: bool
+
+
 class Rank(msgspec.Struct, frozen=True):
     """All that a rank remembers.
 
     Attributes:
         messages: control messages it has sent meanwhile.
         dropped: records that did not fit and are missing at the beginning.
+        stages, steps: of operations over UBT.
     """
 
     rank: int
     records: tuple[Record, ...]
     rounds: tuple[Round, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    steps: tuple[Step, ...] = ()
     messages: int = 0
     dropped: int = 0

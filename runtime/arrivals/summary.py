@@ -15,8 +15,9 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
+from runtime.arrivals.losses import Losses
 from runtime.arrivals.record import Rank, Record
 
 
@@ -44,9 +45,12 @@ class Summary:
         reasons: the same for the reasons.
         decision_p50_s, decision_p99_s: from a rank's arrival to its knowing how to go on; in the
             modes that decide on arrival this includes the wait for who is not there yet.
+        latency_p50_s, latency_p99_s: of decisions: from the arrival of the last rank that had to be
+            there (for a schedule: of those not taken to be late) until the last of them knew.
         completion_s: median time from the last arrival to the last result.
         messages: control messages sent per operation, by all ranks together.
         missing: ranks that did not tell.
+        losses: what was lost, where operations ran over UBT.
     """
 
     lines: tuple[Line, ...]
@@ -54,9 +58,12 @@ class Summary:
     reasons: dict[str, int]
     decision_p50_s: float
     decision_p99_s: float
+    latency_p50_s: float
+    latency_p99_s: float
     completion_s: float
     messages: float
     missing: tuple[int, ...] = ()
+    losses: Losses = field(default_factory=Losses)
 
     def __str__(self) -> str:
         titles = ("wait", "last", "late p50", "late p99", "wasted")
@@ -75,9 +82,13 @@ class Summary:
             rows.append(f"{count:>6} times because: {reason}")
         rows.append(
             f"decided {self.decision_p50_s * 1e3:.2f} ms after a rank's arrival (p50), "
-            f"{self.decision_p99_s * 1e3:.2f} ms (p99); {self.messages:.1f} messages per operation"
+            f"{self.decision_p99_s * 1e3:.2f} ms (p99); after the last arrival that counts "
+            f"{self.latency_p50_s * 1e3:.2f} ms, {self.latency_p99_s * 1e3:.2f} ms"
         )
+        rows.append(f"{self.messages:.1f} messages per operation")
         rows.append(f"done {self.completion_s * 1e3:.2f} ms after the last arrival (median)")
+        if self.losses.ranks:
+            rows += ["", str(self.losses)]
         if self.missing:
             rows.append(f"no word from rank(s) {', '.join(map(str, self.missing))}")
         return "\n".join(rows)
@@ -98,6 +109,7 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
     teller = min((rank.rank for rank in ranks), default=0)
     told = [found[teller] for found in whole]
     decided = sorted(r.decided_s - r.arrived_s for found in whole for r in found.values())
+    latencies = sorted(_latency_s(found) for found in whole)
     completions = [
         max(r.done_s for r in found.values()) - max(r.arrived_s for r in found.values())
         for found in whole
@@ -108,9 +120,12 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
         reasons=dict(Counter(record.reason for record in told)),
         decision_p50_s=quantile(decided, 0.5),
         decision_p99_s=quantile(decided, 0.99),
+        latency_p50_s=quantile(latencies, 0.5),
+        latency_p99_s=quantile(latencies, 0.99),
         completion_s=statistics.median(completions) if completions else math.nan,
         messages=sum(rank.messages for rank in ranks) / max(1, len(by_operation)),
         missing=tuple(sorted(set(range(size)) - {rank.rank for rank in ranks})),
+        losses=Losses.of(ranks),
     )
 
 
@@ -144,6 +159,12 @@ def _lines(ranks: list[int], whole: list[dict[int, Record]]) -> list[Line]:
         )
         for rank in ranks
     ]
+
+
+def _latency_s(found: dict[int, Record]) -> float:
+    """From the last arrival that a decision needed to the last rank's knowing it."""
+    needed = [record for record in found.values() if record.rank not in record.late]
+    return max(r.decided_s for r in needed) - max(r.arrived_s for r in needed)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -1,9 +1,10 @@
 """Arrivals, rounds and operations of all ranks as a trace for Perfetto or chrome://tracing.
 
 Format: the JSON of the Trace Event Format ("b" and "e": begin and end of something that may
-overlap others; "i": a moment; "M": names). A process per rank; operations are in flight together,
-so each has tracks of its own. Times are microseconds on the reference rank's clock since the first
-arrival.
+overlap others; "i": a moment; "C": counters; "M": names). A process per rank; operations are in
+flight together, so each has tracks of its own. Over UBT an operation's stages are spans, and loss,
+incast and pacing rate of each step counters. Times are microseconds on the reference rank's clock
+since the first arrival.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runtime.arrivals.record import Rank, Record, Round
+from runtime.arrivals.record import Rank, Record, Round, Stage, Step
 
 Event = dict[str, Any]
 
@@ -42,6 +43,12 @@ def events(ranks: Sequence[Rank], operations: range | None = None) -> list[Event
         found += _operation(record, start_s)
     for each in rounds:
         found += _round(each, start_s)
+    for rank in ranks:
+        for stage in rank.stages:
+            if chosen(stage.operation):
+                found += _stage(stage, start_s)
+        for step in rank.steps:
+            found += _counters(step, rank.rank, start_s)
     return found
 
 
@@ -71,10 +78,9 @@ def _operation(record: Record, start_s: float) -> Iterator[Event]:
         "ts": _us(record.arrived_s, start_s),
         "args": about,
     }
-    parts = (
-        (f"operation {record.operation}", record.arrived_s, record.done_s),
-        ("decision", record.arrived_s, record.decided_s),
-    )
+    parts = [(f"operation {record.operation}", record.arrived_s, record.done_s)]
+    if record.decided_s > record.arrived_s:
+        parts.append(("decision", record.arrived_s, record.decided_s))
     for name, since_s, until_s in parts:
         track = ("operation", record.operation, record.rank)
         yield from _span(name, track, since_s - start_s, until_s - start_s, about)
@@ -84,6 +90,27 @@ def _round(each: Round, start_s: float) -> Iterator[Event]:
     name = f"{each.phase} round {each.round}"
     track = ("round", each.operation, each.rank)
     yield from _span(name, track, each.began_s - start_s, each.ended_s - start_s, {})
+
+
+def _stage(each: Stage, start_s: float) -> Iterator[Event]:
+    name = f"stage {each.stage}, {each.end}"
+    track = (f"stage {each.stage}", each.operation, each.rank)
+    about = {"due": each.due, "lost": each.lost}
+    yield from _span(name, track, each.began_s - start_s, each.ended_s - start_s, about)
+
+
+def _counters(step: Step, rank: int, start_s: float) -> Iterator[Event]:
+    """A step's counters, at its end."""
+    values = {
+        "loss, %": 100 * step.lost / max(1, step.due),
+        "stages timed out": step.timeout,
+        "stages ended early": step.early,
+        "incast": step.incast,
+        "pacing, MB/s": step.rate / 1e6,
+    }
+    for name, value in values.items():
+        ts = _us(step.ended_s, start_s)
+        yield {"name": name, "ph": "C", "pid": rank, "ts": ts, "args": {"step": value}}
 
 
 def _span(

@@ -30,6 +30,7 @@ from runtime.optireduce.ledger import Ledger, StepRecord
 from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
+from runtime.optireduce.source import EngineSource
 from runtime.optireduce.ubt.endpoint import Endpoint
 from runtime.optireduce.ubt.node import Ended, Node
 from runtime.optireduce.ubt.sockets import Channel
@@ -58,6 +59,7 @@ class Engine:
         council: what the ranks have decided.
         reliable: TAR over TCP among the same ranks.
         failure: why the engine ended, if it did.
+        source: what it tells to ``runtime.watch``.
 
     Raises:
         RankFailure: ranks that did not join within ``timeout_s``.
@@ -97,6 +99,9 @@ class Engine:
         )
         self._board = Board(self._datagrams, position=self._position, alarmed=self._alarmed)
         self.reliable = Reliable(PrefixStore("reliable", store), rank, size, timeout_s)
+        self.source = EngineSource(
+            PrefixStore("source", store), rank, size, self._datagrams, self.ledger
+        )
         self._endpoint: Endpoint | None = None
         self._watch: Watch | None = None
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -133,6 +138,7 @@ class Engine:
             raise self.failure
         if self._bucket == 0 and self.council.due(self.step):
             self._hold_council()
+        self.source.entered()
         step, bucket = self.step, self._bucket
         self.step, self._bucket = (step + 1, 0) if last else (step, bucket + 1)
         record = self._record
@@ -140,7 +146,7 @@ class Engine:
             self._record = StepRecord(step + 1)
         if self._endpoint is None:
             self.ledger.reliable += 1
-            return self.reliable.submit(tensor, average=average)
+            return self.source.reliable(self.reliable.submit(tensor, average=average))
         seed = self._meeting.session >> 1
         flight = Flight(
             Pending(self._entered, tensor, average, time.monotonic()),
@@ -171,6 +177,7 @@ class Engine:
 
     def close(self) -> None:
         """Release threads and connections."""
+        self.source.close()
         if self._watch is not None:
             self._watch.close()
         if self._endpoint is not None:
@@ -238,8 +245,10 @@ class Engine:
         assert self._endpoint is not None
         flight.finish(self.options)
         operation, record = flight.operation, flight.record
-        seconds = time.monotonic() - operation.arrived_s
+        done_s = time.monotonic()
+        seconds = done_s - operation.arrived_s
         record.add(flight.exchange, self._endpoint.node, seconds, flight.seed is not None)
+        self.source.ended(operation, flight.exchange, done_s)
         if record.complete:
             if error := self.ledger.close_step(record):
                 self.fail(error)

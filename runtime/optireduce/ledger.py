@@ -9,6 +9,7 @@ A step above ``skip_loss`` should not be applied; when the mean of the last step
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ class StepRecord:
         ends: how many stages were ``complete``, ``early``, ``timeout``.
         by_rank: datagrams lost, by the rank that sent them.
         seconds: of each operation, from its entry to its end.
+        ended_s: ``time.monotonic()`` at the end of the last one so far.
         bound_s, expected_s, grace_percent: t_B, t_C of both stages, x of the first, at its end.
         incast: announced by this rank, allowed by the others.
         rate, rtt_s: lowest pacing rate (bytes/s) and highest round trip over the peers.
@@ -50,6 +52,7 @@ class StepRecord:
     ends: Counter[str] = field(default_factory=Counter)
     by_rank: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
+    ended_s: float = 0.0
     bound_s: float = 0.0
     expected_s: tuple[float, float] = (0.0, 0.0)
     grace_percent: float = 0.0
@@ -80,6 +83,7 @@ class StepRecord:
                 if not sender.complete:
                     self.by_rank[rank] += sender.count - sender.seen
         self.seconds.append(seconds)
+        self.ended_s = time.monotonic()
         self.bound_s, self.hadamard = node.bound_s, hadamard
         self.expected_s = node.expected[0].expected_s, node.expected[1].expected_s
         self.grace_percent = node.expected[0].percent

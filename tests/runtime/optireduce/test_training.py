@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import runtime
 from runtime.optireduce.ddp import attach
 from runtime.optireduce.options import Options
 from tests.runtime.optireduce.faults import lose
@@ -44,17 +46,18 @@ def _train(rank, size, store, options, share):
     lose(share, rank)
     dice, target = torch.Generator().manual_seed(rank), torch.linspace(-1, 1, 16)
     losses, error = [], None
-    for _ in range(STEPS):
-        x = torch.randn(32, 16, generator=dice)
-        optimizer.zero_grad()
-        loss = (model(x).squeeze(1) - torch.tanh(x @ target)).square().mean()
-        try:
-            loss.backward()
-        except RuntimeError:
-            error = attachment.engine.failure
-            break
-        optimizer.step()
-        losses.append(loss.item())
+    with runtime.watch() as watched:
+        for _ in range(STEPS):
+            x = torch.randn(32, 16, generator=dice)
+            optimizer.zero_grad()
+            loss = (model(x).squeeze(1) - torch.tanh(x @ target)).square().mean()
+            try:
+                loss.backward()
+            except RuntimeError:
+                error = attachment.engine.failure
+                break
+            optimizer.step()
+            losses.append(loss.item())
     drift = bits = None
     if error is None:
         drift = attachment.resync()
@@ -71,6 +74,7 @@ def _train(rank, size, store, options, share):
         "table": ledger.table() + ledger.prometheus() + ledger.json(),
         "hadamard": [record.hadamard for record in ledger.steps],
         "error": type(error).__name__,
+        "watched": (watched.ranks, watched.summary()),
         "resyncs": attachment.replicas.resyncs,
     }
 
@@ -85,6 +89,16 @@ def test_training_goes_on_under_loss_and_replicas_end_equal():
         assert found["hadamard"][0] is False  # decided at the council of step 22
         assert found["hadamard"][-1] is True
         assert "latecomer_optireduce_loss" in found["table"]
+        ranks, summary = found["watched"]
+        assert [line.loss for line in summary.losses.ranks] == [
+            pytest.approx(each["loss"]) for each in results
+        ]
+        assert len(summary.losses.steps) == STEPS - OPTIONS.warmup_steps
+        assert set(summary.ways) == {"TAR over TCP", "TAR over UBT"}
+        assert 0 < summary.lines[0].uncertainty_s < 10 or ranks[summary.lines[0].rank].rank == 0
+        operations = sum(summary.ways.values())
+        assert {len(rank.stages) for rank in ranks} == {2 * summary.ways["TAR over UBT"]}
+        assert all(rank.dropped == 0 and len(rank.records) == operations for rank in ranks)
     assert len({found["bits"] for found in results}) == 1
 
 
