@@ -76,16 +76,18 @@ def _possible(n: int, k: int, ports: Any, pattern: Pattern, completion: int) -> 
     """Whether some right schedule follows the pattern with so many completion rounds."""
     rounds = {absent: _rounds(n, k, ports, absent) for absent in {p or () for p in pattern}}
     start: State = tuple(tuple(int(x == r) for x in range(n)) for r in range(n) for _ in range(k))
-    states = {start}
-    for absent in pattern:
-        for _ in range(completion if absent is None else 1):
-            states = {
-                after
-                for state in states
-                for moves in rounds[absent or ()]
-                if _alive(after := _after(state, moves, k), n, k)
-            }
-    return (((1,) * n,) * (n * k)) in states
+    states, goal = {start}, ((1,) * n,) * (n * k)
+    plan = [p or () for p in pattern for _ in range(1 if p else completion)]
+    if not plan:
+        return start == goal
+    for absent in plan[:-1]:
+        states = {
+            after
+            for state in states
+            for moves in rounds[absent]
+            if _alive(after := _after(state, moves, k), n, k)
+        }
+    return any(_after(state, moves, k) == goal for state in states for moves in rounds[plan[-1]])
 
 
 def _schedule(n: int, k: int, ports: Any, pattern: Pattern) -> Schedule:
