@@ -97,6 +97,15 @@ def generate(
             help="When each late rank arrives, as 3,9 or 1ms,3ms.",
         ),
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            rich_help_panel=ARRIVALS,
+            help="Refuse, unless ranks and chunks are few enough for a solver to search all "
+            "schedules.",
+        ),
+    ] = False,
     nodes: Annotated[
         int | None,
         typer.Option(rich_help_panel=MACHINE, help="Nodes; also give --per-node and --bytes."),
@@ -144,6 +153,7 @@ def generate(
       synth generate --n 8 --bytes 1GiB --alpha 3us --bandwidth 450GB/s
       synth generate --n 8 --delay 2
       synth generate --n 8 --late 6,7 --arrivals 3,9
+      synth generate --n 4 --delay 1 --exact
       synth generate --nodes 2 --per-node 8 --bytes 1GiB
     """
     require_writable(output)
@@ -152,6 +162,8 @@ def generate(
     )
     named = late_ranks(late)
     has_arrivals = delay is not None or arrivals is not None or len(named) > 1
+    if exact and (levels.given() or not has_arrivals):
+        raise ArgumentError("--exact", exact, "is used only with --delay or --arrivals")
     if levels.given():
         _refuse("--nodes", {"--delay": delay, "--arrivals": arrivals})
         if len(named) > 1:
@@ -186,6 +198,7 @@ def generate(
                 time_limit_s=time_limit,
                 solver=solver,
                 setting=setting,
+                exact=exact,
                 progress=progress,
             )
         write(arranged.schedule, output)

@@ -82,8 +82,8 @@ def search(
         time_limit_s: for everything together.
         solver: ``cp-sat`` or ``z3``, where a solver is asked.
         setting: compare seconds in it; without it S*beta counts, then rounds.
-        exact: insist on a solver being asked for fewer rounds, until there provably are none;
-            where ranks and chunks are few enough it is asked anyway.
+        exact: refuse what is too large for a solver to be asked for fewer rounds until there are
+            none; where ranks and chunks are few enough it is asked in any case.
         progress: is told what is being tried.
 
     Raises:

@@ -80,7 +80,10 @@ def _rounds(name: str, texts: Sequence[str], chunks: int, setting: Setting | Non
             raise ArgumentError("--late", None, "names all ranks, so nobody is there to wait")
         round_s = setting.alpha_s + setting.buffer_bytes / chunks / setting.bandwidth
         return [round(parse_seconds(name, text) / round_s) for text in texts]
-    return _whole_numbers(name, texts)
+    rounds = _whole_numbers(name, texts)
+    if min(rounds) < 0:
+        raise ArgumentError(name, ",".join(texts), "must be 0 or more")
+    return rounds
 
 
 def _whole_numbers(name: str, texts: Sequence[str]) -> list[int]:

@@ -30,25 +30,26 @@ def pipeline(
     stages: Annotated[int, typer.Option(help="Stages of the pipeline.")],
     microbatches: Annotated[int, typer.Option(help="Microbatches of a step.")],
     forward: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TIME[,TIME...]",
             rich_help_panel=DURATIONS,
-            help="Duration of F, one for all stages or one each, in any unit.",
+            help="Duration of F, one for all stages or one each, in any unit. Give all three "
+            "durations, or none: then each is 1.",
         ),
-    ] = "1",
+    ] = None,
     backward: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TIME[,TIME...]", rich_help_panel=DURATIONS, help="Of I, input gradients."
         ),
-    ] = "1",
+    ] = None,
     weight: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TIME[,TIME...]", rich_help_panel=DURATIONS, help="Of W, weight gradients."
         ),
-    ] = "1",
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -160,7 +161,7 @@ def pipeline(
     Examples:
       synth pipeline --stages 8 --microbatches 24 --forward 8 --backward 10 --weight 5 --slow 6-7:30
       synth pipeline --stages 8 --microbatches 24 --slow 6-7:3,2-3:1.2 --memory 8 -o p.json
-      synth pipeline --stages 4 --microbatches 12 --forward 8,8,9,10 --slow all:0:4:half
+      synth pipeline --stages 4 --microbatches 12 --slow all:0:0.5:half
       synth pipeline --stages 8 --virtual 2 --microbatches 8 --method interleaved-1f1b
       synth pipeline --stages 4 --microbatches 8 --csv p.csv --picture p.svg
       synth pipeline --stages 4 --microbatches 12 --scenario none@3 --scenario 0-1:3 --robust mean

@@ -57,6 +57,24 @@ def one_or_each(name: str, text: str, count: int, of: str) -> tuple[Number, ...]
     return tuple(values)
 
 
+def parse_durations(typed: dict[str, str | None], stages: int) -> list[tuple[Number, ...]]:
+    """Per option its durations, one per stage; each is 1 where none is given.
+
+    Raises:
+        ArgumentError: no numbers, another count, or some durations without the others.
+    """
+    given = [option for option, text in typed.items() if text is not None]
+    for option, text in typed.items():
+        if text is None and given:
+            raise ArgumentError(
+                option, None, f"is missing beside {given[0]}", f"Give {', '.join(typed)}, or none"
+            )
+    return [
+        one_or_each(option, "1" if text is None else text, stages, "stage")
+        for option, text in typed.items()
+    ]
+
+
 def pairs(rank_of: Sequence[int]) -> list[Pair]:
     """The links there are, lower rank first."""
     both = pairwise(rank_of)

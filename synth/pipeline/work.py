@@ -20,7 +20,13 @@ from synth.console import (
 from synth.limits import require_search
 from synth.pipeline import curves, show
 from synth.pipeline.compare import Comparison, compare, parse_factors
-from synth.pipeline.options import links, one_or_each, parse_links, parse_scenarios
+from synth.pipeline.options import (
+    links,
+    one_or_each,
+    parse_durations,
+    parse_links,
+    parse_scenarios,
+)
 from synth.pipeline.plan import METHODS, Planned, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Scenario, robust
@@ -40,7 +46,7 @@ class Request:
 
     stages: int
     microbatches: int
-    durations: dict[str, str]
+    durations: dict[str, str | None]
     memory: str | None
     virtual: int
     placement: Placement
@@ -123,10 +129,7 @@ def _problems(request: Request) -> tuple[Problem, list[Scenario]]:
     rank_of = place(request.stages, request.virtual, request.placement)
     delays = parse_links("--slow", request.slow, rank_of)
     ranks = request.stages // request.virtual
-    forward, backward, weight = (
-        one_or_each(option, text, request.stages, "stage")
-        for option, text in request.durations.items()
-    )
+    forward, backward, weight = parse_durations(request.durations, request.stages)
     memory = None
     if request.memory is not None:
         memory = one_or_each("--memory", request.memory, ranks, "rank")

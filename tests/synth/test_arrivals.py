@@ -110,7 +110,7 @@ def requests(draw: st.DrawFn) -> tuple[int, dict[int, int], int]:
     return n, {rank: draw(st.integers(0, 2 * n)) for rank in late}, draw(st.integers(1, 3))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(requests())
 def test_any_arrivals(request: tuple[int, dict[int, int], int]) -> None:
     n, arrivals, m = request
@@ -166,9 +166,8 @@ def test_exhausted_questions_raise_the_bound(solver) -> None:
     assert (portfolio.best.rounds, portfolio.least) == (4, 4)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_the_solver_finds_what_the_lists_miss(solver) -> None:
-    found = search(5, {3: 9, 4: 9}, solver=solver)
+def test_the_solver_finds_what_the_lists_miss() -> None:
+    found = search(5, {3: 9, 4: 9}, solver="z3")
     rounds = {c.method: c.rounds for c in found.candidates}
     assert rounds["exact"] < rounds["list"]
 
@@ -288,9 +287,13 @@ def test_times_become_rounds() -> None:
         ("--delay", [6, 7], "3,9", "4"),
         ("--arrivals", [6, 7], "3", None),
         ("--arrivals", [6, 7], "3,soon", None),
+        ("--arrivals", [6, 7], "3,-1", None),
+        ("--delay", [7], None, "-1"),
     ],
 )
-def test_contradictions(name: str, late: list[int], arrivals: str | None, delay: int) -> None:
+def test_contradictions(
+    name: str, late: list[int], arrivals: str | None, delay: str | None
+) -> None:
     with pytest.raises(ArgumentError) as error:
         arrival_rounds(8, late, arrivals, delay)
     assert error.value.name == name
