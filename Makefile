@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help demo test test-long lint bench bench-lab bench-optireduce proofs clean
+.PHONY: help demo test test-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -23,6 +23,10 @@ test: $(READY)   ## all tests (under 12 minutes on 2 cores)
 
 test-long: $(READY)  ## long fuzzing (about 10 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+
+fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes; SECONDS=...)
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz.datagrams --runs -1 --seconds $(or $(SECONDS),600)
 
 lint: $(READY)   ## ruff and mypy
 	$(BIN)/ruff check .

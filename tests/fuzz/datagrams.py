@@ -1,0 +1,223 @@
+"""Datagrams of an attacker against one rank of UBT, from a string of bytes.
+
+    python -m tests.fuzz.datagrams [--runs 100000] [--seconds 0] [--seed 1]     (needs atheris)
+    python -m tests.fuzz.datagrams FILE                                         (once, from a file)
+
+The string is a program: noise, mutants of genuine datagrams, headers with chosen fields, in
+batches, while the clock moves. In a program without tags a header may be anything, and the payload
+is the right one only if every field is: so whatever is placed against the rules shows. With tags
+genuine datagrams are changed at will, and none of the changed ones may count. Checked after it: no
+exception; what is marked as arrived is right and all else untouched; every stage is over by t_B.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from types import FunctionType
+
+import numpy as np
+
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.ubt.receiver import Expected
+from runtime.optireduce.ubt.wire import HEADER, MAGIC, VERSION, Type
+from tests.runtime.optireduce.simulation import SESSION, Host, check, content, options, result
+
+SIZES = (200, 150, 330)
+"""Bytes of the ranks' shards; rank 0 is attacked."""
+OPTIONS = options()
+PAYLOAD = OPTIONS.payload_bytes
+KEY = b"k" * 32
+OPEN = (8, 2**64 - 1)
+"""Names of the operation that is open; after the second they wrap."""
+DEADLINE_S = OPTIONS.absence_s + 2 * OPTIONS.bound_s
+ARTIFACTS = Path("out/fuzz")
+
+
+class Program:
+    """Reads numbers off a string of bytes; zeros after its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    @property
+    def over(self) -> bool:
+        return self._at >= len(self._data)
+
+    def take(self, count: int) -> bytes:
+        part = self._data[self._at : self._at + count]
+        self._at += count
+        return part
+
+    def number(self, count: int = 1) -> int:
+        return int.from_bytes(self.take(count), "little")
+
+    def pick(self, *values):
+        return values[self.number() % len(values)]
+
+
+def shard(sender, stage):
+    """What a sender's datagrams of a stage bring to rank 0."""
+    return content(sender, 0, SIZES[0]) if stage == 0 else result(sender, SIZES[sender])
+
+
+def genuine(operation, key):
+    """All that ranks 1 and 2 have to say to rank 0."""
+    found = []
+    for sender in (1, 2):
+        codec = Host(sender, 3, OPTIONS, key).codec
+        for stage in (0, 1):
+            source = shard(sender, stage)
+            count = -(-len(source) // PAYLOAD)
+            rows = np.zeros((count, OPTIONS.datagram_bytes), np.uint8)
+            codec.data(rows, source, 0, count - 1, stage=stage, receiver=0, operation=operation)
+            found += [row.tobytes() for row in rows]
+            found.append(codec.control(Type.END, stage, 0, operation))
+            found.append(codec.control(Type.CREDIT, stage, 0, operation, offset=1000))
+    return found
+
+
+GENUINE = {(o, key): genuine(o, key) for o in OPEN for key in (b"", KEY)}
+
+
+def forged(program, operation):
+    """A header with chosen fields, and the payload that belongs to it if all of them are right."""
+    header = np.zeros(1, HEADER)
+    header["magic"], header["version"], header["session"] = MAGIC, VERSION, SESSION
+    header["kind"] = program.pick(2, 3, 2, 3, 4, 5, 6, 7, program.number())
+    header["sender"] = program.pick(1, 2, 1, 2, 0, 3, program.number(2))
+    header["operation"] = program.pick(
+        operation, operation, operation, (operation + 1) % 2**64, operation - 1, program.number(8)
+    )
+    header["offset"] = program.number() * program.pick(PAYLOAD, PAYLOAD, 1, 2**24)
+    header["flags"] = program.pick(0, 0, 1, 2, 4, 6, program.number())
+    header["incast"] = program.number()
+    for name in ("expected_us", "tag"):
+        header[name] = program.pick(0, program.number(4))
+    header["length"] = program.pick(PAYLOAD, PAYLOAD, 200 % PAYLOAD, 150 % PAYLOAD, 330 % PAYLOAD,
+                                    program.number(2))  # fmt: skip
+    wrong = program.number()
+    if wrong < 8:  # something of the envelope
+        row = header.view(np.uint8)
+        row[program.pick(0, 2, 6, 8, 15)] ^= 1 + wrong
+    if program.pick(False, False, False, True):
+        return header.tobytes()
+    head = header[0]
+    stage, sender, offset = int(head["kind"]) & 1, int(head["sender"]), int(head["offset"])
+    payload = np.full(PAYLOAD, 254, np.uint8)
+    if sender in (1, 2):
+        source = shard(sender, stage)
+        part = source[offset : offset + PAYLOAD]
+        fits = len(part) == head["length"] and offset % PAYLOAD == 0
+        ours = wrong >= 8 and head["operation"] == operation
+        payload[: len(part)] = part if fits and ours else ~part
+    return header.tobytes() + payload.tobytes()
+
+
+def changed(program, data):
+    """A genuine datagram with some bytes set, or cut, or longer."""
+    mutant = bytearray(data)
+    for _ in range(program.number() % 4):
+        mutant[program.number() % len(mutant)] = program.number()
+    return bytes(mutant[: program.pick(None, None, None, 0, 1, HEADER_BYTES, 100)])
+
+
+def attack(data):
+    """Run one program."""
+    program = Program(data)
+    operation, key = program.pick(*OPEN), program.pick(b"", KEY)
+    host = Host(0, 3, OPTIONS, key)
+    host.enter(0, operation, list(SIZES), 0.0)
+    now, batch = 0.0, []
+
+    def feed():
+        nonlocal batch
+        for size in sorted({len(one) for one in batch if one}):
+            rows = np.frombuffer(b"".join(d for d in batch if len(d) == size), np.uint8)
+            for one in host.codec.read(rows.reshape(-1, size), host.drops):
+                host.node.hear(one, now)
+        batch = []
+        host.poll(now)
+        host.out(now)
+
+    while not program.over:
+        choice = program.number() % 8
+        if choice == 0:
+            batch.append(program.take(program.number()))
+        elif choice < 4:
+            known = GENUINE[operation, key]
+            whole = known[program.number() % len(known)]
+            batch.append(changed(program, whole) if key else whole)
+        elif choice < 6:
+            batch.append(forged(program, operation))
+        else:
+            feed()
+            now = min(now + program.number() / 4000, 0.9 * DEADLINE_S)
+    feed()
+    exchange = host.exchanges[operation]
+    for stage in exchange.stages:
+        for expected in stage.senders.values():
+            assert expected.seen == expected.arrived.sum() <= expected.count
+    host.poll(DEADLINE_S + 1e-6)
+    assert all(stage.end is not None for stage in exchange.stages), "not over by t_B"
+    assert operation not in host.node.open_exchanges, "still open after t_B"
+    for sender in (1, 2):
+        own = content(0, sender, SIZES[sender])
+        check(exchange, 1, sender, exchange.shards[sender], shard(sender, 1), own)
+
+
+def plant():
+    """A fault to be found: offsets need not be those of a datagram."""
+    take = Expected.take
+
+    def careless(self, offsets, *rest):
+        return take(self, offsets // self.payload * self.payload, *rest)
+
+    Expected.take = careless
+
+
+def instrument(atheris):
+    """Let atheris see the branches of UBT and of the target; how many functions."""
+    for function in (attack, forged, changed):
+        globals()[function.__name__] = atheris.instrument_func(function)
+    found = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("runtime.optireduce.ubt"):
+            classes = [v for v in vars(module).values() if isinstance(v, type)]
+            for owner in (module, *(c for c in classes if c.__module__ == name)):
+                for key, value in vars(owner).items():
+                    if isinstance(value, FunctionType) and value.__module__ == name:
+                        found.append((owner, key, value))
+    for owner, key, value in found:
+        setattr(owner, key, atheris.instrument_func(value))
+    return len(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, help="run this one program")
+    parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--seconds", type=int, default=0, help="at most; 0: no limit")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--planted", action="store_true", help="with a fault that it has to find")
+    asked = parser.parse_args()
+    if asked.planted:
+        plant()
+    if asked.file:
+        attack(asked.file.read_bytes())
+        return
+    try:
+        import atheris
+    except ImportError:
+        sys.exit("atheris is missing: pip install -c constraints.txt -e '.[fuzz]'")
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    print(f"seed {asked.seed}, {instrument(atheris)} functions instrumented", flush=True)
+    argv = [f"-runs={asked.runs}", f"-seed={asked.seed}", f"-max_total_time={asked.seconds}"]
+    argv += ["-max_len=400", "-len_control=0", f"-artifact_prefix={ARTIFACTS}/"]
+    atheris.Setup([sys.argv[0], *argv], attack)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

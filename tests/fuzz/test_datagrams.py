@@ -1,0 +1,48 @@
+"""The fuzz target for a moment: by hypothesis always, by atheris where it is installed."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.optireduce.ubt.receiver import Expected
+from tests.fuzz.datagrams import attack, plant
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(min_size=20, max_size=600))
+def test_nothing_that_arrives_breaks_a_node(program):
+    attack(program)
+
+
+@pytest.mark.long
+@settings(max_examples=20_000, deadline=None)
+@given(st.binary(min_size=20, max_size=3000))
+def test_nothing_that_arrives_breaks_a_node_at_length(program):
+    attack(program)
+
+
+def test_a_planted_fault_is_found(monkeypatch):
+    monkeypatch.setattr(Expected, "take", Expected.take)
+    plant()
+    dice = random.Random(1)
+
+    def fuzz():
+        for _ in range(5000):
+            attack(dice.randbytes(300))
+
+    with pytest.raises(AssertionError):
+        fuzz()
+
+
+def test_a_moment_with_atheris():
+    pytest.importorskip("atheris", reason="atheris is not installed (pip install -e '.[fuzz]')")
+    argv = [sys.executable, "-m", "tests.fuzz.datagrams", "--runs", "300"]
+    found = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert "Done 300 runs" in found.stderr
