@@ -1,10 +1,10 @@
 """The engine: AllReduce by transpose over UBT, several operations in flight.
 
-Two threads: one moves datagrams (``ubt.endpoint``), one computes (transform, mean), so that neither
-keeps the other waiting. Steps before ``warmup_steps`` run over TCP (``reliable``); then the ranks
-hold a council, which sets the bound t_B, and UBT begins. From its entry an operation takes at most
-``absence_s + 2 t_B`` and the time for computing. Whatever ends the engine ends every operation of
-it, present and future, with the same error.
+Two threads: one moves datagrams and takes means (``ubt.endpoint``), one lays out and transforms,
+so that neither keeps the other waiting. Steps before ``warmup_steps`` run over TCP (``reliable``);
+then the ranks hold a council, which sets the bound t_B, and UBT begins. From its entry an operation
+takes at most ``absence_s + 2 t_B`` and the time for computing. Whatever ends the engine ends every
+operation of it, present and future, with the same error.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
 from runtime.optireduce.source import EngineSource
+from runtime.optireduce.ubt.codec import Codec
 from runtime.optireduce.ubt.endpoint import Endpoint
 from runtime.optireduce.ubt.node import Ended, Node
 from runtime.optireduce.ubt.sockets import Channel
-from runtime.optireduce.ubt.wire import Codec
 from runtime.optireduce.watch import CONFIRM_SHARE, Watch
 from runtime.pending import Pending
 from verify.errors import ArgumentError, LatecomerError, TensorError
@@ -228,18 +228,9 @@ class Engine:
 
     def _ended(self, ended: Ended) -> None:
         """On the endpoint's thread: hand what comes next to the other one."""
-        flight = self._flights[ended.exchange.operation]
-        if ended.stage == 0:
-            self._work.put(lambda: self._reduce(flight))
-        elif ended.stage == 2:
-            del self._flights[ended.exchange.operation]
+        if ended.stage == 2:
+            flight = self._flights.pop(ended.exchange.operation)
             self._work.put(lambda: self._finish(flight))
-
-    def _reduce(self, flight: Flight) -> None:
-        flight.reduce()
-        endpoint = self._endpoint
-        assert endpoint is not None
-        endpoint.call(lambda: endpoint.node.broadcast(flight.exchange, time.monotonic()))
 
     def _finish(self, flight: Flight) -> None:
         assert self._endpoint is not None

@@ -1,8 +1,8 @@
 """One operation on its way through the engine: tensor, exchange and what has to be done to them.
 
     encode    transform the tensor (where that is on), lay out its shards, allocate scratch
-    reduce    the mean of what arrived of the own shard (or the sum that it stands for), written
-              into the tensor
+    reduce    of some datagrams of the own shard: the mean of what arrived (or the sum that it
+              stands for), written into the tensor
     finish    fill what is missing, undo the transform
 
 Where a piece of another owner's shard is lost in the second stage, the tensor still holds this
@@ -59,18 +59,18 @@ class Flight:
             {r: self._shards.bytes(r) for r in range(size)},
             dict(zip(peers, scratch, strict=True)),
             options.payload_bytes,
+            self.reduce,
         )
         return self.exchange
 
-    def reduce(self) -> None:
-        """The first stage is over: the own shard becomes the mean of what arrived."""
+    def reduce(self, first: int, stop: int) -> None:
+        """No more comes of datagrams ``first`` to ``stop`` - 1 of the own shard: their mean."""
         exchange = self.exchange
-        arrived = {r: sender.arrived for r, sender in exchange.stages[0].senders.items()}
-        result = self._shards.combine(
-            exchange.rank, exchange.scratch, arrived, self.operation.average
-        )
-        self._shards.shard(exchange.rank).copy_(result)
-        exchange.scratch = {}
+        arrived = {r: s.arrived[first:stop] for r, s in exchange.stages[0].senders.items()}
+        scratch = {r: rows[first:stop] for r, rows in exchange.scratch.items()}
+        shards, rank = self._shards, exchange.rank
+        mean = shards.combine(rank, first, scratch, arrived, self.operation.average)
+        shards.run(rank, first, stop - first).copy_(mean)
 
     def finish(self, options: Options) -> None:
         """The second stage is over: make the result of what is in the tensor."""

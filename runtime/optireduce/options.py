@@ -28,7 +28,7 @@ class Options:
     # --- datagrams
     datagram_bytes: int = 1472  # fills an Ethernet frame of 1500 bytes; a multiple of 8
     authenticate: bool = False  # a keyed tag on each datagram; costs a hash per datagram
-    burst_bytes: int = 64 * KIB  # handed to the kernel at once: long enough to save system calls
+    burst_bytes: int = 24 * KIB  # handed to the kernel at once, to one peer: 16 frames
     window_bytes: int = 256 * KIB  # underway to one receiver, to begin with: a port's queue
     window_least_bytes: int = 64 * KIB  # a burst
     window_most_bytes: int = 1024 * KIB  # what a socket buffer of 4 MiB bears
@@ -54,14 +54,14 @@ class Options:
     grace_percent: float = 10.0  # source: x, how much of t_C is waited after the last marks
     grace_most_percent: float = 50.0  # source
     grace_floor_s: float = 0.002  # source: 0; a thread that is not scheduled looks like a loss
-    grace_up_loss: float = 0.001  # source: above it x doubles
-    grace_down_loss: float = 0.0001  # source: below it x shrinks by one
+    grace_up_loss: float = 0.001  # x doubles when more than that came too late; source: was lost
+    grace_down_loss: float = 0.0001  # x shrinks by one when less than that did
     expected_weight: float = 0.2  # of the newest sample in the moving average t_C
 
     # --- incast and pacing
-    incast: int = 1  # source: senders that a receiver takes at once, to begin with
+    incast: int = 255  # senders that a receiver takes at once, to begin with: all; source: 1
     incast_up_after: int = 4  # clean stages in a row before one more
-    incast_down_loss: float = 0.001  # above it, or on a time-out: half
+    incast_down_loss: float = 0.001  # above it, or on a time-out: half, if that helps
     rtt_low_s: float = 0.0005  # source: 25 us, by clocks in hardware; ours is a Python thread's
     rtt_high_s: float = 0.05  # source: 250 us; a window behind a 200 Mbit/s port takes 42 ms
     rate_start: float = 1.25e9  # bytes/s; the window is what holds a sender back at first
@@ -69,7 +69,7 @@ class Options:
     rate_most: float = 12.5e9
     rate_step: float = 50e6  # additive; recovers 1 GB/s in 20 round trips
     rate_decrease: float = 0.5  # source: TIMELY's multiplicative decrease
-    stall_s: float = 0.03  # no credit for so long (or 4 round trips): what is underway is lost
+    stall_s: float = 0.003  # no credit for so long, and four round trips: what is underway is lost
 
     # --- what is done about loss
     hadamard: When = "auto"

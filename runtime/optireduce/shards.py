@@ -33,6 +33,10 @@ class Shards:
         """The elements that ``rank`` owns (a view)."""
         return self.flat[self.bounds[rank] : self.bounds[rank + 1]]
 
+    def run(self, rank: int, first: int, count: int) -> torch.Tensor:
+        """The elements of ``count`` datagrams of a shard, from number ``first`` on (a view)."""
+        return self.shard(rank)[first * self.each : (first + count) * self.each]
+
     def bytes(self, rank: int) -> Bytes:
         """The same as bytes (a view)."""
         width = self.flat.element_size()
@@ -41,37 +45,46 @@ class Shards:
     def combine(
         self,
         rank: int,
+        first: int,
         scratch: Mapping[int, Bytes],
         arrived: Mapping[int, np.ndarray],
         average: bool,
     ) -> torch.Tensor:
-        """The mean of what arrived of the own shard, or ``size`` times it, in at least float32.
+        """The mean of what arrived of a run of datagrams of the own shard, or ``size`` times it.
+
+        In at least float32, added up in the order of ranks.
 
         Args:
             rank: the own; its contribution is in the tensor.
+            first: number of the run's first datagram.
             scratch: per peer, uint8 [datagrams, payload], what it sent; gaps are set to zero.
             arrived: per peer, bool [datagrams].
             average: the mean; else an estimate of the sum (the sum itself if all arrived).
         """
-        own, dtype = self.shard(rank), self.flat.dtype
+        own = self.run(rank, first, max(len(one) for one in arrived.values()))
+        dtype, numel = self.flat.dtype, own.numel()
         wide = torch.promote_types(dtype, torch.float32)
-        count = -(-own.numel() // self.each)
-        total = torch.zeros(count * self.each, dtype=wide)
+        total: torch.Tensor | None = None
         for sender in range(self.size):
-            if sender == rank:
-                total[: own.numel()] += own
-                continue
-            if not arrived[sender].all():
-                scratch[sender][~arrived[sender]] = 0
-            total += torch.from_numpy(scratch[sender].reshape(-1)).view(dtype)
+            term = own
+            if sender != rank:
+                if not arrived[sender].all():
+                    scratch[sender][~arrived[sender]] = 0
+                term = torch.from_numpy(scratch[sender].reshape(-1)).view(dtype)[:numel]
+            if total is None:
+                total = term.to(wide, copy=True)
+            else:
+                total += term
+        assert total is not None
         divisors = 1 + sum(a.astype(np.int64) for a in arrived.values())
         whole = 1 if average else self.size
         if np.all(divisors == self.size):
-            total = total / self.size if average else total
-        elif count:
+            if average:
+                total /= self.size
+        else:
             factors = torch.as_tensor(whole / divisors).to(wide)
-            total.view(count, self.each).mul_(factors.unsqueeze(1))
-        return total[: own.numel()]
+            total *= factors.repeat_interleave(self.each)[:numel]
+        return total
 
     def scale_missing(self, rank: int, arrived: np.ndarray) -> None:
         """Of the shard of ``rank``, what has not arrived is the own contribution: times ``size``.

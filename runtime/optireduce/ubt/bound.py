@@ -2,7 +2,9 @@
 
 Source: OptiReduce, section 3.2.1 (t_B: the 95th percentile of the stage times of a warm-up over a
 reliable transport, over all ranks) and 3.2.2 (t_C and the moving share x of it that is waited for
-stragglers among the datagrams). Pure functions of what is told.
+stragglers among the datagrams). Deviation: x doubles only where waiting longer would have helped,
+that is where datagrams came after the end of their stage; what the network has lost does not come
+however long one waits. Pure functions of what is told.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Expectation:
         self.own_s = most_s
         self.percent = options.grace_percent
         self._told_s: dict[int, float] = {}
+        self._late = 0
 
     @property
     def expected_s(self) -> float:
@@ -52,10 +55,15 @@ class Expectation:
         if expected_s > 0:
             self._told_s[rank] = min(expected_s, self.most_s)
 
+    def late(self, count: int) -> None:
+        """So many datagrams came when their stage was over."""
+        self._late += count
+
     def ended(self, stage: Stage) -> None:
         """A stage is over: move t_C and x."""
         if not stage.due:
             return
+        late, self._late = self._late / stage.due, 0
         received = 1 - stage.loss
         if stage.end is End.COMPLETE:
             sample_s = stage.elapsed_s
@@ -66,7 +74,7 @@ class Expectation:
         options = self._options
         sample_s = min(sample_s, self.most_s)
         self.own_s += options.expected_weight * (sample_s - self.own_s)
-        if stage.loss > options.grace_up_loss:
+        if late > options.grace_up_loss:
             self.percent = min(options.grace_most_percent, self.percent * 2)
-        elif stage.loss < options.grace_down_loss:
+        elif late < options.grace_down_loss:
             self.percent = max(1.0, self.percent - 1)

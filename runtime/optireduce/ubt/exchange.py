@@ -1,14 +1,16 @@
 """One operation on one rank, as UBT sees it: bytes to send, bytes to receive, two stages.
 
 Stage 0 brings the peers' contributions to the own shard into scratch memory, one piece per sender;
-stage 1 brings the owners' results straight into the tensor. Shard o of the tensor is read only by
-the sends to its owner o, and written only by o's broadcast, which o begins when its first stage is
-over: so nobody who still listens ever gets bytes that were overwritten.
+stage 1 brings the owners' results straight into the tensor. An owner begins with its broadcast
+before stage 0 is over: run by run, where every contribution is there, so that the two stages
+overlap. Shard o of the tensor is read only by the sends to its owner o, and written only by o's
+broadcast; o broadcasts a run when it has all contributions to it, or takes no more: so nobody who
+still listens ever gets bytes that were overwritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +28,8 @@ class Exchange:
         number: operations count from 0 on every rank.
         shards: per rank, the bytes of its shard in the tensor (uint8 views).
         scratch: per peer, uint8 [datagrams, payload]: its contribution to the own shard.
+        reduce: makes the result of the own shard's datagrams ``first`` to ``stop`` - 1 of what has
+            arrived of them, in the tensor.
         stages: the receive stages; :meth:`Node.open` makes them.
         entered: peers that have given a sign of having entered.
     """
@@ -36,12 +40,35 @@ class Exchange:
     shards: Mapping[int, Bytes]
     scratch: Mapping[int, Bytes]
     payload: int
+    reduce: Callable[[int, int], None]
     stages: tuple[Stage, ...] = ()
     entered: set[int] = field(default_factory=set)
     repeat_s: float = 0.0
     repeats: int = 0
     credited: dict[tuple[int, int], int] = field(default_factory=dict)
-    sending: bool = False
+    fresh: int = 0
+
+    def __post_init__(self) -> None:
+        self.reduced = np.zeros(-(-len(self.shards[self.rank]) // self.payload), bool)
+
+    def runs(self, least: int) -> Iterator[tuple[int, int]]:
+        """Reduce what can be, in runs of at least so many datagrams: (first, one past the last).
+
+        While the first stage goes on that is where all contributions have arrived; after it, all
+        the rest.
+        """
+        self.fresh = 0
+        left = ~self.reduced
+        first = self.stages[0]
+        if first.end is None:
+            for sender in first.senders.values():
+                left &= sender.arrived
+        edges = np.flatnonzero(np.diff(left, prepend=False, append=False))
+        for begin, stop in edges.reshape(-1, 2).tolist():
+            if stop - begin >= least:
+                self.reduce(begin, stop)
+                self.reduced[begin:stop] = True
+                yield begin, stop
 
     def place(self, stage: int, sender: int, rows: Bytes, numbers: Numbers) -> None:
         """Copy payloads to where they belong.

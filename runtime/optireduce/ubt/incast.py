@@ -1,9 +1,11 @@
 """Dynamic incast: how many senders a receiver takes at once, and how many bytes of them.
 
 Source: OptiReduce, section 3.2.3: each receiver announces a number, one more after clean stages,
-less on loss or a time-out; a sender uses the smallest that it was told. Deviation: one more only
-after several clean stages in a row, and half instead of one less, as in TCP, so that a number that
-was too high is left at once. Ours, too: the bytes that may be underway to a receiver (its window,
+less on loss or a time-out; a sender uses the smallest that it was told. Deviations: it begins with
+all, since senders that take turns leave ports idle; one more only after several clean stages in a
+row, and half instead of one less, as in TCP; and a half that does not help is taken back: where the
+loss of the next stages is not half of what it was, incast is not its cause, and losses of that size
+are excused from then on. Ours, too: the bytes that may be underway to a receiver (its window,
 shared by the senders it takes at once) move likewise, since a port's queue may hold a tenth of what
 a socket's buffer does.
 """
@@ -13,20 +15,32 @@ from __future__ import annotations
 from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.receiver import End, Stage
 
+TRIAL = 4
+"""Stages after which a half is judged."""
+EXCUSED_FACTOR = 2.0
+"""A loss up to so many times the excused one is excused."""
+EXCUSED_DECAY = 0.9
+
 
 class Incast:
     """The numbers of one rank.
 
     Args:
         peers: how many other ranks there are; never more are announced.
+
+    Attributes:
+        excused: the share lost that has not to do with incast.
     """
 
     def __init__(self, options: Options, peers: int) -> None:
         self._options, self._peers = options, max(1, peers)
         self.announced = min(options.incast, self._peers)
         self.window_bytes = options.window_bytes
+        self.excused = 0.0
         self._clean = 0
         self._told: dict[int, int] = {}
+        self._before: tuple[int, int, float] | None = None
+        self._trial: list[float] = []
 
     @property
     def allowed(self) -> int:
@@ -41,13 +55,38 @@ class Incast:
         """A stage is over: move the announcement."""
         if not stage.due:
             return
-        options = self._options
-        if stage.end is End.TIMEOUT or stage.loss > options.incast_down_loss:
-            self.announced, self._clean = max(1, self.announced // 2), 0
-            self.window_bytes = max(options.window_least_bytes, self.window_bytes // 2)
+        options, loss = self._options, stage.loss
+        self._judge(loss)
+        limit = max(options.incast_down_loss, EXCUSED_FACTOR * self.excused)
+        if stage.end is End.TIMEOUT or loss > limit:
+            self._clean = 0
+            if stage.end is End.TIMEOUT or self._before is None:
+                self._halve(loss)
         elif stage.end is End.COMPLETE:
+            self.excused *= EXCUSED_DECAY
             self._clean += 1
             more = self.window_bytes + options.window_step_bytes
             self.window_bytes = min(options.window_most_bytes, more)
             if self._clean >= options.incast_up_after:
                 self.announced, self._clean = min(self._peers, self.announced + 1), 0
+
+    def _halve(self, loss: float) -> None:
+        if self._before is None:
+            self._before = self.announced, self.window_bytes, loss
+        self._trial = []
+        self.announced = max(1, self.announced // 2)
+        self.window_bytes = max(self._options.window_least_bytes, self.window_bytes // 2)
+
+    def _judge(self, loss: float) -> None:
+        """Take a half back that has not helped."""
+        if self._before is None:
+            return
+        self._trial.append(loss)
+        if len(self._trial) < TRIAL:
+            return
+        announced, window_bytes, before = self._before
+        mean = sum(self._trial) / TRIAL
+        if mean > before / 2:
+            self.announced, self.window_bytes = announced, window_bytes
+            self.excused = max(self.excused, mean)
+        self._before = None

@@ -42,6 +42,11 @@ class Expected:
     Args:
         size: bytes of the shard.
         payload: bytes in a datagram.
+
+    Attributes:
+        arrived: bool [datagrams].
+        seen, passed: how many have arrived; how many had been sent with the latest that has.
+        marked: its last percentile has been seen, or its "all is sent".
     """
 
     def __init__(self, size: int, payload: int) -> None:
@@ -49,7 +54,7 @@ class Expected:
         self.count = -(-size // payload)
         self.arrived = np.zeros(self.count, bool)
         self.seen = 0
-        self.furthest = 0
+        self.passed = 0
         self.marked = self.count == 0
 
     @property
@@ -64,7 +69,7 @@ class Expected:
         if (first := self._run(offsets, lengths)) is not None:
             count = len(offsets)
             self.arrived[first : first + count] = True
-            self._count(count, first + count)
+            self.seen += count
             return slice(0, count), slice(first, first + count), count
         numbers = offsets // self.payload
         last = self.count - 1
@@ -82,7 +87,7 @@ class Expected:
             rows, numbers = rows[fresh], numbers[fresh]
         if len(numbers):
             self.arrived[numbers] = True
-            self._count(len(numbers), int(numbers.max()) + 1)
+            self.seen += len(numbers)
         return rows, numbers, len(rows)
 
     def _run(self, offsets: np.ndarray, lengths: np.ndarray) -> int | None:
@@ -97,10 +102,6 @@ class Expected:
         if (lengths[:whole] != self.payload).any() or (whole < count and lengths[-1] != tail):
             return None
         return None if self.arrived[first : first + count].any() else first
-
-    def _count(self, count: int, furthest: int) -> None:
-        self.seen += count
-        self.furthest = max(self.furthest, furthest)
 
 
 class Stage:

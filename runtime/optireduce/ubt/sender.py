@@ -1,10 +1,12 @@
 """The send side: which datagrams go to whom next, and when.
 
-A flow is one shard on its way to one peer. Flows are served by operation, at most as many peers at
-a time as the smallest incast announced (dynamic incast, OptiReduce section 3.2.3); a flow sends as
-far as the receiver's credit reaches, no faster than the peer's pacer allows. Nothing is sent twice:
-what is lost is lost. When no credit has come for a while, what is underway counts as lost and the
-flow goes on. Pure: credits and the clock in, bursts out.
+A flow is one shard on its way to one peer. Flows are served by operation and stage, to as many
+peers at a time as the smallest incast announced (dynamic incast, OptiReduce section 3.2.3), in
+turn, a burst each; no more is underway to a peer than its window, and no faster than its pacer
+allows.
+Nothing is sent twice: what is lost is lost. A credit tells how far what was sent has left the
+network, lost or not; when none has come for a while, part of what is underway counts as lost and
+the flow goes on. Pure: credits and the clock in, bursts out.
 
 Deviation: the source sends without credits. Unpaced bursts overflow a socket's buffer however large
 it is, and the first credit of an operation doubles as the sign that the receiver is there.
@@ -13,11 +15,15 @@ it is, and the first credit of an operation doubles as the sign that the receive
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.pacing import Pacer
+
+STALLS_MOST = 4
+"""Silence must be twice as long for each stall in a row, up to so many doublings."""
 
 
 @dataclass(eq=False)
@@ -28,9 +34,13 @@ class Flow:
         size: bytes.
         order: flows of a smaller order go first: (count of operations, stage, place in the
             rotation).
-        count, sent, granted: datagrams: in all, sent so far, may be sent.
+        count: datagrams in all.
+        ready: runs of datagrams, (first, one past the last), that may be sent; in this order.
+        sent, passed: datagrams sent; of these those that are known to have left the network.
+        window: how many may be underway.
         entered: the peer has entered the operation.
         over: nothing more is to be sent: all was, or the peer's stage is over.
+        stalls: in a row.
     """
 
     peer: int
@@ -40,33 +50,49 @@ class Flow:
     payload: int
     order: tuple[int, int, int]
     count: int = field(init=False)
+    ready: deque[tuple[int, int]] = field(default_factory=deque)
     sent: int = 0
-    granted: int = 0
+    passed: int = 0
+    window: int = 0
     entered: bool = False
     over: bool = False
+    stalls: int = 0
     progress_s: float = -math.inf
+    bursts: deque[tuple[int, float]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.count = -(-self.size // self.payload)
         self.over = self.count == 0
 
     @property
-    def open(self) -> bool:
-        """It may send now, as far as credit is concerned."""
-        return self.sent < min(self.granted, self.count)
+    def room(self) -> int:
+        """How many datagrams may be sent now, as far as the window is concerned."""
+        return self.window - (self.sent - self.passed)
+
+    def offer(self, first: int, stop: int) -> None:
+        """Datagrams ``first`` to ``stop`` - 1 are there to be sent."""
+        if self.ready and self.ready[-1][1] == first:
+            first, _ = self.ready.pop()
+        self.ready.append((first, stop))
 
 
 class Sender:
-    """All flows of one rank, and its pacers."""
+    """All flows of one rank, and its pacers.
 
-    def __init__(self, options: Options, rank: int, size: int) -> None:
+    Args:
+        most_s: a stall is noticed after so long at the latest.
+    """
+
+    def __init__(self, options: Options, rank: int, size: int, most_s: float) -> None:
         self._options = options
-        self.pacers = {peer: Pacer(options) for peer in range(size) if peer != rank}
+        self.pacers = {peer: Pacer(options, most_s) for peer in range(size) if peer != rank}
         self._flows: dict[tuple[int, int, int], Flow] = {}
+        self._grant = max(1, options.grant_bytes // options.datagram_bytes)
+        self._burst = max(1, options.burst_bytes // options.datagram_bytes)
         self.stalls = 0
 
     def add(self, flow: Flow) -> None:
-        """A shard is ready to go."""
+        """A shard that will be sent; what of it is ready is told by :meth:`Flow.offer`."""
         self._flows[flow.operation, flow.stage, flow.peer] = flow
 
     def flow(self, operation: int, stage: int, peer: int) -> Flow | None:
@@ -86,14 +112,19 @@ class Sender:
         """The peer has entered the operation: it takes a first grant."""
         if not flow.entered:
             flow.entered, flow.progress_s = True, now_s
-            flow.granted = max(flow.granted, self._options.grant_bytes // flow.payload, 1)
+            flow.window = self._grant
 
-    def credit(self, flow: Flow, up_to: int, now_s: float) -> None:
-        """The receiver takes bytes up to ``up_to``."""
+    def credit(self, flow: Flow, passed: int, window: int, now_s: float) -> None:
+        """The receiver has seen something of the burst that ends at ``passed``."""
         self.enter(flow, now_s)
-        if up_to // flow.payload > flow.granted:
-            flow.granted = up_to // flow.payload
-            flow.progress_s = now_s
+        flow.window = max(1, window)
+        passed = min(passed, flow.sent)
+        if passed > flow.passed:
+            flow.passed, flow.progress_s, flow.stalls = passed, now_s, 0
+            sent_s = math.inf
+            while flow.bursts and flow.bursts[0][0] <= passed:
+                sent_s = flow.bursts.popleft()[1]
+            self.pacers[flow.peer].answered(now_s - sent_s)
 
     def finish(self, flow: Flow) -> None:
         """Everything is sent, or the peer wants no more."""
@@ -109,35 +140,43 @@ class Sender:
         chosen: Flow | None = None
         for flow in self._active(incast):
             pacer = self.pacers[flow.peer]
-            if not flow.open:
-                stall_s = flow.progress_s + pacer.stall_s
+            if flow.room <= 0:
+                stall_s = flow.progress_s + pacer.stall_s * 2**flow.stalls
                 if now_s < stall_s:
                     wake_s = min(wake_s, stall_s)
                     continue
-                self.stalls += 1
-                pacer.stalled()
-                flow.granted = flow.sent + max(1, self._options.grant_bytes // flow.payload)
-                flow.progress_s = now_s
+                self._stalled(flow, now_s)
             if pacer.next_s > now_s:
                 wake_s = min(wake_s, pacer.next_s)
             elif chosen is None or pacer.next_s < self.pacers[chosen.peer].next_s:
                 chosen = flow
         if chosen is None:
             return wake_s
-        datagrams = max(1, self._options.burst_bytes // self._options.datagram_bytes)
-        count = min(chosen.granted, chosen.count) - chosen.sent
-        return chosen, chosen.sent, min(count, datagrams)
+        first, stop = chosen.ready[0]
+        return chosen, first, min(stop - first, chosen.room, self._burst)
 
     def took(self, flow: Flow, count: int, now_s: float) -> None:
         """``count`` datagrams of ``flow`` are on their way."""
+        first, stop = flow.ready.popleft()
+        if first + count < stop:
+            flow.ready.appendleft((first + count, stop))
         flow.sent += count
+        flow.bursts.append((flow.sent, now_s))
         flow.progress_s = now_s
         self.pacers[flow.peer].sent(count * self._options.datagram_bytes, now_s)
+
+    def _stalled(self, flow: Flow, now_s: float) -> None:
+        """Nothing came back: so much of what is underway counts as lost that a grant has room."""
+        self.stalls += 1
+        flow.stalls = min(flow.stalls + 1, STALLS_MOST)
+        self.pacers[flow.peer].stalled()
+        flow.passed = flow.sent - max(0, flow.window - self._grant)
+        flow.progress_s = now_s
 
     def _active(self, incast: int) -> list[Flow]:
         """The flows that have a place: the first of each peer, for so many peers."""
         first: dict[int, Flow] = {}
-        waiting = [f for f in self._flows.values() if f.entered and f.sent < f.count]
+        waiting = [f for f in self._flows.values() if f.entered and f.ready]
         for flow in sorted(waiting, key=lambda f: f.order):
             if flow.peer not in first:
                 if len(first) == incast:

@@ -9,9 +9,9 @@ from collections import Counter
 import numpy as np
 
 from runtime.optireduce.options import Options
+from runtime.optireduce.ubt.codec import Codec
 from runtime.optireduce.ubt.exchange import Exchange
-from runtime.optireduce.ubt.node import Node, clock_us
-from runtime.optireduce.ubt.wire import Codec
+from runtime.optireduce.ubt.node import Node
 
 SESSION = 0x1234_5678_9ABC_DEF0
 UNTOUCHED = 255
@@ -48,10 +48,25 @@ class Host:
             {r: content(self.rank, r, sizes[r]) for r in range(len(sizes))},
             {p: np.full((count, payload), UNTOUCHED, np.uint8) for p in peers},
             payload,
+            lambda first, stop: self.reduce(exchange, first, stop),
         )  # fmt: skip
         self.exchanges[operation] = exchange
         self.entered_s[operation] = now_s
         self.node.open(exchange, now_s)
+
+    def reduce(self, exchange, first, stop):
+        """Before the first stage is over a run is complete; what came of it is right."""
+        size, payload = len(exchange.shards[self.rank]), exchange.payload
+        part = slice(first * payload, min(stop * payload, size))
+        stage = exchange.stages[0]
+        for peer, scratch in exchange.scratch.items():
+            assert stage.end is not None or stage.senders[peer].arrived[first:stop].all()
+            right = content(peer, self.rank, size)
+            before = np.full(size, UNTOUCHED, np.uint8)
+            check(exchange, 0, peer, scratch.reshape(-1)[:size], right, before)
+        own = exchange.shards[self.rank]
+        assert (own[part] == content(self.rank, self.rank, size)[part]).all(), "reduced twice"
+        own[part] = result(self.rank, size)[part]
 
     def hear(self, data, now_s):
         rows = np.frombuffer(data, np.uint8).reshape(1, -1)
@@ -62,14 +77,9 @@ class Host:
         for event in self.node.poll(now_s, empty=True):
             exchange = event.exchange
             self.ends[exchange.operation, event.stage] = now_s
-            if event.stage == 0:  # check what came, then "reduce"
-                size = len(exchange.shards[self.rank])
-                for peer, scratch in exchange.scratch.items():
-                    right = content(peer, self.rank, size)
-                    before = np.full(size, UNTOUCHED, np.uint8)
-                    check(exchange, 0, peer, scratch.reshape(-1)[:size], right, before)
-                exchange.shards[self.rank][:] = result(self.rank, size)
-                self.node.broadcast(exchange, now_s)
+            if event.stage == 0:
+                own = exchange.shards[self.rank]
+                assert (own == result(self.rank, len(own))).all(), "not all of it is reduced"
             elif event.stage == 1:
                 for peer in exchange.scratch:
                     shard = exchange.shards[peer]
@@ -89,8 +99,8 @@ class Host:
             rows = np.zeros((count, self.codec.datagram_bytes), np.uint8)
             source = node.open_exchanges[flow.operation].source(flow.stage, flow.peer)
             self.codec.data(
-                rows, source, first, node.marks_from(flow), stage=flow.stage, receiver=flow.peer,
-                operation=flow.operation, sent_us=clock_us(now_s),
+                rows, source, first, node.marks_from(flow, first), stage=flow.stage,
+                receiver=flow.peer, operation=flow.operation, passed=flow.sent + count,
                 expected_us=int(node.expected[flow.stage].own_s * 1e6),
             )  # fmt: skip
             sent += [(flow.peer, row.tobytes()) for row in rows]
@@ -132,7 +142,7 @@ def simulate(hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, se
                     tie += 1
                     heapq.heappush(events, (now + delay(dice), tie, "arrive", (peer, data)))
         wake = max(wake, now + 1e-6)
-        alive = host.node.open_exchanges or host.node._ends
+        alive = host.node.open_exchanges or host.node.announcer.wake_s < 1e9
         if alive and wake < wakes.get(rank, float("inf")):
             tie += 1
             wakes[rank] = wake

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.optireduce.ubt.codec import Codec
 from runtime.optireduce.ubt.node import Node
-from runtime.optireduce.ubt.wire import HEADER_BYTES, LAST, Codec, Type, is_before, operation_id
+from runtime.optireduce.ubt.wire import HEADER_BYTES, LAST, Type, is_before, operation_id
 from tests.runtime.optireduce.simulation import SESSION, Host, options
 
 SIZE = 128
@@ -29,7 +30,7 @@ def _rows(codec, source, first=0, count=None, operation=5, marks=10**6, **more):
 @given(st.binary(min_size=1, max_size=1000), st.integers(0, 2**64 - 1), st.integers(0, 12))
 def test_data_comes_back_as_it_was(data, operation, marks):
     source = np.frombuffer(data, np.uint8)
-    more = {"incast": 3, "expected_us": 77, "sent_us": 9}
+    more = {"incast": 3, "expected_us": 77, "passed": 9}
     rows = _rows(SENDER, source, operation=operation, marks=marks, **more)
     (batch,) = RECEIVER.read(rows, Counter())
     assert (batch.type, batch.stage, batch.sender) == (Type.DATA, 1, 1)
