@@ -17,10 +17,9 @@ from verify import kernel
 from verify.certify import certificate, require_target
 from verify.check import check
 from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
-from verify.format import decode, kind_of, read_bounded, write_atomically
+from verify.format import PIPELINE, decode, kind_of, read_bounded, write_atomically
 from verify.loss.command import addition, check_options
 from verify.pipeline.check import check as check_pipeline
-from verify.pipeline.format import KIND as PIPELINE
 from verify.pipeline.format import decode as decode_pipeline
 from verify.pipeline.format import encode as encode_pipeline
 from verify.pipeline.render import render as render_pipeline

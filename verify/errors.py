@@ -4,8 +4,8 @@
     ├── InputError               the user can fix it: exit code 2, nothing written
     │   ├── ArgumentError        an option or argument: name, value, requirement, remedy
     │   ├── FormatError          a schedule file: place in the file, what is wrong there
-    │   └── TensorError          a tensor the runtime can't carry
-    ├── ScheduleRefused          a schedule that is not proved was offered for execution
+    │   ├── TensorError          a tensor the runtime can't carry
+    │   └── ScheduleRefused      a schedule for execution that is not proved, or for other ranks
     ├── SynthesisError           no schedule was made
     │   ├── Infeasible           the search space was exhausted: there is none of this form
     │   └── SearchTimeout        the time ran out first: nothing is known
@@ -57,7 +57,7 @@ class TensorError(InputError):
     """A tensor is of a kind that the runtime can't carry (layout, dtype, device)."""
 
 
-class ScheduleRefused(LatecomerError):
+class ScheduleRefused(InputError):
     """The runtime was offered a schedule that is not proved, or not for this group."""
 
 

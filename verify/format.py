@@ -24,6 +24,7 @@ import zstandard
 from verify.errors import ArgumentError, FormatError
 from verify.schedule import FORMAT, Phase, Ports, Scalar, Schedule
 
+COLLECTIVE, PIPELINE = "allreduce", "pipeline"
 MAX_BYTES = 256 * 2**20
 MAX_TOKENS = 48 * 2**20  # about ten million transfers
 MAX_META_BYTES = 2**16
@@ -71,7 +72,7 @@ def decode(data: bytes, name: str = "<bytes>") -> Schedule:
         if len(file.meta) > MAX_META_BYTES:
             raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
     except msgspec.ValidationError as error:
-        raise FormatError(name, str(error)) from None
+        raise FormatError(name, another_kind(data, COLLECTIVE) or str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, f"not a complete JSON object: {error}") from None
     try:
@@ -125,6 +126,14 @@ def kind_of(data: bytes) -> str:
         return msgspec.json.decode(data, type=_Kind).kind
     except (msgspec.DecodeError, RecursionError):
         return ""
+
+
+def another_kind(data: bytes, expected: str) -> str:
+    """What is wrong where a file is a schedule of another family; empty where it is not that."""
+    kind = kind_of(data)
+    if kind in {COLLECTIVE, PIPELINE} - {expected}:
+        return f"is a schedule of kind {kind}, where one of kind {expected} is needed"
+    return ""
 
 
 def encode(schedule: Schedule) -> bytes:

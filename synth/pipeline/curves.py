@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape
 
 from synth.pipeline.compare import KEPT, Comparison
+from verify.svg import page
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
 LEFT, TOP, WIDTH, HEIGHT, RIGHT = 76, 50, 640, 360, 200
@@ -62,9 +63,4 @@ def svg(comparison: Comparison, title: str) -> str:
         f'<text x="{LEFT + WIDTH / 2}" y="{bottom}" text-anchor="middle">times the delay</text>'
         f'<text x="16" y="{TOP - 8}">makespan</text>'
     )
-    width, height = LEFT + WIDTH + RIGHT, bottom + 14
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" font-family="sans-serif" font-size="12">\n'
-        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
-    )
+    return page(LEFT + WIDTH + RIGHT, bottom + 14, body, font_size=12)

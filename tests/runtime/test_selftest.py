@@ -49,6 +49,6 @@ def test_bad_arguments_exit_with_2(arguments, message, monkeypatch, capsys):
 def test_a_schedule_for_other_ranks_is_refused(tmp_path):
     write(schedules.ring(3), tmp_path / "s.json")
     result = _runtime("selftest", "--ranks", "4", "--schedule", str(tmp_path / "s.json"))
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "synth generate --n 4" in result.stderr
     assert "Traceback" not in result.stderr

@@ -112,6 +112,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "unknown field of ports": (_changed(ports={"incast": 2, "x": 1}), "x` - at `$.ports"),
     "another format": (_changed(format="latecomer/2"), "$.format"),
     "another kind": (_changed(kind="alltoall"), "$.kind"),
+    "another family": (_changed(kind="pipeline"), "of kind pipeline, where one of kind allreduce"),
     "ranks missing": (_changed(ranks=...), "ranks"),
     "format missing": (_changed(format=...), "format"),
     "phases missing": (_changed(phases=...), "phases"),

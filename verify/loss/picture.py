@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 from verify.errors import ArgumentError
 from verify.loss.report import MOST_LISTED, LossReport, Single
 from verify.schedule import Schedule
+from verify.svg import page, words
 
 LEFT, TOP, GAP, BOTTOM = 62, 96, 46, 104
 WIDEST, NARROWEST, LEGEND = 1100.0, 320.0, 830.0
@@ -42,18 +43,14 @@ def draw(schedule: Schedule, report: LossReport, title: str) -> str:
     total = max(total, LEFT + LEGEND, LEFT + 9.0 * len(title))
     most = schedule.ranks * (schedule.ranks - 1)
     body = [
-        _text(LEFT, 24, title, size=15, bold=True),
-        _text(LEFT, 44, _legend_of(report), colour="#555"),
+        words(LEFT, 24, title, size=15, bold=True),
+        words(LEFT, 44, _legend_of(report), colour="#555"),
         *_axes(schedule, slots, size),
         *_squares(report, slots, size, most),
         *_worst(schedule, report, grids, right, size),
         *_legend(most, height - 14),
     ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total:.0f} {height:.0f}" '
-        f'width="{total:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
-    )
+    return page(total, height, body)
 
 
 def _slots(schedule: Schedule) -> tuple[dict[int, int], int]:
@@ -74,7 +71,7 @@ def _axes(schedule: Schedule, slots: dict[int, int], size: float) -> Iterator[st
     step = -(-schedule.ranks // 32)
     for rank in range(0, schedule.ranks, step):
         y = TOP + (rank + 0.5) * size + 4
-        yield _text(LEFT - 8, y, f"rank {rank}", anchor="end")
+        yield words(LEFT - 8, y, f"rank {rank}", anchor="end")
     index = 0
     for phase in schedule.phases:
         columns = []
@@ -84,7 +81,7 @@ def _axes(schedule: Schedule, slots: dict[int, int], size: float) -> Iterator[st
         if columns:
             x = LEFT + min(columns) * size
             bottom = TOP + schedule.ranks * size
-            yield _text(x, TOP - 8, phase.name)
+            yield words(x, TOP - 8, phase.name)
             yield f'<path d="M{x - 1:.1f} {TOP - 18}V{bottom:.1f}" stroke="#999"/>'
 
 
@@ -108,10 +105,10 @@ def _worst(
 ) -> Iterator[str]:
     worst, n = report.worst, schedule.ranks
     bound = "the worst" if worst.exact else "the worst found"
-    yield _text(right, TOP - 28, f"{bound}: {worst.entries} entries missing", bold=True)
+    yield words(right, TOP - 28, f"{bound}: {worst.entries} entries missing", bold=True)
     for number, chunk in enumerate(grids):
         x = right + number * (n * size + 30)
-        yield _text(x, TOP - 8, f"chunk {chunk}: rows miss columns")
+        yield words(x, TOP - 8, f"chunk {chunk}: rows miss columns")
         gone = {
             (rank, contribution)
             for block in worst.missing
@@ -128,10 +125,10 @@ def _worst(
                 )
     below = TOP + n * size + 16
     for number, lost in enumerate(worst.lost[:MOST_GRIDS]):
-        yield _text(right, below + 14 * number, f"lost: {lost}")
+        yield words(right, below + 14 * number, f"lost: {lost}")
     if len(worst.lost) > MOST_GRIDS:
         more = f"and {len(worst.lost) - MOST_GRIDS} more"
-        yield _text(right, below + 14 * MOST_GRIDS, more)
+        yield words(right, below + 14 * MOST_GRIDS, more)
 
 
 def _legend_of(report: LossReport) -> str:
@@ -149,15 +146,15 @@ def _legend(most: int, y: float) -> Iterator[str]:
             f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12" '
             f'fill="{_colour(entries, most)}"/>'
         )
-        yield _text(x + 17, y, str(entries))
+        yield words(x + 17, y, str(entries))
         x += 30 + 8 * len(str(entries))
-    yield _text(x, y, "entries missing after its loss")
+    yield words(x, y, "entries missing after its loss")
     x += 190
     yield f'<circle cx="{x:.1f}" cy="{y - 4:.1f}" r="2.6" fill="#123"/>'
-    yield _text(x + 10, y, "ranks end with different sums")
+    yield words(x + 10, y, "ranks end with different sums")
     x += 195
     yield f'<circle cx="{x:.1f}" cy="{y - 4:.1f}" r="6" fill="none" stroke="#06c"/>'
-    yield _text(x + 12, y, "something is counted twice")
+    yield words(x + 12, y, "something is counted twice")
 
 
 def _tip(single: Single) -> str:
@@ -170,20 +167,3 @@ def _colour(entries: int, most: int) -> str:
     share = entries / most
     mixed = (round(a + (b - a) * share) for a, b in zip(PALE, DARK, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 11,
-    bold: bool = False,
-    anchor: str = "start",
-    colour: str = "#222",
-) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight} text-anchor="{anchor}" '
-        f'fill="{colour}">{escape(text)}</text>'
-    )

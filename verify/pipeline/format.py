@@ -13,12 +13,18 @@ from typing import Literal
 import msgspec
 
 from verify.errors import FormatError
-from verify.format import MAX_META_BYTES, bounded_text, read_bounded, store
+from verify.format import (
+    MAX_META_BYTES,
+    PIPELINE,
+    another_kind,
+    bounded_text,
+    read_bounded,
+    store,
+)
 from verify.pipeline.costs import fault
 from verify.pipeline.schedule import PipelineSchedule, Program, Situation, parse_action
 from verify.schedule import FORMAT, Scalar
 
-KIND = "pipeline"
 MAX_STAGES = 2**12
 MAX_MICROBATCHES = 2**16
 MAX_ACTIONS = 2**20
@@ -56,7 +62,7 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
             raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
         meta = msgspec.json.decode(file.meta, type=dict[str, Scalar])
     except msgspec.ValidationError as error:
-        raise FormatError(name, str(error)) from None
+        raise FormatError(name, another_kind(data, PIPELINE) or str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, f"not a complete JSON object: {error}") from None
     programs = parse_programs(file.programs, name)
@@ -110,7 +116,7 @@ def encode(schedule: PipelineSchedule) -> bytes:
     json = msgspec.json.encode
     situation = msgspec.to_builtins(schedule.situation)
     parts = [
-        f'{{"format":"{FORMAT}","kind":"{KIND}","stages":{schedule.stages},'
+        f'{{"format":"{FORMAT}","kind":"{PIPELINE}","stages":{schedule.stages},'
         f'"microbatches":{schedule.microbatches},\n "situation": {{',
         ",\n  ".join(f'"{field}":{json(value).decode()}' for field, value in situation.items()),
         '},\n "programs": [\n  ',

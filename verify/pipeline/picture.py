@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 
 from verify.pipeline.schedule import COMPUTE, parse_action
 from verify.pipeline.verdict import Bar
+from verify.svg import page, words
 
 COLOURS = {"F": "#9ec9ef", "I": "#f7c48b", "W": "#a9d8a0", "B": "#f2a59d"}
 NAMES = {
@@ -49,12 +50,8 @@ def svg(sheets: Sequence[Sheet], unit: str = "") -> str:
     body += list(_legend(kinds, y + 8))
     height, total = y + 30, LEFT + WIDTH + 30
     axis = f"time ({unit})" if unit else "time"
-    body.append(_text(LEFT + WIDTH, y - 4, axis, anchor="end", colour="#555"))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total:.0f} {height:.0f}" '
-        f'width="{total:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">\n'
-        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(body) + "\n</svg>\n"
-    )
+    body.append(words(LEFT + WIDTH, y - 4, axis, anchor="end", colour="#555"))
+    return page(total, height, body)
 
 
 def _ranks(sheet: Sheet) -> int:
@@ -62,14 +59,14 @@ def _ranks(sheet: Sheet) -> int:
 
 
 def _sheet(sheet: Sheet, y: float, scale: float, kinds: dict[str, None]) -> Iterator[str]:
-    yield _text(LEFT, y + 26, sheet.title, size=14, bold=True)
+    yield words(LEFT, y + 26, sheet.title, size=14, bold=True)
     top, ranks = y + TOP - 12, _ranks(sheet)
 
     def row(rank: int) -> float:
         return top + rank * (ROW + GAP)
 
     for rank in range(ranks):
-        yield _text(LEFT - 8, row(rank) + 15, f"rank {rank}", anchor="end")
+        yield words(LEFT - 8, row(rank) + 15, f"rank {rank}", anchor="end")
         yield (
             f'<rect x="{LEFT}" y="{row(rank):.1f}" width="{WIDTH}" height="{ROW}" fill="#f4f4f4"/>'
         )
@@ -87,7 +84,7 @@ def _sheet(sheet: Sheet, y: float, scale: float, kinds: dict[str, None]) -> Iter
             )
             label = str(action.microbatch)
             if labelled and width > 6.5 * len(label):
-                yield _text(x + width / 2, row(bar.rank) + 15, label, anchor="middle")
+                yield words(x + width / 2, row(bar.rank) + 15, label, anchor="middle")
         elif bar.receiver is not None and width > 0:
             kinds[action.kind] = None
             down = bar.receiver > bar.rank
@@ -103,10 +100,10 @@ def _sheet(sheet: Sheet, y: float, scale: float, kinds: dict[str, None]) -> Iter
     for time in _ticks(WIDTH / scale):
         x = LEFT + time * scale
         yield f'<line x1="{x:.1f}" y1="{base - 4}" x2="{x:.1f}" y2="{base}" stroke="#999"/>'
-        yield _text(x, base + 11, f"{time:g}", anchor="middle", colour="#555")
+        yield words(x, base + 11, f"{time:g}", anchor="middle", colour="#555")
     x = LEFT + last * scale
     yield f'<line x1="{x:.1f}" y1="{top - 4}" x2="{x:.1f}" y2="{base}" stroke="#c00"/>'
-    yield _text(x + 3, top - 5, f"{last:g}", colour="#c00", anchor="end" if x > WIDTH else "start")
+    yield words(x + 3, top - 5, f"{last:g}", colour="#c00", anchor="end" if x > WIDTH else "start")
 
 
 def _ticks(end: float) -> list[float]:
@@ -130,25 +127,8 @@ def _legend(kinds: dict[str, None], y: float) -> Iterator[str]:
         else:
             yield f'<rect x="{x}" y="{y - 5}" width="16" height="12" fill="{COLOURS[kind]}"/>'
             name = f"{kind}, {NAMES[kind]}"
-        yield _text(x + 22, y + 5, name)
+        yield words(x + 22, y + 5, name)
         x += 40 + 6.2 * len(name)
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 11,
-    bold: bool = False,
-    anchor: str = "start",
-    colour: str = "#222",
-) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{weight} text-anchor="{anchor}" '
-        f'fill="{colour}">{escape(text)}</text>'
-    )
 
 
 def trace(sheets: Sequence[Sheet], microseconds: float = 1.0) -> str:

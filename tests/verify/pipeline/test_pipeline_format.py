@@ -45,6 +45,7 @@ def _changed(path: str, value: Any) -> Document:
 
 REFUSED = {
     "another kind": (_changed("kind", "pipelines"), "$.kind"),
+    "another family": (_changed("kind", "allreduce"), "kind allreduce, where one of kind pipeline"),
     "an unknown field": (_changed("colour", "red"), "colour"),
     "an unknown field of the situation": (_changed("situation.speed", 1), "speed"),
     "no stages": (_changed("stages", 0), "stages is 0"),
