@@ -204,20 +204,13 @@ def _wrong(models: dict[str, Any]) -> list[str]:
 
 
 def _about(watch: Any) -> dict[str, Any]:
-    """How operations ran, the latency of decisions that waited for all, messages."""
+    """How operations ran and why, how long decisions took, messages."""
     summary = watch.summary()
-    latencies = []
-    by_operation: dict[int, list[Any]] = {}
-    for told in watch.ranks:
-        for record in told.records:
-            by_operation.setdefault(record.operation, []).append(record)
-    for records in by_operation.values():
-        if len(records) == HOSTS and records[0].way == "native":
-            last = max(record.arrived_s for record in records)
-            latencies.append(max(record.decided_s for record in records) - last)
     return {
         "ways": summary.ways,
-        "latency_s": statistics.median(latencies) if latencies else None,
+        "reasons": summary.reasons,
+        "latency_s": [summary.latency_p50_s, summary.latency_p99_s],
+        "completion_s": summary.completion_s,
         "messages": summary.messages,
     }
 
@@ -247,16 +240,17 @@ class _Tables:
         print(f"| {row['scenario']} | {' | '.join(cells)} |", flush=True)
 
     def modes(self) -> None:
-        """How operations ran in each mode."""
-        print("\n| scenario | mode | operations ran | decided after all came | messages each |")
-        print("|:--|:--|:--|--:|--:|")
+        """How operations ran in each mode, and what deciding took."""
+        print("\n| scenario | mode | operations ran | because | decided p50, p99 | messages each |")
+        print("|:--|:--|:--|:--|--:|--:|")
         for row in self.rows:
             for mode, about in row["modes"].items():
                 ways = ", ".join(f"{count} {way}" for way, count in about["ways"].items())
-                latency = about["latency_s"]
-                shown = "-" if latency is None else f"{latency * 1e3:.2f} ms"
+                why = ", ".join(f"{count} {text}" for text, count in about["reasons"].items())
+                p50_s, p99_s = about["latency_s"]
                 print(
-                    f"| {row['scenario']} | {mode} | {ways} | {shown} | {about['messages']:.1f} |"
+                    f"| {row['scenario']} | {mode} | {ways} | {why} "
+                    f"| {p50_s * 1e3:.1f}, {p99_s * 1e3:.1f} ms | {about['messages']:.1f} |"
                 )
         if self.rows:
             print(f"\nprofile: {self.rows[0]['profile']}")

@@ -117,13 +117,20 @@ class Agreement:
         return next(plan for plan in reversed(self._plans) if plan.first <= operation)
 
     def propose(
-        self, now_s: float, coordinator: int, late: tuple[int, ...], delay_s: float, reason: str
+        self,
+        now_s: float,
+        coordinator: int,
+        late: tuple[int, ...],
+        delay_s: float,
+        reason: str,
+        *,
+        quiet: bool = False,
     ) -> list[Send]:
         """Begin to change over; only where :attr:`leads`."""
         assert self.leads
         first = max(self._bound, self.latest.first) + self._margin
         self._seen += 1
-        plan = Plan(self._seen, first, coordinator, late, delay_s, reason)
+        plan = Plan(self._seen, first, coordinator, late, delay_s, reason, quiet)
         self._accepted = plan
         self._proposal = _Proposal(plan, {self.rank}, now_s)
         return self.tick(now_s)

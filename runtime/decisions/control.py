@@ -5,7 +5,9 @@ Who decides an operation:
     native, static    everybody by itself, from what all share; nothing is sent
     predict           everybody by itself, from the plan in force (``agreement``); arrivals are told
                       to the coordinator, nobody waits for an answer
-    eager, auto       the coordinator of the plan in force (``desk``); small buffers by everybody
+    eager, auto       the coordinator of the plan in force (``desk``); small buffers by everybody,
+                      and in mode auto all, while the plan in force is quiet: nobody asks then, and
+                      what ranks report now and then tells the coordinator when to ask again
 
 An operation's number, its decision and the rank that was asked belong together: see ``agreement``
 and ``desk`` for why no two ranks can act on different decisions. A rank whose buffer is not the one
@@ -23,13 +25,16 @@ from runtime.arrivals.clock import REFERENCE, Alignment, Clock, Ping, Pong
 from runtime.decisions import forecast
 from runtime.decisions.agreement import Agreement, Answer, Ask, Outcome, Propose
 from runtime.decisions.decision import NATIVE, Decision
-from runtime.decisions.desk import Desk, Fault, disagreement
-from runtime.decisions.messages import Arrive, Decide, Message, Send
+from runtime.decisions.desk import QUIET, Desk, Fault, disagreement
+from runtime.decisions.messages import Arrive, Decide, Message, Report, Send
 from runtime.decisions.options import COORDINATED, DETERMINISTIC, Knowledge, Options
 from runtime.decisions.rules import small
 
-RETRY_S, LONGEST_RETRY_S = 0.05, 0.5
-MOST_DONE = 32
+RETRY_S, LONGEST_RETRY_S = 0.1, 1.0
+"""Well above a round trip through links that are busy, or everything would be said twice."""
+REPORT_S, MOST_REPORTED = 0.5, 64
+"""In quiet times a rank reports so often, or when so many operations have gathered."""
+MOST_DONE = 64
 """Ends of operations that one message tells of; older ones are not told."""
 
 
@@ -64,6 +69,8 @@ class Control:
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
         self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
+        self._unreported: list[tuple[int, float, int, str]] = []
+        self._report_s = float("-inf")  # when the next report is due
         self._fault: Fault | None = None
         self._forecast_at = 0
 
@@ -138,7 +145,13 @@ class Control:
         if isinstance(message, Decide):
             self._learned(message)
             return []
+        if isinstance(message, Report):
+            self._desk.reported(now_s, sender, message)
+            return self._replan(now_s)
         if isinstance(message, Arrive):
+            if sender != self.rank and not self._desk.knows(sender, message.operation):
+                alignment = self.alignment(now_s)
+                self.knowledge.experience.heard(now_s + alignment.offset_s - message.at_s)
             return self._sent(now_s, self._desk.hear(now_s, sender, message)) + self._replan(now_s)
         assert isinstance(message, Propose | Answer | Ask | Outcome)
         found: list[Send] = list(self.agreement.receive(sender, message))
@@ -164,13 +177,33 @@ class Control:
             entered = self._entered[operation]
             if not self._asks(operation) or (entered.told and entered.again_s > now_s):
                 continue
-            if not self._here(operation, entered):
-                plan = self.agreement.plan(operation)
-                if plan is None:  # `agreement` asks for the outcome
-                    entered.again_s = now_s + RETRY_S
-                    continue
+            if self._here(operation, entered):
+                continue
+            plan = self.agreement.plan(operation)
+            if plan is None:  # `agreement` asks for the outcome
+                entered.again_s = now_s + RETRY_S
+            elif plan.quiet:
+                self._run(operation, entered, QUIET)
+                self._unreported.append((operation, entered.at_s, entered.bytes, entered.kind))
+                if now_s >= self._report_s or len(self._unreported) >= MOST_REPORTED:
+                    found += self._report(now_s, plan.coordinator)
+            else:
+                found += self._report(now_s, plan.coordinator) if self._unreported else []
                 found += self._tell(now_s, operation, entered, plan.coordinator)
         return found
+
+    def _run(self, operation: int, entered: _Entered, decision: Decision) -> None:
+        """Decide here; nobody is asked."""
+        entered.told = True
+        self._decided[operation] = Decide(operation, entered.bytes, entered.kind, decision)
+
+    def _report(self, now_s: float, to: int) -> list[Send]:
+        """Tell the coordinator what happened while nobody asked."""
+        said = Report(tuple(self._unreported), self._consumed, tuple(self._done))
+        self._unreported.clear()
+        self._done.clear()
+        self._report_s = now_s + REPORT_S
+        return self._sent(now_s, [(to, said)])
 
     def _here(self, operation: int, entered: _Entered) -> bool:
         """Decide an operation about which nothing has to be said."""
@@ -183,8 +216,7 @@ class Control:
             decision = Decision(NATIVE, (), reason)
         else:
             return False
-        entered.told = True
-        self._decided[operation] = Decide(operation, entered.bytes, entered.kind, decision)
+        self._run(operation, entered, decision)
         return True
 
     def _tell(self, now_s: float, operation: int, entered: _Entered, to: int) -> list[Send]:
@@ -200,7 +232,7 @@ class Control:
             plan = self.agreement.plan(operation)
             assert plan is not None  # bound before
             decision = forecast.predicted(entered.bytes, plan, self.knowledge)
-            self._decided[operation] = Decide(operation, entered.bytes, entered.kind, decision)
+            self._run(operation, entered, decision)
             self._desk.decided_elsewhere(operation, decision)
         return sends
 
@@ -235,13 +267,17 @@ class Control:
             return []
         self._forecast_at = seen
         plan = self.agreement.latest
+        largest, knowledge, quiet = self._desk.largest, self.knowledge, plan.quiet
         found = forecast.Forecast(plan.late, plan.delay_s, plan.reason)
         if self.options.mode == "predict":
-            found = forecast.forecast(self._desk.largest, self.knowledge, self.options)
-        coordinator = forecast.better_coordinator(self.rank, self._desk.largest, self.knowledge)
-        if (set(found.late), coordinator) == (set(plan.late), plan.coordinator):
+            found = forecast.forecast(largest, knowledge, self.options)
+        elif self.options.mode == "auto":
+            quiet = forecast.quiet(largest, knowledge, self.options, now=plan.quiet)
+        coordinator = forecast.better_coordinator(self.rank, largest, knowledge)
+        if (set(found.late), coordinator, quiet) == (set(plan.late), plan.coordinator, plan.quiet):
             return []
-        proposed = self.agreement.propose(
-            now_s, coordinator, found.late, found.delay_s, found.reason
-        )
-        return [*proposed]
+        return [
+            *self.agreement.propose(
+                now_s, coordinator, found.late, found.delay_s, found.reason, quiet=quiet
+            )
+        ]

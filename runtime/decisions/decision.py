@@ -39,6 +39,8 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
         first: the first operation it holds for.
         coordinator: the rank that hears of arrivals, decides, and makes the next plan.
         late, delay_s: who is predicted to be late, and by how much (mode predict).
+        quiet: every operation runs natively and nobody asks; arrivals are reported now and then
+            (mode auto, while nobody is late).
         reason: why.
     """
 
@@ -48,3 +50,4 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
     late: tuple[int, ...] = ()
     delay_s: float = 0.0
     reason: str = ""
+    quiet: bool = False

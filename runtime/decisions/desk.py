@@ -16,12 +16,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.decisions.costs import times
+from runtime.decisions.costs import Times, times
 from runtime.decisions.decision import NATIVE, Decision
-from runtime.decisions.messages import Arrive, Decide, Send
+from runtime.decisions.messages import Arrive, Decide, Report, Send
 from runtime.decisions.options import Knowledge, Options
 from runtime.decisions.rules import RULES, Gathered
 
+QUIET = Decision(NATIVE, (), "nobody was late lately: nobody asks")
 REMEMBERED = 1024
 """Operations whose arrivals and ends are kept until all have told."""
 
@@ -36,14 +37,21 @@ class Fault:
 
 @dataclass
 class _Sheet:
-    """What is known of one operation."""
+    """What is known of one operation.
+
+    Attributes:
+        at_s, done_s: on the reference clock.
+        ready_s: when a schedule's waiting phases end, by prediction, on the own clock.
+        unready_s: what of them the profile left to do when the last rank came.
+    """
 
     gathered: Gathered
-    at_s: dict[int, float] = field(default_factory=dict)  # reference clock
+    at_s: dict[int, float] = field(default_factory=dict)
     buffers: dict[int, tuple[int, str]] = field(default_factory=dict)
     decision: Decision | None = None
-    look_s: float = float("inf")
     done_s: dict[int, float] = field(default_factory=dict)
+    ready_s: float = float("-inf")
+    unready_s: float = 0.0
 
     @property
     def known(self) -> bool:
@@ -69,43 +77,51 @@ class Desk:
         self.fault: Fault | None = None
         self.largest = 0
         """Bytes of the largest buffer seen."""
+        self.wake_s = float("inf")
+        """When a wait that is going on will be over."""
         self._mine = mine
         self._rule = RULES.get(options.mode)
         self._sheets: OrderedDict[int, _Sheet] = OrderedDict()
         self._decided: dict[int, Decide] = {}
         self._consumed = [0] * size
+        self._reported = [-1] * size
         self._last_done_s = float("-inf")
-
-    @property
-    def wake_s(self) -> float:
-        """When a wait that is going on will be over."""
-        return min((sheet.look_s for sheet in self._open()), default=float("inf"))
+        self._free_s = float("-inf")  # when the links have done what was decided, by prediction
+        self._newest = -1  # the last operation that was
 
     def hear(self, now_s: float, sender: int, said: Arrive) -> list[Send]:
         """A rank has come to an operation, or says so again."""
-        for operation, done_s in said.done:
-            self._done(operation, sender, done_s)
-        self._note_consumed(sender, said.consumed)
+        self._note(sender, said)
         sheet = self._sheets.get(said.operation)
         known = self._decided.get(said.operation)
         if sheet is None and known is None and said.operation >= min(self._consumed):
-            sheet = _Sheet(Gathered(said.operation, said.bytes))
-            self._sheets[said.operation] = sheet
-            while len(self._sheets) > REMEMBERED:
-                self._sheets.popitem(last=False)
+            sheet = self._open_sheet(said.operation, said.bytes)
         if sheet is not None and sender not in sheet.at_s:
-            self._enter(now_s, sender, said, sheet)
+            self._enter(now_s, sender, sheet, said.at_s, (said.bytes, said.kind))
         if known is not None:
             return [(sender, known)]
-        return self._look(now_s, sheet) if sheet is not None else []
+        return self._look(now_s) if sheet is not None else []
+
+    def reported(self, now_s: float, sender: int, said: Report) -> None:
+        """What a rank did while nobody asked."""
+        for operation, at_s, size, kind in said.arrivals:
+            if operation <= self._reported[sender]:
+                continue  # doubled or overtaken
+            self._reported[sender] = operation
+            sheet = self._sheets.get(operation) or self._open_sheet(operation, size)
+            sheet.decision = sheet.decision or QUIET
+            if sender not in sheet.at_s:
+                self._enter(now_s, sender, sheet, at_s, (size, kind))
+        self._note(sender, said)
 
     def look(self, now_s: float) -> list[Send]:
-        """Decide whatever has waited long enough, or has become this rank's to decide."""
-        found: list[Send] = []
-        for sheet in self._open():
-            if sheet.look_s <= now_s:
-                found += self._look(now_s, sheet)
-        return found
+        """Decide what has waited long enough by now."""
+        return self._look(now_s) if self.wake_s <= now_s else []
+
+    def knows(self, rank: int, operation: int) -> bool:
+        """Whether this desk has heard of a rank's arrival before (or has forgotten)."""
+        sheet = self._sheets.get(operation)
+        return operation < min(self._consumed) or (sheet is not None and rank in sheet.at_s)
 
     def missing(self, operation: int) -> tuple[int, ...]:
         """Who has not come to an operation; nobody if nothing is known of it."""
@@ -120,45 +136,92 @@ class Desk:
     def _open(self) -> list[_Sheet]:
         if self._rule is None:
             return []
-        return [sheet for sheet in self._sheets.values() if sheet.decision is None]
+        undecided = [sheet for sheet in self._sheets.values() if sheet.decision is None]
+        return sorted(undecided, key=lambda sheet: sheet.gathered.operation)
 
-    def _enter(self, now_s: float, sender: int, said: Arrive, sheet: _Sheet) -> None:
-        sheet.at_s[sender] = said.at_s
+    def _open_sheet(self, operation: int, size: int) -> _Sheet:
+        sheet = self._sheets[operation] = _Sheet(Gathered(operation, size))
+        while len(self._sheets) > REMEMBERED:
+            self._sheets.popitem(last=False)
+        return sheet
+
+    def _enter(
+        self, now_s: float, sender: int, sheet: _Sheet, at_s: float, buffer: tuple[int, str]
+    ) -> None:
+        sheet.at_s[sender] = at_s
         sheet.gathered.heard[sender] = now_s
-        sheet.buffers[sender] = said.bytes, said.kind
-        self.largest = max(self.largest, said.bytes)
+        sheet.buffers[sender] = buffer
+        self.largest = max(self.largest, buffer[0])
         if len(set(sheet.buffers.values())) > 1 and self.fault is None:
-            found = disagreement(said.operation, sheet.buffers)
+            found = disagreement(sheet.gathered.operation, sheet.buffers)
             if len(found.ranks) < len(sheet.buffers) or len(sheet.buffers) == self.size:
                 self.fault = found  # else one against one: the next arrival tells who differs
-        if len(sheet.at_s) == self.size and sheet.known:
-            self.knowledge.history.add(sheet.at_s)
+        if len(sheet.at_s) == self.size:
+            if sheet.known:
+                self.knowledge.history.add(sheet.at_s)
+            if sheet.decision is not None:
+                self._occupy(now_s, sheet, complete=True)
 
-    def _look(self, now_s: float, sheet: _Sheet) -> list[Send]:
-        """Ask the rule; tell all if it decides."""
-        operation = sheet.gathered.operation
-        agree = len(set(sheet.buffers.values())) == 1
-        if self._rule is None or sheet.decision is not None or not agree:
-            return []
-        if not self._mine(operation):
-            sheet.look_s = float("inf")
-            return []
-        found = self._rule(now_s, sheet.gathered, self.knowledge, self.options)
-        if not isinstance(found, Decision):
-            sheet.look_s = found.at_s
-            return []
-        sheet.decision = found
-        size, kind = next(iter(sheet.buffers.values()))
-        told = self._decided[operation] = Decide(operation, size, kind, found)
-        return [(rank, told) for rank in range(self.size)]
+    def _look(self, now_s: float) -> list[Send]:
+        """Ask the rule, operation by operation; tell all what it decides.
 
-    def _note_consumed(self, sender: int, consumed: int) -> None:
+        Ranks start operations in order, so the first one that has to wait holds up all after it.
+        """
+        found: list[Send] = []
+        self.wake_s = float("inf")
+        for sheet in self._open():
+            operation, buffers = sheet.gathered.operation, set(sheet.buffers.values())
+            if not self._mine(operation):
+                continue
+            if len(buffers) > 1:
+                break
+            assert self._rule is not None
+            sheet.gathered.free_s = self._free_s
+            decision = self._rule(now_s, sheet.gathered, self.knowledge, self.options)
+            if not isinstance(decision, Decision):
+                self.wake_s = decision.at_s
+                break
+            sheet.decision = decision
+            self._occupy(now_s, sheet, complete=False)
+            told = self._decided[operation] = Decide(operation, *buffers.pop(), decision)
+            found += [(rank, told) for rank in range(self.size)]
+        return found
+
+    def _occupy(self, now_s: float, sheet: _Sheet, *, complete: bool) -> None:
+        """The links are busy with an operation that starts, or (``complete``) is complete now."""
+        decision, knowledge = sheet.decision, self.knowledge
+        assert decision is not None
+        takes_s = 0.0
+        if decision.candidate == NATIVE:
+            takes_s = 0.0 if complete else knowledge.native_s(sheet.gathered.bytes)
+        else:
+            factor = knowledge.experience.factor(False)
+            chosen = self._times(decision, sheet.gathered.bytes)
+            takes_s = factor * (chosen.completion_s if complete else chosen.waiting_s)
+            if complete:
+                sheet.unready_s = max(0.0, sheet.ready_s - now_s) / factor
+        self._free_s = max(self._free_s, now_s) + takes_s
+        if not complete:
+            sheet.ready_s = self._free_s
+            self._newest = sheet.gathered.operation
+
+    def _times(self, decision: Decision, size: int) -> Times:
+        """What a schedule takes by the profile."""
+        found = times(self.knowledge.candidates, self.knowledge.profile, len(decision.late), size)
+        return next(each for each in found if each.candidate == decision.candidate)
+
+    def _note(self, sender: int, said: Arrive | Report) -> None:
+        """What a rank says beside: which operations are done, and need no decision any more."""
+        for operation, done_s in said.done:
+            self._done(operation, sender, done_s)
         before = min(self._consumed)
-        self._consumed[sender] = max(self._consumed[sender], consumed)
+        self._consumed[sender] = max(self._consumed[sender], said.consumed)
         for operation in range(before, min(self._consumed)):
             self._decided.pop(operation, None)
 
     def _done(self, operation: int, sender: int, done_s: float) -> None:
+        if operation >= self._newest:
+            self._free_s = float("-inf")  # where one rank is done, the links are, or nearly
         sheet = self._sheets.get(operation)
         if sheet is None:
             return
@@ -170,22 +233,19 @@ class Desk:
 
     def _learn(self, sheet: _Sheet) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""
-        ordered = sorted(sheet.at_s.values())
-        end_s = max(sheet.done_s.values())
-        taken_s = end_s - max(ordered[-1], self._last_done_s)
+        last_s, end_s = max(sheet.at_s.values()), max(sheet.done_s.values())
+        begins_s = max(last_s, self._last_done_s)
         self._last_done_s = max(end_s, self._last_done_s)
         decision, knowledge, size = sheet.decision, self.knowledge, sheet.gathered.bytes
         if decision is None:
             return
-        if decision.candidate == NATIVE:
-            knowledge.experience.add(True, knowledge.profile.native_s(size), taken_s)
-            return
-        late = len(decision.late)
-        lateness_s = ordered[-1] - ordered[-1 - late]
-        for each in times(knowledge.candidates, knowledge.profile, late, size):
-            if each.candidate == decision.candidate:
-                expected_s = each.total_s(lateness_s) - lateness_s
-                knowledge.experience.add(False, expected_s, taken_s)
+        native = decision.candidate == NATIVE
+        if native:
+            expected_s = knowledge.profile.native_s(size)
+        else:
+            unready_s = max(0.0, sheet.unready_s - (begins_s - last_s))
+            expected_s = unready_s + self._times(decision, size).completion_s
+        knowledge.experience.add(native, expected_s, end_s - begins_s)
 
 
 def disagreement(operation: int, buffers: dict[int, tuple[int, str]]) -> Fault:

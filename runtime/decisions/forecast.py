@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from runtime.decisions.costs import LEAST_GAIN, times
 from runtime.decisions.decision import NATIVE, Decision, Plan
+from runtime.decisions.history import LATELY
 from runtime.decisions.options import Knowledge, Options
+from runtime.decisions.waiting import learned
 
 RECENT = 16
 """Operations that a forecast looks at."""
@@ -21,6 +23,8 @@ MOSTLY = 0.75
 """The share of them in which all that are called late must have come after all others."""
 OFTEN = 0.5
 """A coordinator that is the last one more often hands over."""
+SHORTEST_S = 1e-9
+"""What counts as a gap at all: two ranks may come at the very same time."""
 NOBODY = "nobody is late in most of the last operations"
 
 
@@ -56,6 +60,29 @@ def forecast(size: int, knowledge: Knowledge, options: Options) -> Forecast:
             reason = "late in most of the last operations"
             best, best_gain_s = Forecast(late, delay_s, reason), gain_s
     return best
+
+
+def quiet(size: int, knowledge: Knowledge, options: Options, *, now: bool) -> bool:
+    """Mode auto: whether all ranks had better run natively, without asking.
+
+    Asking costs a decision's latency per operation. It pays where the best wait would have gained
+    more than that, on average over the last ``LATELY`` operations. Once they ask, half of it will
+    do to go on: near the limit, changing over and back would cost more than either.
+
+    Args:
+        now: whether they do at present.
+    """
+    history, native_s = knowledge.history, knowledge.native_s(size)
+    if len(history) < LEAST:
+        return now
+    factor, gain_s = knowledge.experience.factor(False), 0.0
+    for late in range(1, options.at_most_late(knowledge.size) + 1):
+        found = times(knowledge.candidates, knowledge.profile, late, size, factor)
+        gaps = [max(gap, SHORTEST_S) for gap in history.gaps(late, LATELY)]
+        wait = learned(gaps, 0.0, native_s, found)
+        gain_s = max(gain_s, wait.native_s - wait.mean_s)
+    limit_s = LEAST_GAIN * native_s + knowledge.experience.latency_s
+    return gain_s < (limit_s if now else limit_s / 2)
 
 
 def better_coordinator(current: int, size: int, knowledge: Knowledge) -> int:

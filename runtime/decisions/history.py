@@ -6,14 +6,19 @@ q ranks, kept the others waiting beyond what they needed for themselves.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
 
 KEPT = 64
 """Operations that are remembered."""
-FORGET_EVERY = 4
+LATELY = 12
+"""Operations that waits are learned from: few, so that who is late no longer is soon forgotten."""
+FORGET_EVERY = 16
 """Operations of one way after which the oldest observation of the other is forgotten."""
+DOUBT = (1.0,) * 2
+"""Counts as seen: one operation or two that took long say nothing yet."""
 LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
 """Limits of what one observation may say about the model's error: of native operations (True), and
 of schedules. These seem faster than they are while several are in flight, since the waiting phases
@@ -80,7 +85,7 @@ class History:
 
 
 class Experience:
-    """How much longer operations took than predicted: a factor for each way.
+    """How much longer operations took than predicted: a factor for each way; how late words come.
 
     What one way has shown is forgotten step by step while only the other runs, so that a bad hour
     does not rule it out for ever.
@@ -91,6 +96,17 @@ class Experience:
             native: deque(maxlen=KEPT // 4) for native in (False, True)
         }
         self._count = 0
+        self._delays: deque[float] = deque(maxlen=KEPT // 4)
+
+    def heard(self, delay_s: float) -> None:
+        """A word from another rank was so long on its way (NaN: not known)."""
+        if not math.isnan(delay_s):
+            self._delays.append(max(0.0, delay_s))
+
+    @property
+    def latency_s(self) -> float:
+        """What a decision takes: there and back, the median of what was seen; 0 at first."""
+        return 2 * statistics.median(self._delays or (0.0,))
 
     def add(self, native: bool, predicted_s: float, taken_s: float) -> None:
         """One operation: predicted and taken from the last arrival on."""
@@ -103,4 +119,4 @@ class Experience:
 
     def factor(self, native: bool) -> float:
         """What to multiply a prediction with: the median of what was seen, 1 at first."""
-        return statistics.median(self._seen[native] or (1.0,))
+        return statistics.median((*self._seen[native], *DOUBT))

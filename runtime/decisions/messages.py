@@ -31,6 +31,19 @@ class Arrive(msgspec.Struct, frozen=True, array_like=True, tag="arrive"):
     done: tuple[tuple[int, float], ...] = ()
 
 
+class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+    """Where nobody asks: what a rank did since its last report. Said once; it may be lost.
+
+    Attributes:
+        arrivals: operation, when (as in ``Arrive``), bytes and kind of the buffer.
+        consumed, done: as in ``Arrive``.
+    """
+
+    arrivals: tuple[tuple[int, float, int, str], ...]
+    consumed: int
+    done: tuple[tuple[int, float], ...] = ()
+
+
 class Decide(msgspec.Struct, frozen=True, array_like=True, tag="decide"):
     """The coordinator's decision, and for what buffer it was made."""
 
@@ -40,7 +53,7 @@ class Decide(msgspec.Struct, frozen=True, array_like=True, tag="decide"):
     decision: Decision
 
 
-Message = Ping | Pong | Propose | Answer | Ask | Outcome | Arrive | Decide
+Message = Ping | Pong | Propose | Answer | Ask | Outcome | Arrive | Report | Decide
 Send = tuple[int, Message]
 """(to whom, what)"""
 

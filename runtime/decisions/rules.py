@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from runtime.decisions.costs import Times, times
 from runtime.decisions.decision import NATIVE, Decision, Later
+from runtime.decisions.history import LATELY
 from runtime.decisions.options import Knowledge, Options
-from runtime.decisions.waiting import FOR_ALL, Wait, break_even, learned, worth_s
+from runtime.decisions.waiting import Wait, break_even, learned, worth_s
 
-LATELY = 12
-"""Operations that a wait is learned from: few, so that who is late no longer is soon forgotten."""
 ENOUGH = 4
 """Of them those in which somebody was as late as now, before lateness is learned from."""
 
@@ -29,11 +28,13 @@ class Gathered:
         operation: its number.
         bytes: size of the buffer.
         heard: per rank, when the coordinator heard of its arrival.
+        free_s: when the links will have done the operations before, by prediction.
     """
 
     operation: int
     bytes: int
     heard: dict[int, float] = field(default_factory=dict)
+    free_s: float = -math.inf
 
     def missing(self, size: int) -> tuple[int, ...]:
         """The ranks that have not come."""
@@ -58,13 +59,17 @@ def small(size: int, knowledge: Knowledge, options: Options) -> str:
 def eager(
     now_s: float, state: Gathered, knowledge: Knowledge, options: Options
 ) -> Decision | Later:
-    """Start without who is missing when nobody has come for the threshold."""
+    """Start without who is missing when nobody has come for the threshold.
 
-    def wait(missing: tuple[int, ...], passed_s: float) -> tuple[Wait, str]:
+    It counts from when the links are free: before that nothing is gained by a start.
+    """
+
+    def wait(missing: tuple[int, ...], passed_s: float, free_s: float) -> tuple[Wait, str]:
         found = break_even(*_priced(state, knowledge, len(missing)))
         if options.threshold_s is None or found.candidate == NATIVE:
-            return found, "missing for longer than a needless start would cost"
-        chosen = Wait(options.threshold_s, found.candidate)
+            wait = Wait(free_s + found.tau_s, found.candidate)
+            return wait, "missing for longer than a needless start would cost"
+        chosen = Wait(free_s + options.threshold_s, found.candidate)
         return chosen, f"missing for more than {options.threshold_s * 1e3:g} ms"
 
     return _decide(now_s, state, knowledge, options, wait)
@@ -73,7 +78,7 @@ def eager(
 def auto(now_s: float, state: Gathered, knowledge: Knowledge, options: Options) -> Decision | Later:
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
-    def wait(missing: tuple[int, ...], passed_s: float) -> tuple[Wait, str]:
+    def wait(missing: tuple[int, ...], passed_s: float, free_s: float) -> tuple[Wait, str]:
         native_s, found = _priced(state, knowledge, len(missing))
         history = knowledge.history
         # to the next arrival, not the last: who is about to come is not left out with who is late
@@ -81,10 +86,11 @@ def auto(now_s: float, state: Gathered, knowledge: Knowledge, options: Options) 
         anybodys = history.gaps(len(missing), LATELY)
         for seen, whose in ((its_own, "its own"), (anybodys, "anybody's")):
             if sum(each > passed_s for each in seen) >= ENOUGH:
-                chosen = learned(seen, passed_s, native_s, found)
+                chosen = learned(seen, passed_s, native_s, found, free_s)
                 return chosen, f"missing, and likely to come much later by {whose} recent delays"
         unknown = break_even(native_s, found)
-        return unknown, "missing for longer than a needless start would cost, delays unknown"
+        chosen = Wait(free_s + unknown.tau_s, unknown.candidate)
+        return chosen, "missing for longer than a needless start would cost, delays unknown"
 
     return _decide(now_s, state, knowledge, options, wait)
 
@@ -104,7 +110,7 @@ def _decide(
     state: Gathered,
     knowledge: Knowledge,
     options: Options,
-    wait: Callable[[tuple[int, ...], float], tuple[Wait, str]],
+    wait: Callable[[tuple[int, ...], float, float], tuple[Wait, str]],
 ) -> Decision | Later:
     missing = state.missing(knowledge.size)
     if not missing:
@@ -112,8 +118,9 @@ def _decide(
     if not state.heard or len(missing) > options.at_most_late(knowledge.size):
         return Later(math.inf)
     last_s = max(state.heard.values())
-    chosen, reason = wait(missing, max(0.0, now_s - last_s))
-    if chosen == FOR_ALL or chosen.candidate == NATIVE:
+    passed_s, free_s = max(0.0, now_s - last_s), max(0.0, state.free_s - last_s)
+    chosen, reason = wait(missing, passed_s, free_s)
+    if chosen.candidate == NATIVE:
         return Later(math.inf)
     if now_s < last_s + chosen.tau_s:
         return Later(last_s + chosen.tau_s)

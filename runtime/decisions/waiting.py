@@ -9,8 +9,9 @@ after the others, a wait that is given up after tau takes, from the others' arri
 *Break-even*, where nothing is known of L: tau = W + C - N, what a start just before its arrival
 loses. So no operation loses more than that twice over. *Learned*: the tau with the least mean time
 over the L seen lately, given that L is longer than what has passed already. Source of both: ski
-rental (Karlin et al., 1988; with known distributions, Karlin et al., 1994). Deviation: the price of
-buying, W + C - N, depends on L.
+rental (Karlin et al., 1988; with known distributions, Karlin et al., 1994). Deviations: the price
+of buying, W + C - N, depends on L; and while the links are busy with operations before (until
+``free_s``) nothing is gained by starting, so neither way begins to count before that.
 """
 
 from __future__ import annotations
@@ -63,22 +64,31 @@ def break_even(native_s: float, found: Sequence[Times]) -> Wait:
 
 
 def learned(
-    lateness_s: Sequence[float], passed_s: float, native_s: float, found: Sequence[Times]
+    lateness_s: Sequence[float],
+    passed_s: float,
+    native_s: float,
+    found: Sequence[Times],
+    free_s: float = 0.0,
 ) -> Wait:
     """The best wait for a lateness drawn from those of ``lateness_s`` that exceed ``passed_s``.
 
     At least one must. A wait for all is taken unless a schedule gains ``LEAST_GAIN``.
+
+    Args:
+        free_s: from the others' arrival until the links have done the operations before.
     """
     seen = np.sort(np.asarray([each for each in lateness_s if each > passed_s], dtype=float))
     assert len(seen)
     taus = np.concatenate(([passed_s], seen[:-1]))  # after the last one nobody is missing
     in_time = seen[None, :] <= taus[:, None]
-    mean_for_all_s = float(seen.mean()) + native_s
+    native_means = np.maximum(seen, free_s) + native_s
+    mean_for_all_s = float(native_means.mean())
     best = Wait(math.inf, -1, mean_for_all_s, mean_for_all_s)
     limit_s = mean_for_all_s - LEAST_GAIN * native_s
+    begins = np.maximum(taus, free_s)[:, None]
     for each in found:
-        started = taus[:, None] + np.maximum(seen[None, :] - taus[:, None], each.waiting_s)
-        means = np.where(in_time, seen[None, :] + native_s, started + each.completion_s).mean(1)
+        started = begins + np.maximum(seen[None, :] - begins, each.waiting_s) + each.completion_s
+        means = np.where(in_time, native_means[None, :], started).mean(1)
         place = int(means.argmin())
         if means[place] < min(limit_s, best.mean_s):
             mean_s = float(means[place])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.decisions.decision import NATIVE, Decision
-from runtime.decisions.desk import Desk
+from runtime.decisions.desk import QUIET, Desk
 from runtime.decisions.options import Options
 from tests.runtime.decisions.network import LARGE, Network, Weather
 
@@ -99,13 +99,24 @@ def test_small_buffers_are_native_without_a_word():
     assert set(network.sent) == {"Ping", "Pong"}
 
 
-@pytest.mark.parametrize(("mode", "kinds"), [("eager", 2), ("auto", 2), ("predict", 1)])
+@pytest.mark.parametrize(("mode", "kinds"), [("eager", 2), ("predict", 1)])
 def test_messages_per_operation(mode, kinds):
     """Each rank but the coordinator tells that it has come, and is told the decision."""
     network = Network(8, Options(mode), window=1)
     assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
     said = network.sent["Arrive"] + network.sent["Decide"]
     assert said == kinds * 7 * network.operations
+
+
+def test_auto_falls_silent_while_nobody_is_late_and_asks_again_when_somebody_is():
+    network = Network(8, Options("auto"), operations=150, window=1, weather=Weather(lost=0.05))
+    network.lateness = lambda rank, operation: 0.5 * (rank == 3 and operation >= 100)
+    decisions = _agreed(network.run())
+    asked = [decision != QUIET for decision in decisions]
+    assert all(asked[:6])
+    assert not any(asked[40:100])
+    assert all(3 in decision.late for decision in decisions[-10:])
+    assert network.sent["Report"] < 7 * asked.count(False) / 3  # many operations in one
 
 
 @pytest.mark.parametrize("mode", ["native", "static"])

@@ -183,7 +183,7 @@ def test_experience_stays_within_its_limits_and_is_forgotten(seen):
         experience.add(native, predicted_s, taken_s)
     assert LEAST[True] <= experience.factor(True) <= MOST
     assert 1.0 <= experience.factor(False) <= MOST
-    for _ in range(100):
+    for _ in range(300):
         experience.add(True, 1.0, 2.0)
     assert experience.factor(True) == 2.0
     assert experience.factor(False) == 1.0
