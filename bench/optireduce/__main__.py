@@ -1,17 +1,58 @@
-"""All measurements of docs/optireduce.md, one after the other: ``python -m bench.optireduce``."""
+"""All measurements of docs/optireduce.md, one after the other: ``python -m bench.optireduce``.
+
+    python -m bench.optireduce [--short]      under 20 minutes on 2 cores; a few with --short
+
+Every table is a command of its own, which is printed above it; what takes longest comes last. A
+table whose results are wrong ends everything with an error.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
-NAMES = {"error": False, "transform": False, "loopback": True, "tails": True, "training": True}
-"""Whether it knows ``--short``."""
+TABLES: list[tuple[list[str], list[str], int]] = [
+    (["error", "--repeats", "3"], ["error", "--repeats", "1"], 20),
+    (["transform"], ["transform", "--repeats", "2"], 15),
+    (["loopback", "--mib", "1", "16"], ["loopback", "--short"], 35),
+    (["goodput"], ["goodput", "--short"], 110),
+    (["training", "--loopback"], ["training", "--loopback", "--short"], 180),
+    (["tails"], ["tails", "--short"], 440),
+    (
+        ["training", "--tasks", "digits", "--steps", "60", "--cap", "12"],
+        ["training", "--short", "--cap", "8"],
+        190,
+    ),
+    (
+        ["training", "--tasks", "images", "--networks", "clean", "lower tail", "higher tail"],
+        [],
+        150,
+    ),
+]
+"""The command, the short one, and about how many seconds the first takes."""
 
-short = [argument for argument in sys.argv[1:] if argument == "--short"]
-for name, shortens in NAMES.items():
-    argv = ["-m", f"bench.optireduce.{name}", *(short if shortens else [])]
-    print(f"\n## python {' '.join(argv)}\n", flush=True)
-    code = subprocess.run([sys.executable, *argv], check=False).returncode
-    if code:
-        sys.exit(code)
+
+def main() -> None:
+    """Run them."""
+    short = "--short" in sys.argv[1:]
+    began_s = time.monotonic()
+    if not short:
+        print(f"about {sum(seconds for _, _, seconds in TABLES) / 60:.0f} minutes", flush=True)
+    for number, (full, shortened, _) in enumerate(TABLES):
+        argv = shortened if short else full
+        if not argv:
+            continue
+        left_s = sum(seconds for _, _, seconds in TABLES[number:])
+        print(f"\n## python -m bench.optireduce.{' '.join(argv)}\n", flush=True)
+        if not short:
+            print(f"{time.monotonic() - began_s:.0f} s, {left_s} to go", file=sys.stderr)
+        command = [sys.executable, "-m", f"bench.optireduce.{argv[0]}", *argv[1:]]
+        code = subprocess.run(command, check=False).returncode
+        if code:
+            sys.exit(code)
+    print(f"\n{(time.monotonic() - began_s) / 60:.1f} minutes in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,147 +1,225 @@
 """Time of an all-reduce where the network has a tail or loses frames, on the lab.
 
-    python -m bench.optireduce.tails [--short] [--hosts 4] [--rate 200] [--mib 1] [--ops 100]
+    python -m bench.optireduce.tails [--short] [--networks clean ...] [--hosts 4] [--rate 200]
+                                     [--mib 0.5] [--ops 500] [--cap 18]
+    python -m bench.optireduce.tails --calibrate
 
-On each network three ways run in turn, in blocks of ten operations back to back (A B C A B C):
-Gloo's all_reduce (TCP, reno), our TAR over TCP, TAR over UBT after its warm-up. A time is that of
-one rank, from its entry to its result. Results over TCP are compared with the exact mean, those
-over UBT must lie between the ranks' contributions; its loss is what its ledger says.
+On each network four ways run in turn, in blocks of five operations back to back (A B C D A B ...):
+
+    Gloo ring      all_reduce of torch's Gloo (TCP, reno)
+    Gloo TAR       transpose over the same library: all_to_all, mean, all_gather
+    TAR over TCP   our executor of verified schedules
+    TAR over UBT   after a warm-up of ten operations over TCP
+
+An operation's time is from when the last rank has entered it to when the last rank has its result;
+all hosts have one clock. Each way runs ``--ops`` operations, or fewer where it has had ``--cap``
+seconds: how many is in the table. Results over TCP must be the exact mean and those over UBT lie
+between the ranks' contributions, else there are no figures; what UBT lost its ledger says.
+
+A tail delays a share of the frames, each drawn on its own (seeded). ``--calibrate`` shows what
+several of them do to Gloo's ring; the two in the table were chosen by it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import sys
 import time
-from datetime import timedelta
+from collections.abc import Callable
+from typing import Any
 
-from bench.lab import Lab, Limits, Network, Tail
+from bench.lab import Limits, Network, Tail
+from bench.optireduce.places import TIMEOUT_S, Place, run
 
 MIB = 2**20
-TIMEOUT_S = 60.0
-BLOCK = 10
-BUDGET_S = 8.0
+BLOCK = 5
+GLOO, GLOO_TAR, TCP, UBT = "Gloo ring", "Gloo TAR", "TAR over TCP", "TAR over UBT"
+WAYS = (GLOO, GLOO_TAR, TCP, UBT)
 NETWORKS = {
     "clean": Limits(),
-    "tail: 1 % by 20 ms": Limits(tails=(Tail(0.01, 0.02),)),
-    "tail: 5 % by 40 ms": Limits(tails=(Tail(0.05, 0.04),)),
+    "lower tail": Limits(tails=(Tail(0.002, 0.03),)),
+    "higher tail": Limits(tails=(Tail(0.01, 0.1),)),
     "0.1 % lost": Limits(loss=0.001),
     "1 % lost": Limits(loss=0.01),
     "5 % lost": Limits(loss=0.05),
+    "10 % lost": Limits(loss=0.1),
 }
-SHORT = ("clean", "tail: 5 % by 40 ms", "1 % lost")
+SHORT = ("clean", "higher tail", "1 % lost")
+CANDIDATES = [(share, ms) for share in (0.0005, 0.002, 0.01) for ms in (30, 100, 200)]
+START_S = 8.0
+"""Building the lab and starting the ranks, for the estimate."""
 
 
-def rank_side(mib: float, ops: int) -> None:
-    """One rank of the job; every rank prints its times."""
+def ways_of(engine: Any, numel: int) -> dict[str, Callable[[Any], object]]:
+    """By name, what averages a tensor over the ranks, in place."""
     import torch
     import torch.distributed as dist
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    size = engine.size
+    pieces = torch.empty(numel)
+
+    def ring(tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
+        tensor /= size
+
+    def transpose(tensor: torch.Tensor) -> None:
+        dist.all_to_all_single(pieces, tensor)
+        dist.all_gather_into_tensor(tensor, pieces.view(size, -1).mean(0))
+
+    return {
+        GLOO: ring,
+        GLOO_TAR: transpose,
+        TCP: engine.reliable.average,
+        UBT: lambda tensor: engine.submit(tensor, average=True).wait(),
+    }
+
+
+def rank_side(mib: float, ops: int, cap_s: float, ways: list[str]) -> None:
+    """One rank of the job; every rank prints its times."""
+    import torch
+    from torch._C._distributed_c10d import PrefixStore
 
     from runtime.optireduce.engine import Engine
     from runtime.optireduce.options import Options
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
-    rank, size = dist.get_rank(), dist.get_world_size()
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(host, port + 1, size, rank == 0, timedelta(seconds=TIMEOUT_S))
+    place = Place.find()
+    rank, size = place.rank, place.size
     options = Options(hadamard="off", resync_steps=0, stop_loss=1.0, warmup_steps=10)
-    engine = Engine(PrefixStore("e", store), rank, size, options=options, timeout_s=TIMEOUT_S)
-    number = torch.arange(int(mib * MIB / 4), dtype=torch.float32) % 251
-    bad: dict[str, int] = {}
+    store = PrefixStore("engine", place.store)
+    engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
+    number = torch.arange(int(mib * MIB / 4) // size * size, dtype=torch.float32) % 251
+    reduce = ways_of(engine, number.numel())
+    wrong: dict[str, int] = dict.fromkeys(ways, 0)
+    times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
 
-    def once(way: str) -> float:
+    def once(way: str) -> None:
         tensor = number * (rank + 1)
-        began = time.monotonic()
-        if way == "Gloo":
-            dist.all_reduce(tensor)
-            tensor /= size
-        elif way == "TAR over TCP":
-            engine.reliable.average(tensor)
+        began_s = time.monotonic()
+        reduce[way](tensor)
+        times[way].append((began_s, time.monotonic()))
+        if way == UBT:  # a loss at an owner is in no other rank's ledger
+            bad = (tensor < number * 0.999).any() or (tensor > number * size * 1.001).any()
         else:
-            engine.submit(tensor, average=True).wait()
-        took = time.monotonic() - began
-        if way == "TAR over UBT":  # a loss at an owner is in no other rank's ledger
-            wrong = bool((tensor < number * 0.999).any() or (tensor > number * size * 1.001).any())
-        else:
-            wrong = not torch.allclose(tensor, number * ((size + 1) / 2), rtol=1e-5)
-        bad[way] = bad.get(way, 0) + wrong
-        return took
+            bad = not torch.allclose(tensor, number * ((size + 1) / 2), rtol=1e-5)
+        wrong[way] += bool(bad)
 
-    for _ in range(options.warmup_steps):
-        engine.submit(number * (rank + 1), average=True).wait()
-    ways = ["Gloo", "TAR over TCP", "TAR over UBT"]
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    if UBT in ways:
+        for _ in range(options.warmup_steps):
+            engine.submit(number * (rank + 1), average=True).wait()
     for way in ways:
         once(way)
-    for block in range(ops // BLOCK):
+        times[way].clear()
+    for block in range(-(-ops // BLOCK)):
         for way in ways:
             key = f"{block}/{way}"
             if rank == 0:
-                spent = sum(times[way])
-                store.set(key, str(BLOCK if spent < BUDGET_S or block < 2 else 0))
-            for _ in range(int(store.get(key))):
-                times[way].append(once(way))
+                spent_s = sum(done - began for began, done in times[way])
+                place.store.set(key, str(BLOCK if spent_s < cap_s else 0))
+            for _ in range(int(place.store.get(key))):
+                once(way)
     ledger = engine.ledger
-    ends = {kind: ledger.totals[f"end {kind}"] for kind in ("complete", "early", "timeout")}
-    share = ledger.totals["lost"] / max(1, ledger.totals["due"])
-    told = {"times": times, "bad": bad, "ends": ends, "loss": share}
-    print(json.dumps({**told, "bound": engine.council.bound_s}), flush=True)
-    print(ledger.table(20), dict(ledger.dropped), file=sys.stderr)
-    store.set(f"over/{rank}", "")
-    store.wait([f"over/{r}" for r in range(size)], timedelta(seconds=TIMEOUT_S))
-    time.sleep(2.0 if rank == 0 else 0.0)  # it holds the store
-    os._exit(0)  # a teardown over a lossy network is no part of the measurement
+    told = {
+        "times": times,
+        "wrong": wrong,
+        "ends": [ledger.totals[f"end {kind}"] for kind in ("complete", "early", "timeout")],
+        "loss": ledger.totals["lost"] / max(1, ledger.totals["due"]),
+        "bound": engine.council.bound_s,
+    }
+    if rank == 0:
+        print(ledger.table(20), dict(ledger.dropped), file=sys.stderr)
+    place.leave(told)
+
+
+def collect(limits: Limits, options: argparse.Namespace, ways: list[str]) -> dict[str, Any]:
+    """Run one network's job; per way its operations' seconds, and what UBT tells."""
+    network = Network(
+        hosts=options.hosts, rate_mbit=options.rate, everywhere=limits, seed=options.seed
+    )
+    argv = ["bench.optireduce.tails", "--rank-side", *ways, "--mib", f"{options.mib:g}"]
+    argv += ["--ops", str(options.ops), "--cap", f"{options.cap:g}"]
+    found = run(argv, options.hosts, network, limit_s=600.0)
+    if any(sum(one["wrong"].values()) for one in found):
+        raise SystemExit(f"wrong results: {[one['wrong'] for one in found]}")
+    seconds = {}
+    for way in ways:
+        operations = zip(*(one["times"][way] for one in found), strict=True)
+        seconds[way] = [
+            max(done for _, done in ranks) - max(began for began, _ in ranks)
+            for ranks in operations
+        ]
+    return {
+        "seconds": seconds,
+        "loss": statistics.mean(one["loss"] for one in found),
+        "ends": [sum(column) for column in zip(*(one["ends"] for one in found), strict=True)],
+        "bound": found[0]["bound"],
+    }
+
+
+def percentiles(seconds: list[float]) -> tuple[float, float, float]:
+    """(p50, p99, most) in ms."""
+    times = sorted(seconds)
+    p99 = times[min(len(times) - 1, int(0.99 * len(times)))]
+    return statistics.median(times) * 1e3, p99 * 1e3, times[-1] * 1e3
 
 
 def measure(name: str, options: argparse.Namespace) -> None:
-    """One network: build the lab, run the job, print a row for each way."""
-    network = Network(hosts=options.hosts, rate_mbit=options.rate, everywhere=NETWORKS[name])
-    argv = [sys.executable, "-m", "bench.optireduce.tails", "--rank-side"]
-    argv += ["--mib", f"{options.mib:g}", "--ops", str(options.ops)]
-    with Lab(network) as lab:
-        job = lab.run(argv, timeout_s=400.0).check()
-    found = [json.loads(line) for rank in job.ranks for line in rank.output.splitlines()
-             if line.startswith('{"times"')]  # fmt: skip
-    if bad := [one["bad"] for one in found if any(one["bad"].values())]:
-        raise SystemExit(f"{name}: wrong results: {bad}")
-    for way in found[0]["times"]:
-        times = sorted(t for one in found for t in one["times"][way])
-        p50, p99 = statistics.median(times), times[min(len(times) - 1, int(0.99 * len(times)))]
-        cells = f"{p50 * 1e3:.0f} | {p99 * 1e3:.0f} | {times[-1] * 1e3:.0f} | {p99 / p50:.2f}"
+    """Print a row for each way."""
+    found = collect(NETWORKS[name], options, list(WAYS))
+    for way, seconds in found["seconds"].items():
+        p50, p99, most = percentiles(seconds)
         extra = "- | - | -"
-        if way == "TAR over UBT":
-            loss = statistics.mean(one["loss"] for one in found)
-            ends = {kind: sum(one["ends"][kind] for one in found) for kind in found[0]["ends"]}
-            bound = f"{found[0]['bound'] * 1e3:.0f}"
-            extra = f"{loss:.2%} | {bound} | {'/'.join(map(str, ends.values()))}"
-        print(f"| {name} | {way} | {len(times)} | {cells} | {extra} |", flush=True)
+        if way == UBT:
+            ends = "/".join(map(str, found["ends"]))
+            extra = f"{found['loss']:.2%} | {found['bound'] * 1e3:.0f} | {ends}"
+        print(
+            f"| {name} | {way} | {len(seconds)} | {p50:.0f} | {p99:.0f} | {most:.0f} "
+            f"| {p99 / p50:.2f} | {extra} |",
+            flush=True,
+        )
+
+
+def calibrate(options: argparse.Namespace) -> None:
+    """What tails do to Gloo's ring."""
+    print("| share of frames | later by, ms | operations | p50 | p99 | max | p99/p50 |")
+    print("|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    for share, ms in CANDIDATES:
+        limits = Limits(tails=(Tail(share, ms / 1e3),))
+        seconds = collect(limits, options, [GLOO])["seconds"][GLOO]
+        p50, p99, most = percentiles(seconds)
+        cells = f"{len(seconds)} | {p50:.0f} | {p99:.0f} | {most:.0f} | {p99 / p50:.2f}"
+        print(f"| {share:.2%} | {ms} | {cells} |", flush=True)
 
 
 def main() -> None:
     """All networks, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=200.0)
-    parser.add_argument("--mib", type=float, default=1.0)
-    parser.add_argument("--ops", type=int, default=100)
-    parser.add_argument("--short", action="store_true", help="three networks, 20 operations")
-    parser.add_argument("--rank-side", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s")
+    parser.add_argument("--mib", type=float, default=0.5)
+    parser.add_argument("--ops", type=int, default=500)
+    parser.add_argument("--cap", type=float, default=18.0, help="seconds, per way and network")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true", help="three networks, 100 operations")
+    parser.add_argument("--calibrate", action="store_true")
+    parser.add_argument("--rank-side", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_side:
-        rank_side(options.mib, options.ops)
+        rank_side(options.mib, options.ops, options.cap, options.rank_side)
         return
-    options.ops = min(options.ops, 20) if options.short else options.ops
-    print(f"{options.hosts} hosts, {options.rate:g} Mbit/s, {options.mib:g} MiB, milliseconds\n")
-    print(
-        "| network | way | times | p50 | p99 | max | p99/p50 | lost | t_B | whole/early/time-out |"
-    )
+    if options.short:
+        options.ops, options.cap = min(options.ops, 100), min(options.cap, 6.0)
+        options.networks = [name for name in options.networks if name in SHORT]
+    place = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.mib:g} MiB"
+    most_s = len(options.networks) * (len(WAYS) * options.cap + START_S)
+    print(f"{place}, seed {options.seed}; milliseconds (at most about {most_s:.0f} s)\n")
+    if options.calibrate:
+        calibrate(options)
+        return
+    print("| network | way | operations | p50 | p99 | max | p99/p50 | lost | t_B | ends |")
     print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
-    for name in SHORT if options.short else NETWORKS:
+    for name in options.networks:
         measure(name, options)
 
 
