@@ -8,5 +8,6 @@ link      one connection: frames out, frames in
 grants    what others may send to this rank, and when
 sizes     of frames and windows
 port      how much the kernel is given to send
-engine    one thread that drives all links and decides which bytes go next
+sending   which bytes this rank sends next
+engine    one thread that drives all links
 """

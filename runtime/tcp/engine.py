@@ -1,15 +1,11 @@
-"""One thread that drives all connections of a rank and decides which bytes go next.
+"""One thread that drives all connections of a rank: waits, takes what has come, and goes on.
 
-A port is used best by one transfer at a time: two that share it delay each other. But it must
-never stand idle while a later transfer could use it. So of all transfers that may go (granted, and
-their data is there) the first in the order of operations and rounds goes, and the kernel is never
-given more than keeps the port busy (``runtime.tcp.port``), since nothing overtakes what it holds.
-A full connection is not overtaken either. ``runtime.tcp.grants`` sees to the receiving side.
+Which bytes go next is decided elsewhere: ``runtime.tcp.sending`` for what this rank sends,
+``runtime.tcp.grants`` for what others send to it.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import math
 import select
@@ -26,7 +22,8 @@ from runtime.tcp.frames import GRANT
 from runtime.tcp.grants import Grants
 from runtime.tcp.link import Link
 from runtime.tcp.moves import Moves, moves
-from runtime.tcp.port import LOOK_S, Port
+from runtime.tcp.port import LOOK_S
+from runtime.tcp.sending import Sending
 from runtime.tcp.sizes import fitting
 
 CLOSE_S = 5.0
@@ -64,21 +61,19 @@ class Engine:
         self._links = {
             peer: Link(c, peer, self._find, sizes.wake) for peer, c in connections.items()
         }
-        self._port = Port(self._links.values(), sizes.held)
-        self._look_again = False  # something may go when the port is less full
         self._by_number = {link.number: link for link in self._links.values()}
         self._gone: dict[int, str] = {}  # closed connections, and how that was seen
         self._flows: dict[int, Flow] = {}  # by operation, those under way
         self._next = 0  # the first operation that has not been submitted
         self._early: dict[int, list[tuple[int, int, int, int]]] = {}  # grants for such
         self._grants = Grants(lanes, self._links, self._gone, sizes)
-        self._sends: list[tuple[int, int]] = []  # (operation, move) that have grants, in order
+        self._sending = Sending(self._links, self._flows, sizes)
         self._planned: dict[tuple[int, tuple[int, ...]], Moves] = {}
         self._spare: list[Buffer] = []
         self._submitted: deque[Operation] = deque()
         self._stop = self._drain = False
         self._busy_s = math.inf  # since when the thread works, and does not wait for events
-        self.moved_s = time.monotonic()
+        self._moved_s = time.monotonic()
         self._bell, self._door = socket.socketpair()
         self._bell.setblocking(False)
         self._poll = select.epoll()
@@ -90,7 +85,7 @@ class Engine:
 
     def submit(self, operation: Operation) -> None:
         """Start an operation; any thread. Divides at once where it is an average."""
-        self.moved_s = time.monotonic()
+        self._moved_s = time.monotonic()
         if operation.average:
             operation.flat.div_(len(self._links) + 1)
         self._submitted.append(operation)
@@ -126,6 +121,11 @@ class Engine:
                 phase, round = flow.plan.steps[move.step]
                 return Waiting(flow.number, phase, round, move.peer), flow.moved_s
         return None
+
+    @property
+    def moved_s(self) -> float:
+        """``time.monotonic()`` when something last came, went or was submitted."""
+        return max(self._moved_s, self._sending.moved_s)
 
     def _ring(self) -> None:
         """Wake the engine's thread."""
@@ -163,7 +163,7 @@ class Engine:
     def _turn(self) -> None:
         """Wait for something to happen, and do all that follows from it."""
         self._busy_s = math.inf
-        events = self._poll.poll(LOOK_S if self._look_again else None)
+        events = self._poll.poll(LOOK_S if self._sending.held_back else None)
         self._busy_s = time.monotonic()
         for number, event in events:
             if self._stop:
@@ -177,13 +177,14 @@ class Engine:
                     link.write()
                 if event & ~select.EPOLLOUT:
                     link.read()
-                    self.moved_s = time.monotonic()
+                    self._moved_s = time.monotonic()
             except PeerLost as lost:
                 self._lose(link, lost)
         while self._submitted:
             self._enter(self._submitted.popleft())
         self._grants.renew()
-        self._pump()
+        if self._sending.go_on():
+            self._grants.renew()  # what has gone has freed places
         for link in self._links.values():
             if link.peer in self._gone:
                 continue
@@ -215,7 +216,7 @@ class Engine:
             if flow.needs(peer):
                 raise PeerLost(how)
         for peer, transfer, upto, digest in self._early.pop(flow.number, ()):
-            self._granted(flow, peer, transfer, upto, digest)
+            self._sending.granted(flow, peer, transfer, upto, digest)
         self._grants.enter(flow)
 
     def _find(
@@ -225,7 +226,7 @@ class Engine:
         flow = self._flows.get(number)
         if transfer & GRANT:
             if flow is not None:
-                self._granted(flow, peer, transfer ^ GRANT, offset, digest)
+                self._sending.granted(flow, peer, transfer ^ GRANT, offset, digest)
             elif number >= self._next:
                 grant = peer, transfer ^ GRANT, offset, digest
                 self._early.setdefault(number, []).append(grant)
@@ -240,40 +241,6 @@ class Engine:
             raise PeerLost(f"rank {peer} sent data that nobody asked for")
         flow.touch(i)
         return flow, i
-
-    def _granted(self, flow: Flow, peer: int, transfer: int, upto: int, digest: int) -> None:
-        if flow.digest != digest:
-            raise Mismatch(flow.number, peer)
-        i = flow.plan.at.get(transfer, -1)
-        fits = i >= 0 and flow.plan.all[i].send and flow.plan.all[i].peer == peer
-        if not fits or upto > flow.size[i]:
-            raise PeerLost(f"rank {peer} granted what nobody asked for")
-        if upto > flow.granted[i]:
-            if flow.granted[i] == flow.done[i]:
-                bisect.insort(self._sends, (flow.number, i))
-            flow.granted[i] = upto
-
-    def _pump(self) -> None:
-        """Send what may go, in order, until the port or a connection is full."""
-        at = 0
-        self._look_again = False
-        while at < len(self._sends):
-            number, i = self._sends[at]
-            flow = self._flows[number]
-            link = self._links[flow.plan.all[i].peer]
-            while not link.blocked and (length := flow.sendable(i)):
-                if self._port.full():
-                    self._look_again = True
-                    return
-                flow.touch(i)
-                link.send(flow, i, length)  # a connection that is lost here is needed
-                self.moved_s = time.monotonic()
-            if flow.done[i] == flow.granted[i]:
-                del self._sends[at]
-            else:
-                at += 1
-            if link.blocked:
-                return
 
     def _lose(self, link: Link, lost: PeerLost) -> None:
         """A connection that closes is a failure if an operation under way needs it."""

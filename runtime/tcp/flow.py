@@ -40,6 +40,17 @@ class Buffer:
             self._typed[dtype] = self._data.view(dtype)
         return self._typed[dtype]
 
+    def rewind(self) -> None:
+        """Begin again at the start of the memory, which is still in the cache, where nothing waits.
+
+        At most part of an element is left, where all that has arrived and has a place is in it.
+        """
+        rest = self.filled - self.used
+        if rest < ALIGN <= self.used:
+            self.memory[:rest] = self.memory[self.used : self.filled]
+            self.size -= self.used
+            self.filled, self.used = rest, 0
+
 
 class Flow:
     """The progress of one operation.
@@ -203,5 +214,7 @@ class Flow:
             done += length
             if buffer.used == buffer.size:
                 self._spare.append(stash.popleft())
+            else:
+                buffer.rewind()
         if done > self.done[i]:
             self.advance(i, done - self.done[i])

@@ -73,7 +73,8 @@ class Grants:
                 else:
                     return
                 before += left
-                upto = min(flow.size[i], flow.done[i] + window)
+                place = flow.limit(i) if sizes.whole else flow.done[i]
+                upto = min(flow.size[i], place + window)
                 more = upto - flow.granted[i]
                 if more >= sizes.wake or (more > 0 and upto == flow.size[i]):
                     flow.granted[i] = upto

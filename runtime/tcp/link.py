@@ -18,6 +18,9 @@ from runtime.tcp.flow import Flow
 from runtime.tcp.frames import GRANT, HEADER
 from runtime.tcp.sizes import LARGEST_FRAME
 
+READS = 16
+"""Reads from one connection before others have their turn."""
+
 
 class Link:
     """This rank's end of the connection to ``peer``.
@@ -53,48 +56,56 @@ class Link:
         self._sending_move = self._sending_left = 0
 
     def read(self) -> None:
-        """Take what has come (once; the engine comes back if there is more).
+        """Take what has come, one frame's data at most (the engine comes back if there is more).
 
         Raises:
             PeerLost: the connection is closed, or what comes makes no sense.
         """
-        try:
-            if self._flow is not None:
-                landing = self._flow.landing(self._move, self._left)
-                into = [landing]
-                if len(landing) == self._left:
-                    into.append(self._header_memory)
-                length = self._socket.recvmsg_into(into)[0]
-            else:
-                landing = None
-                length = self._socket.recv_into(self._header_memory[self._header_has :])
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            raise PeerLost(f"lost the connection to rank {self.peer}: {error}") from None
-        if length == 0:
-            raise PeerLost(f"lost the connection to rank {self.peer}: it was closed")
-        if landing is not None and self._flow is not None:
-            data = min(length, len(landing))
-            self._flow.landed(self._move, data)
-            self._left -= data
-            length -= data
-            if not self._left:
-                self._flow = None
-        self._header_has += length
-        if self._header_has == HEADER.size:
-            self._header_has = 0
-            size, transfer, operation, offset, digest = HEADER.unpack(self._header)
-            if size > LARGEST_FRAME:
-                raise PeerLost(f"rank {self.peer} sent a frame of {size} bytes")
-            found = self._find(self.peer, transfer, operation, offset, size, digest)
-            if found is not None:
-                self._flow, self._move = found
-                self._left = size
+        for _ in range(READS):
+            if not self._read():
+                break
         wake_at = min(self._left, self._wake) if self._flow is not None else 1
         if wake_at != self._wake_at:
             self._wake_at = wake_at
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
+
+    def _read(self) -> bool:
+        """Read once: data to where it belongs, and the header behind it; false to stop here."""
+        flow, room = self._flow, 0
+        try:
+            if flow is not None:
+                landing = flow.landing(self._move, self._left)
+                room = len(landing)
+                into = [landing, self._header_memory] if room == self._left else [landing]
+                length = self._socket.recvmsg_into(into)[0]
+            else:
+                length = self._socket.recv_into(self._header_memory[self._header_has :])
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            raise PeerLost(f"lost the connection to rank {self.peer}: {error}") from None
+        if length == 0:
+            raise PeerLost(f"lost the connection to rank {self.peer}: it was closed")
+        if flow is not None:
+            data = min(length, room)
+            flow.landed(self._move, data)
+            self._left -= data
+            length -= data
+            if self._left:
+                return data == room
+            self._flow = None
+        self._header_has += length
+        if self._header_has < HEADER.size:
+            return False
+        self._header_has = 0
+        size, transfer, operation, offset, digest = HEADER.unpack(self._header)
+        if size > LARGEST_FRAME:
+            raise PeerLost(f"rank {self.peer} sent a frame of {size} bytes")
+        found = self._find(self.peer, transfer, operation, offset, size, digest)
+        if found is not None:
+            self._flow, self._move = found
+            self._left = size
+        return flow is None
 
     def grant(self, flow: Flow, transfer: int, upto: int) -> None:
         """Allow the peer to send a transfer up to so many bytes; goes out with :meth:`write`."""
