@@ -26,6 +26,7 @@ Deviation from Thakur et al. (2005): no term for the arithmetic of the reduction
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -33,7 +34,7 @@ from math import isqrt
 from typing import Literal
 
 from verify.bounds import knowledge_bound
-from verify.schedule import Phase, Round, Schedule
+from verify.schedule import Phase, Schedule
 
 Latency = Literal["message", "round"]
 Family = Literal["ring", "rhd", "direct", "straggler"]
@@ -105,18 +106,18 @@ def predict(
 
 def _sum(schedule: Schedule, phases: Iterable[Phase], latency: Latency) -> Cost:
     rounds = [transfers for phase in phases for transfers in phase.rounds if transfers]
-    chunks = sum(_busiest(transfers, distinct=False) for transfers in rounds)
-    peers = sum(_busiest(transfers, distinct=True) for transfers in rounds)
+    chunks = peers = 0
+    for transfers in rounds:
+        most = _busiest((t.src, t.dst) for t in transfers)
+        chunks += most
+        peers += most if most == 1 else _busiest({(t.src, t.dst) for t in transfers})
     return Cost(peers if latency == "message" else len(rounds), Fraction(chunks, schedule.chunks))
 
 
-def _busiest(transfers: Round, *, distinct: bool) -> int:
-    """The most transfers (or distinct peers) of any rank's sends, or of any rank's receives."""
-    ends: dict[tuple[str, int], list[int]] = {}
-    for t in transfers:
-        ends.setdefault(("send", t.src), []).append(t.dst)
-        ends.setdefault(("receive", t.dst), []).append(t.src)
-    return max(len(set(peers) if distinct else peers) for peers in ends.values())
+def _busiest(pairs: Iterable[tuple[int, int]]) -> int:
+    """The most (sender, receiver) pairs that any rank sends in, or receives in."""
+    senders, receivers = zip(*pairs, strict=True)
+    return max(*Counter(senders).values(), *Counter(receivers).values())
 
 
 # -- closed forms ------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from synth.cost import Cost, completion_cost, waiting_cost
-from synth.standard import direct, rhd, ring
+from synth.cost import Cost, completion_cost, direct_cost, rhd_cost, ring_cost, waiting_cost
 from synth.straggler.choose import Candidate, Setting
 from synth.straggler.generate import Generated
 from synth.units import format_bandwidth, format_bytes, format_seconds
@@ -119,9 +118,9 @@ def _costs(schedule: Schedule) -> dict[str, Cost]:
     return {
         "completion": completion_cost(schedule),
         "reduce_scatter": waiting_cost(schedule),
-        "ring": completion_cost(ring(n)),
-        "rhd": completion_cost(rhd(n)),
-        "direct": completion_cost(direct(n)),
+        "ring": ring_cost(n),
+        "rhd": rhd_cost(n),
+        "direct": direct_cost(n),
     }
 
 

@@ -172,15 +172,18 @@ def _assemble(
         "lower_bound": situation.bound,
     }
     meta |= {"gap": gap} if gap else {"optimal": True}
-    others = [rank for rank in range(n) if rank != late]
-    return Schedule(
+    schedule = Schedule(
         ranks=n,
         chunks=situation.chunks,
         late=(situation.helpers,),
         ports=situation.ports,
         phases=tuple(phases),
         meta=meta,
-    ).renamed(dict(enumerate([*others, late])))
+    )
+    if late == situation.helpers:
+        return schedule
+    others = [rank for rank in range(n) if rank != late]
+    return schedule.renamed(dict(enumerate([*others, late])))
 
 
 def _require(
