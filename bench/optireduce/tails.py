@@ -1,15 +1,16 @@
 """Time of an all-reduce where the network has a tail or loses frames, on the lab.
 
     python -m bench.optireduce.tails [--short] [--networks clean ...] [--hosts 4] [--rate 200]
-                                     [--mib 0.5] [--ops 500] [--cap 18]
+                                     [--mib 0.5] [--ops 500] [--cap 12]
     python -m bench.optireduce.tails --calibrate
 
-On each network four ways run in turn, in blocks of five operations back to back (A B C D A B ...):
+On each network four ways run in turn, in blocks of five operations back to back (A B C D A B ...;
+one by one where an operation takes more than half a second):
 
     Gloo ring      all_reduce of torch's Gloo (TCP, reno)
     Gloo TAR       transpose over the same library: all_to_all, mean, all_gather
     TAR over TCP   our executor of verified schedules
-    TAR over UBT   after a warm-up of ten operations over TCP
+    TAR over UBT   after a warm-up of six operations over TCP
 
 An operation's time is from when the last rank has entered it to when the last rank has its result;
 all hosts have one clock. Each way runs ``--ops`` operations, or fewer where it has had ``--cap``
@@ -23,6 +24,7 @@ several of them do to Gloo's ring; the two in the table were chosen by it.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -47,6 +49,7 @@ NETWORKS = {
 }
 SHORT = ("clean", "higher tail", "1 % lost")
 CANDIDATES = [(share, ms) for share in (0.0005, 0.002, 0.01) for ms in (30, 100, 200)]
+SLOW_S = 0.5
 START_S = 8.0
 """Building the lab and starting the ranks, for the estimate."""
 
@@ -85,7 +88,7 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str]) -> None:
 
     place = Place.find()
     rank, size = place.rank, place.size
-    options = Options(hadamard="off", resync_steps=0, stop_loss=1.0, warmup_steps=10)
+    options = Options(hadamard="off", resync_steps=0, stop_loss=1.0, warmup_steps=6)
     store = PrefixStore("engine", place.store)
     engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
     number = torch.arange(int(mib * MIB / 4) // size * size, dtype=torch.float32) % 251
@@ -110,14 +113,16 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str]) -> None:
     for way in ways:
         once(way)
         times[way].clear()
-    for block in range(-(-ops // BLOCK)):
+    blocks, going = itertools.count(), True
+    while going:
+        going, block = False, next(blocks)
         for way in ways:
             key = f"{block}/{way}"
             if rank == 0:
-                spent_s = sum(done - began for began, done in times[way])
-                place.store.set(key, str(BLOCK if spent_s < cap_s else 0))
+                place.store.set(key, str(more(times[way], ops, cap_s)))
             for _ in range(int(place.store.get(key))):
                 once(way)
+                going = True
     ledger = engine.ledger
     told = {
         "times": times,
@@ -129,6 +134,14 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str]) -> None:
     if rank == 0:
         print(ledger.table(20), dict(ledger.dropped), file=sys.stderr)
     place.leave(told)
+
+
+def more(times: list[tuple[float, float]], ops: int, cap_s: float) -> int:
+    """How many operations of a way come next: a block, or one where it is slow, or none."""
+    spent_s = sum(done - began for began, done in times)
+    if spent_s >= cap_s:
+        return 0
+    return min(ops - len(times), BLOCK if spent_s <= SLOW_S * len(times) else 1)
 
 
 def collect(limits: Limits, options: argparse.Namespace, ways: list[str]) -> dict[str, Any]:
@@ -199,7 +212,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s")
     parser.add_argument("--mib", type=float, default=0.5)
     parser.add_argument("--ops", type=int, default=500)
-    parser.add_argument("--cap", type=float, default=18.0, help="seconds, per way and network")
+    parser.add_argument("--cap", type=float, default=12.0, help="seconds, per way and network")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--short", action="store_true", help="three networks, 100 operations")
     parser.add_argument("--calibrate", action="store_true")
