@@ -228,7 +228,8 @@ def test_of_a_field_given_twice_the_last_counts() -> None:
 
 def test_indices_out_of_range_are_not_malformed() -> None:
     for move in ([4, 0, 0, "copy"], [0, -1, 0, "copy"], [0, 1, 10**30, "copy"]):
-        decode(json.dumps(document(4, 1, [("a", [], [[move]])])).encode())
+        schedule = decode(json.dumps(document(4, 1, [("a", [], [[move]])])).encode())
+        assert list(map(str, schedule.phases[0].rounds[0])) == [str(Transfer(*move))]
 
 
 # writing

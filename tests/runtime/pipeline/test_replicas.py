@@ -1,4 +1,4 @@
-"""Two pipelines, each by a schedule of its own: gradients are averaged over them."""
+"""Two pipelines, each by a schedule of its own; the straggler's schedule averages gradients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 import runtime
-import synth
 from runtime.pipeline import Faults, Pipeline, both_ways
+from tests.runtime import schedules
 from tests.runtime.pipeline.models import batch, loss_fn, model, reference
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule, start
 from tests.runtime.spawning import spawn, values
@@ -22,7 +22,7 @@ def _both(rank: int, size: int, store: dist.Store) -> list[bool]:
     pipeline, stage = divmod(rank, STAGES)
     groups = [dist.new_group([p * STAGES + s for s in range(STAGES)]) for p in range(PIPELINES)]
     executor = runtime.Executor(
-        runtime.load(synth.direct(PIPELINES)),
+        runtime.load(schedules.straggler(PIPELINES)),
         PrefixStore(f"replicas/{stage}", store),
         pipeline,
         PIPELINES,
