@@ -28,7 +28,7 @@ class Options:
     # --- datagrams
     datagram_bytes: int = 1472  # fills an Ethernet frame of 1500 bytes; a multiple of 8
     authenticate: bool = False  # a keyed tag on each datagram; costs a hash per datagram
-    burst_bytes: int = 24 * KIB  # handed to the kernel at once, to one peer: 16 frames
+    burst_bytes: int = 46 * KIB  # handed to the kernel at once, to one peer: 32 frames
     window_bytes: int = 256 * KIB  # underway to one receiver, to begin with: a port's queue
     window_least_bytes: int = 64 * KIB  # a burst
     window_most_bytes: int = 1024 * KIB  # what a socket buffer of 4 MiB bears
@@ -53,7 +53,7 @@ class Options:
     end_copies: int = 2  # ours: "all is sent" as datagrams of their own, for when marks are lost
     grace_percent: float = 10.0  # source: x, how much of t_C is waited after the last marks
     grace_most_percent: float = 50.0  # source
-    grace_floor_s: float = 0.002  # source: 0; a thread that is not scheduled looks like a loss
+    grace_floor_s: float = 0.004  # source: 0; a thread that is not scheduled looks like a loss
     grace_up_loss: float = 0.001  # x doubles when more than that came too late; source: was lost
     grace_down_loss: float = 0.0001  # x shrinks by one when less than that did
     expected_weight: float = 0.2  # of the newest sample in the moving average t_C

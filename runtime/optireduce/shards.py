@@ -28,6 +28,8 @@ class Shards:
         self.bounds = [flat.numel() * r // size for r in range(size + 1)]
         self.each = payload // flat.element_size()
         self._bytes = flat.view(torch.uint8).numpy()
+        self._narrow = np.dtype(f"f{flat.element_size()}")
+        self._wide = np.float64 if flat.dtype is torch.float64 else np.float32
 
     def shard(self, rank: int) -> torch.Tensor:
         """The elements that ``rank`` owns (a view)."""
@@ -61,30 +63,36 @@ class Shards:
             arrived: per peer, bool [datagrams].
             average: the mean; else an estimate of the sum (the sum itself if all arrived).
         """
-        own = self.run(rank, first, max(len(one) for one in arrived.values()))
-        dtype, numel = self.flat.dtype, own.numel()
-        wide = torch.promote_types(dtype, torch.float32)
-        total: torch.Tensor | None = None
+        width = self.flat.element_size()
+        count = max(len(one) for one in arrived.values())
+        own = self.bytes(rank)[first * self.each * width : (first + count) * self.each * width]
+        total: np.ndarray | None = None
+        complete = True
         for sender in range(self.size):
-            term = own
-            if sender != rank:
+            if sender == rank:
+                term = self._widened(own)
+            else:
                 if not arrived[sender].all():
-                    scratch[sender][~arrived[sender]] = 0
-                term = torch.from_numpy(scratch[sender].reshape(-1)).view(dtype)[:numel]
+                    complete, scratch[sender][~arrived[sender]] = False, 0
+                term = self._widened(scratch[sender].reshape(-1)[: len(own)])
             if total is None:
-                total = term.to(wide, copy=True)
+                total = term.astype(self._wide)
             else:
                 total += term
         assert total is not None
-        divisors = 1 + sum(a.astype(np.int64) for a in arrived.values())
-        whole = 1 if average else self.size
-        if np.all(divisors == self.size):
-            if average:
-                total /= self.size
-        else:
-            factors = torch.as_tensor(whole / divisors).to(wide)
-            total *= factors.repeat_interleave(self.each)[:numel]
-        return total
+        if not complete:
+            divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
+            factors = (1 if average else self.size) / divisors
+            total *= np.repeat(factors, self.each)[: len(total)].astype(self._wide)
+        elif average:
+            total /= self._wide(self.size)
+        return torch.from_numpy(total)
+
+    def _widened(self, raw: Bytes) -> np.ndarray:
+        """The numbers in ``raw``; bfloat16, which numpy has not, as float32."""
+        if self.flat.dtype is torch.bfloat16:
+            return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return raw.view(self._narrow)
 
     def scale_missing(self, rank: int, arrived: np.ndarray) -> None:
         """Of the shard of ``rank``, what has not arrived is the own contribution: times ``size``.

@@ -1,9 +1,10 @@
 """The short datagrams of a rank: credits, ends, and that a stage is over.
 
-Everything that travels may be lost, these too. A credit is cumulative, so that the next one makes
-up for it, and is repeated on a clock until its data comes; "all is sent" goes out several times;
-that a stage is over is said again whenever something for it arrives. Pure: datagrams go to
-``outbox``.
+They cost as much processor time as a burst does, so they are few: none where the window reaches to
+the end of the shard, and "all is sent" only some time after the marks that say the same. Everything
+that travels may be lost, these too. A credit is cumulative, so that the next one makes up for it,
+and is repeated to whom nothing is heard of; "all is sent" goes out twice; that a stage is over is
+said again whenever something for it arrives. Pure: datagrams go to ``outbox``.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from runtime.optireduce.ubt.incast import Incast
 from runtime.optireduce.ubt.sender import Flow
 from runtime.optireduce.ubt.wire import Type
 
-REPEAT_S = 0.005
-"""A credit is repeated after so long, then twice as long, ..."""
-REPEAT_MOST_S = 0.05
 REPEATS_IN_BOUND = 10
-"""... but at least so often in t_B: a credit that got lost must not cost the rest of a stage."""
+"""So often in t_B a credit is repeated: one that got lost must not cost the rest of a stage."""
+REPEAT_S = 0.005
+REPEAT_MOST_S = 0.05
+"""But it takes so long at least, and at most."""
 
 
 class Announcer:
@@ -48,27 +49,26 @@ class Announcer:
         self._options, self._codec = options, codec
         self._incast, self._expected = incast, expected
         self._most_s = min(REPEAT_MOST_S, max(REPEAT_S, bound_s / REPEATS_IN_BOUND))
+        self._least_s = max(REPEAT_S, self._most_s / 2)
         self._ends: list[tuple[float, int, Flow]] = []
         self.outbox: deque[tuple[int, bytes]] = deque()
 
     def enter(self, exchange: Exchange, now_s: float) -> None:
-        """This rank has entered an operation: grant everyone a window."""
+        """This rank has entered an operation: grant everyone a window, good for both stages."""
         for peer in exchange.stages[0].senders:
             self.credit(exchange, 0, peer)
-        exchange.repeat_s = now_s + REPEAT_S
+            self._note(exchange, 1, peer)
+        exchange.repeat_s = now_s + self._least_s
 
     def heard(self, exchange: Exchange, stage: int, peer: int) -> None:
-        """Data has come: grant more when a quarter of the window has passed since the last time."""
-        expected = exchange.stages[stage].senders[peer]
-        if expected.passed >= exchange.credited.get((stage, peer), 0) and not expected.complete:
+        """Data has come: grant more when a third of the window has passed since the last time."""
+        if exchange.stages[stage].senders[peer].passed >= exchange.credited[stage, peer]:
             self.credit(exchange, stage, peer)
 
     def credit(self, exchange: Exchange, stage: int, peer: int) -> None:
         """Say what has passed, and how much may be underway."""
-        window = self._incast.window_bytes // self._incast.announced
-        window = max(1, window // self._options.datagram_bytes)
         passed = exchange.stages[stage].senders[peer].passed
-        exchange.credited[stage, peer] = passed + max(1, window // 4)
+        window = self._note(exchange, stage, peer)
         self._say(Type.CREDIT, stage, peer, exchange.operation, offset=passed, length=window)
 
     def over(self, stage: int, peer: int, operation: int, flags: int) -> None:
@@ -76,24 +76,37 @@ class Announcer:
         self._say(Type.CREDIT, stage, peer, operation, flags=flags)
 
     def all_sent(self, flow: Flow, now_s: float) -> None:
-        """A flow has sent everything; said ``end_copies`` times."""
-        self._end(flow, self._options.end_copies, now_s)
+        """A flow has sent everything; its marks have said so, so this comes a little later."""
+        if self._options.end_copies:
+            self._ends.append((now_s + self._least_s, self._options.end_copies, flow))
+
+    def follows(self, flow: Flow) -> None:
+        """The second stage to a peer has begun: it says that the first is sent."""
+        name = flow.operation, 0, flow.peer
+        self._ends = [
+            end for end in self._ends if (end[2].operation, end[2].stage, end[2].peer) != name
+        ]
 
     def poll(self, now_s: float) -> None:
         """Say again what is due."""
         for due in [end for end in self._ends if end[0] <= now_s]:
             self._ends.remove(due)
-            self._end(due[2], due[1], now_s)
+            _, copies, flow = due
+            self._say(Type.END, flow.stage, flow.peer, flow.operation)
+            if copies > 1:
+                self._ends.append((now_s + self._least_s, copies - 1, flow))
 
     def repeat(self, exchange: Exchange, now_s: float) -> None:
-        """Grant again, where that is due, what is still to come."""
+        """Where that is due, grant again to those that have sent nothing since the last time."""
         if now_s < exchange.repeat_s:
             return
-        exchange.repeats = min(exchange.repeats + 1, 16)
-        exchange.repeat_s = now_s + min(self._most_s, REPEAT_S * 2**exchange.repeats)
+        exchange.repeat_s = now_s + self._most_s
         for number, stage in enumerate(exchange.stages):
             for peer, expected in stage.senders.items():
-                if stage.end is None and not expected.complete and (not number or expected.passed):
+                silent = expected.passed == exchange.repeated.get((number, peer), 0)
+                exchange.repeated[number, peer] = expected.passed
+                begun = number == 0 or expected.passed
+                if stage.end is None and silent and begun and not expected.complete:
                     self.credit(exchange, number, peer)
 
     @property
@@ -101,11 +114,15 @@ class Announcer:
         """When :meth:`poll` has something to do."""
         return min((end[0] for end in self._ends), default=math.inf)
 
-    def _end(self, flow: Flow, copies: int, now_s: float) -> None:
-        if copies:
-            self._say(Type.END, flow.stage, flow.peer, flow.operation)
-            if copies > 1:
-                self._ends.append((now_s + REPEAT_S, copies - 1, flow))
+    def _note(self, exchange: Exchange, stage: int, peer: int) -> int:
+        """The window; from where on the next credit is due: never if all has room in it."""
+        window = self._incast.window_bytes // self._incast.announced
+        window = max(1, window // self._options.datagram_bytes)
+        expected = exchange.stages[stage].senders[peer]
+        due = expected.passed + max(1, window // 3)
+        fits = expected.passed + window >= expected.count
+        exchange.credited[stage, peer] = math.inf if fits else due
+        return window
 
     def _say(
         self,

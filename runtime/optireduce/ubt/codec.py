@@ -120,7 +120,9 @@ class Codec:
         ``misdirected`` (to or from somebody else), ``forged`` (bad tag).
         """
         size = rows.shape[1]
-        if size not in (HEADER_BYTES, self.datagram_bytes) or not len(rows):
+        if not len(rows):
+            return
+        if size not in (HEADER_BYTES, self.datagram_bytes):
             drops["malformed"] += len(rows)
             return
         words = rows[:, :HEADER_BYTES].view("<u8")
@@ -171,15 +173,15 @@ class Codec:
             return "malformed"
         if sender >= self.size or sender == self.rank:
             return "misdirected"
-        places = words[:, 3]
+        places = words[:, 3].view(np.int64)
         return Batch(
             Type(kind >> 1),
             kind & 1,
             sender,
             operation,
-            (places & np.uint64(0xFFFFFFFF)).view(np.int64),
-            (places >> np.uint64(32) & np.uint64(0xFFFF)).view(np.int64),
-            (places >> np.uint64(48) & np.uint64(0xFF)).view(np.int64),
+            places & 0xFFFFFFFF,
+            places >> 32 & 0xFFFF,
+            places >> 48 & 0xFF,
             rows[:, HEADER_BYTES:],
             third >> 56,
             fourth & 0xFFFFFFFF,

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.node import Ended, Node
+from runtime.optireduce.ubt.sender import Flow
 from runtime.optireduce.ubt.sockets import Channel
 from runtime.optireduce.ubt.wire import Type
 
@@ -59,6 +60,7 @@ class Endpoint:
         self._woken.setblocking(False)
         self._closing = False
         self._found = 0
+        self._written: tuple[Flow, int] | None = None
         self._thread = threading.Thread(target=self._run, name="latecomer-ubt", daemon=True)
 
     def start(self) -> None:
@@ -138,27 +140,36 @@ class Endpoint:
             return math.inf, True
         for _ in range(BURSTS):
             now_s = time.monotonic()
-            step = node.burst(now_s)
-            if isinstance(step, float):
-                return step, False
-            flow, first, count = step
-            count = min(count, channel.burst)
-            exchange = node.open_exchanges[flow.operation]
-            node.codec.data(
-                channel.rows[:count],
-                exchange.source(flow.stage, flow.peer),
-                first,
-                node.marks_from(flow, first),
-                stage=flow.stage,
-                receiver=flow.peer,
-                operation=flow.operation,
-                incast=node.incast.announced,
-                expected_us=int(node.expected[flow.stage].own_s * 1e6),
-                passed=flow.sent + count,
-            )
+            if self._written is None or self._written[0].over:
+                step = node.burst(now_s)
+                if isinstance(step, float):
+                    return step, False
+                self._written = self._write(*step)
+            flow, count = self._written
             taken = channel.send_rows(flow.peer, count)
-            if taken:
-                node.sent(flow, taken, now_s)
+            if not taken:  # it stays written
+                return math.inf, True
+            self._written = None
+            node.sent(flow, taken, now_s)
             if taken < count:
                 return math.inf, True
         return 0.0, False
+
+    def _write(self, flow: Flow, first: int, count: int) -> tuple[Flow, int]:
+        """Write a burst; its flow and length."""
+        node, channel = self.node, self.channel
+        count = min(count, channel.burst)
+        exchange = node.open_exchanges[flow.operation]
+        node.codec.data(
+            channel.rows[:count],
+            exchange.source(flow.stage, flow.peer),
+            first,
+            node.marks_from(flow, first),
+            stage=flow.stage,
+            receiver=flow.peer,
+            operation=flow.operation,
+            incast=node.incast.announced,
+            expected_us=int(node.expected[flow.stage].own_s * 1e6),
+            passed=flow.sent + count,
+        )
+        return flow, count

@@ -32,6 +32,9 @@ class Exchange:
             arrived of them, in the tensor.
         stages: the receive stages; :meth:`Node.open` makes them.
         entered: peers that have given a sign of having entered.
+        credited: by stage and peer, from where on the next credit is due.
+        repeated: by stage and peer, what had passed when repeats were due last.
+        fresh: datagrams of the own shard since it was last looked for complete runs.
     """
 
     operation: int
@@ -44,8 +47,8 @@ class Exchange:
     stages: tuple[Stage, ...] = ()
     entered: set[int] = field(default_factory=set)
     repeat_s: float = 0.0
-    repeats: int = 0
-    credited: dict[tuple[int, int], int] = field(default_factory=dict)
+    credited: dict[tuple[int, int], float] = field(default_factory=dict)
+    repeated: dict[tuple[int, int], int] = field(default_factory=dict)
     fresh: int = 0
 
     def __post_init__(self) -> None:
@@ -63,8 +66,12 @@ class Exchange:
         if first.end is None:
             for sender in first.senders.values():
                 left &= sender.arrived
-        edges = np.flatnonzero(np.diff(left, prepend=False, append=False))
-        for begin, stop in edges.reshape(-1, 2).tolist():
+        edges = (np.flatnonzero(left[1:] != left[:-1]) + 1).tolist()
+        if len(left) and left[0]:
+            edges.insert(0, 0)
+        if len(left) and left[-1]:
+            edges.append(len(left))
+        for begin, stop in zip(edges[::2], edges[1::2], strict=True):
             if stop - begin >= least:
                 self.reduce(begin, stop)
                 self.reduced[begin:stop] = True

@@ -26,6 +26,10 @@ from runtime.optireduce.ubt.wire import GONE, OVER, Batch, Type, is_before
 
 RUN = 16
 """Datagrams of the own shard that are reduced and broadcast together, if there are more to come."""
+MARKED = 8
+"""So many datagrams at least are marked as a flow's last: a mark must not hang on one datagram."""
+EARLY_KEPT = 64
+"""Operations that others have entered before this rank, so many of which are remembered."""
 STALLS_IN_BOUND = 10
 """A sender notices a stall after so small a part of t_B at the latest."""
 
@@ -57,6 +61,7 @@ class Node:
         self.by_sender: Counter[tuple[int, str]] = Counter()
         self.open_exchanges: dict[int, Exchange] = {}
         self._newest: int | None = None
+        self._early: dict[int, set[int]] = {}
 
     def open(self, exchange: Exchange, now_s: float) -> None:
         """Enter an operation: tell the peers, and queue the sends."""
@@ -83,6 +88,10 @@ class Node:
                     self.sender.add(flow)
                     if stage == 0:
                         flow.offer(0, flow.count)
+        for peer in self._early.pop(exchange.operation, ()):
+            self._enter(exchange, peer, now_s)
+        for operation in [o for o in self._early if is_before(o, exchange.operation)]:
+            del self._early[operation]
 
     def hear(self, batch: Batch, now_s: float) -> None:
         """Datagrams have arrived."""
@@ -93,12 +102,10 @@ class Node:
         sender = batch.sender
         self.incast.told(sender, batch.incast)
         self.expected[batch.stage].told(sender, batch.expected_us / 1e6)
+        if batch.type is Type.CREDIT and batch.lengths[-1]:
+            self.sender.told(sender, int(batch.lengths[-1]))
         if sender not in exchange.entered:
-            exchange.entered.add(sender)
-            for stage in (0, 1):
-                exchange.stages[stage].enter(sender, now_s)
-                if flow := self.sender.flow(batch.operation, stage, sender):
-                    self.sender.enter(flow, now_s)
+            self._enter(exchange, sender, now_s)
         if batch.type is Type.DATA:
             self._data(exchange, batch, now_s)
         elif batch.type is Type.END:
@@ -129,6 +136,8 @@ class Node:
 
     def sent(self, flow: Flow, count: int, now_s: float) -> None:
         """``count`` datagrams of ``flow`` are on their way."""
+        if flow.stage == 1 and not flow.sent:
+            self.announcer.follows(flow)
         self.sender.took(flow, count, now_s)
         if flow.sent == flow.count:
             self.sender.finish(flow)
@@ -148,8 +157,16 @@ class Node:
         Args:
             first: the number of the datagram that is sent next.
         """
-        marked = max(1, int(flow.count * self.options.last_share))
+        marked = max(MARKED, int(flow.count * self.options.last_share))
         return first + flow.count - marked - flow.sent
+
+    def _enter(self, exchange: Exchange, sender: int, now_s: float) -> None:
+        """The first sign that a peer has entered the operation."""
+        exchange.entered.add(sender)
+        for stage in (0, 1):
+            exchange.stages[stage].enter(sender, now_s)
+            if flow := self.sender.flow(exchange.operation, stage, sender):
+                self.sender.enter(flow, now_s)
 
     def _data(self, exchange: Exchange, batch: Batch, now_s: float) -> None:
         stage, sender = exchange.stages[batch.stage], batch.sender
@@ -170,6 +187,8 @@ class Node:
             exchange.fresh += count
             if exchange.fresh >= RUN * len(self.peers):
                 self._broadcast(exchange, RUN)
+        else:  # a sender begins with its second stage to a peer when its first is sent
+            exchange.stages[0].all_sent(sender, now_s)
 
     def _broadcast(self, exchange: Exchange, least: int) -> None:
         """Reduce what is there in runs of at least so many datagrams, and queue it for all."""
@@ -190,7 +209,7 @@ class Node:
         if flags & (OVER | GONE):
             self.sender.finish(flow)
             return
-        self.sender.credit(flow, int(batch.offsets.max()), int(batch.lengths[-1]), now_s)
+        self.sender.credit(flow, int(batch.offsets.max()), now_s)
 
     def _over(self, exchange: Exchange, number: int, now_s: float) -> None:
         stage = exchange.stages[number]
@@ -214,7 +233,11 @@ class Node:
         """Something of an operation that is not open here."""
         newest = self._newest
         if newest is None or is_before(newest, batch.operation):
-            self._drop(batch.sender, "early", len(batch.offsets))
+            if batch.type is Type.CREDIT and len(self._early) < EARLY_KEPT:
+                self._early.setdefault(batch.operation, set()).add(batch.sender)
+                self.sender.told(batch.sender, int(batch.lengths[-1]))
+            else:
+                self._drop(batch.sender, "early", len(batch.offsets))
             return
         if batch.type is Type.DATA:
             self._drop(batch.sender, "stale", len(batch.offsets))

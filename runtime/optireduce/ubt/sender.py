@@ -88,6 +88,7 @@ class Sender:
         self.pacers = {peer: Pacer(options, most_s) for peer in range(size) if peer != rank}
         self._flows: dict[tuple[int, int, int], Flow] = {}
         self._grant = max(1, options.grant_bytes // options.datagram_bytes)
+        self._windows = dict.fromkeys(self.pacers, self._grant)
         self._burst = max(1, options.burst_bytes // options.datagram_bytes)
         self.stalls = 0
 
@@ -102,22 +103,26 @@ class Sender:
     def drop(self, operation: int) -> None:
         """Forget all flows of an operation."""
         for key in [key for key in self._flows if key[0] == operation]:
-            del self._flows[key]
+            self._flows.pop(key).over = True
 
     def pending(self, operation: int) -> Iterator[Flow]:
         """Flows of an operation that are not over."""
         return (f for f in self._flows.values() if f.operation == operation and not f.over)
 
     def enter(self, flow: Flow, now_s: float) -> None:
-        """The peer has entered the operation: it takes a first grant."""
+        """The peer has entered the operation: it takes what it said last, or a first grant."""
         if not flow.entered:
             flow.entered, flow.progress_s = True, now_s
-            flow.window = self._grant
+            flow.window = self._windows[flow.peer]
 
-    def credit(self, flow: Flow, passed: int, window: int, now_s: float) -> None:
+    def told(self, peer: int, window: int) -> None:
+        """The window of a receiver, for this and coming flows."""
+        self._windows[peer] = max(1, window)
+
+    def credit(self, flow: Flow, passed: int, now_s: float) -> None:
         """The receiver has seen something of the burst that ends at ``passed``."""
         self.enter(flow, now_s)
-        flow.window = max(1, window)
+        flow.window = self._windows[flow.peer]
         passed = min(passed, flow.sent)
         if passed > flow.passed:
             flow.passed, flow.progress_s, flow.stalls = passed, now_s, 0

@@ -1,8 +1,8 @@
-"""UDP from Python at the speed of TCP: segmentation and receive offload, rows packed by numpy.
+"""UDP from Python with segmentation and receive offload, rows packed by numpy.
 
-``UDP_SEGMENT`` lets one ``send`` carry many datagrams of one length, ``UDP_GRO`` lets one ``recv``
-bring many; a control message tells their length. Where the kernel refuses them, each datagram is
-sent by itself, and :attr:`Channel.how` says so.
+``UDP_SEGMENT`` lets one ``send`` carry many datagrams of one length, ``UDP_GRO`` lets a message
+that is received hold many; :mod:`gathering` takes many messages at once. Where the kernel refuses
+them, each datagram goes by itself, and :attr:`Channel.how` says so.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import contextlib
 import errno
 import socket
 import struct
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from runtime.optireduce.options import Options
+from runtime.optireduce.ubt.gathering import GONE, MESSAGES, Gathering
 from runtime.optireduce.ubt.wire import Bytes
 
 UDP_SEGMENT, UDP_GRO = 103, 104
 MOST_BYTES = 65_507
 MOST_SEGMENTS = 64
-ROOM_BYTES = 1 << 16
-"""What one call may bring."""
-GATHERED_BYTES = 1 << 16
-"""What is taken together before it is looked at, and one call more."""
-CONTROL_BYTES = socket.CMSG_SPACE(4)
-GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
+NOTHING: Bytes = np.zeros((0, 1), np.uint8)
 
 
 class Channel:
@@ -48,9 +45,9 @@ class Channel:
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self._peers: dict[int, tuple[str, int]] = {}
-        self._buffer: Bytes = np.zeros(GATHERED_BYTES + ROOM_BYTES, np.uint8)
-        self._room = self._buffer.data
-        self._held: Bytes | None = None
+        self._gathering = Gathering(self._socket, UDP_GRO)
+        self._held: deque[Bytes] = deque()
+        self._drained = False
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
@@ -94,40 +91,20 @@ class Channel:
         return self._send([data], [], self._peers[peer])
 
     def receive(self) -> Bytes | None:
-        """Datagrams of one length, uint8 [datagrams, bytes] (valid until the next call).
+        """Datagrams of one length, uint8 [datagrams, bytes], or none (0 rows); ``None``: empty.
 
-        What lies in the socket is taken together: on a network that hands over frame by frame a
-        look at each datagram by itself would cost more than the frame does. ``None`` when the
-        socket is empty.
+        Valid until the next call. What lies in the socket is taken together.
         """
-        if self._held is not None:
-            rows, self._held = self._held, None
-            return rows
-        filled, length = 0, 0
-        while filled <= GATHERED_BYTES:
-            try:
-                size, control, _, _ = self._socket.recvmsg_into(
-                    [self._room[filled : filled + ROOM_BYTES]], CONTROL_BYTES
-                )
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno in GONE:  # an earlier datagram came back: its peer is not there
-                    continue
-                raise
-            each = size
-            for level, kind, data in control:
-                if level == socket.IPPROTO_UDP and kind == UDP_GRO:
-                    each = int.from_bytes(data[:4], "little")
-            if not each:
-                continue
-            # after a run of equal ones a shorter one may follow: none of ours, which are padded
-            size -= size % each
-            if filled and each != length:
-                self._held = self._buffer[filled : filled + size].reshape(-1, each).copy()
-                break
-            filled, length = filled + size, each
-        return self._buffer[:filled].reshape(-1, length) if filled else None
+        if self._held:
+            return self._held.popleft()
+        taken = 0
+        if not self._drained:
+            taken, batches = self._gathering.read()
+            self._held.extend(batches)
+        self._drained = 0 < taken < MESSAGES  # then the next call needs not ask the kernel
+        if not taken:
+            return None
+        return self._held.popleft() if self._held else NOTHING
 
     def close(self) -> None:
         """Close the socket."""

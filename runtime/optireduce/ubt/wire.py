@@ -27,9 +27,8 @@ left the network, lost or not. :mod:`codec` writes and reads them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,8 +81,7 @@ def is_before(a: int, b: int) -> bool:
     return 0 < (b - a) % 2**64 < 2**63
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Datagrams of one kind, sender and operation that came together.
 
     Attributes:
