@@ -41,6 +41,7 @@ class Grants:
         self, lanes: int, links: Mapping[int, Link], gone: Collection[int], sizes: Sizes
     ) -> None:
         self._lanes: list[deque[Flow]] = [deque() for _ in range(lanes)]
+        self._settled = [True] * lanes  # everything in the lane is granted
         self._links, self._gone, self._sizes = links, gone, sizes
 
     def enter(self, flow: Flow) -> None:
@@ -48,17 +49,19 @@ class Grants:
         for lane, receives in enumerate(flow.plan.lanes):
             if receives:
                 self._lanes[lane].append(flow)
+                self._settled[lane] = False
 
     def renew(self) -> None:
         """Grant what has become due since the last time."""
         for lane, queue in enumerate(self._lanes):
             while queue and not queue[0].receives_left(lane):
                 queue.popleft()
-            if queue:
-                self._renew(lane, queue)
+            if not self._settled[lane]:
+                self._settled[lane] = self._renew(lane, queue)
 
-    def _renew(self, lane: int, queue: deque[Flow]) -> None:
-        sizes = self._sizes
+    def _renew(self, lane: int, queue: deque[Flow]) -> bool:
+        """Grant what is due in a lane; true if nothing in it is left to be granted."""
+        sizes, settled = self._sizes, True
         before = ahead = 0  # bytes that others need first, transfers behind the due ones
         for flow in queue:
             for i in flow.receives_left(lane):
@@ -71,13 +74,17 @@ class Grants:
                     window = min(max(flow.size[i] // AHEAD_SHARE, sizes.wake), sizes.ahead)
                     ahead += 1
                 else:
-                    return
+                    return False
                 before += left
+                size, granted = flow.size[i], flow.granted[i]
+                if granted == size:
+                    continue
                 place = flow.limit(i) if sizes.whole else flow.done[i]
-                upto = min(flow.size[i], place + window)
-                more = upto - flow.granted[i]
-                if more >= sizes.wake or (more > 0 and upto == flow.size[i]):
+                upto = min(size, place + window)
+                settled = settled and upto == size
+                if upto - granted >= sizes.wake or upto == size:
                     flow.granted[i] = upto
                     move = flow.plan.all[i]
                     if move.peer not in self._gone:
                         self._links[move.peer].grant(flow, move.index, upto)
+        return settled
