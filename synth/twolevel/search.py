@@ -78,10 +78,6 @@ class Record:
         """The least time with barriers."""
         return self.candidates[0]
 
-    def best_of(self, name: str) -> Candidate | None:
-        """The best candidate whose name begins so."""
-        return next((c for c in self.candidates if c.name.startswith(name)), None)
-
 
 def search(
     machine: Machine,

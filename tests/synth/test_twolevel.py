@@ -99,15 +99,13 @@ def test_search_has_all_candidates_and_takes_the_best(nodes, per_node, ports, la
         if candidate.bound_s is not None:
             assert candidate.seconds >= candidate.bound_s * (1 - 1e-9)
             assert candidate.bound_s >= record.bound_s * (1 - 1e-9)
-    two = record.best_of("two-level")
-    if two is not None:
-        assert two is record.winner
+    if "two-level" in names:
+        assert record.winner.name.startswith("two-level")
 
 
 def test_two_nodes_of_eight_with_four_ports() -> None:
     record = search(machine(2, 8, 4), 2**30, late=3)
-    ring = record.best_of("hierarchical ring")
-    assert ring is not None
+    ring = next(c for c in record.candidates if c.name == "hierarchical ring")
     assert record.winner.seconds < 1.05 * record.bound_s
     assert record.winner.seconds < 0.83 * ring.seconds
 
