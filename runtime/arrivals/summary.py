@@ -80,12 +80,13 @@ class Summary:
             rows.append(f"{count:>6} operations ran: {way}")
         for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
             rows.append(f"{count:>6} times because: {reason}")
-        rows.append(
-            f"decided {self.decision_p50_s * 1e3:.2f} ms after a rank's arrival (p50), "
-            f"{self.decision_p99_s * 1e3:.2f} ms (p99); after the last arrival that counts "
-            f"{self.latency_p50_s * 1e3:.2f} ms, {self.latency_p99_s * 1e3:.2f} ms"
-        )
-        rows.append(f"{self.messages:.1f} messages per operation")
+        if self.messages or self.decision_p99_s > 0:
+            rows.append(
+                f"decided {self.decision_p50_s * 1e3:.2f} ms after a rank's arrival (p50), "
+                f"{self.decision_p99_s * 1e3:.2f} ms (p99); after the last arrival that counts "
+                f"{self.latency_p50_s * 1e3:.2f} ms, {self.latency_p99_s * 1e3:.2f} ms"
+            )
+            rows.append(f"{self.messages:.1f} messages per operation")
         rows.append(f"done {self.completion_s * 1e3:.2f} ms after the last arrival (median)")
         if self.losses.ranks:
             rows += ["", str(self.losses)]

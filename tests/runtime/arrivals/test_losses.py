@@ -55,6 +55,7 @@ def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt():
     assert "1 of 2 steps lost something" in shown
     assert "1 times because: a stage ended early" in shown
     assert json.loads(summary.as_json())["losses"]["steps"][1]["loss"] == pytest.approx(0.2)
+    assert "decided" not in shown
     without = [msgspec.structs.replace(rank, steps=(), stages=()) for rank in _ranks()]
     assert "lost" not in str(summarize(without, 2))
     assert "loss_ratio" not in prometheus.text(summarize(without, 2))
