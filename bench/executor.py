@@ -54,7 +54,7 @@ class PlainSockets:
         """Send and receive; the sums are not those of an all-reduce."""
         half = int(self._part * tensor.numel() * 4) // 8 * 4
         source = tensor.view(torch.uint8).numpy().data[:half]
-        sender = threading.Thread(target=lambda: [self._to.sendall(source) for _ in range(2)])
+        sender = threading.Thread(target=self._send, args=(source,))
         sender.start()
         into = self._buffer.view(torch.uint8).numpy().data
         for add in (True, False):
@@ -66,6 +66,15 @@ class PlainSockets:
                 if add:
                     tensor[begin // 4 : end // 4] += self._buffer[: (end - begin) // 4]
         sender.join()
+
+    def _send(self, source: memoryview) -> None:
+        for _ in range(2):
+            self._to.sendall(source)
+
+
+def by(executor: Executor) -> Callable[[torch.Tensor], Any]:
+    """An all-reduce by the executor's schedule."""
+    return lambda tensor: executor.submit(tensor).wait()
 
 
 def measure(
@@ -107,7 +116,7 @@ def measure(
         ]:
             ways: dict[str, Callable[[torch.Tensor], Any]] = {
                 "Gloo": dist.all_reduce,
-                "executor": lambda tensor, ours=ours: ours.submit(tensor).wait(),
+                "executor": by(ours),
             }
             if ours is ring:
                 ways["plain"] = plain.run

@@ -35,7 +35,7 @@ def _conformance(rank, size, store, schedule, lates):
     return counts
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_conformance_with_every_late_rank(size):
     schedule = schedules.straggler(size, m=2)
     for counts in values(spawn(_conformance, size, schedule, range(size))):

@@ -120,7 +120,7 @@ def _bits(rank, size, store, schedule, sizes, narrow):
     ],
 )
 def test_bits_are_those_of_the_rounds_one_after_the_other(schedule, narrow):
-    large = 2 * ONE_HOST.due * schedule.chunks // 4
+    large = 3 * ONE_HOST.due * schedule.chunks // 8  # chunks of one and a half windows
     sizes = (0, 5, 10_007, 50_021) if narrow else (13, large + 1, 100_003)
     values(spawn(_bits, schedule.ranks, schedule, sizes, narrow, timeout_s=60))
 
