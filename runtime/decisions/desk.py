@@ -88,6 +88,7 @@ class Desk:
         self._last_done_s = float("-inf")
         self._free_s = float("-inf")  # when the links have done what was decided, by prediction
         self._newest = -1  # the last operation that was
+        self._done_to = -1  # operations up to here are done
 
     def hear(self, now_s: float, sender: int, said: Arrive) -> list[Send]:
         """A rank has come to an operation, or says so again."""
@@ -177,6 +178,7 @@ class Desk:
                 break
             assert self._rule is not None
             sheet.gathered.free_s = self._free_s
+            sheet.gathered.started = self._started()
             decision = self._rule(now_s, sheet.gathered, self.knowledge, self.options)
             if not isinstance(decision, Decision):
                 self.wake_s = decision.at_s
@@ -186,6 +188,16 @@ class Desk:
             told = self._decided[operation] = Decide(operation, *buffers.pop(), decision)
             found += [(rank, told) for rank in range(self.size)]
         return found
+
+    def _started(self) -> int:
+        """How many operations have been started and still miss somebody."""
+        return sum(
+            sheet.decision is not None
+            and sheet.decision.candidate != NATIVE
+            and len(sheet.at_s) < self.size
+            and operation > self._done_to
+            for operation, sheet in self._sheets.items()
+        )
 
     def _occupy(self, now_s: float, sheet: _Sheet, *, complete: bool) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
@@ -220,6 +232,7 @@ class Desk:
             self._decided.pop(operation, None)
 
     def _done(self, operation: int, sender: int, done_s: float) -> None:
+        self._done_to = max(self._done_to, operation)
         if operation >= self._newest:
             self._free_s = float("-inf")  # where one rank is done, the links are, or nearly
         sheet = self._sheets.get(operation)

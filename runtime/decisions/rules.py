@@ -16,6 +16,7 @@ from runtime.decisions.history import LATELY
 from runtime.decisions.options import Knowledge, Options
 from runtime.decisions.waiting import Wait, break_even, learned, worth_s
 
+PATIENCE = "missing for longer than a needless start would cost"
 ENOUGH = 4
 """Of them those in which somebody was as late as now, before lateness is learned from."""
 
@@ -29,12 +30,14 @@ class Gathered:
         bytes: size of the buffer.
         heard: per rank, when the coordinator heard of its arrival.
         free_s: when the links will have done the operations before, by prediction.
+        started: how many operations before have been started and still miss somebody.
     """
 
     operation: int
     bytes: int
     heard: dict[int, float] = field(default_factory=dict)
     free_s: float = -math.inf
+    started: int = 0
 
     def missing(self, size: int) -> tuple[int, ...]:
         """The ranks that have not come."""
@@ -67,9 +70,10 @@ def eager(
     def wait(missing: tuple[int, ...], passed_s: float, free_s: float) -> tuple[Wait, str]:
         found = break_even(*_priced(state, knowledge, len(missing)))
         if options.threshold_s is None or found.candidate == NATIVE:
-            wait = Wait(free_s + found.tau_s, found.candidate)
-            return wait, "missing for longer than a needless start would cost"
-        chosen = Wait(free_s + options.threshold_s, found.candidate)
+            return _patient(found, state, free_s), PATIENCE
+        threshold_s = options.threshold_s
+        tau_s = max(free_s, threshold_s) if state.started else free_s + threshold_s
+        chosen = Wait(tau_s, found.candidate)
         return chosen, f"missing for more than {options.threshold_s * 1e3:g} ms"
 
     return _decide(now_s, state, knowledge, options, wait)
@@ -88,9 +92,7 @@ def auto(now_s: float, state: Gathered, knowledge: Knowledge, options: Options) 
             if sum(each > passed_s for each in seen) >= ENOUGH:
                 chosen = learned(seen, passed_s, native_s, found, free_s)
                 return chosen, f"missing, and likely to come much later by {whose} recent delays"
-        unknown = break_even(native_s, found)
-        chosen = Wait(free_s + unknown.tau_s, unknown.candidate)
-        return chosen, "missing for longer than a needless start would cost, delays unknown"
+        return _patient(break_even(native_s, found), state, free_s), f"{PATIENCE}, delays unknown"
 
     return _decide(now_s, state, knowledge, options, wait)
 
@@ -103,6 +105,19 @@ def _priced(state: Gathered, knowledge: Knowledge, late: int) -> tuple[float, li
     factor = knowledge.experience.factor(False)
     found = times(knowledge.candidates, knowledge.profile, late, state.bytes, factor)
     return knowledge.native_s(state.bytes), found
+
+
+def _patient(wait: Wait, state: Gathered, free_s: float) -> Wait:
+    """A break-even wait behind other operations.
+
+    It counts from when the links are free. Where those before were started without somebody who is
+    still missing, that one has been missing since, and their waits and this one's together are what
+    it has to have been: then all of them together lose no more than twice what they would cost.
+    """
+    tau_s = free_s + wait.tau_s
+    if state.started:
+        tau_s = max(free_s, (state.started + 1) * wait.tau_s)
+    return Wait(tau_s, wait.candidate)
 
 
 def _decide(

@@ -79,18 +79,18 @@ def test_a_rank_that_dies_is_named_by_all(mode, victim, place):
         assert seconds < TIMEOUT_S + SLACK_S
 
 
-def _stop_for_a_while():
-    subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {os.getpid()}"])
+def _stop_for_a_while(stop_s):
+    subprocess.Popen(["sh", "-c", f"sleep {stop_s}; kill -CONT {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _stops(rank, size, store):
-    """Ranks 2 and 0 (the coordinator) stop for 1.5 s each, one after the other, and come back."""
+def _stops(rank, size, store, stop_s):
+    """Ranks 2 and 0 (the coordinator) stop, one after the other, and come back."""
     reducer = _reducer(rank, size, store, timeout_s=30.0)
     sums = []
     for number in range(30):
         if (rank, number) in ((2, 5), (0, 15)):
-            _stop_for_a_while()
+            _stop_for_a_while(stop_s)
         tensor = torch.full((20_000,), float(rank + number))
         sums.append(reducer.submit(tensor).wait()[7].item())
     late = {record.late for record in reducer.records}
@@ -98,8 +98,9 @@ def _stops(rank, size, store):
     return sums, late
 
 
-def test_ranks_that_stop_and_come_back_do_no_harm():
-    outcomes = values(spawn(_stops, SIZE, timeout_s=60))
+@pytest.mark.parametrize("stop_s", [1.5, pytest.param(5.0, marks=pytest.mark.long)])
+def test_ranks_that_stop_and_come_back_do_no_harm(stop_s):
+    outcomes = values(spawn(_stops, SIZE, stop_s, timeout_s=60))
     for sums, late in outcomes:
         assert sums == [6.0 + SIZE * number for number in range(30)]
         assert (2,) in late  # the others went ahead without it

@@ -31,7 +31,7 @@ def _agreed(network):
     return network.decisions[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(
     st.sampled_from(MODES),
     weathers,
@@ -170,6 +170,15 @@ def test_ranks_that_disagree_on_the_buffer_are_named(mode):
     assert {fault.ranks for fault in faults} == {(2,)}
     assert "operation 7" in faults[0].text
     assert all(len(decisions) <= 8 for decisions in network.decisions)
+
+
+def test_in_quiet_times_ranks_that_disagree_on_the_buffer_are_named_afterwards():
+    network = Network(4, Options("auto"), operations=90, window=1)
+    network.bytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 60)
+    network.lateness = lambda rank, operation: 0.01
+    network.run()
+    assert [control.fault.ranks for control in network.controls if control.fault] == [(2,)]
+    assert 60 < max(map(len, network.decisions)) < 90
 
 
 def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
