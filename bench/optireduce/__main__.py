@@ -16,21 +16,21 @@ TABLES: list[tuple[list[str], list[str], int]] = [
     (["error", "--repeats", "3"], ["error", "--repeats", "1"], 25),
     (["transform"], ["transform", "--repeats", "2"], 10),
     (["loopback", "--mib", "1", "16"], ["loopback", "--short"], 30),
-    (["goodput"], ["goodput", "--short"], 100),
-    (["training", "--loopback"], ["training", "--loopback", "--short"], 200),
-    (["tails"], ["tails", "--short"], 420),
+    (["goodput", "--repeats", "3"], ["goodput", "--short"], 100),
+    (["training", "--loopback", "--steps", "40"], ["training", "--loopback", "--short"], 180),
+    (["tails"], ["tails", "--short"], 400),
     (
-        ["training", "--tasks", "digits", "--steps", "40", "--cap", "8"],
+        ["training", "--tasks", "digits", "--steps", "40", "--cap", "6"],
         ["training", "--short", "--cap", "8"],
-        200,
+        180,
     ),
     (
         [
-            *["training", "--tasks", "images", "--steps", "40", "--cap", "12"],
+            *["training", "--tasks", "images", "--steps", "40", "--cap", "10"],
             *["--networks", "clean", "lower tail", "higher tail"],
         ],
         [],
-        130,
+        120,
     ),
 ]
 """The command, the short one, and about how many seconds the first takes."""
