@@ -11,6 +11,9 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.ubt.bound import bound_s
 
+LEAST_RATE = 20e6
+"""Bytes per second that a rank moves by UBT at least, on processors that ranks share."""
+
 
 class Council:
     """The decisions so far.
@@ -50,11 +53,17 @@ class Council:
     def _bound(self, reliable: Reliable) -> None:
         """t_B from the stage times of the largest bucket that came regularly, over all ranks.
 
-        DDP's first step has one bucket with everything, which never comes again.
+        DDP's first step has one bucket with everything, which never comes again. Where TCP is
+        limited by nothing but the processor it is several times faster than UBT, which therefore
+        has at least the time to move the bucket at ``LEAST_RATE``.
         """
         times, settling = reliable.stage_times.times_s, self._options.settle_steps
         regular = [size for size in times if len(times[size]) > settling]
         own = times[max(regular)][settling:] if regular else [t for s in times for t in times[s]]
-        fewest = int(min(count for (count,) in reliable.gather([float(len(own))])))
+        told = reliable.gather([float(len(own)), float(max(regular, default=0))])
+        fewest, largest = int(min(count for count, _ in told)), max(size for _, size in told)
         known = reliable.gather(own[len(own) - fewest :]) if fewest else [[0.0]]
         self.bound_s = bound_s(known, self._options)
+        if not self._options.bound_s:
+            moved = largest * (len(told) - 1) / len(told)
+            self.bound_s = max(self.bound_s, moved / LEAST_RATE)

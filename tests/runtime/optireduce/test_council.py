@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.optireduce.council import Council
+from runtime.optireduce.council import LEAST_RATE, Council
 from runtime.optireduce.options import Options
 
 
@@ -29,6 +29,16 @@ def test_the_bound_is_that_of_the_largest_regular_bucket_after_it_has_settled():
     nothing = Council(Options(warmup_steps=8, bound_floor_s=0.4))
     nothing.meet(8, _reliable({}, [0.0, 0.0]), SimpleNamespace())
     assert nothing.bound_s == pytest.approx(0.4)
+
+
+def test_the_bound_leaves_time_for_the_processor_unless_it_is_set_by_hand():
+    times = {60_000_000: [0.01] * 8}
+    council = Council(Options(warmup_steps=8))
+    council.meet(8, _reliable(times, [0.0, 0.0]), SimpleNamespace())
+    assert council.bound_s == pytest.approx(40e6 / LEAST_RATE)
+    council = Council(Options(warmup_steps=8, bound_s=0.5))
+    council.meet(8, _reliable(times, [0.0, 0.0]), SimpleNamespace())
+    assert council.bound_s == 0.5
 
 
 @pytest.mark.parametrize(
