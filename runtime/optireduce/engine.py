@@ -234,12 +234,12 @@ class Engine:
 
     def _finish(self, flight: Flight) -> None:
         assert self._endpoint is not None
+        operation, record, exchange = flight.operation, flight.record, flight.exchange
         flight.finish(self.options)
-        operation, record = flight.operation, flight.record
         done_s = time.monotonic()
         seconds = done_s - operation.arrived_s
-        record.add(flight.exchange, self._endpoint.node, seconds, flight.seed is not None)
-        self.source.ended(operation, flight.exchange, done_s)
+        record.add(exchange, self._endpoint.node, seconds, flight.seed is not None)
+        self.source.ended(operation, exchange, done_s)
         if record.complete:
             if error := self.ledger.close_step(record):
                 self.fail(error)

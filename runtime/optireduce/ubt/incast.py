@@ -4,8 +4,8 @@ Source: OptiReduce, section 3.2.3: each receiver announces a number, one more af
 less on loss or a time-out; a sender uses the smallest that it was told. Deviations: it begins with
 all, since senders that take turns leave ports idle; one more only after several clean stages in a
 row, and half instead of one less, as in TCP; and a half that does not help is taken back: where the
-loss of the next stages is not half of what it was, incast is not its cause, and losses of that size
-are excused from then on. Ours, too: the bytes that may be underway to a receiver (its window,
+mean loss of the next stages is not half of what it was, incast is not its cause, and losses of that
+size are excused from then on. Ours, too: the bytes that may be underway to a receiver (its window,
 shared by the senders it takes at once) move likewise, since a port's queue may hold a tenth of what
 a socket's buffer does.
 """
@@ -19,7 +19,9 @@ TRIAL = 4
 """Stages after which a half is judged."""
 EXCUSED_FACTOR = 2.0
 """A loss up to so many times the excused one is excused."""
-EXCUSED_DECAY = 0.9
+EXCUSED_DECAY = 0.98
+MEAN_WEIGHT = 0.25
+"""Of the newest stage in the mean loss: one stage's luck is no sign."""
 
 
 class Incast:
@@ -37,6 +39,7 @@ class Incast:
         self.announced = min(options.incast, self._peers)
         self.window_bytes = options.window_bytes
         self.excused = 0.0
+        self._mean = 0.0
         self._clean = 0
         self._told: dict[int, int] = {}
         self._before: tuple[int, int, float] | None = None
@@ -55,24 +58,25 @@ class Incast:
         """A stage is over: move the announcement."""
         if not stage.due:
             return
-        options, loss = self._options, stage.loss
-        self._judge(loss)
+        options = self._options
+        self._mean += MEAN_WEIGHT * (stage.loss - self._mean)
+        self._judge(stage.loss)
         limit = max(options.incast_down_loss, EXCUSED_FACTOR * self.excused)
-        if stage.end is End.TIMEOUT or loss > limit:
+        self.excused *= EXCUSED_DECAY
+        if stage.end is End.TIMEOUT or self._mean > limit:
             self._clean = 0
             if stage.end is End.TIMEOUT or self._before is None:
-                self._halve(loss)
-        elif stage.end is End.COMPLETE:
-            self.excused *= EXCUSED_DECAY
+                self._halve()
+        elif self._before is None:
             self._clean += 1
             more = self.window_bytes + options.window_step_bytes
             self.window_bytes = min(options.window_most_bytes, more)
             if self._clean >= options.incast_up_after:
                 self.announced, self._clean = min(self._peers, self.announced + 1), 0
 
-    def _halve(self, loss: float) -> None:
+    def _halve(self) -> None:
         if self._before is None:
-            self._before = self.announced, self.window_bytes, loss
+            self._before = self.announced, self.window_bytes, self._mean
         self._trial = []
         self.announced = max(1, self.announced // 2)
         self.window_bytes = max(self._options.window_least_bytes, self.window_bytes // 2)
@@ -88,5 +92,5 @@ class Incast:
         mean = sum(self._trial) / TRIAL
         if mean > before / 2:
             self.announced, self.window_bytes = announced, window_bytes
-            self.excused = max(self.excused, mean)
+            self.excused = max(self.excused, self._mean, mean)
         self._before = None

@@ -235,7 +235,6 @@ class Node:
         if newest is None or is_before(newest, batch.operation):
             if batch.type is Type.CREDIT and len(self._early) < EARLY_KEPT:
                 self._early.setdefault(batch.operation, set()).add(batch.sender)
-                self.sender.told(batch.sender, int(batch.lengths[-1]))
             else:
                 self._drop(batch.sender, "early", len(batch.offsets))
             return
