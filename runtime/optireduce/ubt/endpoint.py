@@ -148,7 +148,6 @@ class Endpoint:
             flow, count = self._written
             taken = channel.send_rows(flow.peer, count)
             if not taken:  # it stays written
-                node.sender.full(now_s)
                 return math.inf, True
             self._written = None
             node.sent(flow, taken, now_s)

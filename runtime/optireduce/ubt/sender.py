@@ -22,11 +22,6 @@ from dataclasses import dataclass, field
 from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.pacing import Pacer
 
-LEAST_BURST = 8
-BUSY_S = 0.05
-"""A port that was full so short a time ago has been busy since."""
-RATE_WEIGHT = 0.1
-"""Of a lower rate than the known one: a sender that was late with more looks like a slow port."""
 STALLS_MOST = 4
 """Silence must be twice as long for each stall in a row, up to so many doublings."""
 
@@ -86,9 +81,6 @@ class Sender:
 
     Args:
         most_s: a stall is noticed after so long at the latest.
-
-    Attributes:
-        port_rate: bytes/s at which the kernel takes datagrams, as far as it is known.
     """
 
     def __init__(self, options: Options, rank: int, size: int, most_s: float) -> None:
@@ -98,9 +90,7 @@ class Sender:
         self._grant = max(1, options.grant_bytes // options.datagram_bytes)
         self._windows = dict.fromkeys(self.pacers, self._grant)
         self.stalls = 0
-        self.port_rate = math.inf
-        self._full_s = -math.inf
-        self._since = 0
+        self._burst = max(1, options.burst_bytes // options.datagram_bytes)
 
     def add(self, flow: Flow) -> None:
         """A shard that will be sent; what of it is ready is told by :meth:`Flow.offer`."""
@@ -168,23 +158,7 @@ class Sender:
         if chosen is None:
             return wake_s
         first, stop = chosen.ready[0]
-        return chosen, first, min(stop - first, chosen.room, self.burst)
-
-    @property
-    def burst(self) -> int:
-        """Datagrams in a burst: no more than the port sends in ``burst_s``, but a few."""
-        options = self._options
-        size = min(float(options.burst_bytes), self.port_rate * options.burst_s)
-        return max(LEAST_BURST, int(size // options.datagram_bytes))
-
-    def full(self, now_s: float) -> None:
-        """The kernel takes no more now: what went since it last said so tells the port's rate."""
-        elapsed_s = now_s - self._full_s
-        if 0 < elapsed_s < BUSY_S and self._since:
-            rate = self._since / elapsed_s
-            known = rate if self.port_rate == math.inf else self.port_rate
-            self.port_rate = max(rate, known + RATE_WEIGHT * (rate - known))
-        self._full_s, self._since = now_s, 0
+        return chosen, first, min(stop - first, chosen.room, self._burst)
 
     def took(self, flow: Flow, count: int, now_s: float) -> None:
         """``count`` datagrams of ``flow`` are on their way."""
@@ -192,7 +166,6 @@ class Sender:
         if first + count < stop:
             flow.ready.appendleft((first + count, stop))
         flow.sent += count
-        self._since += count * self._options.datagram_bytes
         flow.bursts.append((flow.sent, now_s))
         flow.progress_s = now_s
         self.pacers[flow.peer].sent(count * self._options.datagram_bytes, now_s)
