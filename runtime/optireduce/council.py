@@ -11,7 +11,7 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.ubt.bound import bound_s
 
-LEAST_RATE = 20e6
+LEAST_RATE = 10e6
 """Bytes per second that a rank moves by UBT at least, on processors that ranks share."""
 
 
