@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[demo,test,lint]'
 	touch $(READY)
 
-demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about 2 minutes)
+demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)
 	$(BIN)/python examples/demo.py
 
 test: $(READY)   ## all tests (under 12 minutes on 2 cores)
