@@ -63,7 +63,5 @@ class Council:
         told = reliable.gather([float(len(own)), float(max(regular, default=0))])
         fewest, largest = int(min(count for count, _ in told)), max(size for _, size in told)
         known = reliable.gather(own[len(own) - fewest :]) if fewest else [[0.0]]
-        self.bound_s = bound_s(known, self._options)
-        if not self._options.bound_s:
-            moved = largest * (len(told) - 1) / len(told)
-            self.bound_s = max(self.bound_s, moved / LEAST_RATE)
+        moved = largest * (len(told) - 1) / len(told)
+        self.bound_s = bound_s(known, self._options, moved / LEAST_RATE)

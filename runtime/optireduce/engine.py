@@ -88,7 +88,6 @@ class Engine:
         self._open: dict[int, Pending] = {}
         self._flights: dict[int, Flight] = {}
         self._lock = threading.Lock()
-        self._heard_s = time.monotonic()
         self._channel = Channel(self.options, own_address(store))
         self._meeting = meet(
             PrefixStore("ubt", store), rank, size, self._channel.address, self.options, timeout_s

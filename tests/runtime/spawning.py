@@ -84,3 +84,9 @@ def values(outcomes: list[Outcome]) -> list[Any]:
         assert outcome.finished, f"rank {rank} died or hung"
         assert not outcome.error, f"rank {rank}:\n{outcome.error}"
     return [outcome.value for outcome in outcomes]
+
+
+def together(store: Any, rank: int, size: int, name: str) -> None:
+    """Wait until all ranks are here, within the store's time-out; a name serves once."""
+    store.set(f"{name} {rank}", "")
+    store.wait([f"{name} {r}" for r in range(size)])

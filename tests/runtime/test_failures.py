@@ -18,7 +18,7 @@ from runtime import Executor, Observer, load
 from runtime.tcp.frames import HEADER
 from synth.arrivals.generate import search
 from tests.runtime import schedules
-from tests.runtime.spawning import spawn
+from tests.runtime.spawning import spawn, together
 from verify.errors import LatecomerError, RankFailure
 
 TIMEOUT_S = 6.0
@@ -125,8 +125,7 @@ def test_a_rank_that_breaks_takes_nobody_with_it_silently(victim):
 def _talks_nonsense(rank, size, store, said):
     executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=TIMEOUT_S)
     executor.submit(torch.ones(50)).wait()
-    store.set(f"first done on {rank}", "")
-    store.wait([f"first done on {r}" for r in range(size)])
+    together(store, rank, size, "first is done")
     if rank == 1:
         executor._engine._links[0]._socket.send(said)
     with pytest.raises(RankFailure):

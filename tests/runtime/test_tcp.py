@@ -17,7 +17,7 @@ from runtime.tcp.mesh import HELLO, connect
 from runtime.tcp.port import HELD_S, LOOK_S, MOST, Port
 from runtime.tcp.sizes import NETWORK, ONE_HOST
 from tests.runtime import schedules
-from tests.runtime.spawning import spawn, values
+from tests.runtime.spawning import spawn, together, values
 from verify.errors import RankFailure
 
 TOKEN = b"0123456789abcdef"
@@ -130,8 +130,7 @@ def _differing(rank, size, store, what):
     made = [load(schedules.ring(size)), load(schedules.straggler(size))]
     executor = Executor(made, store, rank, size, timeout_s=20)
     executor.submit(torch.ones(90)).wait()
-    store.set(f"first done on {rank}", "")
-    store.wait([f"first done on {r}" for r in range(size)])
+    together(store, rank, size, "first is done")
     other = what if rank == size - 1 else {}
     tensor = torch.ones(other.get("numel", 90), dtype=other.get("dtype", torch.float32))
     options = {

@@ -16,14 +16,14 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.receiver import End, Stage
 
 
-def bound_s(times_s: Iterable[Sequence[float]], options: Options) -> float:
-    """t_B from the stage times of all ranks; ``options.bound_s`` if that is set."""
+def bound_s(times_s: Iterable[Sequence[float]], options: Options, least_s: float = 0.0) -> float:
+    """t_B from the stage times of all ranks, at least ``least_s``; ``options.bound_s`` if set."""
     if options.bound_s:
         return options.bound_s
     times = sorted(time for rank in times_s for time in rank)
     assert times, "the warm-up leaves at least one step that is measured"
     at = min(len(times) - 1, int(len(times) * options.bound_percentile / 100))
-    return max(options.bound_floor_s, options.bound_factor * times[at])
+    return max(options.bound_floor_s, least_s, options.bound_factor * times[at])
 
 
 class Expectation:

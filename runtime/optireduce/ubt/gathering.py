@@ -67,7 +67,6 @@ class Gathering:
         self._headers["control"] = self._control.ctypes.data + np.arange(MESSAGES) * CONTROL_BYTES
         self._lengths = self._headers["length"]
         self._control_bytes = self._headers["control_bytes"]
-        self._flags = self._headers["flags"]
         self._at = self._headers.ctypes.data
 
     def read(self) -> tuple[int, list[Bytes]]:

@@ -127,7 +127,7 @@ class Stage:
         self.began_s, self.ended_s = now_s, 0.0
         self.end: End | None = None
         self.grace_s = 0.0
-        self._allowed_s, self._absence_s = allowed_s, absence_s
+        self._allowed_s = allowed_s
         self._absent = set(sizes)
         self._all_there_s = now_s + absence_s if sizes else now_s
         self._quiet_s: float | None = None

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import runtime
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
-from tests.runtime.spawning import spawn, values
+from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, RankFailure
 
 WAIT = timedelta(seconds=40)
@@ -45,8 +45,7 @@ def _sums(rank, size, store, options, cases):
             error = (tensors[i].double() - right).abs().max().item() / scale if numel else 0.0
             found.append((error, tensors[i].view(torch.uint8).numpy().tobytes()))
     lost = engine.ledger.totals["lost"]
-    store.set(f"done/{rank}", "")
-    store.wait([f"done/{r}" for r in range(size)], WAIT)
+    together(store, rank, size, "done")
     engine.close()
     return found, lost, engine.ledger.reliable
 
@@ -120,8 +119,7 @@ def _floods(rank, size, store):
         engine.submit(tensor, average=True).wait(WAIT)
         # every element is a mean of contributions, its own among them, or its own
         worst = max(worst, tensor.max().item() - 3, 1 - tensor.min().item())
-    store.set(f"over/{rank}", "")
-    store.wait([f"over/{r}" for r in range(size)], WAIT)
+    together(store, rank, size, "over")
     over.set()
     node = engine._endpoint.node
     found = worst, dict(node.counts), dict(node.by_sender)

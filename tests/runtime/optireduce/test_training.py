@@ -15,7 +15,7 @@ import runtime
 from runtime.optireduce.ddp import attach
 from runtime.optireduce.options import Options
 from tests.runtime.optireduce.faults import lose
-from tests.runtime.spawning import spawn, values
+from tests.runtime.spawning import spawn, together, values
 
 STEPS = 40
 OPTIONS = Options(
@@ -63,8 +63,7 @@ def _train(rank, size, store, options, share):
         drift = attachment.resync()
         bits = _bits(net)
     ledger = attachment.ledger
-    store.set(f"over/{rank}", "")
-    store.wait([f"over/{r}" for r in range(size)], timeout)
+    together(store, rank, size, "over")
     attachment.close()
     return {
         "losses": losses,
