@@ -1,19 +1,17 @@
 """The engine: AllReduce by transpose over UBT, several operations in flight.
 
-Two threads: one moves datagrams and takes means (``ubt.endpoint``), one lays out and transforms,
-so that neither keeps the other waiting. Steps before ``warmup_steps`` run over TCP (``reliable``);
-then the ranks hold a council, which sets the bound t_B, and UBT begins. From its entry an operation
-takes at most ``absence_s + 2 t_B`` and the time for computing. Whatever ends the engine ends every
-operation of it, present and future, with the same error.
+The first ``reliable_steps`` run over TCP (``reliable``), then UBT begins (``carrier``). Before step
+``warmup_steps``, and every ``resync_steps`` after it, the ranks hold a council, which sets the
+bound t_B. From its entry an operation takes at most ``absence_s + 2 t_B`` and the time for
+computing. Whatever ends the engine ends every operation of it, present and future, with the same
+error.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -23,6 +21,7 @@ from runtime.blame import Position
 from runtime.board import Board
 from runtime.datagrams import Datagrams
 from runtime.operation import Operation
+from runtime.optireduce.carrier import Carrier
 from runtime.optireduce.council import Council
 from runtime.optireduce.flight import Flight
 from runtime.optireduce.hadamard import FLOATS, operation_seed
@@ -32,8 +31,6 @@ from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
 from runtime.optireduce.source import EngineSource
 from runtime.optireduce.ubt.codec import Codec
-from runtime.optireduce.ubt.endpoint import Endpoint
-from runtime.optireduce.ubt.node import Ended, Node
 from runtime.optireduce.ubt.sockets import Channel
 from runtime.optireduce.watch import CONFIRM_SHARE, Watch
 from runtime.pending import Pending
@@ -86,7 +83,6 @@ class Engine:
         self._bucket = self._entered = 0
         self._record = StepRecord(0)
         self._open: dict[int, Pending] = {}
-        self._flights: dict[int, Flight] = {}
         self._lock = threading.Lock()
         self._channel = Channel(self.options, own_address(store))
         self._meeting = meet(
@@ -101,19 +97,15 @@ class Engine:
         self.source = EngineSource(
             PrefixStore("source", store), rank, size, self._datagrams, self.ledger
         )
-        self._endpoint: Endpoint | None = None
         self._watch: Watch | None = None
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._worker = threading.Thread(target=self._compute, name="latecomer-mean", daemon=True)
-        self._worker.start()
-        if not self.options.warmup_steps:
-            self._begin()
+        self._reliable_steps = min(self.options.reliable_steps, self.options.warmup_steps)
+        self._carrier = None if self._reliable_steps else self._begin()
 
     @property
     def how(self) -> str:
         """What runs, and how, for reports."""
-        if self._endpoint is None:
-            return f"TAR over TCP (warm-up, {self.options.warmup_steps} steps)"
+        if self._carrier is None:
+            return "TAR over TCP (the first steps of the warm-up)"
         return f"TAR over {self._channel.how}; t_B {self.council.bound_s * 1e3:.1f} ms"
 
     def submit(
@@ -135,15 +127,15 @@ class Engine:
         self._require(tensor)
         if self.failure is not None:
             raise self.failure
-        if self._bucket == 0 and self.council.due(self.step):
-            self._hold_council()
+        if self._bucket == 0:
+            self._between_steps()
         self.source.entered()
         step, bucket = self.step, self._bucket
         self.step, self._bucket = (step + 1, 0) if last else (step, bucket + 1)
         record = self._record
         if last:
             self._record = StepRecord(step + 1)
-        if self._endpoint is None:
+        if self._carrier is None:
             self.ledger.reliable += 1
             return self.source.reliable(self.reliable.submit(tensor, average=average))
         seed = self._meeting.session >> 1
@@ -162,7 +154,7 @@ class Engine:
         if flight.operation.number not in self._open:
             flight.operation.settle(self.failure)
             return flight.operation
-        self._work.put(lambda: self._encode(flight))
+        self._carrier.submit(flight)
         return flight.operation
 
     def fail(self, error: LatecomerError) -> None:
@@ -179,12 +171,10 @@ class Engine:
         self.source.close()
         if self._watch is not None:
             self._watch.close()
-        if self._endpoint is not None:
-            self._endpoint.close()
+        if self._carrier is not None:
+            self._carrier.close()
         else:
             self._channel.close()
-        self._work.put(None)
-        self._worker.join(timeout=5.0)
         self.reliable.close()
         self._datagrams.close()
 
@@ -198,46 +188,40 @@ class Engine:
                 f"{tensor.dtype} can't be averaged over what arrives; must be floating point"
             )
 
-    def _hold_council(self) -> None:
-        """Wait for what is in flight, then decide together."""
+    def _between_steps(self) -> None:
+        """Begin with UBT, or decide together, where that is due."""
+        if self._carrier is None and self.step >= self._reliable_steps:
+            self._carrier = self._begin()
+        if not self.council.due(self.step):
+            return
         try:
-            self.council.meet(self.step, self.reliable, self.ledger)
+            self.council.meet(self.reliable, self.ledger)
         except LatecomerError as error:
             self.fail(error)
             raise
-        if self._endpoint is None:
-            self._begin()
-
-    def _begin(self) -> None:
-        key = self._meeting.key if self.options.authenticate else b""
-        codec = Codec(self._meeting.session, self.rank, self.size, self.options.datagram_bytes, key)
-        node = Node(self.options, codec, self.council.bound_s)
-        self.ledger.dropped, self.ledger.dropped_from = node.counts, node.by_sender
-        self._endpoint = Endpoint(self.options, node, self._channel, self._ended, self._broke)
-        self._endpoint.start()
-        self._watch = Watch(self._board, self._suspects, self.fail, self.options.dead_s)
+        if self._carrier is not None:
+            self._carrier.bind(self.council.bound_s)
         logger.info("rank %d: %s", self.rank, self.how)
 
-    def _encode(self, flight: Flight) -> None:
-        exchange = flight.encode(self.options, self.rank, self.size)
-        endpoint = self._endpoint
-        assert endpoint is not None
-        self._flights[exchange.operation] = flight
-        endpoint.call(lambda: endpoint.node.open(exchange, time.monotonic()))
+    def _begin(self) -> Carrier:
+        key = self._meeting.key if self.options.authenticate else b""
+        codec = Codec(self._meeting.session, self.rank, self.size, self.options.datagram_bytes, key)
+        bound_s = self.council.bound_s
+        carrier = Carrier(self.options, codec, self._channel, bound_s, self._done, self._broke)
+        self.ledger.dropped, self.ledger.dropped_from = carrier.node.counts, carrier.node.by_sender
+        carrier.start()
+        self._watch = Watch(self._board, self._suspects, self.fail, self.options.dead_s)
+        return carrier
 
-    def _ended(self, ended: Ended) -> None:
-        """On the endpoint's thread: hand what comes next to the other one."""
-        if ended.stage == 2:
-            flight = self._flights.pop(ended.exchange.operation)
-            self._work.put(lambda: self._finish(flight))
-
-    def _finish(self, flight: Flight) -> None:
-        assert self._endpoint is not None
+    def _done(self, flight: Flight) -> None:
+        assert self._carrier is not None
         operation, record, exchange = flight.operation, flight.record, flight.exchange
-        flight.finish(self.options)
         done_s = time.monotonic()
         seconds = done_s - operation.arrived_s
-        record.add(exchange, self._endpoint.node, seconds, flight.seed is not None)
+        record.add(exchange, self._carrier.node, seconds, flight.seed is not None)
+        first, second = exchange.stages
+        size = operation.flat.numel() * operation.flat.element_size()
+        self.council.took(size, max(first.reached_s, second.reached_s / 2))
         self.source.ended(operation, exchange, done_s)
         if record.complete:
             if error := self.ledger.close_step(record):
@@ -249,13 +233,6 @@ class Engine:
             mine = self._open.pop(operation.number, None)
         if mine is not None:
             operation.settle()
-
-    def _compute(self) -> None:
-        while (task := self._work.get()) is not None:
-            try:
-                task()
-            except Exception as error:  # whatever it is, nobody may be left waiting
-                self._broke(error)
 
     def _broke(self, error: Exception) -> None:
         failure = LatecomerError(f"rank {self.rank}: OptiReduce broke: {error!r}")
@@ -271,11 +248,5 @@ class Engine:
 
     def _suspects(self) -> set[int]:
         """Ranks that keep an open operation waiting and were not heard of in it so far."""
-        assert self._endpoint is not None
-        node, late_s = self._endpoint.node, time.monotonic() - SUSPECT_S
-        suspects: set[int] = set()
-        for exchange in list(node.open_exchanges.values()):
-            stage = exchange.stages[0]
-            if stage.end is None and stage.began_s < late_s:
-                suspects.update(stage.absent)
-        return suspects
+        assert self._carrier is not None
+        return set(self._carrier.keep_waiting(time.monotonic() - SUSPECT_S))

@@ -81,4 +81,3 @@ class Flight:
         if self.seed is not None:
             flat = self.operation.flat
             hadamard.transform(flat, self.seed, block=options.hadamard_block, inverse=True)
-        del self.exchange  # which holds this flight by its means

@@ -39,9 +39,10 @@ class Options:
     offload: bool = True  # UDP segmentation and receive offload, where the kernel has them
 
     # --- hard bound t_B
-    bound_s: float = 0.0  # 0: measured in the warm-up (the source), else set by hand
-    warmup_steps: int = 20  # source; they run reliably, as TAR over TCP
-    settle_steps: int = 3  # of them, not measured: cold connections, DDP's first buckets
+    bound_s: float = 0.0  # 0: measured (the source), else set by hand
+    warmup_steps: int = 20  # source; there as TAR over TCP, here over UBT but for the first
+    reliable_steps: int = 3  # of them, over TCP: cold connections, DDP's first buckets
+    warmup_bound_s: float = 30.0  # in their place, until there is a t_B
     bound_percentile: float = 95.0  # source
     bound_factor: float = 2.0  # source: 1; ours leaves room for a transport in user space
     bound_floor_s: float = 0.05  # scheduling noise of a shared machine is of this order
@@ -91,8 +92,9 @@ class Options:
             raise ArgumentError("hadamard_block", self.hadamard_block, "must be a power of two")
         if self.hadamard not in ("auto", "on", "off"):
             raise ArgumentError("hadamard", self.hadamard, "must be auto, on or off")
-        if 0 < self.warmup_steps <= self.settle_steps:
-            raise ArgumentError("settle_steps", self.settle_steps, "must be less than warmup_steps")
+        if 0 < self.warmup_steps <= self.reliable_steps:
+            name, value = "reliable_steps", self.reliable_steps
+            raise ArgumentError(name, value, "must be less than warmup_steps")
         if not self.warmup_steps and not self.bound_s:
             raise ArgumentError(
                 "warmup_steps", 0, "nothing to measure the bound by", "Set bound_s, too"
@@ -121,7 +123,8 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("receive_buffer_bytes", 4096, 2**30),
     ("bound_s", 0, 3600),
     ("warmup_steps", 0, 10_000),
-    ("settle_steps", 0, 10_000),
+    ("reliable_steps", 0, 10_000),
+    ("warmup_bound_s", 0.01, 3600),
     ("bound_percentile", 1, 100),
     ("bound_factor", 0.1, 1000),
     ("bound_floor_s", 0, 3600),

@@ -1,25 +1,21 @@
 """The reliable sibling: the same transpose AllReduce over TCP, as a schedule that is proved.
 
-It runs the warm-up, whose stage times give the hard bound, and later what must not be lost: the
-ranks' councils and the parameters at a re-synchronization. The schedule is made here and proved
-like any other before it runs.
+It runs the first steps of the warm-up, and later what must not be lost: the ranks' councils and the
+parameters at a re-synchronization. The schedule is made here and proved like any other before it
+runs.
 """
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from datetime import timedelta
 
 import torch
 from torch._C._distributed_c10d import Store
 
 from runtime.executor import Executor
-from runtime.operation import Observer, Operation
+from runtime.operation import Operation
 from runtime.verified import load
 from verify.schedule import Incast, Phase, Schedule, Transfer
-
-SECOND = "all_gather"
 
 
 def transpose(n: int) -> Schedule:
@@ -29,39 +25,8 @@ def transpose(n: int) -> Schedule:
         tuple(Transfer(r, (r + t) % n, (r + t) % n, "reduce") for r in range(n)) for t in shifts
     )
     gather = tuple(tuple(Transfer(r, (r + t) % n, r, "copy") for r in range(n)) for t in shifts)
-    phases = (Phase("reduce_scatter", (), scatter), Phase(SECOND, (), gather))
+    phases = (Phase("reduce_scatter", (), scatter), Phase("all_gather", (), gather))
     return Schedule(ranks=n, chunks=n, ports=Incast(1), phases=phases)
-
-
-class StageTimes(Observer):
-    """How long the second stage took, by size of the bucket.
-
-    The second only: the first includes the wait for whoever entered last, the second begins almost
-    together everywhere and moves as many bytes.
-    """
-
-    def __init__(self) -> None:
-        self._begun: dict[int, float] = {}
-        self._ended: dict[int, float] = {}
-        self.times_s: dict[int, list[float]] = defaultdict(list)
-
-    def step_begins(self, operation: int, phase: str, round: int) -> None:
-        """Note the beginning of the stage's first round."""
-        if phase == SECOND:
-            self._begun.setdefault(operation, time.monotonic())
-
-    def step_ends(self, operation: int, phase: str, round: int) -> None:
-        """Note the end of the latest round."""
-        if phase == SECOND:
-            self._ended[operation] = time.monotonic()
-
-    def done(self, operation: Operation) -> None:
-        """Keep the time."""
-        begun_s = self._begun.pop(operation.number, None)
-        ended_s = self._ended.pop(operation.number, None)
-        if operation.error is None and begun_s is not None and ended_s is not None:
-            size = operation.flat.numel() * operation.flat.element_size()
-            self.times_s[size].append(ended_s - begun_s)
 
 
 class Reliable:
@@ -74,15 +39,7 @@ class Reliable:
 
     def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
         self.rank, self.size, self._timeout_s = rank, size, timeout_s
-        self.stage_times = StageTimes()
-        self._executor = Executor(
-            load(transpose(size)),
-            store,
-            rank,
-            size,
-            timeout_s=timeout_s,
-            observer=self.stage_times,
-        )
+        self._executor = Executor(load(transpose(size)), store, rank, size, timeout_s=timeout_s)
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
         """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""

@@ -31,9 +31,6 @@ REPEAT_MOST_S = 0.05
 class Announcer:
     """Writes what a rank has to say.
 
-    Args:
-        bound_s: t_B.
-
     Attributes:
         outbox: (peer, datagram), to be sent in this order.
     """
@@ -44,14 +41,17 @@ class Announcer:
         codec: Codec,
         incast: Incast,
         expected: Sequence[Expectation],
-        bound_s: float,
     ) -> None:
         self._options, self._codec = options, codec
         self._incast, self._expected = incast, expected
-        self._most_s = min(REPEAT_MOST_S, max(REPEAT_S, bound_s / REPEATS_IN_BOUND))
-        self._least_s = max(REPEAT_S, self._most_s / 2)
+        self._least_s = self._most_s = REPEAT_S
         self._ends: list[tuple[float, int, Flow]] = []
         self.outbox: deque[tuple[int, bytes]] = deque()
+
+    def bind(self, bound_s: float) -> None:
+        """t_B, which says how often to repeat."""
+        self._most_s = min(REPEAT_MOST_S, max(REPEAT_S, bound_s / REPEATS_IN_BOUND))
+        self._least_s = max(REPEAT_S, self._most_s / 2)
 
     def enter(self, exchange: Exchange, now_s: float) -> None:
         """This rank has entered an operation: grant everyone a window, good for both stages."""

@@ -50,18 +50,27 @@ class Node:
     """
 
     def __init__(self, options: Options, codec: Codec, bound_s: float) -> None:
-        self.options, self.codec, self.bound_s = options, codec, bound_s
+        self.options, self.codec = options, codec
         self.peers = [r for r in range(codec.size) if r != codec.rank]
-        self.sender = Sender(options, codec.rank, codec.size, bound_s / STALLS_IN_BOUND)
+        self.sender = Sender(options, codec.rank, codec.size)
         self.expected = (Expectation(options, bound_s), Expectation(options, bound_s))
         self.incast = Incast(options, len(self.peers))
-        self.announcer = Announcer(options, codec, self.incast, self.expected, bound_s)
+        self.announcer = Announcer(options, codec, self.incast, self.expected)
         self.outbox = self.announcer.outbox
         self.counts: Counter[str] = Counter()
         self.by_sender: Counter[tuple[int, str]] = Counter()
         self.open_exchanges: dict[int, Exchange] = {}
         self._newest: int | None = None
         self._early: dict[int, set[int]] = {}
+        self.bind(bound_s)
+
+    def bind(self, bound_s: float) -> None:
+        """From now on t_B is this, for operations that are opened later."""
+        self.bound_s = bound_s
+        self.sender.stalls_by(bound_s / STALLS_IN_BOUND)
+        self.announcer.bind(bound_s)
+        for expected in self.expected:
+            expected.most_s = bound_s
 
     def open(self, exchange: Exchange, now_s: float) -> None:
         """Enter an operation: tell the peers, and queue the sends."""
@@ -97,7 +106,7 @@ class Node:
         """Datagrams have arrived."""
         exchange = self.open_exchanges.get(batch.operation)
         if exchange is None:
-            self._stranger(batch)
+            self._stranger(batch, now_s)
             return
         sender = batch.sender
         self.incast.told(sender, batch.incast)
@@ -117,7 +126,8 @@ class Node:
         """Move the clock on; what has ended. ``empty``: the socket has just been found so."""
         for exchange in list(self.open_exchanges.values()):
             for number, stage in enumerate(exchange.stages):
-                if stage.end is None and stage.poll(now_s, self.expected[number].grace_s, empty):
+                grace_s = self.expected[number].grace_s(stage.elapsed_s)
+                if stage.end is None and stage.poll(now_s, grace_s, empty):
                     self._over(exchange, number, now_s)
                     yield Ended(exchange, number)
                 if stage.end is None:
@@ -177,7 +187,7 @@ class Node:
         if count:
             exchange.place(batch.stage, sender, batch.payload[rows], numbers)
         if stage.end is not None:
-            self.expected[batch.stage].late(len(batch.offsets))
+            self.expected[batch.stage].late(exchange.operation, len(batch.offsets), now_s)
             self.announcer.over(batch.stage, sender, exchange.operation, OVER)
             return
         expected = stage.senders[sender]
@@ -213,7 +223,7 @@ class Node:
 
     def _over(self, exchange: Exchange, number: int, now_s: float) -> None:
         stage = exchange.stages[number]
-        self.expected[number].ended(stage)
+        self.expected[number].ended(stage, exchange.operation, now_s)
         self.incast.ended(stage)
         if number == 0:
             exchange.stages[1].begin(now_s)
@@ -229,7 +239,7 @@ class Node:
         waiting = any(self.sender.pending(exchange.operation))
         return not waiting or now_s >= second.hard_s
 
-    def _stranger(self, batch: Batch) -> None:
+    def _stranger(self, batch: Batch, now_s: float) -> None:
         """Something of an operation that is not open here."""
         newest = self._newest
         if newest is None or is_before(newest, batch.operation):
@@ -240,7 +250,7 @@ class Node:
             return
         if batch.type is Type.DATA:
             self._drop(batch.sender, "stale", len(batch.offsets))
-            self.expected[batch.stage].late(len(batch.offsets))
+            self.expected[batch.stage].late(batch.operation, len(batch.offsets), now_s)
         if batch.type is not Type.END and not int(batch.flags[-1]) & OVER:
             self.announcer.over(batch.stage, batch.sender, batch.operation, OVER | GONE)
 

@@ -20,16 +20,15 @@ TREND_WEIGHT = 0.3
 class Pacer:
     """Rate and round trip to one peer.
 
-    Args:
-        most_s: see :attr:`stall_s`.
-
     Attributes:
+        most_s: see :attr:`stall_s`.
         rate: bytes per second.
         rtt_s: moving average; 0 before the first sample.
     """
 
-    def __init__(self, options: Options, most_s: float) -> None:
-        self._options, self._most_s = options, most_s
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.most_s = options.stall_s
         self.rate = min(max(options.rate_start, options.rate_least), options.rate_most)
         self.rtt_s = 0.0
         self.next_s = 0.0
@@ -40,7 +39,7 @@ class Pacer:
     def stall_s(self) -> float:
         """Silence after which what is underway counts as lost: a few round trips."""
         least_s = max(self._options.stall_s, STALL_ROUND_TRIPS * self.rtt_s)
-        return min(self._most_s, least_s) if self.rtt_s else self._most_s
+        return min(self.most_s, least_s) if self.rtt_s else self.most_s
 
     def sent(self, size: int, now_s: float) -> None:
         """``size`` bytes were handed to the kernel."""

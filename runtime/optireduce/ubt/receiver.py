@@ -147,17 +147,29 @@ class Stage:
 
     @property
     def elapsed_s(self) -> float:
-        """How long it took from when it began and all ranks were there.
+        """From when it began and all ranks were there to the last arrival so far.
 
-        Of an early end, to the last arrival: with the wait for more in it, t_C would feed itself.
+        Without the wait for more, or t_C would feed itself.
         """
-        until_s = self._last_s if self.end is End.EARLY else self.ended_s
-        return max(0.0, until_s - max(self.began_s, self._all_there_s))
+        return max(0.0, self._last_s - max(self.began_s, self._all_there_s))
+
+    @property
+    def reached_s(self) -> float:
+        """From when all ranks were there to the last arrival, or to the end if that was t_B."""
+        until_s = self.ended_s if self.end is End.TIMEOUT else self._last_s
+        return max(0.0, until_s - self._all_there_s)
 
     @property
     def loss(self) -> float:
         """Share of the datagrams that has not arrived."""
         return self._left / self.due if self.due else 0.0
+
+    @property
+    def quiet_s(self) -> float:
+        """Since when nothing new has come, of a stage that has ended early; else -inf."""
+        if self.end is not End.EARLY or self._quiet_s is None:
+            return -math.inf
+        return self._quiet_s
 
     @property
     def hard_s(self) -> float:

@@ -77,20 +77,21 @@ class Flow:
 
 
 class Sender:
-    """All flows of one rank, and its pacers.
+    """All flows of one rank, and its pacers."""
 
-    Args:
-        most_s: a stall is noticed after so long at the latest.
-    """
-
-    def __init__(self, options: Options, rank: int, size: int, most_s: float) -> None:
+    def __init__(self, options: Options, rank: int, size: int) -> None:
         self._options = options
-        self.pacers = {peer: Pacer(options, most_s) for peer in range(size) if peer != rank}
+        self.pacers = {peer: Pacer(options) for peer in range(size) if peer != rank}
         self._flows: dict[tuple[int, int, int], Flow] = {}
         self._grant = max(1, options.grant_bytes // options.datagram_bytes)
         self._windows = dict.fromkeys(self.pacers, self._grant)
         self.stalls = 0
         self._burst = max(1, options.burst_bytes // options.datagram_bytes)
+
+    def stalls_by(self, most_s: float) -> None:
+        """A stall is noticed after so long at the latest."""
+        for pacer in self.pacers.values():
+            pacer.most_s = most_s
 
     def add(self, flow: Flow) -> None:
         """A shard that will be sent; what of it is ready is told by :meth:`Flow.offer`."""

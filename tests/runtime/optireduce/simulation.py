@@ -151,4 +151,4 @@ def simulate(hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, se
 
 def options(**changes):
     return Options(**{"datagram_bytes": 128, "bound_s": 0.2, "absence_s": 0.5, "warmup_steps": 1,
-                      "settle_steps": 0, **changes})  # fmt: skip
+                      "reliable_steps": 0, **changes})  # fmt: skip

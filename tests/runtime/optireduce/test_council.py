@@ -6,38 +6,45 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.optireduce.council import LEAST_RATE, Council
+from runtime.optireduce.council import Council
 from runtime.optireduce.options import Options
 
 
-def _reliable(times_s, others):
-    """Three ranks; the two others give what is said, as many numbers as this one."""
+def _reliable(*others):
+    """Three ranks; the two others say what is given, the second time times of 1 s."""
+    said = [others]
 
     def gather(values):
-        return [values, *([other] * len(values) for other in others)]
+        given = said.pop() if said else [[1.0] * len(values)] * 2
+        return [values, *given]
 
-    return SimpleNamespace(stage_times=SimpleNamespace(times_s=times_s), gather=gather)
-
-
-def test_the_bound_is_that_of_the_largest_regular_bucket_after_it_has_settled():
-    options = Options(warmup_steps=8, settle_steps=3, bound_factor=2.0, bound_floor_s=0.0)
-    times = {9000: [7.0], 500: [5.0, 5.0, 5.0, 0.1, 0.1, 0.3], 40: [9.0] * 6}
-    council = Council(options)
-    # the others say 3 where the ranks count and where they give times
-    council.meet(8, _reliable(times, [3.0, 3.0]), SimpleNamespace())
-    assert council.bound_s == pytest.approx(6.0)
-    nothing = Council(Options(warmup_steps=8, bound_floor_s=0.4))
-    nothing.meet(8, _reliable({}, [0.0, 0.0]), SimpleNamespace())
-    assert nothing.bound_s == pytest.approx(0.4)
+    return SimpleNamespace(gather=gather)
 
 
-def test_the_bound_leaves_time_for_the_processor_unless_it_is_set_by_hand():
-    times = {60_000_000: [0.01] * 8}
-    council = Council(Options(warmup_steps=8))
-    council.meet(8, _reliable(times, [0.0, 0.0]), SimpleNamespace())
-    assert council.bound_s == pytest.approx(40e6 / LEAST_RATE)
-    council = Council(Options(warmup_steps=8, bound_s=0.5))
-    council.meet(8, _reliable(times, [0.0, 0.0]), SimpleNamespace())
+def _ledger(loss=0.0):
+    return SimpleNamespace(loss=lambda steps: loss)
+
+
+def test_the_bound_is_that_of_the_largest_bucket_over_all_ranks():
+    council = Council(Options(bound_floor_s=0.0))
+    assert council.bound_s == Options().warmup_bound_s
+    for size, stage_s in [(500, 7.0), (9000, 3.0), (9000, 2.0), (40, 9.0), (9000, 0.5)]:
+        council.took(size, stage_s)
+    council.meet(_reliable([2.0, 0.0], [5.0, 0.0]), _ledger())  # as many as the fewest have: 2
+    assert council.bound_s == 2.0 * Options().bound_factor
+    council.took(9000, 5.0)  # from now on among the latest three
+    council.meet(_reliable([3.0, 0.0], [3.0, 0.0]), _ledger())
+    assert council.bound_s == 5.0 * Options().bound_factor
+
+
+def test_the_bound_stays_where_nothing_is_known_or_it_is_set_by_hand():
+    council = Council(Options(warmup_bound_s=0.4))
+    council.took(40, 0.1)
+    council.meet(_reliable([0.0, 0.0], [1.0, 0.0]), _ledger())
+    assert council.bound_s == 0.4
+    council = Council(Options(bound_s=0.5))
+    council.took(40, 0.1)
+    council.meet(_reliable([1.0, 0.0], [1.0, 0.0]), _ledger())
     assert council.bound_s == 0.5
 
 
@@ -49,12 +56,12 @@ def test_the_bound_leaves_time_for_the_processor_unless_it_is_set_by_hand():
 def test_the_transform_goes_by_the_rank_that_lost_most(when, others, expected):
     options = Options(warmup_steps=4, resync_steps=10, hadamard=when)
     council = Council(options)
-    council.meet(14, _reliable({}, others), SimpleNamespace(loss=lambda steps: 0.015))
+    council.meet(_reliable(*([0.0, loss] for loss in others)), _ledger(0.015))
     assert council.hadamard is expected
 
 
 def test_councils_come_at_the_same_steps_everywhere():
-    council = Council(Options(warmup_steps=4, settle_steps=1, resync_steps=10))
+    council = Council(Options(warmup_steps=4, reliable_steps=1, resync_steps=10))
     assert [step for step in range(40) if council.due(step)] == [4, 14, 24, 34]
     council = Council(Options(warmup_steps=0, bound_s=1.0, resync_steps=0))
     assert not any(council.due(step) for step in range(40))

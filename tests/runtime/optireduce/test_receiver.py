@@ -103,9 +103,9 @@ def test_a_batch_is_split_into_new_repeated_and_wrong():
 def _ended(end, lost, elapsed_s=0.5):
     stage = Stage({1: 100 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0)
     stage.enter(1, 0.0)
-    stage.end, stage._left, stage.ended_s = end, lost, elapsed_s
+    stage.end, stage._left, stage._last_s = end, lost, elapsed_s
     if end is End.EARLY:
-        stage._last_s, stage.ended_s = elapsed_s, elapsed_s + 0.3
+        stage._quiet_s, stage.ended_s = elapsed_s, elapsed_s + 0.3
     return stage
 
 
@@ -113,31 +113,36 @@ def test_the_hard_bound_is_the_percentile_over_all_ranks():
     options = Options(bound_floor_s=0.0, bound_factor=1.0)
     assert bound_s([[0.01] * 50, [0.02] * 45 + [0.5] * 5], options) == 0.5
     assert bound_s([[0.01] * 96, [0.5] * 4], options) == 0.01
-    assert bound_s([[9.0]], Options(bound_s=0.25)) == 0.25
+    assert bound_s([[9.0]], Options()) == 18.0
+    assert bound_s([[0.001]], Options()) == Options().bound_floor_s
 
 
 def test_expected_time_and_grace_follow_their_rules():
     options = Options(expected_weight=1.0, grace_floor_s=0.0)
     expected = Expectation(options, most_s=2.0)
-    expected.ended(_ended(End.COMPLETE, 0))
+    assert (expected.expected_s, expected.grace_s(3.0)) == (0.0, pytest.approx(0.3))
+    expected.ended(_ended(End.COMPLETE, 0), 1, 0.5)
     assert expected.own_s == 0.5
     assert expected.percent == 9
-    expected.ended(_ended(End.EARLY, 20))
+    expected.ended(_ended(End.EARLY, 20), 2, 0.8)
     assert expected.own_s == pytest.approx(0.5 / 0.8)
-    assert expected.percent == 8  # to wait longer would not have helped
-    expected.late(1)
-    expected.ended(_ended(End.TIMEOUT, 50))
-    assert (expected.own_s, expected.percent) == (2.0, 16)
-    for percent in (32, 50, 50):
-        expected.late(10)
-        expected.ended(_ended(End.TIMEOUT, 50))
+    assert expected.percent == 8
+    expected.late(1, 10, 0.81)  # of a stage that was complete
+    expected.late(2, 10, 0.76)  # after 0.5 + half of t_C
+    expected.ended(_ended(End.EARLY, 20), 3, 0.8)
+    assert expected.percent == 7  # to wait longer would not have helped
+    for percent in (14, 28, 50, 50):
+        expected.late(3, 1, 0.75)
+        expected.ended(_ended(End.EARLY, 20), 3, 0.8)
         assert expected.percent == percent
+    expected.ended(_ended(End.TIMEOUT, 50), 4, 2.5)
+    assert expected.own_s == 2.0
     expected.told(1, 0.4)
     expected.told(2, 99.0)
     expected.told(3, 0.6)
     expected.told(4, 0.0)  # says nothing
     assert expected.expected_s == pytest.approx((0.6 + 2.0) / 2)
-    assert expected.grace_s == pytest.approx(0.65)
+    assert expected.grace_s(9.0) == pytest.approx(0.49 * 1.3)
 
 
 def test_incast_rises_slowly_and_falls_at_once():
@@ -169,7 +174,7 @@ def test_half_the_incast_is_kept_where_it_helps(lost, announced):
 
 
 def test_pacing_slows_down_for_long_round_trips_and_recovers():
-    pacer = Pacer(Options(rate_start=1e8), most_s=1.0)
+    pacer = Pacer(Options(rate_start=1e8))
     pacer.sent(1_000_000, 5.0)
     assert pacer.next_s == pytest.approx(5.01)
     for _ in range(20):
