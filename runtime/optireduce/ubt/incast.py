@@ -3,11 +3,12 @@
 Source: OptiReduce, section 3.2.3: each receiver announces a number, one more after clean stages,
 less on loss or a time-out; a sender uses the smallest that it was told. Deviations: it begins with
 all, since senders that take turns leave ports idle; one more only after several clean stages in a
-row, and half instead of one less, as in TCP; and a half that does not help is taken back: where the
-mean loss of the next stages is not half of what it was, incast is not its cause, and losses of that
-size are excused from then on. Ours, too: the bytes that may be underway to a receiver (its window,
-shared by the senders it takes at once) move likewise, since a port's queue may hold a tenth of what
-a socket's buffer does.
+row, and half instead of one less, as in TCP. Ours, too: the bytes that may be underway to a
+receiver (its window, shared by the senders it takes at once) move likewise and first, since a
+smaller window costs little and fewer senders cost much; so senders become fewer only where the
+window is at its least. And a half that does not help is taken back: where the mean loss of the next
+stages is not half of what it was, it is not its cause, and losses of that size are excused from
+then on.
 """
 
 from __future__ import annotations
@@ -78,8 +79,11 @@ class Incast:
         if self._before is None:
             self._before = self.announced, self.window_bytes, self._mean
         self._trial = []
-        self.announced = max(1, self.announced // 2)
-        self.window_bytes = max(self._options.window_least_bytes, self.window_bytes // 2)
+        least = self._options.window_least_bytes
+        if self.window_bytes > least:
+            self.window_bytes = max(least, self.window_bytes // 2)
+        else:
+            self.announced = max(1, self.announced // 2)
 
     def _judge(self, loss: float) -> None:
         """Take a half back that has not helped."""

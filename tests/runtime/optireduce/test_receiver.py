@@ -145,9 +145,12 @@ def test_expected_time_and_grace_follow_their_rules():
     assert expected.grace_s(9.0) == pytest.approx(0.49 * 1.3)
 
 
+LEAST = {"window_bytes": 64 * 1024, "window_step_bytes": 0}
+
+
 def test_incast_rises_slowly_and_falls_at_once():
     assert Incast(Options(), peers=7).announced == 7
-    incast = Incast(Options(incast=1, incast_up_after=2), peers=7)
+    incast = Incast(Options(incast=1, incast_up_after=2, **LEAST), peers=7)
     for _ in range(8):
         incast.ended(_ended(End.COMPLETE, 0))
     assert incast.announced == 5
@@ -159,10 +162,19 @@ def test_incast_rises_slowly_and_falls_at_once():
     assert incast.allowed == 1
 
 
+def test_the_window_shrinks_before_the_senders_become_fewer():
+    incast = Incast(Options(window_bytes=200 * 1024), peers=8)
+    seen = []
+    for _ in range(4):
+        incast.ended(_ended(End.TIMEOUT, 50))
+        seen.append((incast.window_bytes // 1024, incast.announced))
+    assert seen == [(100, 8), (64, 8), (64, 4), (64, 2)]
+
+
 @pytest.mark.parametrize(("lost", "announced"), [(50, 8), (5, 4)])
 def test_half_the_incast_is_kept_where_it_helps(lost, announced):
     """80 of 100 lost at 8 senders, so many at 4."""
-    incast = Incast(Options(incast_up_after=100), peers=8)
+    incast = Incast(Options(incast_up_after=100, **LEAST), peers=8)
     incast.ended(_ended(End.EARLY, 80))
     assert incast.announced == 4
     for _ in range(4):
