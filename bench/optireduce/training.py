@@ -1,17 +1,20 @@
 """Training to an accuracy on a network with a tail or with loss: OptiReduce beside Gloo's ring.
 
     python -m bench.optireduce.training [--short] [--tasks digits images] [--networks clean ...]
-                                        [--hosts 4] [--rate 200] [--steps 60] [--cap 20]
-    python -m bench.optireduce.training --loopback [--short] [--tasks digits images]
+                                        [--hosts 4] [--rate 200] [--seeds 1] [--steps 40] [--cap 20]
+    python -m bench.optireduce.training --loopback [--short] [--tasks digits images] [--seeds 3]
+                                        [--first-seed 0] [--shares 0 0.01 0.05 0.1] [--steps 0]
 
-On the lab: the same model, start and batches with plain DDP over Gloo and with OptiReduce; time of
-a step after the warm-up (rank 0's, councils and re-synchronizations among them) and test accuracy
-after all steps (OptiReduce: after a last re-synchronization). A way that has had ``--cap`` seconds
-stops: how many steps it made is in the table, and it has no accuracy then.
+On the lab: the same models, starts and batches with plain DDP over Gloo and with OptiReduce, in
+turn; time of a step after the warm-up (rank 0's, councils and re-synchronizations among them) and
+test accuracy after all steps (OptiReduce: after a last re-synchronization). The mean step says how
+long a training takes. A run that has had ``--cap`` seconds stops: how many steps there were is in
+the table, and it has no accuracy then.
 
 With ``--loopback`` accuracy alone: four ranks on one machine, each throws away a share of the
-datagrams that it receives. Gloo there is the lossless baseline. The bound is set by hand: loopback
-is so much faster by TCP that one measured over it is too short.
+datagrams that it receives. Gloo there is the lossless baseline. Each seed is a training with each
+way: what differs between ways is taken seed by seed. Without ``--steps`` trainings run until
+accuracy rises no more.
 """
 
 from __future__ import annotations
@@ -19,143 +22,118 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from bench.lab import Network
 from bench.optireduce.models import TASKS
-from bench.optireduce.places import TIMEOUT_S, Place, run
+from bench.optireduce.places import run
 from bench.optireduce.tails import NETWORKS
+from bench.optireduce.trainer import GLOO, OURS, Job, Run
 
-GLOO, OURS = "Gloo", "OptiReduce"
-BATCH = 32
 WARM_UP = 8
 SHARES = (0.0, 0.01, 0.05, 0.1)
-LOOPBACK_BOUND_S = 3.0
+LAB_STEPS, LAB_CAP_S = 40, 20.0
+LOOPBACK_DATAGRAM_BYTES = 8192
+"""Loopback carries them whole, and a datagram costs much the same whatever its size."""
 SHORT = ("clean", "higher tail")
-ASK_EVERY = 5
-"""Steps between two looks at whether the time is up."""
+
+Found = dict[Run, dict[str, Any]]
 
 
-def lose(share: float, seed: int) -> None:
-    """From now on this process throws away so large a share of the datagrams it receives."""
-    import numpy as np
-
-    from runtime.optireduce.ubt.sockets import Channel
-
-    dice, receive = np.random.default_rng(seed), Channel.receive
-
-    def lossy(channel: Channel) -> Any:
-        rows = receive(channel)
-        return None if rows is None else rows[dice.random(len(rows)) >= share]
-
-    Channel.receive = lossy  # type: ignore[method-assign]
+def train(job: Job, hosts: int, network: Network | None) -> Found:
+    """What came of each run: rank 0's word, but the losses and right answers of all ranks."""
+    told = [one["runs"] for one in run(job.argv(), hosts, network, limit_s=900.0)]
+    return {each: _together(ranks) for each, *ranks in zip(job.runs, *told, strict=True)}
 
 
-def rank_side(options: argparse.Namespace) -> None:
-    """One rank; every rank prints what it found."""
-    import torch
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from runtime import ddp
-    from runtime.optireduce.options import Options
-
-    place = Place.find()
-    if options.lose:
-        lose(options.lose, place.rank)
-    task = TASKS[options.tasks[0]]()
-    model = DistributedDataParallel(task.model, bucket_cap_mb=4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.rate, momentum=0.9)
-    attachment = None
-    if options.rank_side == OURS:
-        chosen = Options(warmup_steps=WARM_UP, bound_s=options.bound)
-        attachment = ddp.attach(
-            model, algorithm="optireduce", options=chosen, optimizer=optimizer, timeout_s=TIMEOUT_S
-        )
-    inputs, classes = task.train
-    times: list[float] = []
-    for step in range(options.steps):
-        if step >= WARM_UP and step % ASK_EVERY == 0:
-            if place.rank == 0:
-                place.store.set(f"go/{step}", str(int(sum(times[WARM_UP:]) < options.cap)))
-            if not int(place.store.get(f"go/{step}")):
-                break
-        dice = torch.Generator().manual_seed(1000 * step + place.rank)
-        mine = torch.randint(0, len(inputs), (BATCH,), generator=dice)
-        began = time.monotonic()
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs[mine]), classes[mine]).backward()
-        optimizer.step()
-        times.append(time.monotonic() - began)
-    told: dict[str, Any] = {"seconds": times[WARM_UP:], "lost": 0.0, "drift": 0.0, "skipped": 0}
-    if attachment is not None:
-        totals = attachment.ledger.totals
-        if len(times) == options.steps:
-            told["drift"] = attachment.resync()
-        told |= {"lost": totals["lost"] / max(1, totals["due"]), "skipped": totals["skipped"]}
-        told["bound"] = attachment.engine.council.bound_s
-    with torch.no_grad():
-        right = (model.module(task.test[0]).argmax(1) == task.test[1]).float().mean().item()
-    told["accuracy"] = right if len(times) == options.steps else None
-    place.leave(told)
+def _together(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    tested = sum(one["tested"] for one in ranks)
+    rights = zip(*(one["right"] for one in ranks), strict=True)
+    return {
+        **ranks[0],
+        "lost": statistics.mean(one.get("lost", 0.0) for one in ranks),
+        "skipped": sum(one.get("skipped", 0) for one in ranks),
+        "accuracy": [sum(right) / tested for right in rights],
+    }
 
 
-def train(
-    options: argparse.Namespace, way: str, task: str, network: Network | None, lost: float = 0.0
-) -> dict[str, Any]:
-    """What came of it: rank 0's word, but the mean loss of all ranks."""
-    argv = ["bench.optireduce.training", "--rank-side", way, "--tasks", task]
-    argv += ["--steps", str(options.steps), "--cap", str(options.cap), "--lose", str(lost)]
-    argv += ["--bound", str(0.0 if network else LOOPBACK_BOUND_S)]
-    found = run(argv, options.hosts, network, limit_s=600.0)
-    return {**found[0], "lost": statistics.mean(one["lost"] for one in found)}
+def spread(values: Sequence[float]) -> str:
+    """Standard deviation of a sample, for a table."""
+    return f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+
+
+def percents(shares: Sequence[float]) -> str:
+    """Mean and spread over seeds."""
+    values = [100 * share for share in shares]
+    return f"{statistics.mean(values):.2f}{spread(values)}"
 
 
 def loopback(options: argparse.Namespace) -> None:
     """Accuracy against loss."""
-    print(f"{options.hosts} ranks, {options.steps} steps, datagrams thrown away on arrival\n")
-    print("| task | way | thrown away | accuracy | against Gloo | lost | drift | skipped |")
-    print("|:--|:--|--:|--:|--:|--:|--:|--:|", flush=True)
-    options.cap = 1e9
-    for task in options.tasks:
-        exact = 0.0
-        for way, share in [(GLOO, 0.0), *((OURS, share) for share in SHARES)]:
-            found = train(options, way, task, None, share)
-            exact = found["accuracy"] if way == GLOO else exact
-            against = "-" if way == GLOO else f"{100 * (found['accuracy'] - exact):+.1f} points"
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    print(f"{options.hosts} ranks, seeds {seeds[0]} to {seeds[-1]}; per cent and points, mean and "
+          "standard deviation over the seeds\n")  # fmt: skip
+    print("| task | way | thrown away | at 3/4 of the steps | accuracy | against Gloo, by seed "
+          "| mean | lost | drift | skipped |")  # fmt: skip
+    print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    ways = [(GLOO, 0.0), *((OURS, share) for share in options.shares)]
+    for name in options.tasks:
+        runs = [Run(way, share, seed) for seed in seeds for way, share in ways]
+        job = Job(name, runs, options.steps, WARM_UP, 1e9, LOOPBACK_DATAGRAM_BYTES)
+        found = train(job, options.hosts, None)
+        for way, share in ways:
+            mine = [found[Run(way, share, seed)] for seed in seeds]
+            exact = [found[Run(GLOO, 0.0, seed)] for seed in seeds]
+            pairs = zip(mine, exact, strict=True)
+            points = [100 * (a["accuracy"][-1] - b["accuracy"][-1]) for a, b in pairs]
+            against = f"{' '.join(f'{p:+.2f}' for p in points)} | {statistics.mean(points):+.2f}"
             print(
-                f"| {task} | {way} | {share:.0%} | {found['accuracy']:.3f} | {against} "
-                f"| {found['lost']:.2%} | {found['drift']:.1e} | {found['skipped']} |",
+                f"| {name} | {way} | {share:.0%} | {percents([a['accuracy'][0] for a in mine])} "
+                f"| {percents([a['accuracy'][-1] for a in mine])} "
+                f"| {'- | -' if way == GLOO else against + spread(points)} "
+                f"| {statistics.mean(a['lost'] for a in mine):.2%} "
+                f"| {max(a.get('drift', 0.0) for a in mine):.1e} "
+                f"| {sum(a['skipped'] for a in mine)} |",
                 flush=True,
             )
 
 
 def on_lab(options: argparse.Namespace) -> None:
     """Time and accuracy."""
-    place = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.steps} steps"
-    most_s = len(options.tasks) * len(options.networks) * 2 * (options.cap + 8)
+    steps = options.steps or LAB_STEPS
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    place = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.seeds} x {steps} steps"
+    most_s = len(options.tasks) * len(options.networks) * (2 * len(seeds) * options.cap + 8)
     print(f"{place} (at most about {most_s:.0f} s)\n")
-    print("| task | network | way | steps | step p50, ms | p99 | Gloo's p50 over this | accuracy "
-          "| lost | t_B |")  # fmt: skip
-    print("|:--|:--|:--|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    print("| task | network | way | steps | step mean, ms | p50 | p99 | Gloo's mean over this "
+          "| accuracy | lost | t_B |")  # fmt: skip
+    print("|:--|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for task in options.tasks:
         for name in options.networks:
+            network = Network(
+                hosts=options.hosts, rate_mbit=options.rate, everywhere=NETWORKS[name]
+            )
+            runs = [Run(way, 0.0, seed) for seed in seeds for way in (GLOO, OURS)]
+            job = Job(task, runs, steps, WARM_UP, options.cap)
+            found = train(job, options.hosts, network)
             native = 0.0
             for way in (GLOO, OURS):
-                network = Network(
-                    hosts=options.hosts, rate_mbit=options.rate, everywhere=NETWORKS[name]
-                )
-                found = train(options, way, task, network)
-                times = sorted(found["seconds"])
-                p50, p99 = statistics.median(times), times[int(0.99 * (len(times) - 1))]
-                native = p50 if way == GLOO else native
-                accuracy = "-" if found["accuracy"] is None else f"{found['accuracy']:.3f}"
+                mine = [found[Run(way, 0.0, seed)] for seed in seeds]
+                times = sorted(one for each in mine for one in each["seconds"])
+                mean, p50 = statistics.mean(times), statistics.median(times)
+                p99 = times[int(0.99 * (len(times) - 1))]
+                native = mean if way == GLOO else native
+                whole = all(len(each["accuracy"]) == 2 for each in mine)
+                accuracy = percents([each["accuracy"][-1] for each in mine]) if whole else "-"
                 extra = "- | -"
                 if way == OURS:
-                    extra = f"{found['lost']:.2%} | {found['bound'] * 1e3:.0f}"
+                    lost = statistics.mean(each["lost"] for each in mine)
+                    extra = f"{lost:.2%} | {max(each['bound_s'] for each in mine) * 1e3:.0f}"
                 print(
-                    f"| {task} | {name} | {way} | {len(times)} | {p50 * 1e3:.0f} "
-                    f"| {p99 * 1e3:.0f} | {native / p50:.2f} | {accuracy} | {extra} |",
+                    f"| {task} | {name} | {way} | {len(times)} | {mean * 1e3:.0f} "
+                    f"| {p50 * 1e3:.0f} | {p99 * 1e3:.0f} | {native / mean:.2f} | {accuracy} "
+                    f"| {extra} |",
                     flush=True,
                 )
 
@@ -167,23 +145,21 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--cap", type=float, default=20.0, help="seconds of steps, per way")
-    parser.add_argument("--short", action="store_true", help="digits, 40 steps, two networks")
+    parser.add_argument("--seeds", type=int, help="trainings; 1 on the lab, 3 on loopback")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
+    parser.add_argument("--steps", type=int, default=0, help="0: 40 on the lab, else by the task")
+    parser.add_argument("--cap", type=float, default=LAB_CAP_S, help="seconds of steps, per run")
+    parser.add_argument("--short", action="store_true", help="digits, 40 steps, few networks")
     parser.add_argument("--loopback", action="store_true", help="accuracy alone, without a lab")
-    parser.add_argument("--rank-side", choices=(GLOO, OURS), help=argparse.SUPPRESS)
-    parser.add_argument("--lose", type=float, default=0.0, help=argparse.SUPPRESS)
-    parser.add_argument("--bound", type=float, default=0.0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.seeds = options.seeds or (3 if options.loopback else 1)
     if options.short:
-        options.steps, options.tasks = 40, ["digits"]
+        options.steps, options.tasks, options.seeds = 40, ["digits"], 1
         options.networks = [name for name in options.networks if name in SHORT]
-    if options.rank_side:
-        rank_side(options)
-    elif options.loopback:
-        loopback(options)
-    else:
-        on_lab(options)
+    began_s = time.monotonic()
+    (loopback if options.loopback else on_lab)(options)
+    print(f"\n{time.monotonic() - began_s:.0f} s")
 
 
 if __name__ == "__main__":
