@@ -60,7 +60,7 @@ class Codec:
         operation: int,
         incast: int = 1,
         expected_us: int = 0,
-        passed: int = 0,
+        passed: int | np.ndarray = 0,
     ) -> None:
         """Fill ``rows`` with consecutive data datagrams.
 
@@ -69,15 +69,17 @@ class Codec:
             source: the shard's bytes.
             first: number of the first datagram within the shard.
             marks_from: datagrams from this number on are marked as the last percentile.
-            passed: datagrams of the shard sent with these and before.
+            passed: datagrams of the shard sent with these and before; or of each one, with its
+                burst and before.
         """
         count, size = len(rows), self.payload_bytes
         head = self._header(
-            Type.DATA, stage, receiver, operation, 0, size, 0, incast, expected_us, passed
+            Type.DATA, stage, receiver, operation, 0, size, 0, incast, expected_us, 0
         )
         rows[:, :HEADER_BYTES] = np.frombuffer(head, np.uint8)
         words = rows[:, :HEADER_BYTES].view("<u4")
-        words[:, 6] = (first + np.arange(count)) * size
+        words[:, 6] = np.arange(first * size, (first + count) * size, size)
+        words[:, 9] = passed
         if first + count > marks_from:
             rows[max(0, marks_from - first) :, FIELDS["flags"][1]] = LAST
         part = source[first * size : (first + count) * size]

@@ -19,16 +19,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.node import Ended, Node
 from runtime.optireduce.ubt.sender import Flow
-from runtime.optireduce.ubt.sockets import Channel
+from runtime.optireduce.ubt.sockets import BURSTS, Channel
 from runtime.optireduce.ubt.wire import Type
 
 BATCHES = 8
 """Received between two looks at the clock."""
-BURSTS = 4
-"""Sent between two looks at the socket."""
 LONGEST_S = 1.0
 FEW = 12
 """Datagrams of data found at one look, below which the next one waits for more."""
@@ -60,6 +60,7 @@ class Endpoint:
         self._woken.setblocking(False)
         self._closing = False
         self._found = 0
+        self._bursts = 1
         self._written: tuple[Flow, int] | None = None
         self._thread = threading.Thread(target=self._run, name="latecomer-ubt", daemon=True)
 
@@ -92,14 +93,16 @@ class Endpoint:
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         poll.register(self.channel, select.POLLIN)
-        wake_s, full = 0.0, False
+        wake_s, full, watched = 0.0, False, False
         while not self._closing:
             wait_s = min(max(0.0, wake_s - time.monotonic()), LONGEST_S)
-            poll.modify(self.channel, select.POLLIN | (select.POLLOUT if full else 0))
-            poll.poll(wait_s * 1e3)
+            if full != watched:
+                poll.modify(self.channel, select.POLLIN | (select.POLLOUT if full else 0))
+                watched = full
+            ready = poll.poll(wait_s * 1e3)
             if 0 < self._found < FEW:
                 time.sleep(PAUSE_S)
-            with contextlib.suppress(BlockingIOError):
+            if any(descriptor == self._woken.fileno() for descriptor, _ in ready):
                 self._woken.recv(4096)
             while self._calls:
                 self._calls.popleft()()
@@ -138,27 +141,30 @@ class Endpoint:
         node, channel = self.node, self.channel
         if not self._flush():
             return math.inf, True
-        for _ in range(BURSTS):
+        left = BURSTS * channel.burst
+        while left > 0:
             now_s = time.monotonic()
             if self._written is None or self._written[0].over:
-                step = node.burst(now_s)
+                step = node.burst(now_s, self._bursts)
                 if isinstance(step, float):
                     return step, False
                 self._written = self._write(*step)
             flow, count = self._written
             taken = channel.send_rows(flow.peer, count)
-            if not taken:  # it stays written
-                return math.inf, True
-            self._written = None
-            node.sent(flow, taken, now_s)
+            if taken:  # else it stays written
+                self._written = None
+                node.sent(flow, taken, now_s)
             if taken < count:
+                self._bursts = 1
                 return math.inf, True
+            self._bursts = min(BURSTS, 2 * self._bursts)
+            left -= taken
         return 0.0, False
 
     def _write(self, flow: Flow, first: int, count: int) -> tuple[Flow, int]:
         """Write a burst; its flow and length."""
         node, channel = self.node, self.channel
-        count = min(count, channel.burst)
+        count = min(count, self._bursts * channel.burst)
         exchange = node.open_exchanges[flow.operation]
         node.codec.data(
             channel.rows[:count],
@@ -170,6 +176,6 @@ class Endpoint:
             operation=flow.operation,
             incast=node.incast.announced,
             expected_us=int(node.expected[flow.stage].own_s * 1e6),
-            passed=flow.sent + count,
+            passed=flow.sent + np.minimum(channel.ends[:count], count),
         )
         return flow, count

@@ -2,7 +2,9 @@
 
 On a network that hands over frame by frame a call for each datagram would cost more than all the
 rest that is done with it. Where the kernel coalesces (``UDP_GRO``) a message holds many datagrams
-of one length, which a control message tells. Linux on 64 bits.
+of one length, which a control message tells, the last one perhaps shorter. Datagrams of one length
+that follow each other are one batch, out of how many messages they may be: what a batch costs the
+reader does not depend on its size. Linux on 64 bits.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class Gathering:
     def __init__(self, reader: socket.socket, coalesced: int) -> None:
         self._descriptor, self._coalesced = reader.fileno(), coalesced
         self._rows: Bytes = np.zeros((MESSAGES, STRIDE_BYTES), np.uint8)
+        self._flat: Bytes = self._rows.reshape(-1)
         self._vectors = np.zeros((MESSAGES, 2), "<u8")
         self._vectors[:, 0] = self._rows.ctypes.data + np.arange(MESSAGES) * STRIDE_BYTES
         self._vectors[:, 1] = ROOM_BYTES
@@ -96,15 +99,40 @@ class Gathering:
                 if length := int(lengths[low]):
                     yield self._rows[low:high, :length]
             return
-        for number, size in enumerate(lengths.tolist()):
-            each, told = size, self._control[number]
-            if (
-                self._control_bytes[number]
-                and told["level"] == socket.IPPROTO_UDP
-                and told["type"] == self._coalesced
-            ):
-                each = int(told["segment"])
-            if each > 0:
-                # after a run of equal ones a shorter one may follow: none of ours, all are padded
-                whole = size // each
-                yield self._rows[number, : whole * each].reshape(whole, each)
+        yield from self._joined(lengths.tolist(), self._segments(taken))
+
+    def _segments(self, taken: int) -> list[int]:
+        """Per message the length of its datagrams."""
+        told = self._control[:taken]
+        coalesced = (
+            (self._control_bytes[:taken] != 0)
+            & (told["level"] == socket.IPPROTO_UDP)
+            & (told["type"] == self._coalesced)
+        )
+        segments: list[int] = np.where(coalesced, told["segment"], self._lengths[:taken]).tolist()
+        return segments
+
+    def _joined(self, sizes: list[int], segments: list[int]) -> Iterator[Bytes]:
+        """Datagrams of one length that follow each other, as one batch.
+
+        They are moved together in memory, which costs far less than a batch more.
+        """
+        flat = self._flat
+        first = end = each = 0  # of the batch so far: bytes first to end - 1
+        for number, (size, segment) in enumerate(zip(sizes, segments, strict=True)):
+            start = number * STRIDE_BYTES
+            if segment != each:
+                if end > first:
+                    yield flat[first:end].reshape(-1, each)
+                first, end, each = start, start, segment
+            whole = size // each * each if each else 0
+            if start != end:
+                flat[end : end + whole] = flat[start : start + whole]
+            end += whole
+            if whole < size:  # the last one of what was coalesced may be shorter
+                if end > first:
+                    yield flat[first:end].reshape(-1, each)
+                yield flat[start + whole : start + size].reshape(1, -1)
+                first = end = each = 0
+        if end > first:
+            yield flat[first:end].reshape(-1, each)

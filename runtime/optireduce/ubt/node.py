@@ -140,9 +140,13 @@ class Node:
                 self.announcer.repeat(exchange, now_s)
         self.announcer.poll(now_s)
 
-    def burst(self, now_s: float) -> tuple[Flow, int, int] | float:
-        """What to send next, or when to ask again; :meth:`sent` reports it done."""
-        return self.sender.next(now_s, self.incast.allowed)
+    def burst(self, now_s: float, bursts: int = 1) -> tuple[Flow, int, int] | float:
+        """What to send next, or when to ask again; :meth:`sent` reports it done.
+
+        Args:
+            bursts: so many at most, to one peer.
+        """
+        return self.sender.next(now_s, self.incast.allowed, bursts)
 
     def sent(self, flow: Flow, count: int, now_s: float) -> None:
         """``count`` datagrams of ``flow`` are on their way."""

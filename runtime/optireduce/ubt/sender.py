@@ -137,7 +137,7 @@ class Sender:
         flow.over = True
         self._flows.pop((flow.operation, flow.stage, flow.peer), None)
 
-    def next(self, now_s: float, incast: int) -> tuple[Flow, int, int] | float:
+    def next(self, now_s: float, incast: int, bursts: int = 1) -> tuple[Flow, int, int] | float:
         """(flow, first datagram, how many) to send now; else the time to ask again.
 
         The caller reports what was really sent with :meth:`took`.
@@ -159,7 +159,7 @@ class Sender:
         if chosen is None:
             return wake_s
         first, stop = chosen.ready[0]
-        return chosen, first, min(stop - first, chosen.room, self._burst)
+        return chosen, first, min(stop - first, chosen.room, bursts * self._burst)
 
     def took(self, flow: Flow, count: int, now_s: float) -> None:
         """``count`` datagrams of ``flow`` are on their way."""

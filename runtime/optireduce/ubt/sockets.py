@@ -24,6 +24,8 @@ from runtime.optireduce.ubt.wire import Bytes
 UDP_SEGMENT, UDP_GRO = 103, 104
 MOST_BYTES = 65_507
 MOST_SEGMENTS = 64
+BURSTS = 4
+"""Written together at most."""
 NOTHING: Bytes = np.zeros((0, 1), np.uint8)
 
 
@@ -63,7 +65,8 @@ class Channel:
         )
         burst = max(1, options.burst_bytes // options.datagram_bytes)
         self.burst = min(burst, MOST_BYTES // options.datagram_bytes, MOST_SEGMENTS)
-        self.rows: Bytes = np.zeros((self.burst, options.datagram_bytes), np.uint8)
+        self.rows: Bytes = np.zeros((BURSTS * self.burst, options.datagram_bytes), np.uint8)
+        self.ends = (np.arange(len(self.rows), dtype=np.uint32) // self.burst + 1) * self.burst
         self._segment = [
             (socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", options.datagram_bytes))
         ]
@@ -78,12 +81,11 @@ class Channel:
 
     def send_rows(self, peer: int, count: int) -> int:
         """Send the first ``count`` of :attr:`rows`; how many the kernel took (0: it is full)."""
-        rows, to = self.rows[:count], self._peers[peer]
-        if self.segments:
-            return count if self._send([rows.data], self._segment if count > 1 else [], to) else 0
-        for number, row in enumerate(rows):
-            if not self._send([row.data], [], to):
-                return number
+        to, step = self._peers[peer], self.burst if self.segments else 1
+        for first in range(0, count, step):
+            rows = self.rows[first : min(first + step, count)]
+            if not self._send([rows.data], self._segment if len(rows) > 1 else [], to):
+                return first
         return count
 
     def send(self, peer: int, data: bytes) -> bool:

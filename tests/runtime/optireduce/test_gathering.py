@@ -1,0 +1,148 @@
+"""Many datagrams by one call, against an oracle: recvfrom, one by one, on another socket."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.optireduce.ubt.gathering import MESSAGES, Gathering
+from runtime.optireduce.ubt.sockets import UDP_GRO, UDP_SEGMENT
+
+TIMEOUT_S = 10.0
+
+
+@contextlib.contextmanager
+def sockets(coalesce):
+    """(a sender, what gathers, its socket, a plain socket)."""
+    with contextlib.ExitStack() as stack:
+        made = [
+            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)
+        ]
+        sender, gathered, plain = made
+        for receiver in (gathered, plain):
+            receiver.bind(("127.0.0.1", 0))
+            receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            receiver.setblocking(False)
+        if coalesce:
+            try:
+                gathered.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+            except OSError:
+                pytest.skip("the kernel does not coalesce")
+        yield sender, Gathering(gathered, UDP_GRO), gathered, plain
+
+
+def burst(sender, receivers, data, size):
+    """Send ``data`` as datagrams of ``size`` bytes, the last one perhaps shorter."""
+    control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", size))]
+    for receiver in receivers:
+        to = receiver.getsockname()
+        sender.sendmsg([data], control if len(data) > size else [], 0, to)
+
+
+def one_by_one(plain):
+    """The oracle: on loopback what was sent is there."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(plain.recvfrom(1 << 16)[0])
+    return found
+
+
+def gather(gathering, reader):
+    """(every datagram in order, the lengths of the batches, how many calls took messages)."""
+    found, batches, calls = [], [], 0
+    while select.select([reader], [], [], 0)[0]:
+        taken, rows = gathering.read()
+        assert taken > 0
+        calls += 1
+        batches += [len(one) for one in rows]
+        found += [row.tobytes() for one in rows for row in one]
+    return found, batches, calls
+
+
+def content(number, length):
+    return bytes((number * 31 + i * 7) % 251 for i in range(length))
+
+
+# bytes of a datagram, bytes in the burst
+bursts = st.lists(
+    st.integers(1, 700).flatmap(lambda size: st.tuples(st.just(size), st.integers(1, 20 * size))),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_what_is_gathered_is_what_came_in_this_order(coalesce):
+    with sockets(coalesce) as (sender, gathering, reader, plain):
+
+        @settings(max_examples=40)
+        @given(bursts)
+        def check(sent):
+            for number, (size, length) in enumerate(sent):
+                burst(sender, (reader, plain), content(number, length), size)
+            assert gather(gathering, reader)[0] == one_by_one(plain)
+
+        check()
+
+
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_bursts_of_one_length_are_one_batch(coalesce):
+    with sockets(coalesce) as (sender, gathering, reader, plain):
+        for number in range(4):
+            burst(sender, (reader, plain), content(number, 15 * 1472), 1472)
+        burst(sender, (reader, plain), content(9, 48), 48)  # a credit among them
+        burst(sender, (reader, plain), content(4, 1472), 1472)
+        found, batches, calls = gather(gathering, reader)
+        assert found == one_by_one(plain)
+        assert sum(batches) == 62
+        if coalesce:
+            assert (batches, calls) == ([60, 1, 1], 1)
+
+
+def test_a_shorter_last_one_is_a_batch_of_its_own():
+    with sockets(True) as (sender, gathering, reader, plain):
+        for number in range(2):
+            burst(sender, (reader, plain), content(number, 3 * 1000 + 48), 1000)
+        found, batches, _ = gather(gathering, reader)
+        assert found == one_by_one(plain)
+        assert batches == [3, 1, 3, 1]
+
+
+def test_more_than_one_call_takes():
+    with sockets(False) as (sender, gathering, reader, plain):
+        for number in range(2 * MESSAGES + 3):
+            burst(sender, (reader, plain), content(number, 100), 100)
+        found, batches, calls = gather(gathering, reader)
+        assert found == one_by_one(plain)
+        assert (batches, calls) == ([MESSAGES, MESSAGES, 3], 3)
+
+
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_an_empty_socket_and_an_empty_datagram(coalesce):
+    with sockets(coalesce) as (sender, gathering, reader, _):
+        assert gathering.read() == (0, [])
+        sender.sendto(b"", reader.getsockname())
+        assert select.select([reader], [], [], TIMEOUT_S)[0]
+        assert gathering.read() == (1, [])
+        assert gathering.read() == (0, [])
+
+
+def test_a_peer_that_is_gone_is_no_error_and_a_closed_socket_is():
+    with sockets(False) as (_, gathering, reader, plain):
+        to = plain.getsockname()
+        plain.close()
+        reader.connect(to)
+        reader.send(b"nobody there")
+        assert select.select([reader], [], [], TIMEOUT_S)[0]
+        assert gathering.read() == (1, [])  # the refusal
+        assert gathering.read() == (0, [])
+        reader.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            gathering.read()
