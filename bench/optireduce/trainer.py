@@ -33,8 +33,8 @@ from runtime.optireduce.ubt.sockets import Channel
 
 GLOO, OURS = "Gloo", "OptiReduce"
 BATCH = 32
-LOOK_EVERY = 5
-"""Steps between two looks at whether the time is up; one where a step takes more than a second."""
+LOOK_EVERY, SLOW_S = 5, 1.0
+"""Steps between two looks at whether the time is up; one where a step takes longer than that."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Job:
     Attributes:
         task: of ``TASKS``.
         steps: of each run; 0: as many as the task says.
-        warm_up: first steps, which are not timed; in a run that stops within them: the first.
-        cap_s: a run whose steps have taken so long stops.
+        warm_up: first steps, which are not timed (but in a run that stops within them).
+        cap_s: a run whose steps have taken so long stops; OptiReduce always ends its warm-up.
         datagram_bytes: of OptiReduce.
     """
 
@@ -131,9 +131,11 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
 
     for step in range(steps):
         if step == look:
-            look = _next_look(place, f"{name}/{step}", step, sum(times), job.cap_s)
-            if not look:
+            capped = times if run.way == GLOO else times[job.warm_up :]
+            following = _next_look(place, f"{name}/{step}", times[-1], sum(capped) < job.cap_s)
+            if not following:
                 break
+            look += following
         mine = torch.randint(0, len(inputs), (BATCH,), generator=dice)
         began = time.monotonic()
         optimizer.zero_grad()
@@ -145,7 +147,7 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
             drift = max(drift, attachment.replicas.drift)
         if step + 1 == 3 * steps // 4:
             marks.append(right())
-    told = {"seconds": times[job.warm_up :] or times[1:], "right": marks, "tested": len(tests[0])}
+    told = {"seconds": times[job.warm_up :] or times, "right": marks, "tested": len(tests[0])}
     whole = len(times) == steps
     if attachment is not None:
         totals = attachment.ledger.totals
@@ -160,11 +162,10 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
     return told
 
 
-def _next_look(place: Place, key: str, step: int, taken_s: float, cap_s: float) -> int:
-    """At which step to look again, by rank 0's clock; 0: time is up."""
+def _next_look(place: Place, key: str, last_s: float, more: bool) -> int:
+    """After how many steps to look again, by rank 0's clock; 0: time is up."""
     if place.rank == 0:
-        following = step + (1 if taken_s > step else LOOK_EVERY)
-        place.store.set(key, str(following if taken_s < cap_s else 0))
+        place.store.set(key, str((1 if last_s > SLOW_S else LOOK_EVERY) if more else 0))
     return int(place.store.get(key))
 
 
