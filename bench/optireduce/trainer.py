@@ -33,6 +33,8 @@ from runtime.optireduce.ubt.sockets import Channel
 
 GLOO, OURS = "Gloo", "OptiReduce"
 BATCH = 32
+MARKS = 3
+"""Times that a whole run's accuracy is looked at."""
 LOOK_EVERY, SLOW_S = 5, 1.0
 """Steps between two looks at whether the time is up; one where a step takes longer than that."""
 
@@ -106,8 +108,9 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
 
     Returns:
         seconds: of each step after the warm-up (:class:`Job`).
-        right: test images of this rank's part told rightly, at 3/4 of the steps and at the end
-            (after a last re-synchronization), and how many there are; fewer for a run that stopped.
+        right: test images of this rank's part told rightly, after 1/4 and 3/4 of the steps and at
+            the end (after a last re-synchronization); fewer for a run that stopped.
+        tested: how many images this rank's part has.
         lost, skipped, bound_s, drift (the largest before a re-synchronization): of OptiReduce.
     """
     model = DistributedDataParallel(task.model(run.seed), bucket_cap_mb=4)
@@ -145,7 +148,7 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
         rate.step()
         if attachment is not None:
             drift = max(drift, attachment.replicas.drift)
-        if step + 1 == 3 * steps // 4:
+        if step + 1 in (steps // 4, 3 * steps // 4):
             marks.append(right())
     told = {"seconds": times[job.warm_up :] or times, "right": marks, "tested": len(tests[0])}
     whole = len(times) == steps

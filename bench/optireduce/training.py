@@ -29,7 +29,7 @@ from bench.lab import Network
 from bench.optireduce.models import TASKS
 from bench.optireduce.places import run
 from bench.optireduce.tails import NETWORKS
-from bench.optireduce.trainer import GLOO, OURS, Job, Run
+from bench.optireduce.trainer import GLOO, MARKS, OURS, Job, Run
 
 WARM_UP = 8
 SHARES = (0.0, 0.01, 0.05, 0.1)
@@ -74,9 +74,9 @@ def loopback(options: argparse.Namespace) -> None:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     print(f"{options.hosts} ranks, seeds {seeds[0]} to {seeds[-1]}; per cent and points, mean and "
           "standard deviation over the seeds\n")  # fmt: skip
-    print("| task | way | thrown away | at 3/4 of the steps | accuracy | against Gloo, by seed "
-          "| mean | lost | drift | skipped |")  # fmt: skip
-    print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    print("| task | way | thrown away | at 1/4 of the steps | at 3/4 | accuracy "
+          "| against Gloo, by seed | mean | lost | drift | skipped |")  # fmt: skip
+    print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     ways = [(GLOO, 0.0), *((OURS, share) for share in options.shares)]
     for name in options.tasks:
         runs = [Run(way, share, seed) for seed in seeds for way, share in ways]
@@ -88,9 +88,9 @@ def loopback(options: argparse.Namespace) -> None:
             pairs = zip(mine, exact, strict=True)
             points = [100 * (a["accuracy"][-1] - b["accuracy"][-1]) for a, b in pairs]
             against = f"{' '.join(f'{p:+.2f}' for p in points)} | {statistics.mean(points):+.2f}"
+            marks = [percents(mark) for mark in zip(*(a["accuracy"] for a in mine), strict=True)]
             print(
-                f"| {name} | {way} | {share:.0%} | {percents([a['accuracy'][0] for a in mine])} "
-                f"| {percents([a['accuracy'][-1] for a in mine])} "
+                f"| {name} | {way} | {share:.0%} | {' | '.join(marks)} "
                 f"| {'- | -' if way == GLOO else against + spread(points)} "
                 f"| {statistics.mean(a['lost'] for a in mine):.2%} "
                 f"| {max(a.get('drift', 0.0) for a in mine):.1e} "
@@ -124,7 +124,7 @@ def on_lab(options: argparse.Namespace) -> None:
                 mean, p50 = statistics.mean(times), statistics.median(times)
                 p99 = times[int(0.99 * (len(times) - 1))]
                 native = mean if way == GLOO else native
-                whole = all(len(each["accuracy"]) == 2 for each in mine)
+                whole = all(len(each["accuracy"]) == MARKS for each in mine)
                 accuracy = percents([each["accuracy"][-1] for each in mine]) if whole else "-"
                 extra = "- | -"
                 if way == OURS:
