@@ -1,6 +1,7 @@
 """Schedules with random faults: ``verify`` and the simulation of the tests say the same.
 
-``LATECOMER_SEED`` sets the seed (printed at the start), ``LATECOMER_MUTANTS`` the number.
+``LATECOMER_SEED`` sets the seed (printed at the start), ``LATECOMER_MUTANTS`` the number of all
+parts together, of which ``make test`` runs a quarter and ``make test-long`` the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from verify.verdict import Verdict
 
 SEED = int(os.environ.get("LATECOMER_SEED", "0"))
 MUTANTS = int(os.environ.get("LATECOMER_MUTANTS", "5200"))
-PARTS = 4
+PARTS = [*range(4), *(pytest.param(part, marks=pytest.mark.long) for part in range(4, 16))]
 PROPERTIES = [
     "well_formed",
     "exactly_once",
@@ -71,12 +72,12 @@ def _round(time: Fraction) -> Fraction:
     return Fraction(repr(float(time)))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", PARTS)
 def test_mutants_get_the_same_verdict(part: int) -> None:
     print(f"LATECOMER_SEED={SEED} part {part}")
     rng = random.Random(f"{SEED}-{part}")
     seen: Counter[str] = Counter()
-    mutants = MUTANTS // PARTS
+    mutants = MUTANTS // len(PARTS)
     for _ in range(mutants):
         seen += compared(json.dumps(mutant(rng)).encode())
     for name in PROPERTIES:  # each check has been seen accepting and rejecting
