@@ -23,6 +23,7 @@ def _demo(*arguments):
     )
 
 
+@pytest.mark.slow_first
 @pytest.mark.timeout(180)
 def test_demo_with_four_ranks():
     arguments = ("--ranks", "4", "--late", "1", "--epochs", "2", "--delay-ms", "80")

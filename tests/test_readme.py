@@ -18,6 +18,7 @@ def _commands():
     return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
+@pytest.mark.slow_first
 @pytest.mark.timeout(600)
 def test_commands(tmp_path):
     commands = _commands()
