@@ -18,6 +18,7 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.announcer import Announcer
 from runtime.optireduce.ubt.bound import Expectation
 from runtime.optireduce.ubt.codec import Codec
+from runtime.optireduce.ubt.early import Early
 from runtime.optireduce.ubt.exchange import Exchange
 from runtime.optireduce.ubt.incast import Incast
 from runtime.optireduce.ubt.receiver import Stage
@@ -28,8 +29,6 @@ RUN = 16
 """Datagrams of the own shard that are reduced and broadcast together, if there are more to come."""
 MARKED = 8
 """So many datagrams at least are marked as a flow's last: a mark must not hang on one datagram."""
-EARLY_KEPT = 64
-"""Operations that others have entered before this rank, so many of which are remembered."""
 STALLS_IN_BOUND = 10
 """A sender notices a stall after so small a part of t_B at the latest."""
 
@@ -61,7 +60,7 @@ class Node:
         self.by_sender: Counter[tuple[int, str]] = Counter()
         self.open_exchanges: dict[int, Exchange] = {}
         self._newest: int | None = None
-        self._early: dict[int, set[int]] = {}
+        self._early = Early()
         self.bind(bound_s)
 
     def bind(self, bound_s: float) -> None:
@@ -97,10 +96,8 @@ class Node:
                     self.sender.add(flow)
                     if stage == 0:
                         flow.offer(0, flow.count)
-        for peer in self._early.pop(exchange.operation, ()):
-            self._enter(exchange, peer, now_s)
-        for operation in [o for o in self._early if is_before(o, exchange.operation)]:
-            del self._early[operation]
+        for batch in self._early.take(exchange.operation):
+            self.hear(batch, now_s)
 
     def hear(self, batch: Batch, now_s: float) -> None:
         """Datagrams have arrived."""
@@ -247,9 +244,7 @@ class Node:
         """Something of an operation that is not open here."""
         newest = self._newest
         if newest is None or is_before(newest, batch.operation):
-            if batch.type is Type.CREDIT and len(self._early) < EARLY_KEPT:
-                self._early.setdefault(batch.operation, set()).add(batch.sender)
-            else:
+            if not self._early.keep(batch):
                 self._drop(batch.sender, "early", len(batch.offsets))
             return
         if batch.type is Type.DATA:

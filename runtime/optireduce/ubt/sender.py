@@ -9,7 +9,8 @@ network, lost or not; when none has come for a while, part of what is underway c
 the flow goes on. Pure: credits and the clock in, bursts out.
 
 Deviation: the source sends without credits. Unpaced bursts overflow a socket's buffer however large
-it is, and the first credit of an operation doubles as the sign that the receiver is there.
+it is, and the first credit of an operation doubles as the sign that the receiver is there. Before
+it no more than a first grant is sent, which the receiver keeps (``early``).
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class Sender:
     def add(self, flow: Flow) -> None:
         """A shard that will be sent; what of it is ready is told by :meth:`Flow.offer`."""
         self._flows[flow.operation, flow.stage, flow.peer] = flow
+        flow.window = self._grant
 
     def flow(self, operation: int, stage: int, peer: int) -> Flow | None:
         """The flow, if it is known and not over."""
@@ -114,6 +116,7 @@ class Sender:
         """The peer has entered the operation: it takes what it said last, or a first grant."""
         if not flow.entered:
             flow.entered, flow.progress_s = True, now_s
+            flow.bursts.clear()  # how long they took says when the peer came
             flow.window = self._windows[flow.peer]
 
     def told(self, peer: int, window: int) -> None:
@@ -182,7 +185,8 @@ class Sender:
     def _active(self, incast: int) -> list[Flow]:
         """The flows that have a place: the first of each peer, for so many peers."""
         first: dict[int, Flow] = {}
-        waiting = [f for f in self._flows.values() if f.entered and f.ready]
+        flows = self._flows.values()
+        waiting = [f for f in flows if f.ready and (f.entered or f.room > 0)]
         for flow in sorted(waiting, key=lambda f: f.order):
             if flow.peer not in first:
                 if len(first) == incast:
