@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from runtime.optireduce.ubt.wire import HEADER_BYTES, Batch, is_before
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.ubt.wire import Batch, is_before
 
 MOST_BYTES = 1 << 20
 """Kept of each sender."""
