@@ -126,7 +126,9 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
     inputs, classes = task.train
     tests = [part[place.rank :: place.size] for part in task.test]
     dice = torch.Generator().manual_seed(100 * run.seed + place.rank)
-    look, drift, marks, times = 1, 0.0, [], []
+    look, drift = 1, 0.0
+    marks: list[int] = []
+    times: list[float] = []
 
     def right() -> int:
         with torch.no_grad():
