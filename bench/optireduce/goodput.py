@@ -106,14 +106,20 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
                     operation.wait()
             ended_s, busy_s = time.monotonic(), sum(os.times()[:2]) - busy_s
             due, lost = (engine.ledger.totals[k] - before.get(k, 0) for k in ("due", "lost"))
-            check(way, rank, right, spare or tensors, lost)
+            place.store.set(f"{number}/{way}/lost/{rank}", str(lost))
+            elsewhere = int(place.store.get(f"{number}/{way}/lost/{1 - rank}"))
+            check(way, rank, right, spare or tensors, lost + elsewhere)
             if number:
                 rows[way].append((began_s, ended_s, busy_s, lost / max(1, due)))
     place.leave({"rows": rows})
 
 
 def check(way: str, rank: int, right: Any, found: list[Any], lost: int) -> None:
-    """Leave with an error where bytes are wrong."""
+    """Leave with an error where bytes are wrong.
+
+    Args:
+        lost: by both ranks; what an owner has lost is in the other's result, too.
+    """
     for tensor in found:
         if way == TCP:
             good = bool((tensor == right * (2 - rank)).all())

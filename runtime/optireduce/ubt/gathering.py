@@ -21,8 +21,8 @@ import numpy as np
 
 from runtime.optireduce.ubt.wire import Bytes
 
-MESSAGES = 64
-"""Taken by one call."""
+MESSAGES = 256
+"""Taken by one call; memory that is not used is never touched."""
 ROOM_BYTES = 1 << 16
 """What one message may hold."""
 STRIDE_BYTES = ROOM_BYTES + 1536
