@@ -219,6 +219,8 @@ def test_a_late_rank_that_dies_is_named_before_and_after_it_has_arrived(victim, 
 def _never_joins(rank, size, store):
     if rank == 1:
         return None
+    store.set(f"{rank} is here", "")
+    store.wait(["0 is here", "2 is here"])  # however late a process starts
     with pytest.raises(RankFailure, match="did not join") as caught:
         Executor(load(schedules.ring(size)), store, rank, size, timeout_s=2)
     return caught.value.ranks
