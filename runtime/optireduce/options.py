@@ -29,8 +29,7 @@ class Options:
     datagram_bytes: int = 1472  # fills an Ethernet frame of 1500 bytes; a multiple of 8
     authenticate: bool = False  # a keyed tag on each datagram; costs a hash per datagram
     burst_bytes: int = 46 * KIB  # handed to the kernel at once, to one peer: 32 frames
-    window_bytes: int = 256 * KIB  # underway to one receiver, to begin with: a port's queue
-    window_least_bytes: int = 64 * KIB  # a burst
+    window_bytes: int = 256 * KIB  # underway to one receiver, to begin with and at least
     window_most_bytes: int = 1024 * KIB  # what a socket buffer of 4 MiB bears
     window_step_bytes: int = 32 * KIB  # more after a clean stage; half after a lossy one
     grant_bytes: int = 32 * KIB  # what each sender may send before the first credit
@@ -115,7 +114,6 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("datagram_bytes", 128, 65_000),
     ("burst_bytes", 128, 65_536),
     ("window_bytes", 4096, 2**30),
-    ("window_least_bytes", 4096, 2**30),
     ("window_most_bytes", 4096, 2**30),
     ("window_step_bytes", 0, 2**30),
     ("grant_bytes", 128, 2**30),

@@ -177,8 +177,9 @@ class Sender:
     def _stalled(self, flow: Flow, now_s: float) -> None:
         """Nothing came back: so much of what is underway counts as lost that a grant has room."""
         self.stalls += 1
+        if not flow.stalls:  # the further ones in a row wait longer, that is enough
+            self.pacers[flow.peer].stalled()
         flow.stalls = min(flow.stalls + 1, STALLS_MOST)
-        self.pacers[flow.peer].stalled()
         flow.passed = flow.sent - max(0, flow.window - self._grant)
         flow.progress_s = now_s
 
