@@ -54,8 +54,8 @@ class Options:
     grace_percent: float = 10.0  # source: x, how much of t_C is waited after the last marks
     grace_most_percent: float = 50.0  # source
     grace_floor_s: float = 0.004  # source: 0; a thread that is not scheduled looks like a loss
-    grace_up_loss: float = 0.001  # x doubles when more than that came too late; source: was lost
-    grace_down_loss: float = 0.0001  # x shrinks by one when less than that did
+    grace_up_loss: float = 0.02  # x doubles when more came too late; source: 0.1 % that was lost
+    grace_down_loss: float = 0.005  # x shrinks by one when less did; source: 0.01 %
     expected_weight: float = 0.2  # of the newest sample in the moving average t_C
 
     # --- incast and pacing

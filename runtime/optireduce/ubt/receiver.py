@@ -131,6 +131,7 @@ class Stage:
         self._absent = set(sizes)
         self._all_there_s = now_s + absence_s if sizes else now_s
         self._quiet_s: float | None = None
+        self._marked_s = math.inf
         self._last_s = now_s
         self._left = sum(sender.count for sender in self.senders.values())
         self.due = self._left
@@ -147,11 +148,12 @@ class Stage:
 
     @property
     def elapsed_s(self) -> float:
-        """From when it began and all ranks were there to the last arrival so far.
+        """From when it began and all ranks were there to the last marks, or arrival so far.
 
-        Without the wait for more, or t_C would feed itself.
+        Without what came after the marks and the wait for it, or t_C would feed itself.
         """
-        return max(0.0, self._last_s - max(self.began_s, self._all_there_s))
+        until_s = min(self._last_s, self._marked_s)
+        return max(0.0, until_s - max(self.began_s, self._all_there_s))
 
     @property
     def reached_s(self) -> float:
@@ -236,6 +238,7 @@ class Stage:
             elif now_s >= self.hard_s:
                 self.end = End.TIMEOUT
             elif empty and all(s.marked or s.complete for s in self.senders.values()):
+                self._marked_s = min(self._marked_s, now_s)
                 if self._quiet_s is None:
                     self._quiet_s = now_s
                 if now_s >= self._quiet_s + grace_s:

@@ -133,7 +133,7 @@ def test_expected_time_and_grace_follow_their_rules():
     expected.ended(_ended(End.EARLY, 20), 3, 0.8)
     assert expected.percent == 7  # to wait longer would not have helped
     for percent in (14, 28, 50, 50):
-        expected.late(3, 1, 0.75)
+        expected.late(3, 5, 0.75)
         expected.ended(_ended(End.EARLY, 20), 3, 0.8)
         assert expected.percent == percent
     expected.ended(_ended(End.TIMEOUT, 50), 4, 2.5)
@@ -147,6 +147,17 @@ def test_expected_time_and_grace_follow_their_rules():
 
 
 LEAST = {"window_step_bytes": 0}
+
+
+def test_what_comes_after_the_marks_does_not_make_t_c_longer():
+    """Marks at 1 s, the missing datagram at 3 s."""
+    stage, drops = Stage({1: 3 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0), Counter()
+    sent = [(0.5, 0, 0), (1.0, 2, LAST), (3.0, 1, 0)]
+    for now_s, number, flags in sent:
+        one = [np.array([value]) for value in (number * PAYLOAD, PAYLOAD, flags)]
+        stage.take(1, *one, now_s, _into(drops))
+        end = stage.poll(now_s, 5.0, True)
+    assert (end, stage.elapsed_s, stage.reached_s) == (End.COMPLETE, 1.0, 3.0)
 
 
 def test_incast_rises_slowly_and_falls_on_a_time_out():
