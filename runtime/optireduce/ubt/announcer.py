@@ -1,7 +1,7 @@
 """The short datagrams of a rank: credits, ends, and that a stage is over.
 
-They cost as much processor time as a burst does, so they are few: none where the window reaches to
-the end of the shard, and "all is sent" only some time after the marks that say the same. Everything
+They cost as much processor time as a burst does, so they are few: none where the window holds the
+whole shard, and "all is sent" only some time after the marks that say the same. Everything
 that travels may be lost, these too. A credit is cumulative, so that the next one makes up for it,
 and is repeated to whom nothing is heard of; "all is sent" goes out twice; that a stage is over is
 said again whenever something for it arrives. Pure: datagrams go to ``outbox``.
@@ -115,12 +115,15 @@ class Announcer:
         return min((end[0] for end in self._ends), default=math.inf)
 
     def _note(self, exchange: Exchange, stage: int, peer: int) -> int:
-        """The window; from where on the next credit is due: never if all has room in it."""
+        """The window; from where on the next credit is due: never if all has room in it.
+
+        Else to the end of the shard, as the last one that is needed may come late.
+        """
         window = self._incast.window_bytes // self._incast.announced
         window = max(1, window // self._options.datagram_bytes)
         expected = exchange.stages[stage].senders[peer]
         due = expected.passed + max(1, window // 3)
-        fits = expected.passed + window >= expected.count
+        fits = not expected.passed and window >= expected.count
         exchange.credited[stage, peer] = math.inf if fits else due
         return window
 
