@@ -19,10 +19,11 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.agreement import agree, require_summable
-from runtime.blame import Position, Waiting
+from runtime.blame import Position, Waiting, blame
 from runtime.board import Board
 from runtime.datagrams import Datagrams
 from runtime.engines import engine
+from runtime.native_work import NativeWaits
 from runtime.operation import Mismatch, Observer, Operation
 from runtime.plan import PhasePlan, plan
 from runtime.verified import Late, Verified, require_size
@@ -67,6 +68,8 @@ class Executor:
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
         outside: where not all operations run here: its waits count as this rank's.
+        native_waits: of the group's other collectives; they are under watch, too, and end when a
+            rank has failed.
 
     Attributes:
         schedules: those that operations may choose.
@@ -91,6 +94,7 @@ class Executor:
         timeout_s: float = 300.0,
         observer: Observer | None = None,
         outside: Outside | None = None,
+        native_waits: NativeWaits | None = None,
     ) -> None:
         self.schedules = (schedules,) if isinstance(schedules, Verified) else tuple(schedules)
         if not self.schedules:
@@ -102,9 +106,9 @@ class Executor:
         self.rank, self.size = rank, size
         self.device = torch.device(device)
         self.observer = observer or Observer()
-        self._outside = outside
+        self._outside, self._native_waits = outside, native_waits
         self.failure: LatecomerError | None = None
-        self._grace_s = min(LONGEST_GRACE_S, timeout_s / 3)
+        self._timeout_s = timeout_s
         self._late = self.schedules[0].late_ranks(late)
         self._entered = 0
         self._failing = threading.Lock()
@@ -117,8 +121,7 @@ class Executor:
             PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
         )
         agree(store, rank, size, self.schedules, self._late)
-        ask_s = (1 + ASK_AGAIN_SHARE) * self._grace_s
-        limit_s = (timeout_s - ask_s) * WAIT_SHARE
+        limit_s, ask_s = self._limits_s()
         self._engine = engine(
             PrefixStore("data", store),
             self.datagrams,
@@ -138,6 +141,8 @@ class Executor:
             waiting=self._waiting,
             survey=self._board.survey,
             give_up=self._fail,
+            elsewhere_s=native_waits.oldest_s if native_waits else lambda: None,
+            find_silent=self.find_silent,
         )
 
     @property
@@ -148,6 +153,16 @@ class Executor:
     @late.setter
     def late(self, late: Late) -> None:
         self._late = self.schedules[0].late_ranks(late)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a rank may keep others waiting; may be changed at any time, on all ranks."""
+        return self._timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._watchman.limit_s, self._watchman.ask_s = self._limits_s()
 
     @property
     def entered(self) -> int:
@@ -235,6 +250,25 @@ class Executor:
         """
         self._fail(noticed, self._grace_s, verdict)
 
+    def find_silent(self, noticed: str) -> LatecomerError | None:
+        """Ask all ranks for a sign of life; fail, here and everywhere, if some give none.
+
+        Args:
+            noticed: what made this rank ask.
+
+        Returns:
+            The failure, which names them, if there is one.
+        """
+        if not self._failed.is_set():
+            positions = self._board.survey(self._grace_s)
+            silent = [rank for rank in range(self.size) if rank not in positions]
+            if not silent and not self._failed.is_set():
+                return None
+            known = blame(self.size, positions, self.rank, noticed, self._grace_s)
+            self._fail(noticed, self._grace_s * ASK_AGAIN_SHARE, known if silent else None)
+        with self._failing:
+            return self.failure
+
     def require(self, tensor: torch.Tensor, average: bool) -> None:
         """Refuse what can't be carried.
 
@@ -242,6 +276,16 @@ class Executor:
             TensorError: says why.
         """
         require_summable(tensor, self.device, average)
+
+    @property
+    def _grace_s(self) -> float:
+        """How long ranks are given for a sign of life."""
+        return min(LONGEST_GRACE_S, self._timeout_s / 3)
+
+    def _limits_s(self) -> tuple[float, float]:
+        """(How long to wait, how long to ask around after that), in seconds."""
+        ask_s = (1 + ASK_AGAIN_SHARE) * self._grace_s
+        return (self._timeout_s - ask_s) * WAIT_SHARE, ask_s
 
     def _plans(self, schedule: int, late: tuple[int, ...]) -> tuple[PhasePlan, ...]:
         key = schedule, late
@@ -297,6 +341,8 @@ class Executor:
                 self.failure = self._board.diagnose(noticed, ask_s, verdict)
                 if self._outside is not None:
                     self._outside.failed(self.failure)
+                if self._native_waits is not None:
+                    threading.Thread(target=self._native_waits.abort, daemon=True).start()
         self._fail_open()
 
     def _fail_open(self) -> None:

@@ -6,7 +6,6 @@ waits for them; when one fails (a peer died) it says so and the owner finds out 
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
@@ -19,9 +18,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, Store
 
 from runtime.blame import Waiting
+from runtime.native_work import close_connections
 
 PHASE = "all-reduce"
-ABORT_TAG = 2**31 - 2
 
 
 class Native:
@@ -70,14 +69,12 @@ class Native:
         return self._waiting
 
     def abort(self) -> None:
-        """End every wait, here and on the peers: closes all connections.
+        """End every wait, here and on the peers: closes all connections."""
+        close_connections(self._group, self._rank, self._size)
 
-        Gloo closes all pairs of a group when a point-to-point wait times out, and has no other
-        call that does.
-        """
-        nothing, peer = torch.empty(1), (self._rank + 1) % self._size
-        with contextlib.suppress(RuntimeError):
-            self._group.recv([nothing], peer, ABORT_TAG).wait(timedelta(milliseconds=1))
+    def set_timeout(self, timeout_s: float) -> None:
+        """Change Gloo's own time limit from now on."""
+        self._group._set_default_timeout(timedelta(seconds=timeout_s))
 
     def close(self, timeout_s: float) -> None:
         """Release the group, when the operations in flight are done."""

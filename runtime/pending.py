@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -36,6 +37,11 @@ class Pending:
             devices=[tensor.device] if on_cuda else []
         )
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the result is there, or has failed."""
+        return self._done.is_set()
+
     def settle(self, error: LatecomerError | None = None) -> None:
         """Mark as done or failed, once."""
         self.error = error
@@ -45,6 +51,10 @@ class Pending:
         # torch loses the type of an exception set on a future of a DDP hook, and its reducer
         # crashes on one set on a future of a process group.
         self._base.set_result(None)
+
+    def then(self, call: Callable[[LatecomerError | None], None]) -> None:
+        """Call ``call`` with :attr:`error` when it is done; on the thread that settles it."""
+        self._base.add_done_callback(lambda _: call(self.error))
 
     def wait(self, timeout: timedelta | None = None) -> torch.Tensor:
         """Block until done and return the tensor.
@@ -71,7 +81,7 @@ class Pending:
 
 
 class PendingWork(Work):
-    """An operation as torch's C++ code wants to see it."""
+    """An operation as torch wants to see it."""
 
     def __init__(self, pending: Pending) -> None:
         super().__init__()
@@ -81,6 +91,26 @@ class PendingWork(Work):
         """Block until done."""
         self._pending.wait(timeout)
         return True
+
+    def synchronize(self) -> None:
+        """Block until done."""
+        self._pending.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the result is there, or has failed."""
+        return self._pending.is_done
+
+    def is_success(self) -> bool:
+        """Whether the result is there."""
+        return self._pending.is_done and self._pending.error is None
+
+    def exception(self) -> LatecomerError | None:
+        """Why it failed, if it did."""
+        return self._pending.error
+
+    def result(self) -> list[torch.Tensor]:
+        """The list of tensors, once they are done."""
+        return [self._pending.wait()]
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the list of tensors."""

@@ -38,6 +38,7 @@ from runtime.decisions.options import Knowledge, Options
 from runtime.executor import Executor
 from runtime.joining import agree, shared_profile
 from runtime.native import Native
+from runtime.native_work import NativeWaits
 from runtime.offers import offers
 from runtime.operation import Operation
 from runtime.plane import Plane, PlaneClosed
@@ -65,7 +66,7 @@ class Reducer:
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
         device: tensors live on the CPU.
-        timeout_s: see :class:`runtime.Executor`.
+        timeout_s, native_waits: see :class:`runtime.Executor`.
 
     Attributes:
         executor: what runs the schedules; ``executor.failure`` is the typed error after a failure.
@@ -90,6 +91,7 @@ class Reducer:
         profile: Profile | None = None,
         device: torch.device | str = "cpu",
         timeout_s: float = 300.0,
+        native_waits: NativeWaits | None = None,
     ) -> None:
         if torch.device(device).type != "cpu":
             remedy = "Use a schedule and late=..., which run on CUDA"
@@ -115,6 +117,7 @@ class Reducer:
             timeout_s=timeout_s,
             observer=self.rounds,
             outside=self,
+            native_waits=native_waits,
         )
         native = PrefixStore("native", store)
         self._native = Native(native, rank, size, timeout_s, self.executor.give_up)
@@ -181,6 +184,26 @@ class Reducer:
         self.executor.close()
         self.plane.close()
 
+    @property
+    def failure(self) -> LatecomerError | None:
+        """Why operations fail, if they do."""
+        return self.executor.failure
+
+    def find_silent(self, noticed: str) -> LatecomerError | None:
+        """See :meth:`runtime.Executor.find_silent`."""
+        return self.executor.find_silent(noticed)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a rank may keep others waiting; may be changed at any time, on all ranks."""
+        return self.executor.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self.executor.timeout_s = timeout_s
+        if self._native is not None:
+            self._native.set_timeout(timeout_s)
+
     # -- what the executor asks: see runtime.executor.Outside
 
     @property
@@ -238,7 +261,7 @@ class Reducer:
             average=operation.average,
             number=number,
         )
-        started.future().add_done_callback(lambda _: ended() if started.error is None else None)
+        started.then(lambda error: ended() if error is None else None)
 
     def _ended(self, operation: Operation, decision: Decision, decided_s: float) -> None:
         """The result is there."""

@@ -30,6 +30,11 @@ class Watchman:
             missing.
         give_up: is called when a wait must end, with what was noticed and the seconds left for
             asking again.
+        elsewhere_s: since when this rank waits for a collective that runs natively, if it does.
+        find_silent: asks all ranks for a sign of life, and gives up if some give none.
+
+    Attributes:
+        limit_s, ask_s: may be changed at any time.
     """
 
     def __init__(
@@ -42,9 +47,13 @@ class Watchman:
         waiting: Callable[[], tuple[Waiting, float] | None],
         survey: Callable[[float], Mapping[int, Position]],
         give_up: Callable[[str, float], None],
+        elsewhere_s: Callable[[], float | None],
+        find_silent: Callable[[str], object],
     ) -> None:
-        self._rank, self._size, self._limit_s, self._ask_s = rank, size, limit_s, ask_s
+        self._rank, self._size, self.limit_s, self.ask_s = rank, size, limit_s, ask_s
         self._waiting, self._survey, self._give_up = waiting, survey, give_up
+        self._elsewhere_s, self._find_silent = elsewhere_s, find_silent
+        self._looked: float | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="latecomer-watchman", daemon=True)
         self._thread.start()
@@ -56,19 +65,29 @@ class Watchman:
 
     def _watch(self) -> None:
         granted_s = 0.0
-        while not self._over.wait(self._limit_s / TICKS):
+        while not self._over.wait(self.limit_s / TICKS):
+            limit_s, ask_s = self.limit_s, self.ask_s
             wait, began_s = self._waiting(), time.monotonic()
-            if wait is None or began_s < max(wait[1] + self._limit_s, granted_s):
+            self._look_elsewhere(began_s, limit_s)
+            if wait is None or began_s < max(wait[1] + limit_s, granted_s):
                 continue
-            positions = self._survey(ASK_SHARE * self._ask_s)
+            positions = self._survey(ASK_SHARE * ask_s)
             if self._over.is_set() or self._waiting() != wait:
                 continue
             more_s = 0.0
             if len(positions) == self._size:
-                more_s = patience_s(positions, self._rank, self._limit_s)
+                more_s = patience_s(positions, self._rank, limit_s)
             now_s = time.monotonic()
             if more_s <= 0:
-                noticed = f"rank {self._rank} {wait[0]} for more than {self._limit_s:.3g} s"
-                self._give_up(noticed, max(self._ask_s - (now_s - began_s), 0.0))
+                noticed = f"rank {self._rank} {wait[0]} for more than {limit_s:.3g} s"
+                self._give_up(noticed, max(ask_s - (now_s - began_s), 0.0))
                 return
             granted_s = now_s + more_s
+
+    def _look_elsewhere(self, now_s: float, limit_s: float) -> None:
+        """Once in each wait for a native collective that has lasted for the limit."""
+        since_s = self._elsewhere_s()
+        if since_s is None or since_s == self._looked or now_s < since_s + limit_s:
+            return
+        self._looked = since_s
+        self._find_silent(f"rank {self._rank} waits for a collective for more than {limit_s:.3g} s")

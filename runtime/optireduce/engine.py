@@ -20,6 +20,7 @@ from runtime.address import own_address
 from runtime.blame import Position
 from runtime.board import Board
 from runtime.datagrams import Datagrams
+from runtime.native_work import NativeWaits
 from runtime.operation import Operation
 from runtime.optireduce.carrier import Carrier
 from runtime.optireduce.council import Council
@@ -50,6 +51,7 @@ class Engine:
         rank, size: this rank and the number of ranks, at least 2.
         options: the same on all ranks.
         timeout_s: for starting, the warm-up and councils, which wait for all ranks.
+        native_waits: see :class:`runtime.Executor`.
 
     Attributes:
         ledger: what was lost, step by step.
@@ -71,6 +73,7 @@ class Engine:
         *,
         options: Options | None = None,
         timeout_s: float = 300.0,
+        native_waits: NativeWaits | None = None,
     ) -> None:
         if size < 2:
             raise ArgumentError("size", size, "OptiReduce needs at least 2 ranks")
@@ -93,7 +96,9 @@ class Engine:
             PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
         )
         self._board = Board(self._datagrams, position=self._position, alarmed=self._alarmed)
-        self.reliable = Reliable(PrefixStore("reliable", store), rank, size, timeout_s)
+        self.reliable = Reliable(
+            PrefixStore("reliable", store), rank, size, timeout_s, native_waits
+        )
         self.source = EngineSource(
             PrefixStore("source", store), rank, size, self._datagrams, self.ledger
         )
@@ -165,6 +170,22 @@ class Engine:
             left, self._open = list(self._open.values()), {}
         for operation in left:
             operation.settle(self.failure)
+
+    def find_silent(self, noticed: str) -> LatecomerError | None:
+        """Ask all ranks for a sign of life; fail, here and everywhere, if some give none."""
+        failure = self.reliable.executor.find_silent(noticed)
+        if failure is not None:
+            self.fail(failure)
+        return failure
+
+    @property
+    def timeout_s(self) -> float:
+        """For councils and what else waits for all ranks; may be changed, on all ranks."""
+        return self.reliable.executor.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self.reliable.executor.timeout_s = timeout_s
 
     def close(self) -> None:
         """Release threads and connections."""

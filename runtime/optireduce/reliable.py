@@ -13,6 +13,7 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from runtime.executor import Executor
+from runtime.native_work import NativeWaits
 from runtime.operation import Operation
 from runtime.verified import load
 from verify.schedule import Incast, Phase, Schedule, Transfer
@@ -34,16 +35,33 @@ class Reliable:
 
     Args:
         store: as for :class:`Executor`.
-        timeout_s: as for :class:`Executor`.
+        timeout_s, native_waits: as for :class:`Executor`.
+
+    Attributes:
+        executor: that runs it.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
-        self.rank, self.size, self._timeout_s = rank, size, timeout_s
-        self._executor = Executor(load(transpose(size)), store, rank, size, timeout_s=timeout_s)
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        native_waits: NativeWaits | None = None,
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.executor = Executor(
+            load(transpose(size)),
+            store,
+            rank,
+            size,
+            timeout_s=timeout_s,
+            native_waits=native_waits,
+        )
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
         """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""
-        return self._executor.submit(tensor, average=average)
+        return self.executor.submit(tensor, average=average)
 
     def average(self, tensor: torch.Tensor) -> torch.Tensor:
         """The average over the ranks, in place, the same bits everywhere. Collective.
@@ -66,8 +84,8 @@ class Reliable:
 
     def close(self) -> None:
         """Release threads and connections."""
-        self._executor.close()
+        self.executor.close()
 
     def _wait(self, operation: Operation) -> torch.Tensor:
         # the executor itself gives up within its time; the margin is for a loaded machine
-        return operation.wait(timedelta(seconds=2 * self._timeout_s + 10))
+        return operation.wait(timedelta(seconds=2 * self.executor.timeout_s + 10))

@@ -1,0 +1,194 @@
+"""Collectives that run natively: their work handles, and what becomes of a wait for a dead rank.
+
+Gloo and NCCL report a lost peer as a RuntimeError that names nobody, to some ranks at once and to
+others at the time-out. Where ranks have a control plane (a mode, a schedule or OptiReduce has been
+used in the group) each wait is under its watch: when one fails, or has lasted nearly as long as it
+may, the ranks are asked for a sign of life, and if some give none, every rank's wait ends with the
+RankFailure that names them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch._C._distributed_c10d import Work
+
+from verify.errors import LatecomerError
+
+ABORT_TAG = 2**31 - 2
+
+
+def close_connections(gloo: Any, rank: int, size: int) -> None:
+    """End every wait in a Gloo group, here and on the peers.
+
+    Gloo closes all pairs of a group when a point-to-point wait times out, and has no other call
+    that does.
+    """
+    nothing, peer = torch.empty(1), (rank + 1) % size
+    with contextlib.suppress(RuntimeError):
+        gloo.recv([nothing], peer, ABORT_TAG).wait(timedelta(milliseconds=1))
+
+
+class ControlPlane(Protocol):
+    """Who knows which ranks live."""
+
+    @property
+    def failure(self) -> LatecomerError | None:
+        """Why the group has failed, if it has."""
+
+    def find_silent(self, noticed: str) -> LatecomerError | None:
+        """Ask all ranks for a sign of life; the failure that names those that give none."""
+
+
+class NativeWaits:
+    """The waits of one rank for native collectives of one group.
+
+    Args:
+        gloo: whose connections are closed when a rank has failed; Any: the stubs give backends no
+            collectives.
+        rank, size: place in the group.
+    """
+
+    def __init__(self, gloo: Any, rank: int, size: int) -> None:
+        self._gloo, self._rank, self._size = gloo, rank, size
+        self._numbers = itertools.count()
+        self._began_s: dict[int, float] = {}
+        self.control: ControlPlane | None = None
+
+    def oldest_s(self) -> float | None:
+        """When the oldest wait of now began (``time.monotonic()``)."""
+        return min(list(self._began_s.values()), default=None)
+
+    def abort(self) -> None:
+        """End every wait, here and on the peers."""
+        close_connections(self._gloo, self._rank, self._size)
+
+    def wait(self, wait: Callable[[], Any]) -> Any:
+        """Call ``wait``, and see to it that it ends, with an error that says who failed.
+
+        Raises:
+            RankFailure: ranks that are dead or silent.
+            RuntimeError: as the native backend says, where all ranks live or nobody knows.
+        """
+        number = next(self._numbers)
+        self._began_s[number] = time.monotonic()
+        try:
+            return wait()
+        except RuntimeError as error:
+            failure = self._failure(error)
+            if failure is None:
+                raise
+            raise failure from error
+        finally:
+            del self._began_s[number]
+
+    def _failure(self, error: RuntimeError) -> LatecomerError | None:
+        control = self.control
+        if control is None:
+            return None
+        detail = str(error).split("] ", 1)[-1].split(". ", 1)[0]  # without C++ file and advice
+        return control.failure or control.find_silent(
+            f"rank {self._rank} lost a collective: {detail}"
+        )
+
+
+class NativeWork(Work):
+    """The work of a native backend, as its caller holds it.
+
+    Args:
+        work: of the native backend (Any: its stub is incomplete).
+        waits: which this one belongs to.
+        finish: what is left to do on this rank once the native work is done; called once.
+    """
+
+    def __init__(
+        self, work: Any, waits: NativeWaits, finish: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._work, self._waits = work, waits
+        self._finish, self._lock = finish, threading.Lock()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Block until done (NCCL: until the current stream waits for it).
+
+        Raises:
+            RankFailure, RuntimeError: see :meth:`NativeWaits.wait`.
+        """
+        done: bool = self._waits.wait(lambda: self._work.wait(timeout))
+        self._finished()
+        return done
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`, without a time limit of its own."""
+        self._waits.wait(self._work.synchronize)
+        self._finished()
+
+    def is_completed(self) -> bool:
+        """Whether the result is there, or has failed."""
+        done: bool = self._work.is_completed()
+        if done and self._work.exception() is None:
+            self._finished()
+        return done
+
+    def result(self) -> list[torch.Tensor]:
+        """The list of tensors, once they are done."""
+        self.wait()
+        tensors: list[torch.Tensor] = self._work.result()
+        return tensors
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the list of tensors."""
+
+        def result(base: torch.futures.Future[Any]) -> Any:
+            value = self._waits.wait(base.value)
+            self._finished()
+            return value
+
+        future: torch.futures.Future[Any] = self._work.get_future().then(result)
+        return future
+
+    def is_success(self) -> bool:
+        """Whether the result is there."""
+        return self.is_completed() and bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        """Why it failed, if it did."""
+        return self._work.exception()
+
+    def source_rank(self) -> int:
+        """Who sent what was received from anybody."""
+        return int(self._work.source_rank())
+
+    def block_current_stream(self) -> None:
+        """Let the current stream wait for it, without the host."""
+        self._work.block_current_stream()
+        self._finished()
+
+    def _source_rank(self) -> int:
+        return int(self._work._source_rank())
+
+    def get_future_result(self) -> Any:
+        """A future of how it ended."""
+        return self._work.get_future_result()
+
+    def _get_duration(self) -> float:
+        return float(self._work._get_duration())
+
+    def _get_op_type(self) -> int:
+        return int(self._work._get_op_type())
+
+    def _get_sequence_number(self) -> int:
+        return int(self._work._get_sequence_number())
+
+    def _finished(self) -> None:
+        with self._lock:
+            finish, self._finish = self._finish, None
+            if finish is not None:
+                finish()

@@ -1,0 +1,126 @@
+"""Reductions that Gloo lacks, with NCCL's meaning: the average of integers, and PREMUL_SUM.
+
+    AVG of integers     the sum, divided by the number of ranks and rounded towards zero
+    PREMUL_SUM          the sum of each rank's data times that rank's factor
+
+Both become a native SUM, with scaled copies before it or a division after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+INPUTS = {
+    "allreduce": 0,
+    "allreduce_coalesced": 0,
+    "reduce": 0,
+    "reduce_scatter": 1,
+    "_reduce_scatter_base": 1,
+    "reduce_scatter_single": 1,
+    "reduce_scatter_single_coalesced": 1,
+    "reduce_scatter_tensor_coalesced": 1,
+}
+"""The collectives that reduce, and which argument is the input; the output is argument 0."""
+INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+Arguments = tuple[list[Any], dict[str, Any]]
+
+
+def operation(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The reduce operation of a call, in whichever form of the call it stands; default: SUM."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, dist.ReduceOp):
+            return value
+        if hasattr(value, "reduceOp"):
+            return value.reduceOp
+    return dist.ReduceOp.SUM
+
+
+def name(operation: Any) -> str:
+    """The name of a reduce operation (torch prints only its address)."""
+    known = dist.ReduceOp.RedOpType.__members__.items()
+    return next((name for name, value in known if operation == value), "unknown")
+
+
+def tensors(nested: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an argument: one, a list, or a list of lists."""
+    if isinstance(nested, torch.Tensor):
+        yield nested
+    else:
+        for part in nested:
+            yield from tensors(part)
+
+
+def by_sum(
+    collective: str, args: Sequence[Any], kwargs: dict[str, Any], rank: int, size: int
+) -> tuple[Arguments, Callable[[], None]] | None:
+    """How to make a reduction of CPU tensors that Gloo lacks from its SUM.
+
+    Args:
+        collective: a key of :data:`INPUTS`.
+        args, kwargs: of the call; the tensors are positional.
+        rank, size: place in the group.
+
+    Returns:
+        The arguments of the SUM, and what to do on this rank when that is done; nothing if Gloo
+        has this reduction.
+    """
+    which = operation(args, kwargs)
+    place = INPUTS[collective]
+    outputs = list(tensors(args[0]))
+    is_here = collective != "reduce" or rank == _root(args, kwargs)
+    kind = name(which)
+    if kind == "AVG" and outputs and outputs[0].dtype in INTEGERS:
+
+        def divide() -> None:
+            for output in outputs if is_here else ():
+                output.div_(size, rounding_mode="trunc")
+
+        return _summing(args, kwargs), divide
+    if kind == "PREMUL_SUM":
+        factor = which.__getstate__()[1]
+        scaled = _scaled(args[place], factor)
+        summing, options = _summing(args, kwargs)
+        summing[place] = scaled
+
+        def copy() -> None:
+            if place == 0 and is_here:
+                for output, result in zip(outputs, tensors(scaled), strict=True):
+                    output.copy_(result)
+
+        return (summing, options), copy
+    return None
+
+
+def _scaled(nested: Any, factor: float | torch.Tensor) -> Any:
+    if isinstance(nested, torch.Tensor):
+        return (nested * factor).to(nested.dtype)
+    return [_scaled(part, factor) for part in nested]
+
+
+def _summing(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+    """The same arguments with SUM as the operation; options are copied, not changed."""
+
+    def summing(value: Any) -> Any:
+        if isinstance(value, dist.ReduceOp):
+            return dist.ReduceOp.SUM
+        if not hasattr(value, "reduceOp"):
+            return value
+        options = type(value)()
+        for field, kind in vars(type(value)).items():
+            if isinstance(kind, property):
+                setattr(options, field, getattr(value, field))
+        options.reduceOp = dist.ReduceOp.SUM
+        return options
+
+    return [summing(value) for value in args], {k: summing(v) for k, v in kwargs.items()}
+
+
+def _root(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    options = next((v for v in (*args, *kwargs.values()) if hasattr(v, "rootRank")), None)
+    root = options.rootRank if options is not None else kwargs.get("root", args[1])
+    return int(root)
