@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+NEW := .venv-torch-new
 
-.PHONY: help demo test test-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
+.PHONY: help demo test test-torch-new test-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -20,6 +21,16 @@ demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain
 
 test: $(READY)   ## all tests (under 12 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+$(NEW)/ready: pyproject.toml constraints.txt constraints-torch-new.txt
+	test -x $(NEW)/bin/python || $(PYTHON) -m venv $(NEW)
+	{ grep -v '^torch==' constraints.txt; cat constraints-torch-new.txt; } > $(NEW)/constraints.txt
+	$(NEW)/bin/pip install -q -c $(NEW)/constraints.txt setuptools torch
+	$(NEW)/bin/pip install -q -c $(NEW)/constraints.txt --no-build-isolation -e '.[test]'
+	touch $@
+
+test-torch-new: $(NEW)/ready  ## what meets torch, with the newest one that is tested (6 GB on disk)
+	$(NEW)/bin/python -m pytest -n 2 --dist worksteal $(MEETS_TORCH)
 
 test-long: $(READY)  ## long fuzzing (about 10 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
@@ -56,4 +67,4 @@ proofs:          ## the theories, and the checker extracted from them (needs Coq
 	$(MAKE) --no-print-directory -C proofs
 
 clean:           ## remove what the targets made
-	rm -rf .venv out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(NEW) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
