@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from runtime.torch_versions import PrefixStore, Store, TCPStore
 
 
 def own_address(store: Store) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._C._distributed_c10d import Store
 
 from runtime.operation import SUMMABLE
+from runtime.torch_versions import Store
 from runtime.verified import Verified
 from verify.errors import ScheduleRefused, TensorError
 

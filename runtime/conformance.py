@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch._C._distributed_c10d import Store
 
 from runtime.operation import SUMMABLE
+from runtime.torch_versions import Store
 from verify.errors import LatecomerError
 
 AllReduce = Callable[[torch.Tensor, bool], torch.Tensor]

@@ -23,9 +23,8 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store
-
 from runtime.address import own_address
+from runtime.torch_versions import Store
 from verify.errors import RankFailure
 
 HEADER = struct.Struct("!16sHB")

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import torch
-from torch._C._distributed_c10d import GradBucket, PrefixStore
-from torch.distributed.distributed_c10d import _world
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime import modes
@@ -26,6 +24,7 @@ from runtime.executor import Executor
 from runtime.operation import Observer
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.options import Options
+from runtime.torch_versions import GradBucket, PrefixStore, store_of
 from runtime.verified import Late, Verified, load, require_size
 from verify.errors import ArgumentError
 from verify.schedule import Schedule
@@ -134,7 +133,7 @@ def attach(
     _attached += 1
     executor = Executor(
         verified,
-        PrefixStore(prefix, _world.pg_map[group][1]),
+        PrefixStore(prefix, store_of(group)),
         group.rank(),
         group.size(),
         device=next(model.parameters()).device,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._C._distributed_c10d import Store
 
 from runtime.datagrams import Datagrams
 from runtime.lanes import Lanes
@@ -16,6 +15,7 @@ from runtime.nccl import NcclMover
 from runtime.operation import Observer, Operation
 from runtime.tcp.engine import Engine
 from runtime.tcp.mesh import connect
+from runtime.torch_versions import Store
 from verify.schedule import Schedule
 
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.agreement import agree, require_summable
 from runtime.blame import Position, Waiting, blame
@@ -26,6 +25,7 @@ from runtime.engines import engine
 from runtime.native_work import NativeWaits
 from runtime.operation import Mismatch, Observer, Operation
 from runtime.plan import PhasePlan, plan
+from runtime.torch_versions import PrefixStore, Store
 from runtime.verified import Late, Verified, require_size
 from runtime.waits import Watchman
 from verify.errors import ArgumentError, LatecomerError, RankFailure

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from torch._C._distributed_c10d import Store
 
 from runtime import profile as profiles
 from runtime.decisions.costs import Candidate, Profile
 from runtime.decisions.options import Options
 from runtime.meeting import hear, require_all, tell_all
 from runtime.profile import Run
+from runtime.torch_versions import Store
 from verify.errors import ArgumentError
 
 

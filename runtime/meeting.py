@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store
-
+from runtime.torch_versions import Store
 from verify.errors import RankFailure
 
 

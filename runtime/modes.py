@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import GradBucket, PrefixStore
-from torch.distributed.distributed_c10d import _world
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime import profile as profiles
@@ -22,6 +20,7 @@ from runtime.decisions.costs import Profile
 from runtime.decisions.options import Mode, Options
 from runtime.executor import Executor
 from runtime.reducer import Reducer
+from runtime.torch_versions import GradBucket, PrefixStore, store_of
 from runtime.verified import Late
 
 _attached = itertools.count()  # all ranks count alike: it names the connections
@@ -82,7 +81,7 @@ def attach(model: DistributedDataParallel, chosen: Chosen, timeout_s: float) -> 
     """
     group = model.process_group
     reducer = Reducer(
-        PrefixStore(f"latecomer/mode/{next(_attached)}", _world.pg_map[group][1]),
+        PrefixStore(f"latecomer/mode/{next(_attached)}", store_of(group)),
         group.rank(),
         group.size(),
         options=chosen.options,

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.operation import Observer, Operation, PeerLost
 from runtime.plan import Receive, Step
+from runtime.torch_versions import PrefixStore, Store
 from verify.schedule import Schedule
 
 POLL_S = 50e-6

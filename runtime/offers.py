@@ -13,10 +13,10 @@ import functools
 from dataclasses import dataclass
 
 import msgspec
-from torch._C._distributed_c10d import Store
 
 from runtime.decisions.costs import Candidate, Phase
 from runtime.meeting import hear, require_all
+from runtime.torch_versions import Store
 from runtime.verified import Verified, load
 from verify.format import decode, encode
 from verify.schedule import Schedule

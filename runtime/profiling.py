@@ -7,13 +7,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.distributed_c10d import _world
 
 from runtime import profile as profiles
 from runtime.decisions.costs import Profile
 from runtime.decisions.options import Options
 from runtime.reducer import Reducer
+from runtime.torch_versions import PrefixStore, store_of
 from verify.errors import ArgumentError
 
 
@@ -33,7 +32,7 @@ def run(out: Path) -> Profile:
         group = dist.group.WORLD
         assert group is not None
         reducer = Reducer(
-            PrefixStore("latecomer/profile", _world.pg_map[group][1]),
+            PrefixStore("latecomer/profile", store_of(group)),
             dist.get_rank(),
             dist.get_world_size(),
             options=Options("native"),

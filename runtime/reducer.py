@@ -24,7 +24,6 @@ import time
 from collections import deque
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.arrivals.record import NATIVE as NATIVE_WAY
 from runtime.arrivals.record import Record
@@ -44,6 +43,7 @@ from runtime.operation import Operation
 from runtime.plane import Plane, PlaneClosed
 from runtime.reducer_source import ReducerSource
 from runtime.rounds import Rounds
+from runtime.torch_versions import PrefixStore, Store
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 KEPT = 100_000

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from runtime import backend, conformance
 from runtime.configuration import configure
 from runtime.executor import Executor
+from runtime.torch_versions import PrefixStore, Store, TCPStore
 from runtime.verified import Verified, load
 from verify.errors import ArgumentError
 from verify.schedule import Schedule

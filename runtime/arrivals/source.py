@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from torch._C._distributed_c10d import Store
-
 from runtime.arrivals.record import Rank
+from runtime.torch_versions import Store
 
 LIVE: list[Source] = []
 """Those that are not closed."""

@@ -12,14 +12,13 @@ import logging
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import GradBucket, PrefixStore
-from torch.distributed.distributed_c10d import _world
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.ledger import Ledger
 from runtime.optireduce.options import Options
 from runtime.optireduce.replicas import Replicas
+from runtime.torch_versions import GradBucket, PrefixStore, store_of
 
 logger = logging.getLogger("latecomer")
 _attached = 0
@@ -102,7 +101,7 @@ def attach(
     group = model.process_group
     prefix = f"latecomer/optireduce/{_attached}"
     _attached += 1
-    store = PrefixStore(prefix, _world.pg_map[group][1])
+    store = PrefixStore(prefix, store_of(group))
     engine = Engine(store, group.rank(), group.size(), options=options, timeout_s=timeout_s)
     replicas = Replicas(list(model.parameters()), engine.reliable, optimizer)
     attachment = Attachment(engine, replicas)

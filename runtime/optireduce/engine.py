@@ -14,7 +14,6 @@ import threading
 import time
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.address import own_address
 from runtime.blame import Position
@@ -35,6 +34,7 @@ from runtime.optireduce.ubt.codec import Codec
 from runtime.optireduce.ubt.sockets import Channel
 from runtime.optireduce.watch import CONFIRM_SHARE, Watch
 from runtime.pending import Pending
+from runtime.torch_versions import PrefixStore, Store
 from verify.errors import ArgumentError, LatecomerError, TensorError
 
 logger = logging.getLogger("latecomer")

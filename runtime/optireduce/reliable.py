@@ -10,11 +10,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import Store
 
 from runtime.executor import Executor
 from runtime.native_work import NativeWaits
 from runtime.operation import Operation
+from runtime.torch_versions import Store
 from runtime.verified import load
 from verify.schedule import Incast, Phase, Schedule, Transfer
 

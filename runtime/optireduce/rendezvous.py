@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store
-
 from runtime.optireduce.options import Options
+from runtime.torch_versions import Store
 from verify.errors import ArgumentError, RankFailure
 
 

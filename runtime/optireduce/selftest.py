@@ -17,13 +17,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from runtime import backend, conformance
 from runtime.configuration import configure
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
+from runtime.torch_versions import PrefixStore, Store, TCPStore
 
 TIMEOUT_S = 60.0
 OPTIONS = Options(warmup_steps=0, bound_s=10.0)

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from torch._C._distributed_c10d import Store
-
 from runtime.arrivals.record import Rank, Record, Stage, Step
 from runtime.arrivals.source import LIVE
 from runtime.optireduce.clocks import Clocks
 from runtime.optireduce.ledger import Ledger, StepRecord
 from runtime.optireduce.ubt.exchange import Exchange
 from runtime.optireduce.ubt.receiver import End
+from runtime.torch_versions import Store
 
 if TYPE_CHECKING:
     from runtime.datagrams import Datagrams

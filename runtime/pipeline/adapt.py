@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 
 import msgspec
-from torch._C._distributed_c10d import Store
 
 from runtime.pipeline import measure
 from runtime.pipeline.adaptation import Adaptation, Event
@@ -26,6 +25,7 @@ from runtime.pipeline.replan import Replanner
 from runtime.pipeline.spans import StepRecord
 from runtime.pipeline.switch import COORDINATOR, Member, Proposal
 from runtime.pipeline.verified import VerifiedPipeline, load, require_same_shape
+from runtime.torch_versions import Store
 from verify.errors import LatecomerError
 from verify.pipeline import decode
 

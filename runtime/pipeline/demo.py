@@ -21,12 +21,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import TCPStore
 
 from runtime.pipeline.adaptation import Adaptation, Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.pipeline import Pipeline
 from runtime.pipeline.spans import StepRecord
+from runtime.torch_versions import TCPStore
 from verify.errors import RankFailure
 from verify.pipeline import PipelineSchedule
 

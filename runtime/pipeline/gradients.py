@@ -14,15 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.pipelining.schedules import (
-    _Action,
-    _ComputationType,
-    _PipelineContext,
-    _PipelineScheduleRuntime,
-)
 
 from runtime.executor import Executor
 from runtime.operation import Operation
+from runtime.torch_versions import (
+    ComputationType,
+    PipelineAction,
+    PipelineContext,
+    PipelineScheduleRuntime,
+)
 
 
 class Gradients:
@@ -38,10 +38,10 @@ class Gradients:
         self._reduced: set[int] = set()
         self._flying: list[tuple[Operation, torch.Tensor, list[torch.Tensor]]] = []
 
-    def register(self, runtime: _PipelineScheduleRuntime) -> None:
+    def register(self, runtime: PipelineScheduleRuntime) -> None:
         """Take over REDUCE_GRAD, if there are replicas."""
         if self._replicas is not None:
-            runtime.register_custom_function(_ComputationType.REDUCE_GRAD, self._reduce)
+            runtime.register_custom_function(ComputationType.REDUCE_GRAD, self._reduce)
 
     def wait(self) -> None:
         """Until all averages are in place.
@@ -57,7 +57,7 @@ class Gradients:
         self._flying.clear()
         self._reduced.clear()
 
-    def _reduce(self, action: _Action, ctx: _PipelineContext) -> None:
+    def _reduce(self, action: PipelineAction, ctx: PipelineContext) -> None:
         runtime: Any = ctx.schedule_ref
         stage = next(s for s in runtime._stages if s.stage_index == action.stage_index)
         stage.perform_reduce_grad(runtime._n_microbatches if runtime.scale_grads else 1)

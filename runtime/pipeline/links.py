@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterable
 from io import BufferedReader
 from typing import cast
 
-from torch._C._distributed_c10d import Store
-
 from runtime.datagrams import Datagrams
 from runtime.pipeline.faults import Faults, due_s
 from runtime.pipeline.frames import (
@@ -38,6 +36,7 @@ from runtime.pipeline.frames import (
 from runtime.pipeline.mailbox import Arrived, Mailbox
 from runtime.pipeline.meeting import meet
 from runtime.pipeline.staging import Staged, Staging
+from runtime.torch_versions import Store
 from verify.pipeline import parse_action
 
 GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())

@@ -12,9 +12,8 @@ import struct
 import time
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store
-
 from runtime.datagrams import Datagrams
+from runtime.torch_versions import Store
 from verify.errors import RankFailure
 
 GREETING = struct.Struct("!16sH")

@@ -16,9 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed.distributed_c10d import _get_default_group, _world
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from runtime.datagrams import Datagrams
 from runtime.executor import Executor
@@ -34,6 +31,7 @@ from runtime.pipeline.spans import Recorder, StepRecord
 from runtime.pipeline.stage import DelegatedStage, Surroundings
 from runtime.pipeline.staging import staging_for
 from runtime.pipeline.verified import VerifiedPipeline, load, require_ranks, require_same_shape
+from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
 
@@ -97,9 +95,7 @@ class Pipeline:
         own = own_modules(modules, self.verified.stages_of(self.rank))
         self.device = device_of(own)
         if store is None:
-            store = PrefixStore(
-                f"latecomer/pipeline/{_opened}", _world.pg_map[group or _get_default_group()][1]
-            )
+            store = PrefixStore(f"latecomer/pipeline/{_opened}", store_of(group))
             _opened += 1
         self.store, self.steps = store, 0
         self._timeout_s, self._closed = timeout_s, False
@@ -134,7 +130,7 @@ class Pipeline:
             raise
         self.record = around.record = StepRecord(-1, self.verified.digest, 0.0)
         self._gradients = Gradients(own, replicas)
-        self._runtime = _PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
+        self._runtime = PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
             [
                 DelegatedStage(module, stage, plan.stages, around, self.device, group, dw_builder)
                 for stage, module in own.items()

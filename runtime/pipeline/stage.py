@@ -7,9 +7,8 @@ and the split of the backward into I and W, is PyTorch's own code.
 
 Shapes come with the messages, so nothing is exchanged or allocated before the first step.
 
-Relies on ``_PipelineStageBase`` of torch 2.13: the outputs of a forward are ``fwd_cache[m][0]``,
-the gradients of its inputs ``bwd_cache.pop(m)``, and ``_stage_meta.inputs`` has one entry per input
-that has a gradient to send.
+Relies on private parts of PyTorch's stage (the outputs of a forward are ``fwd_cache[m][0]``); those
+that differ between versions are in ``runtime.torch_versions``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from runtime.pipeline.frames import Name, Tensors
 from runtime.pipeline.links import Links
@@ -27,6 +25,13 @@ from runtime.pipeline.liveness import Liveness
 from runtime.pipeline.mailbox import Mailbox
 from runtime.pipeline.spans import Recorder, StepRecord, Transit
 from runtime.pipeline.staging import Staging
+from runtime.torch_versions import (
+    PipelineStageBase,
+    announce_inputs,
+    no_groups_of_its_own,
+    skip_validation,
+    take_input_gradients,
+)
 from verify.errors import TensorError
 from verify.pipeline import Action
 
@@ -78,7 +83,7 @@ class Surroundings:
         return self.staging.use(arrived.staged), arrived.requires_grad
 
 
-class DelegatedStage(_PipelineStageBase):
+class DelegatedStage(PipelineStageBase):
     """One stage of a pipeline; see the module.
 
     Args:
@@ -100,8 +105,9 @@ class DelegatedStage(_PipelineStageBase):
         group: dist.ProcessGroup | None,
         dw_builder: Callable[[], Callable[..., None]] | None,
     ) -> None:
-        super().__init__(module, index, stages, device, group, dw_builder)
-        self._runtime_validate = False  # messages describe themselves
+        with no_groups_of_its_own():
+            super().__init__(module, index, stages, device, group, dw_builder)
+        skip_validation(self)  # messages describe themselves
         self._around = surroundings
         self._local: dict[Action, Tensors] = {}  # handed over by a stage on the same rank
         self._inputs: dict[int, tuple[Any, ...]] = {}  # by microbatch, until their gradients go
@@ -115,7 +121,7 @@ class DelegatedStage(_PipelineStageBase):
         self.args_recv_info = dict.fromkeys(range(num_microbatches), ())
         self.act_send_info = {}
         if self.is_first:
-            self._stage_meta.inputs = (None,) * len(args or ())  # type: ignore[assignment]
+            announce_inputs(self, len(args or ()))
 
     def _prepare_backward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> None:
         self.chunks = num_microbatches
@@ -157,10 +163,11 @@ class DelegatedStage(_PipelineStageBase):
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[torch.Tensor | None, ...]:
         """The gradients of this stage's inputs; zeros where an input had no part in the output."""
-        gradients = self.bwd_cache.pop(mb_index)
+        inputs = self._inputs.pop(mb_index)
+        gradients = take_input_gradients(self, mb_index, len(inputs))
         return tuple(
             torch.zeros_like(value) if gradient is None and value.requires_grad else gradient
-            for value, gradient in zip(self._inputs.pop(mb_index), gradients, strict=True)
+            for value, gradient in zip(inputs, gradients, strict=True)
         )
 
     def set_local_bwd_input(
@@ -182,7 +189,7 @@ class DelegatedStage(_PipelineStageBase):
             for tensor, flag in zip(tensors, flags, strict=True)
             if tensor is not None
         )
-        self._stage_meta.inputs = (None,) * len(inputs)  # type: ignore[assignment]
+        announce_inputs(self, len(inputs))
         self._inputs[fwd_chunk_id] = inputs
         return inputs
 

@@ -15,8 +15,7 @@ import struct
 import time
 from datetime import timedelta
 
-from torch._C._distributed_c10d import Store
-
+from runtime.torch_versions import Store
 from verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")

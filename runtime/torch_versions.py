@@ -1,0 +1,137 @@
+"""What the runtime takes of torch that torch does not promise, and what differs between versions.
+
+Every other module of ``runtime`` gets the process groups' types and torch's private names here, so
+that a new torch is met in one place. Looked at, by running the tests or in the sources: 2.11.0,
+2.12.1, 2.13.0, 2.14.1. What differs is asked of torch itself, not concluded from its version.
+
+| what | 2.11 | 2.12, 2.13 | 2.14 | met by |
+|---|---|---|---|---|
+| how many inputs of a stage have gradients to send | all | ``_stage_meta`` | ``_stage_meta`` | \
+:func:`announce_inputs`, :func:`take_input_gradients` |
+| a stage may make process groups of its own | no | no | by a flag | :func:`no_groups_of_its_own` |
+"""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    AllreduceOptions,
+    GradBucket,
+    PrefixStore,
+    Store,
+    TCPStore,
+    Work,
+)
+from torch.distributed import config
+from torch.distributed.distributed_c10d import _get_default_group, _world
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining.schedules import _Action as PipelineAction
+    from torch.distributed.pipelining.schedules import _ComputationType as ComputationType
+    from torch.distributed.pipelining.schedules import _PipelineContext as PipelineContext
+    from torch.distributed.pipelining.schedules import (
+        _PipelineScheduleRuntime as PipelineScheduleRuntime,
+    )
+    from torch.distributed.pipelining.stage import _PipelineStageBase as PipelineStageBase
+else:
+    _PIPELINING = {
+        "ComputationType": ("schedules", "_ComputationType"),
+        "PipelineAction": ("schedules", "_Action"),
+        "PipelineContext": ("schedules", "_PipelineContext"),
+        "PipelineScheduleRuntime": ("schedules", "_PipelineScheduleRuntime"),
+        "PipelineStageBase": ("stage", "_PipelineStageBase"),
+    }
+
+    def __getattr__(name: str) -> Any:
+        # With the first use only: it takes a second, which jobs without a pipeline need not spend.
+        if name not in _PIPELINING:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, private = _PIPELINING[name]
+        return getattr(import_module(f"torch.distributed.pipelining.{module}"), private)
+
+
+__all__ = [
+    "AllreduceOptions",
+    "ComputationType",
+    "GradBucket",
+    "PipelineAction",
+    "PipelineContext",
+    "PipelineScheduleRuntime",
+    "PipelineStageBase",
+    "PrefixStore",
+    "Store",
+    "TCPStore",
+    "Work",
+    "announce_inputs",
+    "no_groups_of_its_own",
+    "skip_validation",
+    "store_of",
+    "take_input_gradients",
+]
+
+_DIRECTIONS = "pipeline_per_direction_p2p"
+
+
+def store_of(group: dist.ProcessGroup | None) -> Store:
+    """The store under which ``group`` was made (default: the group of all ranks).
+
+    Torch has no public way to it in any version.
+
+    Raises:
+        ValueError: ``group`` is None and ``init_process_group`` was not called.
+    """
+    store: Store = _world.pg_map[_get_default_group() if group is None else group][1]
+    return store
+
+
+def announce_inputs(stage: PipelineStageBase, count: int) -> None:
+    """Tell ``stage`` how many inputs its forward has, those given by keyword apart.
+
+    From 2.12 on a backward keeps the gradients of as many as ``_stage_meta.inputs`` has entries,
+    and fails where that is None. In 2.11 there is no such attribute and all gradients are kept.
+    """
+    meta: Any = getattr(stage, "_stage_meta", None)
+    if meta is not None:
+        meta.inputs = (None,) * count
+
+
+def skip_validation(stage: PipelineStageBase) -> None:
+    """``stage`` takes tensors of any shape and dtype, in every microbatch.
+
+    From 2.12 on that is an attribute. 2.11 always compares with what was exchanged before the first
+    step, in two methods.
+    """
+    if hasattr(stage, "_runtime_validate"):
+        stage._runtime_validate = False
+    else:
+        for name in ("_validate_fwd_input", "_validate_fwd_outputs"):
+            setattr(stage, name, lambda *_: None)
+
+
+def take_input_gradients(
+    stage: PipelineStageBase, microbatch: int, count: int
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of the ``count`` inputs of ``stage``, which forgets them.
+
+    In 2.11 those of inputs given by keyword come after them (see :func:`announce_inputs`).
+    """
+    gradients: tuple[torch.Tensor | None, ...] = stage.bwd_cache.pop(microbatch)[:count]
+    return gradients
+
+
+def no_groups_of_its_own() -> contextlib.AbstractContextManager[Any]:
+    """Inside, a stage is made without process groups of its own.
+
+    From 2.14 on ``TORCH_DISTRIBUTED_PIPELINE_PER_DIRECTION_P2P=1`` makes each stage split its group
+    in two, one for each direction: collective, and an error where the default group is not bound to
+    a device, as with Gloo. Stages whose messages take other ways have no use for them.
+    """
+    if hasattr(config, _DIRECTIONS):
+        patched: contextlib.AbstractContextManager[Any] = config.patch(_DIRECTIONS, False)
+        return patched
+    return contextlib.nullcontext()
