@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime import modes
 from runtime.collectives import Collectives
@@ -28,6 +27,7 @@ from runtime.optireduce.group import OptiReduceCollectives
 from runtime.optireduce.options import Options
 from runtime.process_group import BACKEND, ForwardingGroup
 from runtime.reducer import Reducer
+from runtime.torch_versions import PrefixStore, Store, allow_monitored_barrier
 from runtime.verified import Late
 from verify.errors import ArgumentError
 
@@ -169,6 +169,7 @@ def create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerG
 def register() -> None:
     """Make the backend known to torch; importing this module does it, too."""
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
+    allow_monitored_barrier(LatecomerGroup)
 
 
 register()

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, Work
 
 from runtime import reductions
 from runtime.native_work import NativeWaits, NativeWork
 from runtime.operation import SUMMABLE
 from runtime.pending import PendingWork
 from runtime.starting import Engine, Starting
+from runtime.torch_versions import PrefixStore, Store, Work
 
 logger = logging.getLogger("latecomer")
 GLOO, NCCL = dist.ProcessGroup.BackendType.GLOO, dist.ProcessGroup.BackendType.NCCL

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllreduceOptions, Store
 
 from runtime.blame import Waiting
 from runtime.native_work import close_connections
+from runtime.torch_versions import AllreduceOptions, Store
 
 PHASE = "all-reduce"
 

@@ -18,8 +18,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
-from torch._C._distributed_c10d import Work
 
+from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
 ABORT_TAG = 2**31 - 2

@@ -20,10 +20,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, BarrierOptions, PrefixStore, Store, Work
-from torch.distributed.distributed_c10d import GroupName
 
 from runtime.collectives import Collectives
+from runtime.torch_versions import (
+    PYTHON_BACKENDS,
+    Backend,
+    BarrierOptions,
+    GroupName,
+    PrefixStore,
+    Store,
+    Work,
+)
 
 BACKEND = "latecomer"
 COLLECTIVES = (
@@ -55,8 +62,6 @@ COLLECTIVES = (
     "send",
 )
 """Every method of a ProcessGroup, of any torch from 2.11 on, that starts a collective."""
-HAS_PYTHON_BACKENDS = hasattr(Backend, "new_window")
-"""From torch 2.14 on ``Backend`` has a constructor and calls the methods of Python subclasses."""
 
 
 class ForwardingGroup(dist.ProcessGroup):
@@ -71,12 +76,12 @@ class ForwardingGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # with a store: for no subclass
         self.collectives = collectives
         backends = collectives.backends
-        if HAS_PYTHON_BACKENDS:
+        if PYTHON_BACKENDS:
             custom = dist.ProcessGroup.BackendType.CUSTOM
             self._backend = LatecomerBackend(collectives)
             self._dispatching: Any = dist.ProcessGroup(collectives.store, rank, size)
             backends = {device: (custom, self._backend) for device in backends}
-        for group in (self, self._dispatching) if HAS_PYTHON_BACKENDS else (self,):
+        for group in (self, self._dispatching) if PYTHON_BACKENDS else (self,):
             group._set_default_backend(backends["cpu"][0])
             for device, (kind, backend) in backends.items():
                 group._register_backend(torch.device(device), kind, backend)
@@ -136,7 +141,7 @@ class ForwardingGroup(dist.ProcessGroup):
         return work
 
     def _call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
-        if not HAS_PYTHON_BACKENDS:
+        if not PYTHON_BACKENDS:
             return self.collectives.call(name, args, kwargs)
         handle = getattr(self._dispatching, name)(*args, **kwargs)
         return self._backend.last(handle)
@@ -160,7 +165,8 @@ class LatecomerBackend(Backend):
 
     def monitored_barrier(self, options: BarrierOptions, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that did not come in time."""
-        self.collectives.monitored_barrier(options.timeout, wait_all_ranks)
+        timeout = options.timeout if options.timeout > timedelta(0) else None
+        self.collectives.monitored_barrier(timeout, wait_all_ranks)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change the time limit of operations from now on."""

@@ -9,11 +9,16 @@ that a new torch is met in one place. Looked at, by running the tests or in the 
 | how many inputs of a stage have gradients to send | all | ``_stage_meta`` | ``_stage_meta`` | \
 :func:`announce_inputs`, :func:`take_input_gradients` |
 | a stage may make process groups of its own | no | no | by a flag | :func:`no_groups_of_its_own` |
+| a c10d ``Backend`` may be a Python class | no | no | yes | :data:`PYTHON_BACKENDS` |
+| ``dist.monitored_barrier`` | Gloo only | Gloo only | every CPU group | \
+:func:`allow_monitored_barrier` |
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +26,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     AllreduceOptions,
+    Backend,
+    BarrierOptions,
     GradBucket,
     PrefixStore,
     Store,
     TCPStore,
     Work,
 )
-from torch.distributed import config
-from torch.distributed.distributed_c10d import _get_default_group, _world
+from torch.distributed import config, distributed_c10d
+from torch.distributed.distributed_c10d import GroupName, _get_default_group, _world
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining.schedules import _Action as PipelineAction
@@ -56,9 +63,13 @@ else:
 
 
 __all__ = [
+    "PYTHON_BACKENDS",
     "AllreduceOptions",
+    "Backend",
+    "BarrierOptions",
     "ComputationType",
     "GradBucket",
+    "GroupName",
     "PipelineAction",
     "PipelineContext",
     "PipelineScheduleRuntime",
@@ -67,6 +78,7 @@ __all__ = [
     "Store",
     "TCPStore",
     "Work",
+    "allow_monitored_barrier",
     "announce_inputs",
     "no_groups_of_its_own",
     "skip_validation",
@@ -75,6 +87,8 @@ __all__ = [
 ]
 
 _DIRECTIONS = "pipeline_per_direction_p2p"
+PYTHON_BACKENDS = hasattr(Backend, "new_window")
+"""From 2.14 on ``Backend`` has a constructor for, and calls the methods of, Python subclasses."""
 
 
 def store_of(group: dist.ProcessGroup | None) -> Store:
@@ -87,6 +101,33 @@ def store_of(group: dist.ProcessGroup | None) -> Store:
     """
     store: Store = _world.pg_map[_get_default_group() if group is None else group][1]
     return store
+
+
+def allow_monitored_barrier(kind: type[Any]) -> None:
+    """Let ``dist.monitored_barrier`` take groups of the class ``kind``.
+
+    Up to 2.13 it refuses every group whose backend is not named ``gloo``, and has no hook for
+    others, so that torch's function is replaced by one that looks at the group first. From 2.14 on
+    it takes every group that has a backend for the CPU.
+    """
+    if PYTHON_BACKENDS or hasattr(dist.monitored_barrier, "__wrapped_by_latecomer__"):
+        return
+    original = dist.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(
+        group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
+    ) -> Any:
+        chosen = _get_default_group() if group is None else group
+        if not isinstance(chosen, kind):
+            return original(group, timeout, wait_all_ranks)
+        if isinstance(timeout, int | float):
+            timeout = timedelta(seconds=timeout)
+        return chosen.monitored_barrier(timeout, wait_all_ranks)
+
+    monitored_barrier.__wrapped_by_latecomer__ = True  # type: ignore[attr-defined]
+    dist.monitored_barrier = monitored_barrier
+    distributed_c10d.monitored_barrier = monitored_barrier
 
 
 def announce_inputs(stage: PipelineStageBase, count: int) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from runtime.collectives import Collectives
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
+from runtime.torch_versions import PrefixStore, Store
 
 
 class OptiReduceCollectives(Collectives):
