@@ -49,10 +49,10 @@ class ModeCollectives(Collectives):
             return f"{self.size} ranks, without {self._chosen.options.late}"
         return "" if device.type == "cpu" else f"mode on {device.type}"
 
-    def start(self, device: torch.device) -> Reducer:
+    def start(self, store: Store, device: torch.device) -> Reducer:
         """A reducer (collective)."""
         return Reducer(
-            PrefixStore("latecomer/mode", self.store),
+            PrefixStore("latecomer/mode", store),
             self.rank,
             self.size,
             options=self._chosen.options,
@@ -82,11 +82,11 @@ class ScheduleCollectives(Collectives):
         ranks = self._verified.schedule.ranks
         return "" if ranks == self.size else f"{self.size} ranks, the schedule is for {ranks}"
 
-    def start(self, device: torch.device) -> Executor:
+    def start(self, store: Store, device: torch.device) -> Executor:
         """An executor (collective)."""
         return Executor(
             self._verified,
-            PrefixStore(f"latecomer/{device.type}", self.store),
+            PrefixStore(f"latecomer/{device.type}", store),
             self.rank,
             self.size,
             device=device,

@@ -24,7 +24,7 @@ from runtime.native_work import NativeWaits, NativeWork
 from runtime.operation import SUMMABLE
 from runtime.pending import PendingWork
 from runtime.starting import Engine, Starting
-from runtime.torch_versions import PrefixStore, Store, Work
+from runtime.torch_versions import PrefixStore, Store, Work, count_operations, own_connection
 
 logger = logging.getLogger("latecomer")
 GLOO, NCCL = dist.ProcessGroup.BackendType.GLOO, dist.ProcessGroup.BackendType.NCCL
@@ -72,8 +72,14 @@ class Collectives:
         """Why an all-reduce of one suitable tensor can't go the subclass's way; empty if it can."""
         raise NotImplementedError
 
-    def start(self, device: torch.device) -> Engine:
-        """Make what runs the subclass's all-reduces on ``device`` (collective)."""
+    def start(self, store: Store, device: torch.device) -> Engine:
+        """Make what runs the subclass's all-reduces on ``device`` (collective).
+
+        Args:
+            store: as the group's, over a connection of its own: a wait on a store holds up
+                everything else on the same connection.
+            device: of the tensors.
+        """
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
@@ -203,7 +209,7 @@ class Collectives:
     def _started(self, device: torch.device) -> Engine:
         on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         with on_device:
-            engine = self.start(device)
+            engine = self.start(own_connection(self.store), device)
         self.waits.control = engine
         return engine
 
@@ -217,7 +223,7 @@ class Collectives:
         return all(tensor.device.type == "cpu" for tensor in reductions.tensors(args[0]))
 
     def _add(self, device: str, kind: Any, backend: Any) -> None:
-        backend._set_sequence_number_for_group()
+        count_operations(backend)
         if device == "cpu":
             self.native._set_default_backend(kind)
         self.native._register_backend(torch.device(device), kind, backend)

@@ -119,8 +119,9 @@ class ForwardingGroup(dist.ProcessGroup):
         device_types: Any = None,
     ) -> ForwardingGroup | None:
         """A group of some of the ranks, in the order of ``ranks``; nothing on the others."""
-        name = group_name or f"{self.group_name}:split:{','.join(map(str, ranks))}"
-        store = PrefixStore(f"{name}/", self.collectives.store)
+        members = ",".join(map(str, ranks))
+        name = group_name or f"{self.group_name}:split:{members}"
+        store = PrefixStore(f"{name}/{members}/", self.collectives.store)
         collectives = self.collectives.split(store, ranks, timeout)
         if collectives is None:
             return None

@@ -70,30 +70,25 @@ def by_sum(
         has this reduction.
     """
     which = operation(args, kwargs)
-    place = INPUTS[collective]
+    kind, place = name(which), INPUTS[collective]
     outputs = list(tensors(args[0]))
-    is_here = collective != "reduce" or rank == _root(args, kwargs)
-    kind = name(which)
-    if kind == "AVG" and outputs and outputs[0].dtype in INTEGERS:
+    is_average = kind == "AVG" and all(output.dtype in INTEGERS for output in outputs)
+    if not is_average and kind != "PREMUL_SUM":
+        return None
+    summing, options = _summing(args, kwargs)
+    factor = which.__getstate__()[1] if kind == "PREMUL_SUM" else 1
+    if kind == "PREMUL_SUM" or collective == "reduce":  # Gloo's reduce spoils the others' data
+        summing[place] = _scaled(args[place], factor)
+    is_output = collective != "reduce" or rank == _root(args, kwargs)
 
-        def divide() -> None:
-            for output in outputs if is_here else ():
-                output.div_(size, rounding_mode="trunc")
+    def finish() -> None:
+        for output, result in zip(outputs, tensors(summing[0]), strict=True):
+            if is_average:
+                result.div_(size, rounding_mode="trunc")
+            if output is not result and is_output:
+                output.copy_(result)
 
-        return _summing(args, kwargs), divide
-    if kind == "PREMUL_SUM":
-        factor = which.__getstate__()[1]
-        scaled = _scaled(args[place], factor)
-        summing, options = _summing(args, kwargs)
-        summing[place] = scaled
-
-        def copy() -> None:
-            if place == 0 and is_here:
-                for output, result in zip(outputs, tensors(scaled), strict=True):
-                    output.copy_(result)
-
-        return (summing, options), copy
-    return None
+    return (summing, options), finish
 
 
 def _scaled(nested: Any, factor: float | torch.Tensor) -> Any:

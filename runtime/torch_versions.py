@@ -10,6 +10,8 @@ that a new torch is met in one place. Looked at, by running the tests or in the 
 :func:`announce_inputs`, :func:`take_input_gradients` |
 | a stage may make process groups of its own | no | no | by a flag | :func:`no_groups_of_its_own` |
 | a c10d ``Backend`` may be a Python class | no | no | yes | :data:`PYTHON_BACKENDS` |
+| native backends count operations from 0 without being told | no | no | yes | \
+:func:`count_operations` |
 | ``dist.monitored_barrier`` | Gloo only | Gloo only | every CPU group | \
 :func:`allow_monitored_barrier` |
 """
@@ -80,7 +82,9 @@ __all__ = [
     "Work",
     "allow_monitored_barrier",
     "announce_inputs",
+    "count_operations",
     "no_groups_of_its_own",
+    "own_connection",
     "skip_validation",
     "store_of",
     "take_input_gradients",
@@ -128,6 +132,19 @@ def allow_monitored_barrier(kind: type[Any]) -> None:
     monitored_barrier.__wrapped_by_latecomer__ = True  # type: ignore[attr-defined]
     dist.monitored_barrier = monitored_barrier
     distributed_c10d.monitored_barrier = monitored_barrier
+
+
+def count_operations(backend: Any) -> None:
+    """Let a native backend number its operations; from 2.14 on it does so, and warns if told."""
+    if not PYTHON_BACKENDS:
+        backend._set_sequence_number_for_group()
+
+
+def own_connection(store: Store) -> Store:
+    """The same store over a connection of its own; the stub of ``Store`` lacks ``clone``."""
+    store_: Any = store
+    clone: Store = store_.clone()
+    return clone
 
 
 def announce_inputs(stage: PipelineStageBase, count: int) -> None:

@@ -37,10 +37,10 @@ class OptiReduceCollectives(Collectives):
         """OptiReduce takes CPU tensors."""
         return "" if device.type == "cpu" else f"device {device.type}"
 
-    def start(self, device: torch.device) -> Engine:
+    def start(self, store: Store, device: torch.device) -> Engine:
         """An engine (collective)."""
         return Engine(
-            PrefixStore("latecomer/optireduce", self.store),
+            PrefixStore("latecomer/optireduce", store),
             self.rank,
             self.size,
             options=self._options,
