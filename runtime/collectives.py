@@ -114,11 +114,15 @@ class Collectives:
         if name == "allreduce_coalesced":
             self._count("several tensors at once")
         finish = None
-        if name in reductions.INPUTS and self._on_cpu(args):
+        if name in reductions.INPUTS:
             made = reductions.by_sum(name, args, kwargs, self.rank, self.size)
             if made is not None:
                 (args, kwargs), finish = made
-        work = self.waits.wait(lambda: getattr(self.native, name)(*args, **kwargs))
+        try:
+            work = getattr(self.native, name)(*args, **kwargs)
+        except RuntimeError as error:
+            self.waits.blame(error)
+            raise
         return None if work is None else NativeWork(work, self.waits, finish)
 
     def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
@@ -218,9 +222,6 @@ class Collectives:
         for engine in self.running():
             if engine.timeout_s != timeout.total_seconds():
                 engine.timeout_s = timeout.total_seconds()
-
-    def _on_cpu(self, args: Sequence[Any]) -> bool:
-        return all(tensor.device.type == "cpu" for tensor in reductions.tensors(args[0]))
 
     def _add(self, device: str, kind: Any, backend: Any) -> None:
         count_operations(backend)

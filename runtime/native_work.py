@@ -70,7 +70,7 @@ class NativeWaits:
         """End every wait, here and on the peers."""
         close_connections(self._gloo, self._rank, self._size)
 
-    def wait(self, wait: Callable[[], Any]) -> Any:
+    def wait(self, wait: Callable[..., Any], *args: Any) -> Any:
         """Call ``wait``, and see to it that it ends, with an error that says who failed.
 
         Raises:
@@ -80,23 +80,27 @@ class NativeWaits:
         number = next(self._numbers)
         self._began_s[number] = time.monotonic()
         try:
-            return wait()
+            return wait(*args)
         except RuntimeError as error:
-            failure = self._failure(error)
-            if failure is None:
-                raise
-            raise failure from error
+            self.blame(error)
+            raise
         finally:
             del self._began_s[number]
 
-    def _failure(self, error: RuntimeError) -> LatecomerError | None:
+    def blame(self, error: RuntimeError) -> None:
+        """Raise the failure that is behind an error of the native backend, if one is known.
+
+        Raises:
+            RankFailure: ranks that are dead or silent.
+        """
         control = self.control
         if control is None:
-            return None
+            return
         detail = str(error).split("] ", 1)[-1].split(". ", 1)[0]  # without C++ file and advice
-        return control.failure or control.find_silent(
-            f"rank {self._rank} lost a collective: {detail}"
-        )
+        noticed = f"rank {self._rank} lost a collective: {detail}"
+        failure = control.failure or control.find_silent(noticed)
+        if failure is not None:
+            raise failure from error
 
 
 class NativeWork(Work):
@@ -113,7 +117,7 @@ class NativeWork(Work):
     ) -> None:
         super().__init__()
         self._work, self._waits = work, waits
-        self._finish, self._lock = finish, threading.Lock()
+        self._finish, self._lock = finish, threading.Lock() if finish else None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until done (NCCL: until the current stream waits for it).
@@ -121,7 +125,7 @@ class NativeWork(Work):
         Raises:
             RankFailure, RuntimeError: see :meth:`NativeWaits.wait`.
         """
-        done: bool = self._waits.wait(lambda: self._work.wait(timeout))
+        done: bool = self._waits.wait(self._work.wait, timeout)
         self._finished()
         return done
 
@@ -188,6 +192,8 @@ class NativeWork(Work):
         return int(self._work._get_sequence_number())
 
     def _finished(self) -> None:
+        if self._lock is None:
+            return
         with self._lock:
             finish, self._finish = self._finish, None
             if finish is not None:

@@ -41,9 +41,8 @@ def operation(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def name(operation: Any) -> str:
-    """The name of a reduce operation (torch prints only its address)."""
-    known = dist.ReduceOp.RedOpType.__members__.items()
-    return next((name for name, value in known if operation == value), "unknown")
+    """The name of a reduce operation."""
+    return str(getattr(operation, "op", operation).name)
 
 
 def tensors(nested: Any) -> Iterator[torch.Tensor]:
@@ -58,7 +57,7 @@ def tensors(nested: Any) -> Iterator[torch.Tensor]:
 def by_sum(
     collective: str, args: Sequence[Any], kwargs: dict[str, Any], rank: int, size: int
 ) -> tuple[Arguments, Callable[[], None]] | None:
-    """How to make a reduction of CPU tensors that Gloo lacks from its SUM.
+    """How to make a reduction that Gloo lacks from its SUM, for tensors on the CPU.
 
     Args:
         collective: a key of :data:`INPUTS`.
@@ -66,14 +65,17 @@ def by_sum(
         rank, size: place in the group.
 
     Returns:
-        The arguments of the SUM, and what to do on this rank when that is done; nothing if Gloo
-        has this reduction.
+        The arguments of the SUM, and what to do on this rank when that is done; nothing if the
+        native backend has this reduction.
     """
     which = operation(args, kwargs)
     kind, place = name(which), INPUTS[collective]
+    if kind not in ("AVG", "PREMUL_SUM"):
+        return None
     outputs = list(tensors(args[0]))
     is_average = kind == "AVG" and all(output.dtype in INTEGERS for output in outputs)
-    if not is_average and kind != "PREMUL_SUM":
+    on_cpu = all(output.device.type == "cpu" for output in outputs)
+    if not on_cpu or (kind == "AVG" and not is_average):
         return None
     summing, options = _summing(args, kwargs)
     factor = which.__getstate__()[1] if kind == "PREMUL_SUM" else 1
