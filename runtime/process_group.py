@@ -64,6 +64,9 @@ COLLECTIVES = (
 """Every method of a ProcessGroup, of any torch from 2.11 on, that starts a collective."""
 
 
+HOOKS = ("register_pre_hook", "unregister_pre_hook", "register_post_hook", "unregister_post_hook")
+
+
 class ForwardingGroup(dist.ProcessGroup):
     """A process group of which every collective is overridden.
 
@@ -196,6 +199,17 @@ class LatecomerBackend(Backend):
         return work
 
 
+def _hook(name: str) -> Callable[..., None]:
+    """A method of a group that registers or removes a hook, where collectives are dispatched."""
+
+    def change(self: ForwardingGroup, *args: Any, **kwargs: Any) -> None:
+        getattr(self._dispatching, name)(*args, **kwargs)
+
+    change.__name__ = name
+    change.__doc__ = f"See ProcessGroup.{name}."
+    return change
+
+
 def _override(owner: type, base: type) -> None:
     """Let all collectives that ``base`` has call ``owner._call``."""
 
@@ -215,3 +229,6 @@ def _override(owner: type, base: type) -> None:
 
 _override(ForwardingGroup, dist.ProcessGroup)
 _override(LatecomerBackend, Backend)
+if PYTHON_BACKENDS:
+    for _name in HOOKS:
+        setattr(ForwardingGroup, _name, _hook(_name))
