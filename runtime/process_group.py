@@ -121,7 +121,8 @@ class ForwardingGroup(dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Any = None,
     ) -> ForwardingGroup | None:
-        """A group of some of the ranks, in the order of ``ranks``; nothing on the others."""
+        """A group of some of the ranks, in their order here; nothing on the others."""
+        ranks = sorted(ranks)
         members = ",".join(map(str, ranks))
         name = group_name or f"{self.group_name}:split:{members}"
         store = PrefixStore(f"{name}/{members}/", self.collectives.store)

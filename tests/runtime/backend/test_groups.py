@@ -132,7 +132,7 @@ def _parts(rank, size, store):
 
 def test_a_group_can_be_split():
     for rank, (x, gathered, paths, place, y) in enumerate(values(spawn(_parts, 4))):
-        half = [0, 1] if rank < 2 else [3, 2]
+        half = [0, 1] if rank < 2 else [2, 3]
         assert (x, gathered) == (sum(half), half)
         assert half[place] == rank
         assert paths == {"mode auto": 1}
