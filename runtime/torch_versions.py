@@ -1,13 +1,14 @@
 """What the runtime takes of torch that torch does not promise, and what differs between versions.
 
 Every other module of ``runtime`` gets the process groups' types and torch's private names here, so
-that a new torch is met in one place. Looked at, by running the tests or in the sources: 2.11.0,
-2.12.1, 2.13.0, 2.14.1. What differs is asked of torch itself, not concluded from its version.
+that a new torch is met in one place. What differs is asked of torch itself, not concluded from its
+version; the versions are those with which the tests were run. ``docs/runtime.md`` says which.
 
 | what | 2.11 | 2.12, 2.13 | 2.14 | met by |
 |---|---|---|---|---|
 | how many inputs of a stage have gradients to send | all | ``_stage_meta`` | ``_stage_meta`` | \
 :func:`announce_inputs`, :func:`take_input_gradients` |
+| a stage compares shapes | always | if asked | if asked | :func:`skip_validation` |
 | a stage may make process groups of its own | no | no | by a flag | :func:`no_groups_of_its_own` |
 | a c10d ``Backend`` may be a Python class | no | no | yes | :data:`PYTHON_BACKENDS` |
 | native backends count operations from 0 without being told | no | no | yes | \
