@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from runtime.meeting import require_all, tell_all
 from runtime.operation import SUMMABLE
 from runtime.torch_versions import Store
 from runtime.verified import Verified
@@ -13,17 +14,23 @@ from verify.errors import ScheduleRefused, TensorError
 
 
 def agree(
-    store: Store, rank: int, size: int, schedules: Sequence[Verified], late: tuple[int, ...]
+    store: Store,
+    rank: int,
+    size: int,
+    schedules: Sequence[Verified],
+    late: tuple[int, ...],
+    timeout_s: float,
 ) -> None:
     """Compare schedules, and the late ranks to begin with, through the store (collective).
 
     Raises:
         ScheduleRefused: they differ between ranks.
+        RankFailure: ranks that said nothing within ``timeout_s``.
     """
     digests = ",".join(verified.digest for verified in schedules)
     own = f"{digests} {late}"
-    store.set(f"schedule/{rank}", own)
-    told = {r: store.get(f"schedule/{r}").decode() for r in range(size)}
+    told = tell_all(store, "schedule", rank, size, own, timeout_s)
+    require_all(told, range(size), timeout_s)
     differing = [r for r in told if told[r] != own]
     if not differing:
         return

@@ -19,13 +19,11 @@ import secrets
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
-from datetime import timedelta
 
 from runtime.address import own_address
+from runtime.meeting import require_all, tell_all
 from runtime.torch_versions import Store
-from verify.errors import RankFailure
 
 HEADER = struct.Struct("!16sHB")
 MAX_PAYLOAD = 60_000
@@ -103,24 +101,12 @@ class Datagrams:
 
     def _meet(self, store: Store, timeout_s: float) -> tuple[bytes, dict[int, tuple[str, int]]]:
         host, port = self._socket.getsockname()
-        if self.rank == 0:
-            store.set("token", secrets.token_hex(16))
-        store.set(f"address/{self.rank}", f"{host}:{port}")
-        deadline = time.monotonic() + timeout_s
-        peers, absent = {}, []
-        for peer in range(self.size):
-            left = max(0.01, deadline - time.monotonic())
-            try:
-                store.wait([f"address/{peer}"], timedelta(seconds=left))
-            except RuntimeError:
-                absent.append(peer)
-                continue
-            name, number = store.get(f"address/{peer}").decode().rsplit(":", 1)
-            peers[peer] = name, int(number)
-        if absent:
-            names = ", ".join(map(str, absent))
-            raise RankFailure(absent, f"rank(s) {names}: did not join within {timeout_s:g} s")
-        return bytes.fromhex(store.get("token").decode()), peers
+        own = f"{host} {port} {secrets.token_hex(16)}"  # rank 0's token is that of the group
+        told = tell_all(store, "address", self.rank, self.size, own, timeout_s)
+        require_all(told, range(self.size), timeout_s)
+        parts = {peer: said.split(" ") for peer, said in told.items()}
+        peers = {peer: (host, int(port)) for peer, (host, port, _) in parts.items()}
+        return bytes.fromhex(parts[0][2]), peers
 
     def _listen(self) -> None:
         while not self._closed:

@@ -120,18 +120,22 @@ class Executor:
         self.datagrams = Datagrams(
             PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
         )
-        agree(store, rank, size, self.schedules, self._late)
         limit_s, ask_s = self._limits_s()
-        self._engine = engine(
-            PrefixStore("data", store),
-            self.datagrams,
-            self.device,
-            [verified.schedule for verified in self.schedules],
-            limit_s,
-            observer=self.observer,
-            ended=self._end,
-            failed=self._engine_failed,
-        )
+        try:
+            agree(store, rank, size, self.schedules, self._late, timeout_s)
+            self._engine = engine(
+                PrefixStore("data", store),
+                self.datagrams,
+                self.device,
+                [verified.schedule for verified in self.schedules],
+                limit_s,
+                observer=self.observer,
+                ended=self._end,
+                failed=self._engine_failed,
+            )
+        except BaseException:
+            self.datagrams.close()
+            raise
         self._board = Board(self.datagrams, position=self._position, alarmed=self._alarmed)
         self._watchman = Watchman(
             rank,

@@ -7,7 +7,7 @@ import msgspec
 from runtime import profile as profiles
 from runtime.decisions.costs import Candidate, Profile
 from runtime.decisions.options import Options
-from runtime.meeting import hear, require_all, tell_all
+from runtime.meeting import hear, require_all, tell, tell_all
 from runtime.profile import Run
 from runtime.torch_versions import Store
 from verify.errors import ArgumentError
@@ -44,16 +44,15 @@ def shared_profile(
         ways: the native all-reduce, and the schedule of ``candidate``.
 
     Raises:
-        RankFailure: rank 0 did not tell within ``timeout_s``; or a measurement failed.
+        RankFailure: ranks that did not join within ``timeout_s``; or a measurement failed.
     """
-    if rank == 0:
-        store.set("profile given", "" if given is None else "yes")
-    heard = hear(store, {0: "profile given"}, timeout_s)
-    require_all(heard, [0], timeout_s)
-    if not heard[0]:
+    own = "" if given is None else "yes"
+    told = tell_all(store, "profile given", rank, size, own, timeout_s)
+    require_all(told, range(size), timeout_s)
+    if not told[0]:
         given = profiles.measure(size, *ways, candidate)
     if rank == 0:
-        store.set("profile", msgspec.json.encode(given).decode())
+        tell(store, "profile", msgspec.json.encode(given).decode())
     heard = hear(store, {0: "profile"}, timeout_s)
     require_all(heard, [0], timeout_s)
     return msgspec.json.decode(heard[0], type=Profile)

@@ -1,34 +1,60 @@
-"""What ranks tell each other through the store, each once, with a deadline."""
+"""What ranks tell each other through the store, each once, with a deadline.
+
+A store has a time-out of its own, and heeds it only while its host answers: where that process is
+stopped, a torch store waits for ever. So it is used on a thread that nobody has to wait for.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from runtime.torch_versions import Store
 from verify.errors import RankFailure
 
+ANSWER_S = 1.0
+"""How long the store may take to answer, on top of the time that the ranks have."""
+
+
+def tell(store: Store, key: str, said: str) -> None:
+    """Say something under ``key``.
+
+    Raises:
+        RankFailure: the store is gone; names no rank.
+    """
+    _within(ANSWER_S, lambda: store.set(key, said))
+
 
 def hear(store: Store, keys: dict[int, str], timeout_s: float) -> dict[int, str]:
-    """By rank, what it has set under its key; ranks that have not in time are missing."""
-    until_s = time.monotonic() + timeout_s
-    told = {}
-    for rank, key in keys.items():
-        left_s = max(0.01, until_s - time.monotonic())
-        try:
-            store.wait([key], timedelta(seconds=left_s))
-        except RuntimeError:
-            continue
-        told[rank] = store.get(key).decode()
+    """By rank, what it has set under its key; ranks that have not in time are missing.
+
+    Raises:
+        RankFailure: the store is gone; names no rank.
+    """
+    told: dict[int, str] = {}
+
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):  # who is missing is seen below
+            store.wait(list(keys.values()), timedelta(seconds=max(0.01, timeout_s)))
+        for rank, key in keys.items():
+            if store.check([key]):
+                told[rank] = store.get(key).decode()
+
+    _within(timeout_s + ANSWER_S, ask)
     return told
 
 
 def tell_all(
     store: Store, key: str, rank: int, size: int, said: str, timeout_s: float
 ) -> dict[int, str]:
-    """Say something under ``key`` and hear what the others say; the absent are missing."""
-    store.set(f"{key}/{rank}", said)
+    """Say something under ``key`` and hear what the others say; the absent are missing.
+
+    Raises:
+        RankFailure: the store is gone; names no rank.
+    """
+    tell(store, f"{key}/{rank}", said)
     return hear(store, {peer: f"{key}/{peer}" for peer in range(size)}, timeout_s)
 
 
@@ -37,3 +63,22 @@ def require_all(told: Iterable[int], ranks: Iterable[int], timeout_s: float) -> 
     if absent := sorted(set(ranks) - set(told)):
         names = ", ".join(map(str, absent))
         raise RankFailure(absent, f"rank(s) {names}: did not join within {timeout_s:g} s")
+
+
+def _within(limit_s: float, ask: Callable[[], None]) -> None:
+    """Use the store for at most so long."""
+    ended: list[str] = []
+
+    def run() -> None:
+        try:
+            ask()
+            ended.append("")
+        except RuntimeError as error:
+            ended.append(str(error).split("\n", 1)[0])
+
+    asking = threading.Thread(target=run, name="latecomer-store", daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    problem = ended[0] if ended else "it does not answer"
+    if problem:
+        raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")

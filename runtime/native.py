@@ -96,5 +96,11 @@ class Native:
             ended()
 
     def _lost(self, number: int, error: RuntimeError) -> None:
-        detail = str(error).split("] ", 1)[-1].split(". ", 1)[0]  # without C++ file and advice
-        self._failed(f"rank {self._rank} lost the all-reduce of operation {number}: {detail}")
+        self._failed(
+            f"rank {self._rank} lost the all-reduce of operation {number}: {reason(error)}"
+        )
+
+
+def reason(error: RuntimeError) -> str:
+    """What Gloo says, without its C++ file and its advice."""
+    return str(error).split("] ", 1)[-1].split(". ", 1)[0].split("\n", 1)[0]

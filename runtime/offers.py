@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from runtime.decisions.costs import Candidate, Phase
-from runtime.meeting import hear, require_all
+from runtime.meeting import hear, require_all, tell
 from runtime.torch_versions import Store
 from runtime.verified import Verified, load
 from verify.format import decode, encode
@@ -51,7 +51,7 @@ def offers(store: Store, rank: int, size: int, most_late: int, timeout_s: float)
         ScheduleRefused: a schedule is not proved here.
     """
     if rank == 0:
-        store.set(KEY, _made(size, most_late))
+        tell(store, KEY, _made(size, most_late))
     heard = hear(store, {0: KEY}, timeout_s)
     require_all(heard, [0], timeout_s)
     told = msgspec.json.decode(heard[0], type=list[_Offer])

@@ -2,44 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from runtime import profile as profiles
 from runtime.decisions.costs import Profile
 from runtime.decisions.options import Options
+from runtime.meeting import hear, tell
 from runtime.reducer import Reducer
-from runtime.torch_versions import PrefixStore, store_of
-from verify.errors import ArgumentError
+from runtime.torch_versions import PrefixStore, Store, TCPStore
+from verify.errors import ArgumentError, RankFailure
+
+LEAVE_S = 5.0
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def run(out: Path) -> Profile:
+def run(out: Path, *, timeout_s: float = 300.0) -> Profile:
     """Measure on all ranks of this job; rank 0 writes the profile to ``out``.
 
     Raises:
         ArgumentError: this process is not a rank of a job.
-        RankFailure: a rank did not join.
+        RankFailure: ranks that did not join within ``timeout_s``, or died.
     """
-    if "RANK" not in os.environ:
-        remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
-        raise ArgumentError("RANK", None, "must be set: there is no job to measure", remedy)
+    for name in PLACE:
+        if name not in os.environ:
+            remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
+            raise ArgumentError(name, None, "must be set: there is no job to measure", remedy)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = PrefixStore("latecomer/profile", _store(rank, timeout_s))
+    staying = set(range(size))
     try:
-        group = dist.group.WORLD
-        assert group is not None
-        reducer = Reducer(
-            PrefixStore("latecomer/profile", store_of(group)),
-            dist.get_rank(),
-            dist.get_world_size(),
-            options=Options("native"),
-        )
-        if dist.get_rank() == 0:
+        reducer = Reducer(store, rank, size, options=Options("native"), timeout_s=timeout_s)
+        if rank == 0:
             profiles.write(reducer.profile, out)
         reducer.close()
         return reducer.profile
+    except RankFailure as failure:
+        staying -= set(failure.ranks)
+        raise
     finally:
-        dist.destroy_process_group()
+        with contextlib.suppress(RankFailure):  # of the store: what came before says more
+            tell(store, f"done/{rank}", "")
+            if rank == 0:  # the store may be its own: it leaves last
+                hear(store, {peer: f"done/{peer}" for peer in staying}, LEAVE_S)
+
+
+def _store(rank: int, timeout_s: float) -> Store:
+    """The agent's store under ``torchrun``; else rank 0 has it. Waits for no rank but its host."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        return TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            None,
+            rank == 0 and not agent,
+            timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+        )
+    except RuntimeError as error:
+        ranks = [] if agent else [0]
+        reason = str(error).split("\n", 1)[0]
+        raise RankFailure(ranks, f"the store of the job can't be reached: {reason}") from None

@@ -36,7 +36,8 @@ from runtime.decisions.desk import Fault
 from runtime.decisions.options import Knowledge, Options
 from runtime.executor import Executor
 from runtime.joining import agree, shared_profile
-from runtime.native import Native
+from runtime.meeting import require_all, tell_all
+from runtime.native import Native, reason
 from runtime.native_work import NativeWaits
 from runtime.offers import offers
 from runtime.operation import Operation
@@ -119,12 +120,7 @@ class Reducer:
             outside=self,
             native_waits=native_waits,
         )
-        native = PrefixStore("native", store)
-        self._native = Native(native, rank, size, timeout_s, self.executor.give_up)
-        ways = self._native.run, self._by_schedule
-        self.profile = shared_profile(
-            store, rank, size, profile, ways, self.candidates[0], timeout_s
-        )
+        self.profile = self._settle(profile, timeout_s)
         control = Control(rank, options, Knowledge(size, self.candidates, self.profile))
         self._plane = self.plane = Plane(control, self.executor.datagrams, self._disagree)
         self.plane.align(ALIGN_S)
@@ -226,6 +222,26 @@ class Reducer:
         threading.Thread(target=self._end_all, args=(error,), daemon=True).start()
 
     # -- operations
+
+    def _settle(self, given: Profile | None, timeout_s: float) -> Profile:
+        """Connect the native group and come to a profile; who is gone by now is named."""
+        rank, size, store, executor = self.rank, self.size, self.store, self.executor
+        try:
+            told = tell_all(store, "native", rank, size, "", timeout_s)
+            require_all(told, range(size), timeout_s)
+            native = PrefixStore("native", store)
+            self._native = Native(native, rank, size, timeout_s, executor.give_up)
+            ways = self._native.run, self._by_schedule
+            return shared_profile(store, rank, size, given, ways, self.candidates[0], timeout_s)
+        except RuntimeError as error:  # Gloo's, which names nobody
+            executor.give_up(f"rank {rank} lost the native all-reduce: {reason(error)}")
+            failure = executor.failure
+            assert failure is not None
+            executor.close()
+            raise failure from None
+        except BaseException:
+            executor.close()
+            raise
 
     def _by_schedule(self, tensor: torch.Tensor) -> None:
         self.executor.submit(tensor).wait()

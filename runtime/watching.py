@@ -12,6 +12,7 @@ clocks. Every rank gets the whole.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import types
 
@@ -22,8 +23,9 @@ from runtime.arrivals.record import Rank
 from runtime.arrivals.source import LIVE, Source, Watchable
 from runtime.arrivals.summary import Summary, summarize
 from runtime.meeting import tell_all
-from verify.errors import ArgumentError
+from verify.errors import ArgumentError, RankFailure
 
+logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
 
 
@@ -39,6 +41,7 @@ class Watch:
         self._source, self._rounds, self._wait_s = of, rounds, wait_s
 
     def __enter__(self) -> Watch:
+        self._number = next(_watches)
         self._chosen().begin(self._rounds)
         return self
 
@@ -52,9 +55,13 @@ class Watch:
         remembered = source.end()
         if error is not None:
             return  # the others may not come: no waiting for them
-        own = msgspec.json.encode(remembered).decode()
-        key = f"watch/{next(_watches)}"
-        told = tell_all(source.store, key, source.rank, source.size, own, self._wait_s)
+        own, told = msgspec.json.encode(remembered).decode(), {}
+        key = f"watch/{self._number}"
+        try:
+            told = tell_all(source.store, key, source.rank, source.size, own, self._wait_s)
+        except RankFailure as failure:  # the block is over: what this rank knows is still good
+            logger.warning("rank %d: hears nothing of the others: %s", source.rank, failure)
+        told[source.rank] = own
         self.ranks = tuple(msgspec.json.decode(text, type=Rank) for text in told.values())
 
     def summary(self) -> Summary:

@@ -7,13 +7,12 @@ Ranks with different options refuse to start.
 from __future__ import annotations
 
 import secrets
-import time
 from dataclasses import dataclass
-from datetime import timedelta
 
+from runtime.meeting import require_all, tell_all
 from runtime.optireduce.options import Options
 from runtime.torch_versions import Store
-from verify.errors import ArgumentError, RankFailure
+from verify.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -45,26 +44,15 @@ def meet(
         RankFailure: ranks that did not come within ``timeout_s``.
         ArgumentError: other ranks use other options.
     """
-    if rank == 0:
-        store.set("session", f"{secrets.token_hex(8)} {secrets.token_hex(32)}")
-    store.set(f"{rank}", f"{options.digest} {address[0]} {address[1]}")
-    deadline = time.monotonic() + timeout_s
-    told: dict[int, list[str]] = {}
-    for peer in range(size):
-        left = max(0.01, deadline - time.monotonic())
-        try:
-            store.wait([f"{peer}"], timedelta(seconds=left))
-        except RuntimeError:
-            continue
-        told[peer] = store.get(f"{peer}").decode().split(" ")
-    if absent := [peer for peer in range(size) if peer not in told]:
-        names = ", ".join(map(str, absent))
-        raise RankFailure(absent, f"rank(s) {names}: did not join within {timeout_s:g} s")
+    session = f"{secrets.token_hex(8)} {secrets.token_hex(32)}"  # rank 0's is that of the group
+    own = f"{options.digest} {address[0]} {address[1]} {session}"
+    said = tell_all(store, "meeting", rank, size, own, timeout_s)
+    require_all(said, range(size), timeout_s)
+    told = {peer: text.split(" ") for peer, text in said.items()}
     if differing := [peer for peer in told if told[peer][0] != options.digest]:
         ranks = ", ".join(map(str, differing))
         raise ArgumentError(
             "options", options, f"rank(s) {ranks} have others", "Give all ranks the same options"
         )
-    session, key = store.get("session").decode().split(" ")
-    addresses = {p: (host, int(port)) for p, (_, host, port) in told.items() if p != rank}
-    return Meeting(int(session, 16), bytes.fromhex(key), addresses)
+    addresses = {p: (host, int(port)) for p, (_, host, port, *_) in told.items() if p != rank}
+    return Meeting(int(told[0][3], 16), bytes.fromhex(told[0][4]), addresses)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from runtime.datagrams import Datagrams
 from runtime.executor import Executor
+from runtime.meeting import require_all, tell_all
 from runtime.pipeline.adapt import Adapter
 from runtime.pipeline.adaptation import Adaptation, Event
 from runtime.pipeline.faults import Faults
@@ -265,8 +266,8 @@ class Pipeline:
     def _agree(self) -> None:
         """All ranks must start with the same schedule."""
         own = self.verified.digest
-        self.store.set(f"schedule/{self.rank}", own)
-        told = {r: self.store.get(f"schedule/{r}").decode() for r in range(self.size)}
+        told = tell_all(self.store, "schedule", self.rank, self.size, own, self._timeout_s)
+        require_all(told, range(self.size), self._timeout_s)
         differing = ", ".join(str(r) for r in told if told[r] != own)
         if differing:
             raise ScheduleRefused(

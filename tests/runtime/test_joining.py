@@ -1,0 +1,173 @@
+"""A rank that goes no further at any place of a start is named by the others, in their own time.
+
+The store's own time-out is 60 s and nobody waits for so long here: what ends a wait is ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import time
+
+import pytest
+import torch
+from torch._C._distributed_c10d import PrefixStore
+
+import runtime
+from runtime import Executor, load, profiling
+from runtime.decisions.costs import Line, Profile
+from runtime.decisions.options import Options
+from runtime.optireduce.engine import Engine
+from runtime.pipeline import Pipeline
+from runtime.pipeline import load as load_pipeline
+from runtime.reducer import Reducer
+from tests.runtime import schedules
+from tests.runtime.pipeline.models import loss_fn, model
+from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule, start
+from tests.runtime.spawning import spawn
+from tests.verify.pipeline.documents import one_f_one_b
+from verify.errors import RankFailure
+
+SIZE, VICTIM = 3, 1
+TIMEOUT_S = 8.0
+PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+
+
+def _executor(rank, size, store):
+    Executor(load(schedules.ring(size)), store, rank, size, timeout_s=TIMEOUT_S)
+
+
+def _reducer(rank, size, store):
+    Reducer(store, rank, size, options=Options("eager"), profile=PROFILE, timeout_s=TIMEOUT_S)
+
+
+def _measuring(rank, size, store):
+    Reducer(store, rank, size, options=Options("eager"), timeout_s=TIMEOUT_S)
+
+
+def _pipeline(rank, size, store):
+    start(rank, size, PrefixStore("gloo", store))
+    plan = load_pipeline(schedule(one_f_one_b(size, MICROBATCHES)))
+    Pipeline(model(size)[rank], plan, loss_fn, store=store, timeout_s=TIMEOUT_S)
+
+
+def _optireduce(rank, size, store):
+    Engine(store, rank, size, timeout_s=TIMEOUT_S)
+
+
+def _stops_at(rank, size, store, body, place, how):
+    """``body`` on all ranks; the victim goes no further than ``place``."""
+
+    def stop(*args, **kwargs):
+        if how == "dies":
+            os._exit(1)
+        time.sleep(100)
+
+    if rank == VICTIM:
+        module, name = place.rsplit(":", 1)
+        owner = importlib.import_module(module)
+        *path, last = name.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        setattr(owner, last, stop)
+    with pytest.raises(RankFailure) as caught:
+        body(rank, size, store)
+    return caught.value.ranks
+
+
+@pytest.mark.parametrize("how", ["is silent", "dies"])
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (_executor, "runtime.executor:Datagrams"),
+        (_executor, "runtime.executor:agree"),
+        (_executor, "runtime.engines:connect"),
+        (_reducer, "runtime.reducer:agree"),
+        (_reducer, "runtime.reducer:offers"),
+        (_reducer, "runtime.reducer:Native"),
+        (_reducer, "runtime.reducer:shared_profile"),
+        (_pipeline, "runtime.pipeline.pipeline:Datagrams"),
+        (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
+        (_pipeline, "runtime.pipeline.pipeline:Links"),
+        (_optireduce, "runtime.optireduce.engine:meet"),
+        (_optireduce, "runtime.optireduce.engine:Datagrams"),
+        (_optireduce, "runtime.optireduce.engine:Reliable"),
+    ],
+)
+def test_a_rank_that_goes_no_further_is_named(body, place, how):
+    if how == "is silent" and place.endswith("Native"):
+        pytest.skip("Gloo connects there; a rank that lives and does not come is named by nobody")
+    _named(spawn(_stops_at, SIZE, body, place, how, victims=[VICTIM], timeout_s=50))
+
+
+def _named(outcomes):
+    for rank in {*range(SIZE)} - {VICTIM}:
+        assert outcomes[rank].finished, f"rank {rank} died or hung"
+        assert not outcomes[rank].error, outcomes[rank].error
+        assert outcomes[rank].value == (VICTIM,)
+
+
+def test_a_rank_that_dies_while_links_are_measured_is_named():
+    place = "runtime.joining:profiles.measure"
+    _named(spawn(_stops_at, SIZE, _measuring, place, "dies", victims=[VICTIM], timeout_s=50))
+
+
+def _profile(rank, size, store, port, folder, missing):
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    if rank == missing:
+        return None
+    try:
+        return profiling.run(folder / "profile.json", timeout_s=TIMEOUT_S)
+    except RankFailure as failure:
+        return failure.ranks
+
+
+def _free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_profiling_names_a_rank_that_never_comes(missing, tmp_path):
+    outcomes = spawn(_profile, SIZE, _free_port(), tmp_path, missing, timeout_s=50)
+    expected = [None if rank == missing else (missing,) for rank in range(SIZE)]
+    assert [(o.value, o.error) for o in outcomes] == [(ranks, "") for ranks in expected]
+    assert not (tmp_path / "profile.json").exists()
+
+
+def test_profiling_gives_all_ranks_what_it_writes(tmp_path):
+    outcomes = spawn(_profile, SIZE, _free_port(), tmp_path, -1, timeout_s=80)
+    assert [o.error for o in outcomes] == [""] * SIZE
+    written = profiling.profiles.read(tmp_path / "profile.json")
+    assert [o.value for o in outcomes] == [written] * SIZE
+
+
+def _watched(rank, size, store):
+    """Rank 1 leaves the first block by an exception: the others report without it, and go on."""
+    reducer = Reducer(store, rank, size, options=Options("native"), profile=PROFILE, timeout_s=30)
+    found = []
+    for block in range(2):
+        watched = runtime.watch(wait_s=2.0 if block == 0 else 30.0)
+        try:
+            with watched:
+                reducer.submit(torch.ones(9)).wait()
+                if rank == VICTIM and block == 0:
+                    raise ValueError("not so far")
+        except ValueError:
+            continue
+        found.append((watched.summary().missing, sorted(told.rank for told in watched.ranks)))
+        assert ("no word from rank(s) 1" in str(watched.summary())) is (block == 0)
+        assert {len(told.records) for told in watched.ranks} == {1}
+    reducer.close()
+    return found
+
+
+def test_a_watch_reports_without_a_rank_that_does_not_tell_and_names_it():
+    first, victim, last = spawn(_watched, SIZE, timeout_s=60)
+    assert [o.error for o in (first, victim, last)] == ["", "", ""]
+    whole = ((), [0, 1, 2])
+    assert first.value == last.value == [((1,), [0, 2]), whole]
+    assert victim.value == [whole]
