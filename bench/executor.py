@@ -30,7 +30,7 @@ import torch.multiprocessing as mp
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from runtime import Executor, load
-from runtime.tcp.mesh import connect
+from runtime.network.mesh import connect
 
 KIB = 1024
 SIZES = [64, 1024, 4096, 16384, 65536]
@@ -43,7 +43,17 @@ class PlainSockets:
     """A ring of blocking sockets that moves and adds as many bytes as an all-reduce."""
 
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
-        links = connect(store, "127.0.0.1", b"bench.executor..", rank, ranks, 60)
+        lower, higher = connect(
+            store,
+            "127.0.0.1",
+            b"bench.executor..",
+            rank,
+            ranks,
+            to=range(rank),
+            origin=range(rank + 1, ranks),
+            timeout_s=60,
+        )
+        links = lower | higher
         self._to, self._come = links[(rank + 1) % ranks], links[(rank - 1) % ranks]
         for link in links.values():
             link.setblocking(True)

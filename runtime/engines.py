@@ -12,9 +12,9 @@ import torch
 from runtime.datagrams import Datagrams
 from runtime.lanes import Lanes
 from runtime.nccl import NcclMover
+from runtime.network.mesh import connect
 from runtime.operation import Observer, Operation
 from runtime.tcp.engine import Engine
-from runtime.tcp.mesh import connect
 from runtime.torch_versions import Store
 from verify.schedule import Schedule
 
@@ -50,5 +50,14 @@ def engine(
     if device.type == "cuda":
         mover = NcclMover(store, rank, size, schedules, timeout_s)
         return Lanes(mover, rank, size, phases, observer=observer, ended=ended, failed=failed)
-    connections = connect(store, ends.address, ends.token, rank, size, timeout_s)
-    return Engine(connections, rank, phases, observer=observer, ended=ended, failed=failed)
+    lower, higher = connect(
+        store,
+        ends.address,
+        ends.token,
+        rank,
+        size,
+        to=range(rank),
+        origin=range(rank + 1, size),
+        timeout_s=timeout_s,
+    )
+    return Engine(lower | higher, rank, phases, observer=observer, ended=ended, failed=failed)

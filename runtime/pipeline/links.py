@@ -21,6 +21,7 @@ from io import BufferedReader
 from typing import cast
 
 from runtime.datagrams import Datagrams
+from runtime.network.mesh import connect
 from runtime.pipeline.faults import Faults, due_s
 from runtime.pipeline.frames import (
     BUFFER,
@@ -34,7 +35,6 @@ from runtime.pipeline.frames import (
     write,
 )
 from runtime.pipeline.mailbox import Arrived, Mailbox
-from runtime.pipeline.meeting import meet
 from runtime.pipeline.staging import Staged, Staging
 from runtime.torch_versions import Store
 from verify.pipeline import parse_action
@@ -81,9 +81,18 @@ class Links:
         self._staging, self._mailbox = staging, mailbox
         self._lost, self._faults = lost, faults
         self._closing = False
-        self._outgoing, self._incoming = meet(
-            store, datagrams, sorted(set(to)), sorted(set(origin)), timeout_s
+        self._outgoing, self._incoming = connect(
+            store,
+            datagrams.address,
+            datagrams.token,
+            datagrams.rank,
+            datagrams.size,
+            to=set(to),
+            origin=set(origin),
+            timeout_s=timeout_s,
         )
+        for connection in (*self._outgoing.values(), *self._incoming.values()):
+            connection.setblocking(True)
         self._queues: dict[int, queue.SimpleQueue[_Letter | None]] = {
             peer: queue.SimpleQueue() for peer in self._outgoing
         }

@@ -2,7 +2,6 @@
 
 moves     what a rank sends and receives, and which bytes must be done before which
 frames    what travels on a connection
-mesh      the connections: one per pair of ranks, made once, authenticated by a token
 flow      one operation on its way: how far each move is, sums folded in as bytes arrive
 link      one connection: frames out, frames in
 grants    what others may send to this rank, and when

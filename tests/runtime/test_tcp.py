@@ -1,73 +1,20 @@
-"""Connections that only members get; sums of the rounds, bit by bit; operations that differ."""
+"""Sums of the rounds, bit by bit; operations that differ."""
 
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from datetime import timedelta
 
 import pytest
 import torch
-from torch._C._distributed_c10d import TCPStore
 
 from runtime import Executor, load
 from runtime.tcp import engine
-from runtime.tcp.mesh import HELLO, connect
 from runtime.tcp.port import HELD_S, LOOK_S, MOST, Port
 from runtime.tcp.sizes import NETWORK, ONE_HOST
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import RankFailure
-
-TOKEN = b"0123456789abcdef"
-
-
-def _together(size, ranks, strangers=lambda port: None, timeout_s=20.0):
-    """What ``connect`` gives each of ``ranks``, or raises there."""
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
-    made = {}
-
-    def join(rank):
-        try:
-            made[rank] = connect(store.clone(), "127.0.0.1", TOKEN, rank, size, timeout_s)
-        except RankFailure as failure:
-            made[rank] = failure
-
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in ranks]
-    threads[0].start()
-    strangers(int(store.get(f"tcp/{ranks[0]}").decode().rsplit(":", 1)[1]))
-    for thread in threads[1:]:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=30)
-    return made
-
-
-def test_only_members_are_connected_whoever_else_calls():
-    kept = []
-
-    def strangers(port):
-        for said in [b"", b"GET / HTTP/1.1\r\n\r\n" * 3, HELLO.pack(b"x" * 16, 1), b"\0" * 3]:
-            kept.append(socket.create_connection(("127.0.0.1", port)))
-            kept[-1].sendall(said)
-        for rank in (0, 3):  # itself, and nobody
-            kept.append(socket.create_connection(("127.0.0.1", port)))
-            kept[-1].sendall(HELLO.pack(TOKEN, rank))
-
-    made = _together(3, [0, 1, 2], strangers)
-    for rank in range(3):
-        for peer in {0, 1, 2} - {rank}:
-            made[rank][peer].sendall(bytes([rank]))
-            made[peer][rank].settimeout(10)
-            assert made[peer][rank].recv(9) == bytes([rank])
-    for end in [*kept, *(end for ends in made.values() for end in ends.values())]:
-        end.close()
-
-
-def test_ranks_without_a_connection_are_named():
-    made = _together(4, [0, 2], timeout_s=0.5)
-    assert {rank: failure.ranks for rank, failure in made.items()} == {0: (1, 3), 2: (1, 3)}
 
 
 def _inputs(size, numel, dtype):
