@@ -109,7 +109,7 @@ def blame(
         return failure(broken, f"broke, {positions[broken[0]].broken}")
     chain, cycle = _chain(positions, me)
     if cycle:
-        return failure(cycle, "wait for each other")
+        return failure(sorted(cycle), "wait for each other")
     needed = _needed(positions, chain)
     behind = [rank for rank in sorted(positions) if positions[rank].entered <= needed]
     if behind and (len(chain) == 1 or chain[-1] in behind):

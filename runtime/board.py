@@ -13,30 +13,14 @@ import threading
 import time
 from collections.abc import Callable
 
-import msgspec
-
+from runtime import board_messages as messages
 from runtime.blame import Position, blame
-from runtime.datagrams import MAX_PAYLOAD, Datagrams
+from runtime.board_messages import Message
+from runtime.datagrams import Datagrams
 from verify.errors import RankFailure
 
 CHANNEL = "board"
 ASK_AGAIN_S = 0.1
-TOLD_LINES = 64
-
-
-class _Message(msgspec.Struct, omit_defaults=True):
-    """``position`` answers; ``asks`` demands an answer; ``ranks`` is a verdict.
-
-    An answer has the number of its question: one that comes late or twice is told apart.
-    """
-
-    asks: bool = False
-    alarm: bool = False
-    question: int = 0
-    position: Position | None = None
-    ranks: list[int] | None = None
-    text: str = ""
-    evidence: list[str] = []
 
 
 class Board:
@@ -63,7 +47,6 @@ class Board:
         self._verdict: RankFailure | None = None
         self._news = threading.Condition()
         self._alarm_raised = False
-        self._decoder = msgspec.json.Decoder(_Message)
         datagrams.listen(CHANNEL, self._hear)
 
     def survey(self, grace_s: float) -> dict[int, Position]:
@@ -86,11 +69,7 @@ class Board:
             if self._verdict is None:
                 self._verdict = blame(self.size, answers, self.rank, noticed, grace_s)
             verdict = self._verdict
-        told = _Message(
-            ranks=list(verdict.ranks),
-            text=str(verdict).split("\n", 1)[0],
-            evidence=list(verdict.evidence)[:TOLD_LINES],
-        )
+        told = messages.verdict(verdict)
         for peer in range(self.size):
             if peer != self.rank:
                 self._send(peer, told)
@@ -103,7 +82,7 @@ class Board:
         """
         number = next(self._numbers)
         answers = self._answers[number] = {self.rank: self._position()}
-        question = _Message(asks=True, alarm=alarm, question=number)
+        question = Message(asks=True, alarm=alarm, question=number)
         left_s = grace_s
         while self._verdict is None and len(answers) < self.size and left_s > 0:
             for peer in range(self.size):
@@ -118,25 +97,21 @@ class Board:
         del self._answers[number]
         return answers
 
-    def _send(self, peer: int, message: _Message) -> None:
-        self.datagrams.send(peer, CHANNEL, msgspec.json.encode(message)[:MAX_PAYLOAD])
+    def _send(self, peer: int, message: Message) -> None:
+        self.datagrams.send(peer, CHANNEL, messages.pack(message))
 
     def _hear(self, sender: int, payload: bytes) -> None:
-        try:
-            message = self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
-            raise ValueError(str(error)) from None
+        message = messages.unpack(payload, self.size)
+        verdict = messages.failure(message)
         raise_alarm = False
         with self._news:
             if message.asks:
-                number, position = message.question, self._position()
-                answer = _Message(question=number, position=position)
-                self._send(sender, answer)
+                self._send(sender, messages.answer(message.question, self._position()))
             if message.position is not None and message.question in self._answers:
                 self._answers[message.question][sender] = message.position
-            if message.ranks is not None and self._verdict is None:
-                self._verdict = RankFailure(message.ranks, message.text, message.evidence)
-            if (message.alarm or message.ranks is not None) and not self._alarm_raised:
+            if self._verdict is None:
+                self._verdict = verdict
+            if (message.alarm or verdict is not None) and not self._alarm_raised:
                 self._alarm_raised = raise_alarm = True
             self._news.notify_all()
         if raise_alarm:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import math
 import socket
 import threading
 import time
 from datetime import timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import TCPStore
 
+from runtime import board_messages as messages
 from runtime.blame import Position, Waiting, blame, patience_s
 from runtime.board import Board
-from runtime.datagrams import HEADER, Datagrams
+from runtime.board_messages import Message
+from runtime.datagrams import HEADER, MAX_PAYLOAD, Datagrams
+from verify.errors import RankFailure
 
 
 def _waits(peer, operation=3):
@@ -158,9 +162,9 @@ def test_a_survey_is_no_alarm(boards):
 
 def test_answers_to_another_question_do_not_count(boards):
     made, _ = boards
-    old = {"question": 77, "position": {"entered": 9}}
+    old = messages.pack(messages.answer(77, Position(9)))
     for _ in range(3):
-        made[1].datagrams.send(0, "board", json.dumps(old).encode())
+        made[1].datagrams.send(0, "board", old)
     made[1].datagrams.close()
     assert made[0].survey(0.5).keys() == {0}
 
@@ -177,7 +181,8 @@ def test_both_ends_reach_the_same_verdict(boards):
 def test_strangers_and_rubbish_are_ignored(boards):
     made, rang = boards
     address, token = made[1].datagrams._peers[1], made[1].datagrams.token
-    alarm = json.dumps({"alarm": True}).encode()
+    alarm = messages.pack(Message(alarm=True))
+    verdict = messages.pack(messages.verdict(RankFailure([0], "x" * 100, ["y" * 100])))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         foreign = [
             b"",
@@ -188,7 +193,20 @@ def test_strangers_and_rubbish_are_ignored(boards):
             HEADER.pack(token, 0, 5) + b"other" + alarm,  # nobody listens
             HEADER.pack(token, 0, 50) + b"board",  # cut off
             HEADER.pack(token, 0, 5) + b"board[",
-            HEADER.pack(token, 0, 5) + b"board" + json.dumps({"alarm": 3}).encode(),
+            HEADER.pack(token, 0, 5) + b"board" + msgspec.msgpack.encode({"alarm": 3}),
+            HEADER.pack(token, 0, 5) + b"board" + verdict[:-1],  # cut off
+            HEADER.pack(token, 0, 5) + b"board" + messages.pack(Message(failed=b"\x04")),
+            HEADER.pack(token, 0, 5) + b"board" + messages.pack(Message(failed=b"\xff" * 60_000)),
+            HEADER.pack(token, 0, 5) + b"board" + b"\x91" * 60_000,
+            *(
+                HEADER.pack(token, 0, 5) + b"board" + messages.pack(messages.answer(0, position))
+                for position in (
+                    Position(1, _waits(2)),
+                    Position(1, _waits(-1)),
+                    Position(1, differs_from=2),
+                    Position(1, idle_s=math.nan),
+                )
+            ),
         ]
         for data in foreign:
             stranger.sendto(data, address)
@@ -204,3 +222,95 @@ def test_a_closed_board_counts_as_silent(boards):
     failure = made[0].diagnose("noticed", 0.5)
     assert failure.ranks == (1,)
     assert "no sign of life for 0.5 s" in str(failure)
+
+
+LARGEST = 2**16
+"""Ranks: a datagram's header has two bytes for its sender."""
+ANYTHING = st.text(st.characters(), max_size=50)
+
+
+@st.composite
+def _failures(draw):
+    """Verdicts of every size; text and evidence of every kind."""
+    size = draw(st.sampled_from([1, 2, 9, 500, LARGEST]))
+    ranks = range(draw(st.integers(0, size - 1)), size, draw(st.integers(1, 9)))
+    text = draw(ANYTHING).replace("\n", " ") * draw(st.sampled_from([1, 3000]))
+    lines = draw(st.lists(ANYTHING, max_size=3)) * draw(st.sampled_from([1, 20, 900]))
+    return size, RankFailure(ranks, text, [line * draw(st.sampled_from([1, 40])) for line in lines])
+
+
+def _encodable(text):
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+@given(_failures())
+def test_a_verdict_of_any_size_is_one_datagram_and_names_all_ranks(case):
+    size, told = case
+    packed = messages.pack(messages.verdict(told))
+    assert len(packed) <= MAX_PAYLOAD
+    heard = messages.failure(messages.unpack(packed, size))
+    assert heard.ranks == told.ranks
+    if len(str(told)) < 1000:  # it fits, so nothing is left out
+        assert str(heard).split("\n", 1)[0] == _encodable(str(told).split("\n", 1)[0])
+        assert heard.evidence == tuple(map(_encodable, told.evidence))
+
+
+@given(_failures(), st.data())
+def test_what_is_cut_or_changed_on_the_way_is_refused_or_a_message(case, data):
+    size, told = case
+    packed = messages.pack(messages.verdict(told))
+    cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
+    with pytest.raises(ValueError, match=r"."):
+        messages.unpack(cut, size)
+    at = data.draw(st.integers(0, len(packed) - 1))
+    changed = packed[:at] + data.draw(st.binary(max_size=3)) + packed[at + 1 :]
+    try:
+        heard = messages.failure(messages.unpack(changed, size))
+    except ValueError:
+        return
+    assert heard is None or all(rank in range(size) for rank in heard.ranks)
+
+
+LONG = "rank 7 has operation 3: sum of 9 x float32 by schedule 0, late [5]; " * 1000
+LARGE = {
+    "hundreds of ranks": RankFailure(range(2, 900), "noticed by 0", [LONG[:900]] * 80),
+    "a long text": RankFailure([1], "noticed by 0: " + LONG),
+    "long evidence": RankFailure([1], "noticed by 0", [LONG] * 900),
+    "all of it": RankFailure(range(1, 900, 2), "noticed by 0: " + LONG, [LONG] * 900),
+    "what takes more room when escaped": RankFailure([1], "noticed by 0: " + '\x01"' * 20_000),
+    "what can't be encoded": RankFailure([1], "noticed by 0: \udcff", ["\ud800"]),
+}
+
+
+@pytest.fixture
+def crowd(boards):
+    """The same boards in a group of 900, of which nobody else lives."""
+    made, rang = boards
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
+        mute.bind(("127.0.0.1", 0))
+        for board in made.values():
+            board.datagrams._peers.update(dict.fromkeys(range(2, 900), mute.getsockname()))
+            board.size = 900
+        yield made, rang
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_a_large_verdict_reaches_the_others(crowd, what):
+    made, rang = crowd
+    first = made[0].diagnose("", 0.0, LARGE[what])
+    assert first is LARGE[what]
+    assert _eventually(lambda: [rank for rank, _ in rang] == [1])
+    second = made[1].diagnose("noticed by 1", 0.5)
+    assert second.ranks == first.ranks
+    assert str(second).startswith("noticed by 0")
+
+
+def test_a_rank_with_much_to_say_is_not_taken_for_silent(boards):
+    made, _ = boards
+    told = Position(4, Waiting(3, LONG, 1, 0), 0.0, "\udcff" + LONG, doing=LONG)
+    made[1]._position = lambda: told
+    position = made[0].survey(5.0)[1]
+    assert (position.entered, position.waiting.peer) == (4, 0)
+    for words in (position.broken, position.doing, position.waiting.phase):
+        assert "rank 7 has operation 3" in words
+        assert words.endswith("[...]")
