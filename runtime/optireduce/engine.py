@@ -57,7 +57,7 @@ class Engine:
         ledger: what was lost, step by step.
         council: what the ranks have decided.
         reliable: TAR over TCP among the same ranks.
-        failure: why the engine ended, if it did.
+        failure: why the engine ended, if it did: over UBT or over TCP.
         source: what it tells to ``runtime.watch``.
 
     Raises:
@@ -97,7 +97,12 @@ class Engine:
         )
         self._board = Board(self._datagrams, position=self._position, alarmed=self._alarmed)
         self.reliable = Reliable(
-            PrefixStore("reliable", store), rank, size, timeout_s, native_waits
+            PrefixStore("reliable", store),
+            rank,
+            size,
+            timeout_s,
+            native_waits,
+            failed=self._reliable_failed,
         )
         self.source = EngineSource(
             PrefixStore("source", store), rank, size, self._datagrams, self.ledger
@@ -254,6 +259,12 @@ class Engine:
             mine = self._open.pop(operation.number, None)
         if mine is not None:
             operation.settle()
+
+    def _reliable_failed(self, error: LatecomerError) -> None:
+        """TCP has failed: so has the engine. Whoever gets the error finds it here, too."""
+        with self._lock:
+            self.failure = self.failure or error
+        threading.Thread(target=self.fail, args=(error,), daemon=True).start()
 
     def _broke(self, error: Exception) -> None:
         failure = LatecomerError(f"rank {self.rank}: OptiReduce broke: {error!r}")

@@ -7,15 +7,18 @@ runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 
+from runtime.blame import Waiting
 from runtime.executor import Executor
 from runtime.native_work import NativeWaits
 from runtime.operation import Operation
 from runtime.torch_versions import Store
 from runtime.verified import load
+from verify.errors import LatecomerError
 from verify.schedule import Incast, Phase, Schedule, Transfer
 
 
@@ -36,10 +39,15 @@ class Reliable:
     Args:
         store: as for :class:`Executor`.
         timeout_s, native_waits: as for :class:`Executor`.
+        failed: is told once why nothing goes over it any more, before any operation raises that;
+            any thread, which must not be held up.
 
     Attributes:
         executor: that runs it.
     """
+
+    moved_s = 0.0
+    """For :class:`runtime.executor.Outside`: UBT's waits are no business of the executor."""
 
     def __init__(
         self,
@@ -48,16 +56,23 @@ class Reliable:
         size: int,
         timeout_s: float,
         native_waits: NativeWaits | None = None,
+        *,
+        failed: Callable[[LatecomerError], None],
     ) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.failed = rank, size, failed
         self.executor = Executor(
             load(transpose(size)),
             store,
             rank,
             size,
             timeout_s=timeout_s,
+            outside=self,
             native_waits=native_waits,
         )
+
+    def waiting(self) -> tuple[Waiting, float] | None:
+        """Nothing."""
+        return None
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
         """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""
