@@ -10,12 +10,15 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import TypeVar
 
 from runtime.torch_versions import Store
 from verify.errors import RankFailure
 
 ANSWER_S = 1.0
 """How long the store may take to answer, on top of the time that the ranks have."""
+
+T = TypeVar("T")
 
 
 def tell(store: Store, key: str, said: str) -> None:
@@ -24,7 +27,7 @@ def tell(store: Store, key: str, said: str) -> None:
     Raises:
         RankFailure: the store is gone; names no rank.
     """
-    _within(ANSWER_S, lambda: store.set(key, said))
+    within(ANSWER_S, lambda: store.set(key, said))
 
 
 def hear(store: Store, keys: dict[int, str], timeout_s: float) -> dict[int, str]:
@@ -33,17 +36,13 @@ def hear(store: Store, keys: dict[int, str], timeout_s: float) -> dict[int, str]
     Raises:
         RankFailure: the store is gone; names no rank.
     """
-    told: dict[int, str] = {}
 
-    def ask() -> None:
+    def ask() -> dict[int, str]:
         with contextlib.suppress(RuntimeError):  # who is missing is seen below
             store.wait(list(keys.values()), timedelta(seconds=max(0.01, timeout_s)))
-        for rank, key in keys.items():
-            if store.check([key]):
-                told[rank] = store.get(key).decode()
+        return {r: store.get(key).decode() for r, key in keys.items() if store.check([key])}
 
-    _within(timeout_s + ANSWER_S, ask)
-    return told
+    return within(timeout_s + ANSWER_S, ask)
 
 
 def tell_all(
@@ -65,20 +64,25 @@ def require_all(told: Iterable[int], ranks: Iterable[int], timeout_s: float) -> 
         raise RankFailure(absent, f"rank(s) {names}: did not join within {timeout_s:g} s")
 
 
-def _within(limit_s: float, ask: Callable[[], None]) -> None:
-    """Use the store for at most so long."""
-    ended: list[str] = []
+def within(limit_s: float, ask: Callable[[], T]) -> T:
+    """What ``ask`` returns of the store, which has so many seconds for it.
+
+    Raises:
+        RankFailure: the store is gone; names no rank.
+    """
+    found: list[T] = []
+    problems: list[str] = []
 
     def run() -> None:
         try:
-            ask()
-            ended.append("")
+            found.append(ask())
         except RuntimeError as error:
-            ended.append(str(error).split("\n", 1)[0])
+            problems.append(str(error).split("\n", 1)[0])
 
     asking = threading.Thread(target=run, name="latecomer-store", daemon=True)
     asking.start()
     asking.join(limit_s)
-    problem = ended[0] if ended else "it does not answer"
-    if problem:
-        raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")
+    if found:
+        return found[0]
+    problem = problems[0] if problems else f"no answer within {limit_s:g} s"
+    raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")

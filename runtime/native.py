@@ -42,6 +42,7 @@ class Native:
         self._queue: queue.SimpleQueue[tuple[int, Any, Callable[[], None]] | None] = (
             queue.SimpleQueue()
         )
+        self._closing = False
         self._waiting: tuple[Waiting, float] | None = None
         self.moved_s = time.monotonic()
         self._thread = threading.Thread(target=self._wait, name="latecomer-native", daemon=True)
@@ -70,17 +71,22 @@ class Native:
 
     def abort(self) -> None:
         """End every wait, here and on the peers: closes all connections."""
-        close_connections(self._group, self._rank, self._size)
+        if (group := self._group) is not None:
+            close_connections(group, self._rank, self._size)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Change Gloo's own time limit from now on."""
         self._group._set_default_timeout(timedelta(seconds=timeout_s))
 
     def close(self, timeout_s: float) -> None:
-        """Release the group, when the operations in flight are done."""
+        """Release the group, when the operations in flight are done, or after ``timeout_s``."""
         self._queue.put(None)
         self._thread.join(timeout_s)
-        del self._group
+        if self._thread.is_alive():  # the group itself would wait for its own time-out
+            self._closing = True
+            self.abort()
+            self._thread.join(timeout_s)
+        self._group = None
 
     def _wait(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -96,9 +102,9 @@ class Native:
             ended()
 
     def _lost(self, number: int, error: RuntimeError) -> None:
-        self._failed(
-            f"rank {self._rank} lost the all-reduce of operation {number}: {reason(error)}"
-        )
+        if not self._closing:
+            text = f"rank {self._rank} lost the all-reduce of operation {number}: {reason(error)}"
+            self._failed(text)
 
 
 def reason(error: RuntimeError) -> str:

@@ -49,7 +49,7 @@ class Plane:
         self._wakes_s = -math.inf
         self._closed = self._faulty = False
         datagrams.listen(CHANNEL, self._hear)
-        self._thread = threading.Thread(target=self._tick, name="latecomer-plane", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="latecomer-plane", daemon=True)
         self._thread.start()
 
     def align(self, within_s: float) -> None:
@@ -121,6 +121,13 @@ class Plane:
         if self._control.fault is not None and not self._faulty:
             self._faulty = True
             threading.Thread(target=self._fault, args=(self._control.fault,), daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._tick()
+        except Exception as error:  # without it no decision would ever come
+            rank = self._datagrams.rank
+            self._fault(Fault((rank,), f"broke its control plane, {error!r}"))
 
     def _tick(self) -> None:
         while True:

@@ -179,6 +179,8 @@ class Reducer:
         self._native.close(CLOSE_S)
         self.executor.close()
         self.plane.close()
+        assert self.executor.failure is not None  # that it is closed, or what came before
+        self._fail_open(self.executor.failure)
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -254,8 +256,7 @@ class Reducer:
                 if self.executor.failure is not None:
                     self._fail_open(self.executor.failure)
                 elif not isinstance(error, PlaneClosed):
-                    text = f"rank {self.rank}: broke, {error!r}"
-                    self.executor.give_up(text, RankFailure([self.rank], text))
+                    self._broke(error)
 
     def _start(self, operation: Operation) -> None:
         assert self._native is not None
@@ -283,8 +284,15 @@ class Reducer:
         """The result is there."""
         if self._open.pop(operation.number, None) is None:
             return
-        self.plane.done(operation.number)
         operation.settle()
+        try:
+            self._note(operation, decision, decided_s)
+        except Exception as error:  # on a thread of Gloo's or torch's, where it would be lost
+            self._broke(error)
+
+    def _note(self, operation: Operation, decision: Decision, decided_s: float) -> None:
+        """Tell the control plane that an operation is done, and keep a record of it."""
+        self.plane.done(operation.number)
         alignment = self.plane.alignment()
         way = NATIVE_WAY
         if decision.candidate != NATIVE:
@@ -310,6 +318,10 @@ class Reducer:
         names = ", ".join(map(str, fault.ranks))
         verdict = RankFailure(fault.ranks, f"rank(s) {names}: {fault.text}")
         self.executor.give_up(f"rank {self.rank} has noticed", verdict)
+
+    def _broke(self, error: Exception) -> None:
+        text = f"rank {self.rank}: broke, {error!r}"
+        self.executor.give_up(text, RankFailure([self.rank], text))
 
     def _end_all(self, error: LatecomerError) -> None:
         if self._native is not None:

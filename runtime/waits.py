@@ -55,13 +55,19 @@ class Watchman:
         self._elsewhere_s, self._find_silent = elsewhere_s, find_silent
         self._looked: float | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="latecomer-watchman", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="latecomer-watchman", daemon=True)
         self._thread.start()
 
     def end(self, timeout_s: float) -> None:
         """End the watch."""
         self._over.set()
         self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # without it no wait would ever end
+            self._give_up(f"rank {self._rank} broke its watchman, {error!r}", self.ask_s)
 
     def _watch(self) -> None:
         granted_s = 0.0

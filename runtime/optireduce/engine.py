@@ -9,6 +9,7 @@ error.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -87,23 +88,26 @@ class Engine:
         self._record = StepRecord(0)
         self._open: dict[int, Pending] = {}
         self._lock = threading.Lock()
-        self._channel = Channel(self.options, own_address(store))
-        self._meeting = meet(
-            PrefixStore("ubt", store), rank, size, self._channel.address, self.options, timeout_s
-        )
-        self._channel.connect(self._meeting.addresses)
-        self._datagrams = Datagrams(
-            PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
-        )
-        self._board = Board(self._datagrams, position=self._position, alarmed=self._alarmed)
-        self.reliable = Reliable(
-            PrefixStore("reliable", store),
-            rank,
-            size,
-            timeout_s,
-            native_waits,
-            failed=self._reliable_failed,
-        )
+        with contextlib.ExitStack() as started:  # closed if the start fails
+            self._channel = Channel(self.options, own_address(store))
+            started.callback(self._channel.close)
+            place, address = PrefixStore("ubt", store), self._channel.address
+            self._meeting = meet(place, rank, size, address, self.options, timeout_s)
+            self._channel.connect(self._meeting.addresses)
+            self._datagrams = Datagrams(
+                PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
+            )
+            started.callback(self._datagrams.close)
+            self._board = Board(self._datagrams, position=self._position, alarmed=self._alarmed)
+            self.reliable = Reliable(
+                PrefixStore("reliable", store),
+                rank,
+                size,
+                timeout_s,
+                native_waits,
+                failed=self._reliable_failed,
+            )
+            started.pop_all()
         self.source = EngineSource(
             PrefixStore("source", store), rank, size, self._datagrams, self.ledger
         )

@@ -47,6 +47,12 @@ class Watch:
         self._over.set()
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # without it a dead rank would be nobody's business
+            self._give_up(LatecomerError(f"rank {self._board.rank} broke its watch, {error!r}"))
+
+    def _watch(self) -> None:
         while not self._over.wait(TICK_S):
             suspects = set(self._suspects())
             if not suspects:

@@ -16,9 +16,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from runtime.meeting import within
 from runtime.pipeline import measure
 from runtime.pipeline.adaptation import Adaptation, Event
 from runtime.pipeline.replan import Replanner
@@ -38,18 +40,29 @@ logger = logging.getLogger("latecomer")
 
 
 class StoreKeys:
-    """Keys and values in a torch store."""
+    """Keys and values in a torch store.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Args:
+        limit_s: how long the store may take to answer.
+
+    Both raise RankFailure, which names no rank, where it is gone.
+    """
+
+    def __init__(self, store: Store, limit_s: float) -> None:
+        self._store, self._limit_s = store, limit_s
 
     def put(self, key: str, value: bytes) -> None:
         """Write."""
-        self._store.set(key, b"=" + value)  # type: ignore[arg-type]  # an empty value is no value
+        text: Any = b"=" + value  # an empty value is no value; the stub knows strings only
+        within(self._limit_s, lambda: self._store.set(key, text))
 
     def see(self, key: str) -> bytes | None:
         """What is written, if it is."""
-        return bytes(self._store.get(key))[1:] if self._store.check([key]) else None
+        store = self._store
+        return within(
+            self._limit_s,
+            lambda: bytes(store.get(key))[1:] if store.check([key]) else None,
+        )
 
 
 class Adapter:
@@ -61,7 +74,7 @@ class Adapter:
         rank, size: place in the pipeline.
         verified: the schedule that runs.
         failed: why the pipeline has failed, if it has.
-        decision_s: how long to wait for the coordinator's decision.
+        decision_s: how long to wait for the coordinator's decision, and for the store.
     """
 
     def __init__(
@@ -76,7 +89,7 @@ class Adapter:
     ) -> None:
         self.events: list[Event] = []
         self._rank, self._size = rank, size
-        self._keys = StoreKeys(store)
+        self._keys = StoreKeys(store, decision_s)
         self._verified, self._failed, self._decision_s = verified, failed, decision_s
         self._member = Member(self._keys, rank)
         self._lock = threading.Lock()
@@ -94,7 +107,8 @@ class Adapter:
         """Before step ``step`` begins, on the training thread: the schedule to change to, if any.
 
         Raises:
-            LatecomerError: the pipeline failed while this rank waited for the decision.
+            LatecomerError: the pipeline failed while this rank waited for the decision, or the
+                store is gone.
             TimeoutError: the coordinator did not decide.
         """
         if self._replanner is not None:

@@ -90,8 +90,17 @@ def _meta(tensor: torch.Tensor) -> Meta:
 
 
 def encode(header: Header, tensors: Tensors) -> list[memoryview]:
-    """One message in parts, without a copy; ``tensors`` are contiguous, in host memory."""
+    """One message in parts, without a copy; ``tensors`` are contiguous, in host memory.
+
+    Raises:
+        TensorError: so many tensors that nobody would take their header.
+    """
     text = msgspec.json.encode(header)
+    if len(text) > MAX_HEADER:
+        raise TensorError(
+            f"a stage hands over {len(header.tensors)} tensors, whose header takes {len(text)} "
+            f"bytes; must be at most {MAX_HEADER}"
+        )
     parts = [memoryview(PREFIX.pack(MAGIC, len(text)) + text)]
     return parts + [_bytes(t) for t in tensors if t is not None and t.numel()]
 
@@ -101,6 +110,7 @@ def write(connection: socket.socket, header: Header, tensors: Tensors) -> None:
 
     Raises:
         OSError: the connection ended.
+        TensorError: see :func:`encode`.
     """
     parts = encode(header, tensors)
     sent = connection.sendmsg(parts)  # mostly all of it: one call, one hand-over of the lock

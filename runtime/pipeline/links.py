@@ -57,6 +57,7 @@ class Links:
         staging: between device and host memory.
         mailbox: where what arrives is put.
         lost: called with what was noticed when a connection fails, on that connection's thread.
+        broken: called there with what this rank itself failed on.
         faults: delays to inject.
         timeout_s: how long to wait for the neighbours.
 
@@ -74,12 +75,13 @@ class Links:
         staging: Staging,
         mailbox: Mailbox,
         lost: Callable[[str], None],
+        broken: Callable[[BaseException], None],
         faults: Faults,
         timeout_s: float,
     ) -> None:
         self._rank = datagrams.rank
         self._staging, self._mailbox = staging, mailbox
-        self._lost, self._faults = lost, faults
+        self._lost, self._broken, self._faults = lost, broken, faults
         self._closing = False
         self._outgoing, self._incoming = connect(
             store,
@@ -183,6 +185,8 @@ class Links:
             write(connection, GOODBYE, ())
         except OSError as error:
             self._broke(f"the connection to rank {peer} failed: {error}")
+        except Exception as error:  # whatever it is, nobody may be left waiting
+            self._failed(error)
 
     def _receive_from(self, peer: int) -> None:
         stream = cast(BufferedReader, self._incoming[peer].makefile("rb", BUFFER))
@@ -199,6 +203,12 @@ class Links:
             self._broke(f"rank {peer} closed the connection")
         except (OSError, WireError) as error:
             self._broke(f"the connection from rank {peer} failed: {error}")
+        except Exception as error:  # whatever it is, nobody may be left waiting
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if not self._closing:
+            self._broken(error)
 
     def _broke(self, noticed: str) -> None:
         if not self._closing:

@@ -67,7 +67,7 @@ class Liveness:
         self._over = threading.Event()
         self._board = Board(datagrams, position=self._position, alarmed=self.fail)
         self._thread = threading.Thread(
-            target=self._watch, name="latecomer-pipeline-watchman", daemon=True
+            target=self._run, name="latecomer-pipeline-watchman", daemon=True
         )
         self._thread.start()
 
@@ -101,9 +101,9 @@ class Liveness:
                 self._stop(failure)
 
     def broke(self, error: BaseException) -> None:
-        """An exception ended this rank's step: the others are told so."""
+        """An exception ended this rank's step, or a thread of it: the others are told so."""
         self._broken = f"{type(error).__name__}: {error}"[:300]
-        self.fail("its step broke")
+        self.fail("it broke")
 
     def end(self) -> None:
         """Stop watching."""
@@ -113,6 +113,12 @@ class Liveness:
     def _position(self) -> Position:
         wait, idle_s = self._wait, time.monotonic() - self._moved_s
         return Position(self._entered, wait[0] if wait else None, idle_s, self._broken)
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:  # without it no wait would ever end
+            self.broke(error)
 
     def _watch(self) -> None:
         granted_s = 0.0

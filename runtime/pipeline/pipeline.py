@@ -7,6 +7,7 @@ is ours is the way messages travel (``runtime.pipeline.links``), the deadlines o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -19,7 +20,7 @@ import torch.distributed as dist
 
 from runtime.datagrams import Datagrams
 from runtime.executor import Executor
-from runtime.meeting import require_all, tell_all
+from runtime.meeting import require_all, tell, tell_all, within
 from runtime.pipeline.adapt import Adapter
 from runtime.pipeline.adaptation import Adaptation, Event
 from runtime.pipeline.faults import Faults
@@ -121,6 +122,7 @@ class Pipeline:
                 staging=staging,
                 mailbox=self._mailbox,
                 lost=around.liveness.fail,
+                broken=around.liveness.broke,
                 faults=faults or Faults(),
                 timeout_s=timeout_s,
             )
@@ -240,7 +242,7 @@ class Pipeline:
     def _adapt(self, adapter: Adapter, step: int) -> None:
         try:
             verified = adapter.boundary(step)
-        except TimeoutError as error:
+        except (TimeoutError, LatecomerError) as error:
             self._around.liveness.fail(str(error))
             assert self.failure is not None
             raise self.failure from None
@@ -283,10 +285,12 @@ class Pipeline:
 
     def _leave_together(self) -> None:
         """A rank that is gone looks dead to those that are not done."""
-        self.store.set(f"done/{self.rank}", "")
         deadline = time.monotonic() + min(CLOSE_S, self._timeout_s)
         keys = [f"done/{rank}" for rank in range(self.size)]
-        while time.monotonic() < deadline and self.failure is None:
-            if self.store.check(keys):
-                return
-            time.sleep(POLL_S)
+        with contextlib.suppress(RankFailure):  # the store has gone before us
+            tell(self.store, keys[self.rank], "")
+            while time.monotonic() < deadline and self.failure is None:
+                left_s = max(POLL_S, deadline - time.monotonic())
+                if within(left_s, lambda: self.store.check(keys)):
+                    return
+                time.sleep(POLL_S)

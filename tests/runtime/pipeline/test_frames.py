@@ -18,6 +18,7 @@ from runtime.pipeline.frames import (
     Meta,
     WireError,
     describe,
+    encode,
     read,
     write,
 )
@@ -104,3 +105,10 @@ def test_what_is_no_message(data: bytes, problem: str) -> None:
 def test_tensors_that_cannot_travel() -> None:
     with pytest.raises(TensorError, match="must be dense"):
         describe([torch.eye(3).to_sparse()])
+
+
+def test_a_message_whose_header_nobody_would_take_is_refused_by_its_sender() -> None:
+    few, many = [torch.ones(1)] * 100, [torch.ones(1)] * 3000
+    assert encode(Header(0, "1RECV_F0", 0.0, describe(few)), few)
+    with pytest.raises(TensorError, match="3000 tensors"):
+        encode(Header(0, "1RECV_F0", 0.0, describe(many)), many)
