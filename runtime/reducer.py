@@ -284,13 +284,18 @@ class Reducer:
         """The result is there."""
         if self._open.pop(operation.number, None) is None:
             return
-        operation.settle()
+        done_s = time.monotonic()
         try:
-            self._note(operation, decision, decided_s)
+            self._note(operation, decision, decided_s, done_s)
         except Exception as error:  # on a thread of Gloo's or torch's, where it would be lost
+            operation.settle()
             self._broke(error)
+        else:
+            operation.settle()  # whoever has waited for it finds the record
 
-    def _note(self, operation: Operation, decision: Decision, decided_s: float) -> None:
+    def _note(
+        self, operation: Operation, decision: Decision, decided_s: float, done_s: float
+    ) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
         self.plane.done(operation.number)
         alignment = self.plane.alignment()
@@ -303,7 +308,7 @@ class Reducer:
                 rank=self.rank,
                 arrived_s=operation.arrived_s + alignment.offset_s,
                 decided_s=decided_s + alignment.offset_s,
-                done_s=operation.done_s + alignment.offset_s,
+                done_s=done_s + alignment.offset_s,
                 uncertainty_s=alignment.uncertainty_s,
                 bytes=operation.flat.numel() * operation.flat.element_size(),
                 way=way,
