@@ -1,6 +1,6 @@
 """The whole way, in one command: synthesize a schedule, prove it, train with one late rank.
 
-python examples/demo.py [--ranks 8] [--late 5] [--delay-ms 60] [--epochs 8]
+python examples/demo.py [--ranks 8] [--late 5] [--delay-ms 60] [--epochs 8] [--out out/demo]
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-OUT = HERE.parent / "out" / "demo"
 
 
 def step(*command: str) -> None:
@@ -36,16 +35,17 @@ def main() -> None:
     parser.add_argument("--late", type=int, default=5)
     parser.add_argument("--delay-ms", type=float, default=60.0)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "demo")
     options = parser.parse_args()
-    OUT.mkdir(parents=True, exist_ok=True)
-    schedule = os.path.relpath(OUT / "schedule.json")
+    options.out.mkdir(parents=True, exist_ok=True)
+    schedule = os.path.relpath(options.out / "schedule.json")
     step("synth", "generate", "--n", str(options.ranks), "-o", schedule)
     step("verify", "--z3", schedule)
     step(
         "torchrun", "--standalone", "--nproc-per-node", str(options.ranks),
         os.path.relpath(HERE / "digits.py"), "--schedule", schedule,
         "--late", str(options.late), "--delay-ms", f"{options.delay_ms:g}",
-        "--epochs", str(options.epochs), "--picture", os.path.relpath(OUT / "rounds.svg"),
+        "--epochs", str(options.epochs), "--picture", os.path.relpath(options.out / "rounds.svg"),
     )  # fmt: skip
 
 

@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def _demo(*arguments):
+def _demo(folder, *arguments):
     return subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py"), *arguments],
-        cwd=ROOT,
+        [sys.executable, str(ROOT / "examples" / "demo.py"), "--out", str(folder), *arguments],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=170,
@@ -25,9 +25,9 @@ def _demo(*arguments):
 
 @pytest.mark.slow_first
 @pytest.mark.timeout(180)
-def test_demo_with_four_ranks():
+def test_demo_with_four_ranks(tmp_path):
     arguments = ("--ranks", "4", "--late", "1", "--epochs", "2", "--delay-ms", "80")
-    result = _demo(*arguments)
+    result = _demo(tmp_path, *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     for text in [
         "PROVED",
@@ -39,5 +39,6 @@ def test_demo_with_four_ranks():
         "equal bit for bit on all ranks",
     ]:
         assert text in result.stdout
-    picture = ROOT / re.search(r"picture of one step's rounds: (\S+)", result.stdout).group(1)
+    picture = tmp_path / re.search(r"picture of one step's rounds: (\S+)", result.stdout).group(1)
+    assert picture == tmp_path / "rounds.svg"
     assert "<svg" in picture.read_text()[:1000]

@@ -168,11 +168,12 @@ class Endpoint:
         node, channel = self.node, self.channel
         count = min(count, self._bursts * channel.burst)
         exchange = node.open_exchanges[flow.operation]
+        last = first + (count - 1) // channel.together * channel.together  # the last call's
         node.codec.data(
             channel.rows[:count],
             exchange.source(flow.stage, flow.peer),
             first,
-            node.marks_from(flow, first),
+            max(last, node.marks_from(flow, first, count)),
             stage=flow.stage,
             receiver=flow.peer,
             operation=flow.operation,

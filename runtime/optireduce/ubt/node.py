@@ -162,14 +162,20 @@ class Node:
             times += [stage.deadline_s for stage in exchange.stages if stage.end is None][:1]
         return min(times, default=math.inf)
 
-    def marks_from(self, flow: Flow, first: int) -> int:
-        """Datagrams from this number on are marked: the last percentile of the flow, at least one.
+    def marks_from(self, flow: Flow, first: int, count: int) -> int:
+        """Datagrams from this number on are marked: the flow's last percentile, at least eight.
+
+        Only among those that end the flow: a mark means that all is sent. A sender that still
+        waits for credit must not look like a network that loses.
 
         Args:
             first: the number of the datagram that is sent next.
+            count: how many are sent with it.
         """
-        marked = max(MARKED, int(flow.count * self.options.last_share))
-        return first + flow.count - marked - flow.sent
+        left = flow.count - flow.sent
+        if count < left:
+            return first + count
+        return first + max(0, left - max(MARKED, int(flow.count * self.options.last_share)))
 
     def _enter(self, exchange: Exchange, sender: int, now_s: float) -> None:
         """The first sign that a peer has entered the operation."""

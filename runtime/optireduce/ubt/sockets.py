@@ -38,6 +38,7 @@ class Channel:
     Attributes:
         address: (host, port) under which others reach it.
         how: what the kernel does for us, for reports.
+        together: datagrams that one call to the kernel takes at most.
     """
 
     def __init__(self, options: Options, address: str) -> None:
@@ -65,6 +66,7 @@ class Channel:
         )
         burst = max(1, options.burst_bytes // options.datagram_bytes)
         self.burst = min(burst, MOST_BYTES // options.datagram_bytes, MOST_SEGMENTS)
+        self.together = self.burst if self.segments else 1
         self.rows: Bytes = np.zeros((BURSTS * self.burst, options.datagram_bytes), np.uint8)
         self.ends = (np.arange(len(self.rows), dtype=np.uint32) // self.burst + 1) * self.burst
         self._segment = [
@@ -81,7 +83,7 @@ class Channel:
 
     def send_rows(self, peer: int, count: int) -> int:
         """Send the first ``count`` of :attr:`rows`; how many the kernel took (0: it is full)."""
-        to, step = self._peers[peer], self.burst if self.segments else 1
+        to, step = self._peers[peer], self.together
         for first in range(0, count, step):
             rows = self.rows[first : min(first + step, count)]
             if not self._send([rows.data], self._segment if len(rows) > 1 else [], to):

@@ -99,7 +99,7 @@ class Host:
             rows = np.zeros((count, self.codec.datagram_bytes), np.uint8)
             source = node.open_exchanges[flow.operation].source(flow.stage, flow.peer)
             self.codec.data(
-                rows, source, first, node.marks_from(flow, first), stage=flow.stage,
+                rows, source, first, node.marks_from(flow, first, count), stage=flow.stage,
                 receiver=flow.peer, operation=flow.operation, passed=flow.sent + count,
                 expected_us=int(node.expected[flow.stage].own_s * 1e6),
             )  # fmt: skip

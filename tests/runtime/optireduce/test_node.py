@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.ubt.receiver import End
 from runtime.optireduce.ubt.wire import operation_id
 from tests.runtime.optireduce.simulation import Host, options, simulate
 
@@ -32,6 +35,21 @@ def test_without_loss_everything_arrives():
     hosts = _run(4, [1000, 0, 80, 161], numbers=(7, 8, 9))
     assert _lost(hosts) == 0
     assert all(len(host.ends) == 9 for host in hosts.values())
+
+
+@pytest.mark.parametrize("slow_s", [0.003, 0.02, 0.15])
+def test_a_sender_that_waits_for_credit_is_no_loss(slow_s):
+    """Shards of a little more than the first grant; the rest waits for the receiver's credit.
+
+    Every datagram takes ``slow_s``, longer than the grace period: what waits for the answer must
+    not count as lost, though what came before it is all that is underway.
+    """
+    chosen = options(grant_bytes=22 * 128, bound_s=10.0, grace_floor_s=0.001)
+    sizes = [24 * (128 - HEADER_BYTES)] * 3
+    hosts = _run(3, sizes, numbers=(1, 2), options=chosen, delay=lambda dice: slow_s)
+    assert _lost(hosts) == 0
+    ends = {s.end for h in hosts.values() for e in h.exchanges.values() for s in e.stages}
+    assert ends == {End.COMPLETE}
 
 
 @settings(max_examples=40, deadline=None)
