@@ -249,6 +249,7 @@ class Engine:
         done_s = time.monotonic()
         seconds = done_s - operation.arrived_s
         record.add(exchange, self._carrier.node, seconds, flight.seed is not None)
+        self.ledger.end(exchange)
         first, second = exchange.stages
         size = operation.flat.numel() * operation.flat.element_size()
         self.council.took(size, max(first.reached_s, second.reached_s / 2))

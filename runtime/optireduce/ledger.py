@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec import to_builtins
 
+from runtime.optireduce.missing import Missing, missing
 from runtime.optireduce.options import Options
 from runtime.optireduce.ubt.exchange import Exchange
 from runtime.optireduce.ubt.node import Node
@@ -100,6 +101,8 @@ class Ledger:
         dropped, dropped_from: datagrams dropped since the start, by kind, and (those that could be
             told) by sender and kind.
         reliable: operations that ran over TCP (warm-up).
+        missing: of each operation over UBT, in order, what did not arrive; ``None``, as to begin
+            with: not recorded.
     """
 
     def __init__(self, options: Options, rank: int) -> None:
@@ -109,6 +112,7 @@ class Ledger:
         self.dropped: Mapping[str, int] = {}
         self.dropped_from: Mapping[tuple[int, str], int] = {}
         self.reliable = 0
+        self.missing: list[Missing] | None = None
 
     @property
     def skip(self) -> bool:
@@ -119,6 +123,11 @@ class Ledger:
         """Mean loss of so many last steps (of fewer, if there are no more)."""
         records = list(self.steps)[-last:]
         return sum(record.loss for record in records) / max(1, len(records))
+
+    def end(self, exchange: Exchange) -> None:
+        """An operation over UBT is over: record what is missing, if that is wanted."""
+        if self.missing is not None:
+            self.missing.append(missing(exchange))
 
     def close_step(self, record: StepRecord) -> LossExceeded | None:
         """Enter a step that is over; the error, if it is time to stop."""

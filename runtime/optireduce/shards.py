@@ -80,12 +80,16 @@ class Shards:
             else:
                 total += term
         assert total is not None
-        if not complete:
-            divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
-            factors = (1 if average else self.size) / divisors
-            total *= np.repeat(factors, self.each)[: len(total)].astype(self._wide)
-        elif average:
-            total /= self._wide(self.size)
+        if complete:
+            if average:
+                total /= self._wide(self.size)
+            return torch.from_numpy(total)
+        # an element depends on what came of it alone: not on its neighbours' losses
+        divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
+        if average:
+            total /= np.repeat(divisors, self.each)[: len(total)].astype(self._wide)
+        else:
+            total *= np.repeat(self.size / divisors, self.each)[: len(total)].astype(self._wide)
         return torch.from_numpy(total)
 
     def _widened(self, raw: Bytes) -> np.ndarray:

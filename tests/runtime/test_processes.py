@@ -1,0 +1,40 @@
+"""Processes of a self-test: what they say, and each way of not coming to an end."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from runtime.processes import RanksFailed, talk
+
+
+def _say(store, rank, ranks, say, how):
+    store.set(f"{rank}", "")
+    store.wait([f"{r}" for r in range(ranks)])
+    say((rank, ranks))
+    if rank == 1 and how == "raises":
+        raise ValueError("planted")
+    if rank == 1 and how == "dies":
+        os._exit(3)
+    if rank == 1 and how == "hangs":
+        time.sleep(600)
+
+
+def test_what_the_ranks_say():
+    said = list(talk(_say, 3, "ends", timeout_s=60, deadline_s=100))
+    assert sorted(said) == [(0, 3), (1, 3), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("how", "deadline_s", "message"),
+    [
+        ("raises", 100, r"rank 1: (.|\n)*ValueError: planted"),
+        ("dies", 100, "rank 1: died with exit code 3"),
+        ("hangs", 15, r"rank\(s\) (0, )?1: not done after 15 s"),
+    ],
+)
+def test_the_first_failure_ends_all(how, deadline_s, message):
+    with pytest.raises(RanksFailed, match=message):
+        list(talk(_say, 2, how, timeout_s=60, deadline_s=deadline_s))
