@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -57,15 +58,15 @@ def selftest(
     """
     if ranks < 2:
         raise ArgumentError("--ranks", ranks, "must be at least 2")
+    show = functools.partial(print, flush=True)
     if algorithm is Algorithm.OPTIREDUCE:
         from runtime.optireduce.selftest import selftest as run_optireduce
 
         if device is not Device.CPU or schedule:
             raise ArgumentError("--algorithm", algorithm.value, "takes no --schedule; cpu only")
-        passed = run_optireduce(ranks, lambda line: print(line, flush=True))
+        passed = run_optireduce(ranks, show)
         print(f"selftest of optireduce: {'passed' if passed else 'FAILED'}")
         raise typer.Exit(0 if passed else 1)
-    from runtime.selftest import Line
     from runtime.selftest import selftest as run_selftest
     from runtime.verified import load, require_size
     from verify.schedule import Schedule
@@ -91,13 +92,6 @@ def selftest(
             short_delay, two_late = {ranks - 1: 1}, {ranks - 2: 1, ranks - 1: 3}
             schedules["delay"] = search(ranks, short_delay).schedule
             schedules["two late"] = search(ranks, two_late).schedule
-
-    def show(line: Line) -> None:
-        late = ", ".join(map(str, line.late)) or "nobody"
-        outcome = f"{line.cases} cases in {line.seconds:.1f} s" if not line.error else "FAILED"
-        print(f"{line.schedule:<12} {line.way:<9} late: {late:<8} {outcome}", flush=True)
-        if line.error:
-            print(line.error, flush=True)
 
     passed = run_selftest(schedules, ranks, device.value, show)
     print(f"selftest on {device.value}: {'passed' if passed else 'FAILED'}")

@@ -142,9 +142,7 @@ def require(case: Case, result: torch.Tensor, expected: torch.Tensor) -> None:
     _refuse(case, result, expected, result != expected)
 
 
-def _refuse(
-    case: Case, result: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor
-) -> None:
+def _refuse(case: Case, result: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> None:
     if wrong.any():
         at = int(wrong.nonzero()[0])
         raise ConformanceError(

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from runtime import backend, conformance
 from runtime.configuration import configure
 from runtime.executor import Executor
-from runtime.torch_versions import PrefixStore, Store, TCPStore
+from runtime.processes import RanksFailed, Say, talk
+from runtime.torch_versions import PrefixStore, Store
 from runtime.verified import Verified, load
 from verify.errors import ArgumentError
 from verify.schedule import Schedule
@@ -31,80 +28,63 @@ from verify.schedule import Schedule
 TIMEOUT_S = 60.0
 LATE_S = 0.002
 """How much later each late rank comes than the one before it."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the result: a schedule with its late ranks through one way in."""
-
-    schedule: str
-    way: str
-    late: tuple[int, ...]
-    cases: int
-    seconds: float
-    error: str = ""
+LINE_S = 60.0
+"""What each line of the report, and the start, may take; a self-test that takes longer failed."""
 
 
 def selftest(
-    schedules: dict[str, Schedule], ranks: int, device: str, report: Callable[[Line], None]
+    schedules: dict[str, Schedule], ranks: int, device: str, report: Callable[[str], None]
 ) -> bool:
-    """Run the suite and report each line as it comes; true if all passed.
+    """Run the suite and report a line for each schedule, way in and order of late ranks.
+
+    Returns:
+        Whether all passed; the first failure ends it.
 
     Raises:
         ArgumentError: ``device`` is ``cuda`` and there is none.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device", device, "no CUDA device is visible to torch")
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=TIMEOUT_S))
-    context = mp.get_context("spawn")
-    lines: Any = context.Queue()
-    arguments = (ranks, device, store.port, schedules, lines)
-    processes = [
-        context.Process(target=_rank, args=(r, *arguments), daemon=True) for r in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    passed = True
+    lines = sum(2 * len(turns(load(schedule))) for schedule in schedules.values())
+    said = talk(
+        _rank, ranks, device, schedules, timeout_s=TIMEOUT_S, deadline_s=LINE_S * (1 + lines)
+    )
     try:
-        left = ranks
-        while left:
-            line = lines.get(timeout=10 * TIMEOUT_S)
-            if line is None:
-                left -= 1
-            else:
-                passed = passed and not line.error
-                report(line)
-    finally:
-        for process in processes:
-            process.join(timeout=TIMEOUT_S if passed else 1.0)
-            process.kill()
-    return passed
+        for line in said:
+            report(line)
+    except RanksFailed as failure:
+        report(f"FAILED: {failure}")
+        return False
+    return True
 
 
 def _rank(
-    rank: int, ranks: int, device: str, port: int, schedules: dict[str, Schedule], lines: Any
+    store: Store,
+    rank: int,
+    ranks: int,
+    say: Say,
+    device: str,
+    schedules: dict[str, Schedule],
 ) -> None:
-    torch.set_num_threads(1)
     if device == "cuda":
         if ranks > torch.cuda.device_count():
             os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=TIMEOUT_S))
-    try:
-        for name, schedule in schedules.items():
-            verified = load(schedule)
-            for way in (_executor, _backend):
-                for late in turns(verified):
-                    began = time.monotonic()
-                    place = PrefixStore(f"{name}{way.__name__}/{late}", store)
+    for name, schedule in schedules.items():
+        verified = load(schedule)
+        for way in (_executor, _backend):
+            for late in turns(verified):
+                began = time.monotonic()
+                place = PrefixStore(f"{name}{way.__name__}/{late}", store)
+                who = ", ".join(map(str, late)) or "nobody"
+                line = f"{name:<12} {way.__name__[1:]:<9} late: {who:<8}"
+                try:
                     count = way(verified, late, place, rank, ranks, device)
-                    if rank == 0:
-                        seconds = time.monotonic() - began
-                        lines.put(Line(name, way.__name__[1:], late, count, seconds))
-    except Exception:
-        error = f"rank {rank}: {traceback.format_exc()}"
-        lines.put(Line(name, way.__name__[1:], late, 0, 0.0, error))
-    lines.put(None)
+                except Exception as error:
+                    error.add_note(f"in: {line}")
+                    raise
+                if rank == 0:
+                    say(f"{line} {count} cases in {time.monotonic() - began:.1f} s")
 
 
 def turns(verified: Verified) -> list[tuple[int, ...]]:

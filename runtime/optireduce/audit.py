@@ -46,7 +46,7 @@ class Audit:
         own = self._records.pop() if self._records else None  # None: it did not go over UBT
         assert not self._records, "a case is one operation"
         name, self._cases = f"{self._cases}", self._cases + 1
-        self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own))
+        self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own).decode())
         answers = [self._store.get(f"{name}/{r}") for r in range(self.size)]
         told = [msgspec.json.decode(answer, type=Missing | None) for answer in answers]
         records = [record for record in told if record is not None]
@@ -68,5 +68,7 @@ class Audit:
         share = f"{lost} of {due} datagrams lost"
         if not lost:
             return share
-        places = ", ".join(f"{count} at rank {r}" for r, count in sorted(self.lost.items()) if count)
+        places = ", ".join(
+            f"{count} at rank {r}" for r, count in sorted(self.lost.items()) if count
+        )
         return f"{share} ({lost / due:.2%}: {places})"

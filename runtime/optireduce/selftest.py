@@ -40,9 +40,7 @@ OPTIONS = Options(
 SEALED = replace(OPTIONS, authenticate=True, offload=False)
 
 
-def selftest(
-    ranks: int, report: Callable[[str], None], *, deadline_s: float = DEADLINE_S
-) -> bool:
+def selftest(ranks: int, report: Callable[[str], None], *, deadline_s: float = DEADLINE_S) -> bool:
     """Run the suite, report a line for each way in; true if all passed."""
     try:
         for line in talk(_rank, ranks, timeout_s=TIMEOUT_S, deadline_s=deadline_s):

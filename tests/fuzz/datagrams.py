@@ -32,7 +32,6 @@ KEY = b"k" * 32
 OPEN = (8, 2**64 - 1)
 """Names of the operation that is open; after the second they wrap."""
 DEADLINE_S = OPTIONS.absence_s + 2 * OPTIONS.bound_s
-ARTIFACTS = Path("out/fuzz")
 
 
 class Program:
@@ -200,6 +199,7 @@ def main():
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--seconds", type=int, default=0, help="at most; 0: no limit")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("out/fuzz"), help="for what fails")
     parser.add_argument("--planted", action="store_true", help="with a fault that it has to find")
     asked = parser.parse_args()
     if asked.planted:
@@ -211,10 +211,10 @@ def main():
         import atheris
     except ImportError:
         sys.exit("atheris is missing: pip install -c constraints.txt -e '.[fuzz]'")
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    asked.out.mkdir(parents=True, exist_ok=True)
     print(f"seed {asked.seed}, {instrument(atheris)} functions instrumented", flush=True)
     argv = [f"-runs={asked.runs}", f"-seed={asked.seed}", f"-max_total_time={asked.seconds}"]
-    argv += ["-max_len=400", "-len_control=0", f"-artifact_prefix={ARTIFACTS}/"]
+    argv += ["-max_len=400", "-len_control=0", f"-artifact_prefix={asked.out}/"]
     atheris.Setup([sys.argv[0], *argv], attack)
     atheris.Fuzz()
 

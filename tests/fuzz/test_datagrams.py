@@ -40,9 +40,10 @@ def test_a_planted_fault_is_found(monkeypatch):
         fuzz()
 
 
-def test_a_moment_with_atheris():
+def test_a_moment_with_atheris(tmp_path):
     pytest.importorskip("atheris", reason="atheris is not installed (pip install -e '.[fuzz]')")
     argv = [sys.executable, "-m", "tests.fuzz.datagrams", "--runs", "300"]
+    argv += ["--out", str(tmp_path)]
     found = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
     assert "Done 300 runs" in found.stderr
