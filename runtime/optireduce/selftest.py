@@ -2,8 +2,8 @@
 
 One process per rank runs every case through the engine (over UBT, then with every datagram
 authenticated) and through the process group backend. Each element of each result is checked to the
-last bit against what the ranks' ledgers say arrived (:mod:`audit`): on a busy machine datagrams may
-come too late, which is reported as loss, and is no wrong sum. What OptiReduce does not carry
+last bit against what the ranks' ledgers say arrived (:mod:`audit`): a kernel may drop datagrams,
+which is reported as loss, and is no wrong sum. What OptiReduce does not carry
 (integers) goes over TCP or by Gloo, as it would in a job; how much did is reported.
 """
 
