@@ -91,9 +91,9 @@ class Plane:
             return self._control.waits_for(operation)
 
     def alignment(self) -> Alignment:
-        """How this rank's clock relates to the reference's now."""
+        """How this rank's clock relates to the reference's now, as it is told to others."""
         with self._lock:
-            return self._control.alignment(time.monotonic())
+            return self._control.alignment(time.monotonic()).told
 
     def close(self) -> None:
         """End the waits and the thread; messages are no longer answered with decisions."""

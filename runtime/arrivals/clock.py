@@ -24,7 +24,9 @@ KEPT = 32
 BURST = 8
 BURST_GAP_S = 0.02
 PERIOD_S = 2.0
-OUTSTANDING = 16
+OUTSTANDING = 64
+UNKNOWN_S = 3600.0
+"""The uncertainty of a clock that could not be aligned, as it is told: infinity can't be."""
 REFERENCE = 0
 """The rank whose clock all stamps are given in."""
 
@@ -49,6 +51,11 @@ class Alignment:
 
     offset_s: float
     uncertainty_s: float
+
+    @property
+    def told(self) -> Alignment:
+        """The same with a finite uncertainty."""
+        return Alignment(self.offset_s, min(self.uncertainty_s, UNKNOWN_S))
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,17 @@ class Clock:
         return self._next_s
 
     def tick(self, now_s: float) -> Ping | None:
-        """A ping for the reference, if one is due: a burst first, then now and then."""
+        """A ping for the reference, if one is due: a burst first, then now and then.
+
+        The burst goes on until it is answered, ever more slowly: the reference may not listen yet.
+        """
         if now_s < self._next_s:
             return None
+        gap_s = PERIOD_S
+        if self._asked < BURST - 1 or not self._samples:
+            gap_s = min(PERIOD_S, BURST_GAP_S * 2 ** (self._asked // BURST))
         self._asked += 1
-        self._next_s = now_s + (BURST_GAP_S if self._asked < BURST else PERIOD_S)
+        self._next_s = now_s + gap_s
         self._outstanding.append(now_s)
         return Ping(now_s)
 

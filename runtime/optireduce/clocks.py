@@ -19,8 +19,6 @@ from runtime.datagrams import Datagrams
 CHANNEL = "clock"
 ALIGN_S = 2.0
 """How long the beginning waits for a first answer."""
-UNKNOWN_S = 3600.0
-"""The uncertainty of a clock that could not be aligned, as it is told."""
 
 
 class Clocks:
@@ -55,8 +53,7 @@ class Clocks:
     def alignment(self) -> Alignment:
         """How the clock relates to the reference's now."""
         with self._news:
-            found = self._clock.alignment(time.monotonic())
-        return Alignment(found.offset_s, min(found.uncertainty_s, UNKNOWN_S))
+            return self._clock.alignment(time.monotonic()).told
 
     def _aligned(self) -> bool:
         return math.isfinite(self._clock.alignment(time.monotonic()).uncertainty_s)

@@ -15,9 +15,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import runtime
+from runtime.arrivals.clock import UNKNOWN_S, Clock
 from runtime.decisions.costs import Line, Profile
-from runtime.decisions.options import MODES
-from tests.runtime.spawning import spawn, values
+from runtime.decisions.options import MODES, Options
+from runtime.reducer import Reducer
+from tests.runtime.spawning import spawn, together, values
 from tests.runtime.test_training import _bits, _model, _train
 from verify.errors import ArgumentError
 
@@ -30,8 +32,17 @@ def _eager_to_start(size):
     return Profile(size, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
 
 
-def _lateness(rank):
-    return lambda step: 0.05 if rank == LATE else 0.0
+def _lateness(rank, size, store, name):
+    """Seconds that a rank sleeps before a step; rank LATE after all others have begun with it."""
+
+    def lateness(step):
+        if rank != LATE:
+            store.set(f"{name} {step} {rank}", "")
+            return 0.0
+        store.wait([f"{name} {step} {r}" for r in range(size) if r != LATE])
+        return 0.1
+
+    return lateness
 
 
 def _start(backend, name, rank, size, store):
@@ -55,7 +66,7 @@ def _hooks(rank, size, store, folder):
         profile = _eager_to_start(size)
         attachment = runtime.ddp.attach(model, mode=mode, late=late, profile=profile, timeout_s=30)
         with runtime.watch(rounds=range(10)) as watched:
-            trained = _train(model, rank, _lateness(rank))
+            trained = _train(model, rank, _lateness(rank, size, store, f"{mode} {len(found)}"))
         assert attachment.executor.failure is None
         attachment.close()
         bits = _bits(trained)
@@ -188,6 +199,30 @@ def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp():
         assert used == {"mode auto": 3}
         assert profile == outcomes[0][4]
         assert min(profile.native.beta_s, profile.schedule.alpha_s) > 0
+
+
+def _not_aligned(rank, size, store):
+    """Operations under watch by ranks of which one never gets an answer about its clock."""
+    if rank == 1:
+        Clock.receive = lambda *_: None
+    options, profile = Options("auto"), _eager_to_start(size)
+    reducer = Reducer(store, rank, size, options=options, profile=profile, timeout_s=60)
+    with runtime.watch(reducer) as watched:
+        for _ in range(20):
+            reducer.submit(torch.ones(10)).wait()
+    together(store, rank, size, "over")
+    reducer.close()
+    return watched.summary(), [len(told.records) for told in watched.ranks]
+
+
+def test_a_clock_that_is_not_aligned_yet_does_not_end_a_watch():
+    for summary, known in values(spawn(_not_aligned, 3)):
+        assert known == [20] * 3  # the last one's, too, though the block ends with its result
+        assert summary.missing == ()
+        found = {line.rank: line.uncertainty_s for line in summary.lines}
+        assert found[1] == UNKNOWN_S
+        assert found[0] == 0.0
+        assert "aligned within 3600000" in str(summary)
 
 
 def test_what_makes_no_sense_is_refused():

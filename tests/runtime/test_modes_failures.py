@@ -20,7 +20,6 @@ from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 
 SIZE = 4
 TIMEOUT_S = 6.0
-SLACK_S = 6.0  # for a machine that is busy with other things
 PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
 EAGER = Options("eager", threshold_s=0.1)
 
@@ -34,11 +33,10 @@ def _die():
 
 
 def _deaths(rank, size, store, mode, victim, place):
-    """What a survivor raised, and how long after the victim's last good operation."""
+    """The ranks that a survivor names."""
     late = (2,) if mode == "static" else ()
     options = EAGER if mode == "eager" else Options(mode, late=late)
     reducer = _reducer(rank, size, store, options)
-    began = time.monotonic()
     try:
         for number in range(6):
             if number == 3 and rank == victim:
@@ -48,13 +46,14 @@ def _deaths(rank, size, store, mode, victim, place):
                     threading.Timer(0.05, _die).start()
                 else:  # it runs the schedule that was decided
                     reducer.rounds.watched = range(10**9)
-                    reducer.rounds.step_begins = lambda *_: _die()
-            if number == 3 and rank != victim:
-                time.sleep({"before": 0.0, "during": 0.4, "after": 0.3 * (rank == 2)}[place])
-            began = time.monotonic()
+                    reducer.rounds.step_begins = lambda *_: store.set("begun", "") or _die()
+            if number == 3 and place == "during" and rank != victim:
+                time.sleep(0.4)
+            if number == 3 and place == "after" and rank == 2:
+                store.wait(["begun"])  # without it: it is late
             reducer.submit(torch.ones(50_000)).wait()
     except RankFailure as failure:
-        return failure.ranks, time.monotonic() - began
+        return failure.ranks
     return None
 
 
@@ -74,9 +73,7 @@ def test_a_rank_that_dies_is_named_by_all(mode, victim, place):
     assert not outcomes[victim].finished
     for rank in {*range(SIZE)} - {victim}:
         assert not outcomes[rank].error, outcomes[rank].error
-        ranks, seconds = outcomes[rank].value
-        assert ranks == (victim,)
-        assert seconds < TIMEOUT_S + SLACK_S
+        assert outcomes[rank].value == (victim,)
 
 
 def _stop_for_a_while(stop_s):

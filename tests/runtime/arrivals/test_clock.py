@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.arrivals.clock import BURST, DRIFT, PERIOD_S, Clock
+from runtime.arrivals.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Alignment, Clock
 
 trips = st.lists(
     st.tuples(
@@ -78,5 +80,25 @@ def test_the_reference_never_asks_and_others_ask_again_and_again():
     clock, now_s = Clock(1), 0.0
     for _ in range(BURST):
         now_s = max(now_s, clock.wake_s)
-        assert clock.tick(now_s) is not None
+        asked = clock.tick(now_s)
+        clock.receive(Clock.answer(asked, now_s), now_s)
     assert clock.wake_s - now_s == PERIOD_S
+
+
+def test_a_burst_that_nobody_hears_goes_on_ever_more_slowly():
+    """The reference may begin to listen later than the others ask; 2 s are waited for it."""
+    clock, times = Clock(1), []
+    for _ in range(200):
+        times.append(max(0.0, clock.wake_s))
+        assert clock.tick(times[-1]) is not None
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert [round(gap, 6) for gap in gaps] == sorted(round(gap, 6) for gap in gaps)
+    assert max(gaps) == pytest.approx(PERIOD_S)
+    assert all(any(s <= t <= s + 0.35 for t in times) for s in (0.2, 0.5, 1.0, 1.5))
+
+
+def test_what_is_not_known_can_be_told():
+    alignment = Clock(1).alignment(0.0)
+    assert alignment.uncertainty_s == math.inf
+    assert alignment.told == Alignment(0.0, UNKNOWN_S)
+    assert Alignment(1.0, 2.0).told == Alignment(1.0, 2.0)

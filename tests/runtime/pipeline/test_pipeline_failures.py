@@ -94,13 +94,10 @@ def _failures(rank: int, size: int, store: dist.Store) -> dict[str, Any]:
         said[name] = [str(matches(pipeline, blocks, 0))]
         if rank == culprit and then != "sleep":
             trap.seen, trap.at, trap.then = 0, 3, then
-        began_s = time.monotonic()
         if rank == culprit and then == "sleep":
-            while pipeline.failure is None and time.monotonic() - began_s < 10 * TIMEOUT_S:
+            while pipeline.failure is None:  # the others give it up; spawn's deadline ends it
                 time.sleep(0.05)
         said[name].append(_step(pipeline, 1))
-        if rank != culprit:
-            said[f"{name} for"] = time.monotonic() - began_s
         said[name].append(_step(pipeline, 2))  # whoever has failed stays so
         pipeline.close()
     return said
@@ -128,8 +125,6 @@ def test_failures_and_refusals() -> None:
             if rank == culprit and name == "broken":
                 expected[1] = "RuntimeError ValueError('a trap')"
             assert said[name] == expected, name
-            if rank != culprit:
-                assert said[f"{name} for"] < 5 * TIMEOUT_S
 
 
 def _name(text: str, step: int = 3) -> Name:
