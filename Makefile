@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 NEW := .venv-torch-new
 
-.PHONY: help demo test test-torch-new test-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -21,6 +21,11 @@ demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain
 
 test: $(READY)   ## all tests (under 12 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-busy: $(READY)  ## all tests, RUNS=5 times, beside two busy loops: none may depend on the machine's mood
+	for i in 1 2; do $(BIN)/python -c 'while True: pass' & loops="$$loops $$!"; done; \
+	trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
+	for i in $$(seq $(or $(RUNS),5)); do $(BIN)/python -m pytest -n 2 --dist worksteal || exit 1; done
 
 $(NEW)/ready: pyproject.toml constraints.txt constraints-torch-new.txt
 	test -x $(NEW)/bin/python || $(PYTHON) -m venv $(NEW)

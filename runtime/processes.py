@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from torch._C._distributed_c10d import Store, TCPStore
 
+from runtime.torch_versions import Store, TCPStore
 from verify.errors import LatecomerError
 
 LOOK_S = 0.5

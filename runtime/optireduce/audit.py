@@ -11,11 +11,11 @@ from collections import Counter
 
 import msgspec
 import torch
-from torch._C._distributed_c10d import Store
 
 from runtime.conformance import Case, ConformanceError, compare, require
 from runtime.optireduce.ledger import Ledger
 from runtime.optireduce.missing import Missing, expected
+from runtime.torch_versions import Store
 
 
 class Audit:
