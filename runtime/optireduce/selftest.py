@@ -91,7 +91,6 @@ def _backend(store: Store, rank: int, ranks: int) -> str:
         dist.all_reduce(carried, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
         return carried.to(tensor.dtype)
 
-    dist.all_reduce(torch.zeros(1))  # the group makes its engine at the first one
     group: Any = dist.group.WORLD
     ledger = group.engine.ledger
     audit = Audit(ledger, PrefixStore("audit", store), rank, ranks, OPTIONS.payload_bytes)

@@ -148,7 +148,6 @@ def test_a_flood_is_counted_and_does_not_hold_up_or_corrupt_anything():
 def _backend(rank, size, store):
     runtime.configure(algorithm="optireduce", options=QUICK)
     dist.init_process_group("latecomer", store=store, rank=rank, world_size=size, timeout=WAIT)
-    dist.all_reduce(torch.zeros(1))  # makes the engine
     group = dist.group.WORLD
     group.engine.ledger.missing = []
     tensor = torch.arange(5000.0) * (rank + 1)
@@ -171,7 +170,7 @@ def test_the_backend_carries_what_it_can_and_counts_the_rest():
         assert torch.equal(tensor, right)
         assert any(record.lost for record in told) or torch.equal(tensor, inputs[0] * 6)
         assert largest == 2
-        assert paths == {"optireduce": 2, "operation MAX": 1}
+        assert paths == {"optireduce": 1, "operation MAX": 1}
 
 
 def _differ(rank, size, store):
