@@ -137,7 +137,7 @@ class NativeWork(Work):
     def is_completed(self) -> bool:
         """Whether the result is there, or has failed."""
         done: bool = self._work.is_completed()
-        if done and self._work.exception() is None:
+        if done and self._finish is not None and self._work.is_success():
             self._finished()
         return done
 
