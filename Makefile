@@ -3,8 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 NEW := .venv-torch-new
+FRAMEWORKS := .venv-frameworks
+FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 
-.PHONY: help demo test test-busy test-torch-new test-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -15,6 +17,16 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt setuptools torch
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[demo,test,lint]'
 	touch $(READY)
+
+# DeepSpeed is built without its extensions, which this needs no compiler for.
+$(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints.txt
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/pip install -q $(FRAMEWORKS_PINS) setuptools torch
+	$(FRAMEWORKS)/bin/pip install -q $(FRAMEWORKS_PINS) --no-build-isolation -e '.[test]' \
+		accelerate expecttest lightning transformers
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(FRAMEWORKS)/bin/pip install -q $(FRAMEWORKS_PINS) \
+		--no-build-isolation deepspeed
+	touch $@
 
 demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)
 	$(BIN)/python examples/demo.py
@@ -40,6 +52,12 @@ test-torch-new: $(NEW)/ready  ## what meets torch, with the newest one that is t
 
 test-long: $(READY)  ## long fuzzing (about 10 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+
+test-frameworks: $(FRAMEWORKS)/ready  ## programs of others on the backend (under 12 minutes)
+	$(FRAMEWORKS)/bin/python -m pytest -v tests/frameworks
+
+test-frameworks-long: $(FRAMEWORKS)/ready  ## 10,000 iterations of Megatron's patterns (about 10 minutes)
+	$(FRAMEWORKS)/bin/python -m pytest -v tests/frameworks -m long
 
 fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes; SECONDS=...)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
@@ -73,4 +91,4 @@ proofs:          ## the theories, and the checker extracted from them (needs Coq
 	$(MAKE) --no-print-directory -C proofs
 
 clean:           ## remove what the targets made
-	rm -rf .venv $(NEW) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(NEW) $(FRAMEWORKS) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

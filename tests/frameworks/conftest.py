@@ -1,0 +1,22 @@
+"""What the tests of frameworks share: schedules made as a user makes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def schedules(tmp_path_factory) -> dict[int, str]:
+    """By the number of ranks, the file that ``synth generate`` makes."""
+    folder = tmp_path_factory.mktemp("schedules")
+    synth = Path(sys.executable).parent / "synth"
+    made = {}
+    for size in (2, 4):
+        made[size] = str(folder / f"{size}.json")
+        command = [synth, "generate", "--n", str(size), "-o", made[size]]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return made

@@ -1,0 +1,59 @@
+"""The ways in which a job's process group may run, and how a rank starts in one of them."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+import runtime
+from runtime.decisions.costs import Line, Profile
+from tests.runtime.spawning import Outcome
+
+GLOO, AUTO, EAGER, SCHEDULE = "gloo", "auto", "eager", "schedule"
+WAYS = (GLOO, AUTO, EAGER, SCHEDULE)
+"""The reference, the default mode, one in which schedules run, and a schedule always."""
+
+
+def begin(
+    way: str,
+    rank: int,
+    size: int,
+    store: dist.Store,
+    schedule: str | os.PathLike[str] | None = None,
+    timeout_s: float = 30.0,
+) -> Any:
+    """Make the default group; return it.
+
+    Args:
+        schedule: the file, for SCHEDULE.
+    """
+    if way == AUTO:
+        runtime.configure(mode="auto")
+    elif way == EAGER:
+        # By this profile a schedule is worth it for the smallest buffer, and to wait is not.
+        cheap = Profile(size, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+        runtime.configure(mode="eager", profile=cheap, threshold_s=1e-4)
+    elif way == SCHEDULE:
+        assert schedule is not None
+        runtime.configure(schedule)
+    dist.init_process_group(
+        "gloo" if way == GLOO else runtime.BACKEND,
+        store=dist.PrefixStore("job", store),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    return dist.group.WORLD
+
+
+def results(outcomes: list[Outcome]) -> list[Any]:
+    """The values of all ranks; fails with the errors, what only follows from another's last."""
+    failed = [
+        (r, o.error or "died or hung") for r, o in enumerate(outcomes) if not o.finished or o.error
+    ]
+    failed.sort(key=lambda one: "by peer" in one[1])
+    assert not failed, "\n".join(f"rank {rank}: {error}" for rank, error in failed)
+    return [outcome.value for outcome in outcomes]

@@ -1,0 +1,92 @@
+"""Fifty and more calls in random order, asynchronous, on four ranks: no hang, every result right.
+
+The calls are those of :mod:`tests.frameworks.calls`. Each rank keeps a few under way and waits for
+them in an order of its own; some it never waits for. Another seed: ``LATECOMER_SOAK_SEED=7``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.frameworks.calls import CALLS, Call, Started, same
+from tests.frameworks.jobs import AUTO, EAGER, GLOO, SCHEDULE, begin, results
+from tests.runtime.spawning import spawn
+
+SIZE = 4
+OPERATIONS = 5000
+MOST_UNDER_WAY = 12
+FORGOTTEN = 0.1  # share of the calls that nobody waits for
+SUBGROUPS = [(0, 1), (2, 3), (0, 2), (1, 2, 3)]
+SEED = int(os.environ.get("LATECOMER_SOAK_SEED", "20260101"))
+
+
+def _finish(name: str, number: int, started: Started, dice: random.Random) -> None:
+    """Wait for all, in any order and in the ways in which programs wait; then check."""
+    dice.shuffle(started.works)
+    try:
+        for work in started.works:
+            if started.futures and dice.random() < 0.2:
+                work.get_future().wait()
+            else:
+                work.wait()
+        started.check()
+    except Exception as error:
+        error.add_note(f"call {number}, {name}")
+        raise
+
+
+def _soak(rank, size, store, way, schedule, seed, operations):
+    """How often each call was made, and the paths of the group."""
+    warnings.simplefilter("ignore", FutureWarning)  # of names that are deprecated, and in use
+    group = begin(way, rank, size, store, schedule)
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in SUBGROUPS}
+    order = random.Random(seed)  # alike on all ranks
+    dice = random.Random(f"{seed} {rank}")  # not alike
+    made: dict[str, int] = {}
+    under_way: list[tuple[str, int, Started]] = []
+    for number in range(operations):
+        name = order.choice(sorted(CALLS))
+        made[name] = made.get(name, 0) + 1
+        started = CALLS[name](Call(rank, size, seed * operations + number, groups))
+        if started.works and started.forgettable and dice.random() < FORGOTTEN:
+            continue
+        under_way.append((name, number, started))
+        while len(under_way) > dice.randrange(MOST_UNDER_WAY):
+            _finish(*under_way.pop(dice.randrange(len(under_way))), dice)
+    for item in under_way:
+        _finish(*item, dice)
+    dist.barrier()
+    paths = dict(getattr(group, "paths", {}))
+    dist.destroy_process_group()
+    return made, paths
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", [GLOO, AUTO, EAGER, SCHEDULE])
+def test_soak(way, schedules):
+    print(f"seed {SEED}")
+    arguments = (way, schedules[SIZE], SEED, OPERATIONS)
+    outcomes = results(spawn(_soak, SIZE, *arguments, timeout_s=240))
+    made, paths = outcomes[0]
+    assert len(made) == len(CALLS) >= 50
+    assert sum(made.values()) == OPERATIONS
+    if way == EAGER:
+        assert paths["mode eager"] > 100
+    if way == SCHEDULE:
+        assert paths["schedule"] > 100
+
+
+def test_same_refuses():
+    same(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
+    with pytest.raises(AssertionError, match="1 of 2 wrong"):
+        same(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))
+    with pytest.raises(AssertionError):
+        same(torch.tensor([1.0]), torch.tensor([1.0], dtype=torch.float64))
+    with pytest.raises(AssertionError):
+        same(torch.tensor([1.0]), torch.tensor([1.0, 1.0]))
