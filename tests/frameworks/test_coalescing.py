@@ -1,0 +1,127 @@
+"""Megatron's two coalesced patterns, in a loop, overlapping with computation.
+
+As in its distributed optimizer: the parameters of a group of buckets are gathered by one coalesced
+call of all_gather_into_tensor, each bucket from a view of itself, while the group before computes;
+gradients are reduced by one coalesced call of reduce_scatter_tensor, each into a view of itself,
+while the next group computes. In ``make test-frameworks-long``: 10,000 iterations.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _coalescing_manager
+
+from tests.frameworks.calls import same
+from tests.frameworks.jobs import AUTO, EAGER, GLOO, SCHEDULE, begin, results
+from tests.runtime.spawning import spawn
+
+GROUPS = [[8, 1000, 24], [4096, 16], [40]]
+"""Elements that a rank owns of each bucket, by group of buckets."""
+
+Buckets = list[torch.Tensor]
+
+
+class Shards:
+    """The buckets of all groups; this rank owns an equal share of each."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.parameters = [[torch.zeros(size * n) for n in group] for group in GROUPS]
+        self.gradients = [[torch.zeros(size * n) for n in group] for group in GROUPS]
+
+    def own(self, bucket: torch.Tensor) -> torch.Tensor:
+        return bucket.chunk(self.size)[self.rank]
+
+    def gather(self, group: int):
+        with _coalescing_manager(async_ops=True) as handle:
+            for bucket in self.parameters[group]:
+                dist.all_gather_into_tensor(bucket, self.own(bucket), async_op=True)
+        return handle
+
+    def reduce(self, group: int, operation):
+        with _coalescing_manager(async_ops=True) as handle:
+            for bucket in self.gradients[group]:
+                dist.reduce_scatter_tensor(self.own(bucket), bucket, op=operation, async_op=True)
+        return handle
+
+    def all_reduce(self, group: int):
+        """Without a distributed optimizer Megatron's buckets go by one coalesced all_reduce."""
+        with _coalescing_manager(async_ops=True) as handle:
+            for bucket in self.gradients[group]:
+                dist.all_reduce(bucket, async_op=True)
+        return handle
+
+
+def _value(step: int, group: int, bucket: int, rank: int) -> float:
+    """What a rank holds in a bucket at a step: a small integer, so that sums are exact."""
+    return float((step * 7 + group * 5 + bucket * 3 + rank * 11) % 32)
+
+
+def _check_gathered(shards: Shards, step: int, group: int) -> None:
+    for index, bucket in enumerate(shards.parameters[group]):
+        for rank, part in enumerate(bucket.chunk(shards.size)):
+            same(part, torch.full_like(part, _value(step, group, index, rank)))
+
+
+def _check_reduced(shards: Shards, step: int, group: int, whole: bool) -> None:
+    for index, bucket in enumerate(shards.gradients[group]):
+        part = bucket if whole else shards.own(bucket)
+        total = sum(_value(step, group, index, rank) for rank in range(shards.size))
+        same(part, torch.full_like(part, total))
+
+
+def _compute(weight: torch.Tensor) -> torch.Tensor:
+    """Some work whose temporaries are freed while operations are under way."""
+    return (weight @ torch.ones(64, 64) + torch.randn(64, 64)).relu().sum()
+
+
+def _loop(rank, size, store, way, schedule, iterations):
+    """The number of iterations done, and the paths."""
+    warnings.simplefilter("ignore", FutureWarning)  # of names that are deprecated, and in use
+    group = begin(way, rank, size, store, schedule)
+    shards, weight = Shards(rank, size), torch.randn(64, 64)
+    for step in range(iterations):
+        for g, buckets in enumerate(shards.parameters):  # the optimizer has stepped on its shards
+            for index, bucket in enumerate(buckets):
+                shards.own(bucket).fill_(_value(step, g, index, rank))
+        handle = shards.gather(0)
+        for g in range(len(GROUPS)):  # forward: the next group is gathered while this computes
+            handle.wait()
+            handle = shards.gather(g + 1) if g + 1 < len(GROUPS) else None
+            _compute(weight)
+            _check_gathered(shards, step, g)
+        handles = []
+        whole = step % 3 == 2
+        for g in reversed(range(len(GROUPS))):  # backward: reduced while the one before computes
+            # An average by every second step; the values are multiplied so that it's the sum.
+            average = step % 2 == 1 and not whole
+            for index, bucket in enumerate(shards.gradients[g]):
+                bucket.fill_(_value(step, g, index, rank) * (size if average else 1))
+            operation = dist.ReduceOp.AVG if average else dist.ReduceOp.SUM
+            handles.append(shards.all_reduce(g) if whole else shards.reduce(g, operation))
+            _compute(weight)
+        for g, handle in zip(reversed(range(len(GROUPS))), handles, strict=True):
+            handle.wait()
+            _check_reduced(shards, step, g, whole)
+    dist.barrier()
+    paths = dict(getattr(group, "paths", {}))
+    dist.destroy_process_group()
+    return iterations, paths
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("iterations", [1000, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("way", [GLOO, AUTO, EAGER, SCHEDULE])
+def test_coalesced_loops(way, size, iterations, schedules):
+    timeout_s = 80 + iterations * 0.08
+    for done, paths in results(
+        spawn(_loop, size, way, schedules[size], iterations, timeout_s=timeout_s)
+    ):
+        assert done == iterations
+        if way == SCHEDULE:
+            assert paths
