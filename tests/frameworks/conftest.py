@@ -8,6 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime import spawning
+
+# What the server has imported that forks the ranks: it would take each of them many seconds.
+spawning.IMPORTED += [
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.trainer",
+]
+
 
 @pytest.fixture(scope="session")
 def schedules(tmp_path_factory) -> dict[int, str]:

@@ -1,0 +1,90 @@
+"""Programs of others train on the backend as on Gloo: the scripts of ``examples/frameworks``.
+
+In mode auto with a profile by which no schedule ever pays, every sum is Gloo's and the parameters
+are equal. A schedule adds the ranks' contributions in another order.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from runtime.decisions.costs import Line, Profile
+from tests.frameworks.jobs import AUTO, GLOO, SCHEDULE
+from tests.frameworks.scripts import FOLDER, RANKS, Trained, run
+
+TOLERANCE = {
+    "accelerate_loop.py": 2e-6,
+    "deepspeed_zero1.py": 2e-6,
+    "fsdp2_tp.py": 2e-6,
+    "hf_trainer.py": 2e-6,
+    "lightning_ddp.py": 2e-6,
+    "lightning_hook.py": 1e-3,
+}
+"""How far a parameter may be from the reference's with a schedule.
+
+Two orders of adding n numbers differ by at most 2 (n - 1) u times the sum of their absolute values,
+u = 6e-8 in float32: for four ranks 4e-7 of the gradient, below 2e-6 after a few of these steps.
+The hook sums in float16, where u = 5e-4 and it is 0.3 % of the gradient.
+"""
+
+
+def _distance(one: list[Trained], other: list[Trained]) -> float:
+    """The largest difference of a parameter on any rank; 0 if all are equal."""
+    largest = 0.0
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine.parameters.keys() == theirs.parameters.keys() != set()
+        for name, value in mine.parameters.items():
+            assert np.isfinite(value).all(), name
+            largest = max(largest, np.abs(value - theirs.parameters[name]).max(initial=0.0))
+    return largest
+
+
+@pytest.fixture(scope="module")
+def variables(schedules, tmp_path_factory) -> dict[str, dict[str, str]]:
+    """The environment of each way."""
+    profile = tmp_path_factory.mktemp("profile") / "native.json"
+    dear = Profile(RANKS, Line(1e-6, 1e-12), Line(10.0, 1e-3))
+    profile.write_bytes(msgspec.json.encode(dear))
+    common = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
+    return {
+        GLOO: common,
+        AUTO: common | {"LATECOMER_MODE": "auto", "LATECOMER_PROFILE": str(profile)},
+        SCHEDULE: common | {"LATECOMER_SCHEDULE": schedules[RANKS]},
+    }
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("name", TOLERANCE)
+def test_trains_as_on_gloo(name, variables, tmp_path):
+    trained = {way: run(name, way, chosen, tmp_path) for way, chosen in variables.items()}
+    assert all(rank.paths == {} for rank in trained[GLOO])
+    assert all(rank.paths["mode auto"] > 0 for rank in trained[AUTO])
+    assert all(rank.paths["schedule"] > 0 for rank in trained[SCHEDULE])
+    print({way: trained[way][0].paths for way in (AUTO, SCHEDULE)})
+    print(_distance(trained[GLOO], trained[AUTO]), _distance(trained[GLOO], trained[SCHEDULE]))
+    assert _distance(trained[GLOO], trained[AUTO]) == 0
+    assert _distance(trained[GLOO], trained[SCHEDULE]) <= TOLERANCE[name]
+
+
+@pytest.mark.timeout(240)
+def test_the_hook_runs(variables, tmp_path):
+    # Otherwise the two scripts are the same, and gradients would not be rounded to float16.
+    without, with_hook = (
+        run(f"lightning_{kind}.py", GLOO, variables[GLOO], tmp_path) for kind in ("ddp", "hook")
+    )
+    assert _distance(without, with_hook) > 1e-5
+
+
+def test_no_script_is_left_out():
+    assert {path.name for path in FOLDER.glob("*.py")} == set(TOLERANCE)
+
+
+def test_differences_are_found():
+    one = [Trained({"a": np.array([1.0, 2.0])}, {})]
+    other = [Trained({"a": np.array([1.0, 2.5])}, {})]
+    assert _distance(one, one) == 0
+    assert _distance(one, other) == 0.5
+    with pytest.raises(AssertionError):
+        _distance(one, [Trained({"b": np.array([1.0, 2.0])}, {})])
