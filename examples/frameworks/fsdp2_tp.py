@@ -72,11 +72,13 @@ fsdp = build((4,), ("shard",))
 train(fsdp, rank)
 hsdp = build((2, 2), ("replicate", "shard"))
 train(hsdp, rank)
+replicas = build((4, 1), ("replicate", "shard"))
+train(replicas, rank)
 both = build((2, 2), ("shard", "tp"))
 train(both, rank // 2)  # ranks of one tp group see the same data
 three = build((2, 1, 2), ("replicate", "shard", "tp"))
 train(three, rank // 2)
-model = torch.nn.ModuleList([fsdp, hsdp, both, three])
+model = torch.nn.ModuleList([fsdp, hsdp, replicas, both, three])
 
 folder = [tempfile.mkdtemp() if rank == 0 else None]
 dist.broadcast_object_list(folder)

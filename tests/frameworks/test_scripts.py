@@ -30,6 +30,17 @@ The hook sums in float16, where u = 5e-4 and it is 0.3 % of the gradient.
 """
 
 
+PATHS = {
+    "accelerate_loop.py": {"schedule": 5},
+    "deepspeed_zero1.py": {"schedule": 16},
+    "fsdp2_tp.py": {"schedule": 48, "2 ranks, the schedule is for 4": 84},
+    "hf_trainer.py": {"schedule": 16},
+    "lightning_ddp.py": {"schedule": 50, "operation MAX": 16},
+    "lightning_hook.py": {"schedule": 34},
+}
+"""Which way the all-reduces of a rank go with a schedule for four; docs/frameworks.md says it."""
+
+
 def _distance(one: list[Trained], other: list[Trained]) -> float:
     """The largest difference of a parameter on any rank; 0 if all are equal."""
     largest = 0.0
@@ -61,11 +72,9 @@ def test_trains_as_on_gloo(name, variables, tmp_path):
     trained = {way: run(name, way, chosen, tmp_path) for way, chosen in variables.items()}
     assert all(rank.paths == {} for rank in trained[GLOO])
     assert all(rank.paths["mode auto"] > 0 for rank in trained[AUTO])
-    assert all(rank.paths["schedule"] > 0 for rank in trained[SCHEDULE])
-    print({way: trained[way][0].paths for way in (AUTO, SCHEDULE)})
-    print(_distance(trained[GLOO], trained[AUTO]), _distance(trained[GLOO], trained[SCHEDULE]))
+    assert all(rank.paths == PATHS[name] for rank in trained[SCHEDULE])
     assert _distance(trained[GLOO], trained[AUTO]) == 0
-    assert _distance(trained[GLOO], trained[SCHEDULE]) <= TOLERANCE[name]
+    assert 0 < _distance(trained[GLOO], trained[SCHEDULE]) <= TOLERANCE[name]
 
 
 @pytest.mark.timeout(240)
