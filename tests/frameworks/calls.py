@@ -192,14 +192,15 @@ def _all_reduce_transposed(c: Call) -> Started:
 
 @_call
 def _all_reduce_sparse(c: Call) -> Started:
-    rows = c.rank + 1  # how many entries a rank has differs
-    tensor = torch.sparse_coo_tensor(
-        torch.arange(rows).unsqueeze(0), torch.ones(rows, 3), (c.size + 1, 3)
-    )
+    def entries(rank: int) -> torch.Tensor:
+        return c.of(rank, 3 * (rank + 1)).reshape(rank + 1, 3)  # each rank has other rows
+
+    rows = torch.arange(c.rank + 1).unsqueeze(0)
+    tensor = torch.sparse_coo_tensor(rows, entries(c.rank), (c.size + 1, 3))
     work = dist.all_reduce(tensor, async_op=True)
     right = torch.zeros(c.size + 1, 3)
     for r in range(c.size):
-        right[: r + 1] += 1
+        right[: r + 1] += entries(r)
     return Started([work], lambda: same(work.result()[0].to_dense(), right), futures=False)
 
 

@@ -74,7 +74,7 @@ def test_trains_as_on_gloo(name, variables, tmp_path):
     assert all(rank.paths["mode auto"] > 0 for rank in trained[AUTO])
     assert all(rank.paths == PATHS[name] for rank in trained[SCHEDULE])
     assert _distance(trained[GLOO], trained[AUTO]) == 0
-    assert 0 < _distance(trained[GLOO], trained[SCHEDULE]) <= TOLERANCE[name]
+    assert _distance(trained[GLOO], trained[SCHEDULE]) <= TOLERANCE[name]
 
 
 @pytest.mark.timeout(240)

@@ -82,6 +82,40 @@ def test_soak(way, schedules):
         assert paths["schedule"] > 100
 
 
+LIAR = 1
+NOTHING_TO_GET_WRONG = {"all_reduce_empty", "barrier"}
+
+
+def _refused(rank, size, store, keys):
+    """The calls whose check refused on this rank when the liar brought in something else."""
+    warnings.simplefilter("ignore", FutureWarning)
+    begin(GLOO, rank, size, store)
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in SUBGROUPS}
+    refused = set()
+    for name in sorted(CALLS):
+        for key in range(keys):
+            call = Call(rank, size, key, groups)
+            if rank == LIAR:
+                call.key += 10**6
+            started = CALLS[name](call)
+            for work in started.works:
+                work.wait()
+            try:
+                started.check()
+            except AssertionError:
+                refused.add(name)
+    dist.destroy_process_group()
+    return refused
+
+
+@pytest.mark.timeout(120)
+def test_every_check_refuses():
+    # The liar's own checks expect its own numbers and don't count.
+    refused = results(spawn(_refused, SIZE, 16, timeout_s=100))
+    honest = [found for rank, found in enumerate(refused) if rank != LIAR]
+    assert set.union(*honest) == set(CALLS) - NOTHING_TO_GET_WRONG
+
+
 def test_same_refuses():
     same(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
     with pytest.raises(AssertionError, match="1 of 2 wrong"):
