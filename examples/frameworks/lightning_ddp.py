@@ -31,10 +31,11 @@ class Model(lightning.LightningModule):
 lightning.seed_everything(0)
 model = Model()
 data = torch.utils.data.DataLoader(torch.randn(256, 10), batch_size=8)
+strategy = DDPStrategy(process_group_backend="latecomer")
 trainer = lightning.Trainer(
     accelerator="cpu",
     devices=4,
-    strategy=DDPStrategy(process_group_backend="latecomer"),
+    strategy=strategy,
     max_epochs=2,
     logger=False,
     enable_checkpointing=False,

@@ -37,11 +37,13 @@ class Hook(lightning.Callback):
 lightning.seed_everything(0)
 model = Model()
 data = torch.utils.data.DataLoader(torch.randn(256, 10), batch_size=8)
+strategy = DDPStrategy(process_group_backend="latecomer")
+callbacks = [Hook()]
 trainer = lightning.Trainer(
     accelerator="cpu",
     devices=4,
-    strategy=DDPStrategy(process_group_backend="latecomer"),
-    callbacks=[Hook()],
+    strategy=strategy,
+    callbacks=callbacks,
     max_epochs=2,
     logger=False,
     enable_checkpointing=False,
