@@ -1,8 +1,19 @@
-"""The order of the tests: the longest ones first, so that no worker ends with one of them alone."""
+"""What holds for all tests: their order, and that none depends on how busy the machine is.
+
+The longest ones come first, so that no worker ends with one of them alone.
+"""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+# a shell that starts the tests in the background has it ignored, and so would all they start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -62,7 +62,7 @@ def test_check_says_what_works(lab):
         pass
     done = subprocess.run(
         [sys.executable, "-m", "bench.lab", "check", "--json"],
-        check=True, capture_output=True, text=True, cwd=ROOT, timeout=60,
+        check=True, capture_output=True, text=True, cwd=ROOT, timeout=500,
     )  # fmt: skip
     told = json.loads(done.stdout)
     assert told["possible"]
@@ -78,7 +78,7 @@ def test_the_command_ends_with_3_where_no_lab_is_possible(tmp_path, command):
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
         [sys.executable, "-m", "bench.lab", *command],
-        env=env, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60,
+        env=env, check=False, capture_output=True, text=True, cwd=ROOT, timeout=500,
     )  # fmt: skip
     assert done.returncode == 3
     assert "Operation not permitted" in done.stdout + done.stderr
@@ -99,7 +99,7 @@ def test_tests_are_skipped_visibly_where_no_lab_is_possible(tmp_path):
     }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "test_it.py"],
-        env=env, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=60,
+        env=env, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "1 skipped" in done.stdout

@@ -52,7 +52,7 @@ def test_command_needs_nothing_installed() -> None:
         "from proofs.certificates.check import main; main()"
     )
     done = subprocess.run(
-        [*command, program], capture_output=True, text=True, timeout=60, check=False
+        [*command, program], capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "1 of 1 certificates hold" in done.stdout
@@ -213,7 +213,7 @@ def optimal(kernel: Path, schedule: Path, proof: str) -> bool:
         input=proof,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
     return done.returncode == 0 and json.loads(done.stdout) == {"optimal": True}
@@ -234,7 +234,11 @@ def test_proved_encoder_writes_the_same_formula(kernel: Path, question: Question
     ports = "matching" if question.pairs else "duplex"
     sizes = map(str, (question.ranks, question.chunks, arrival, question.rounds))
     done = subprocess.run(
-        [kernel, "--formula", *sizes, ports], capture_output=True, text=True, check=True, timeout=60
+        [kernel, "--formula", *sizes, ports],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=500,
     )
     assert done.stdout == dimacs(list(clauses(question)))
 

@@ -33,7 +33,7 @@ def compiles(theories: Path, folder: Path, text: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=500,
     )
 
 

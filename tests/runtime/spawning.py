@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+PATIENCE = 5
+"""How many times slower a machine may be that has other work; against hangs, no claim on speed."""
 IMPORTED = [
     "hypothesis",
     "networkx",
@@ -46,7 +48,7 @@ def _child(
 
     torch.set_num_threads(1)
     # The store lives in the parent, as under torchrun: no rank's death takes it away.
-    store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+    store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60 * PATIENCE))
     try:
         out.put((rank, Outcome(value=body(rank, size, store, *args), finished=True)))
     except BaseException:
@@ -62,14 +64,16 @@ def spawn(
 ) -> list[Outcome]:
     """Call ``body(rank, size, store, *args)`` on each of ``size`` processes.
 
-    Returns one outcome per rank; ranks still running at the deadline are killed and unfinished.
+    Returns one outcome per rank; ranks still running at the deadline,
+    ``PATIENCE`` times ``timeout_s``, are killed and unfinished.
     Nobody waits for ``victims``: they are killed when all others have finished.
     """
     import torch.distributed as dist
 
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
-    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+    patience = timedelta(seconds=60 * PATIENCE)
+    store = dist.TCPStore("127.0.0.1", 0, None, True, patience, wait_for_workers=False)
     out = context.Queue()
     processes = [
         context.Process(target=_child, args=(body, r, size, store.port, args, out), daemon=True)
@@ -78,7 +82,7 @@ def spawn(
     for process in processes:
         process.start()
     outcomes = [Outcome() for _ in range(size)]
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + PATIENCE * timeout_s
     waiting = set(range(size)) - set(victims)
     while waiting and time.monotonic() < deadline:
         try:

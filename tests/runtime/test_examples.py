@@ -20,7 +20,7 @@ def _torchrun(folder, *arguments, **variables):
         env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=500,
         check=False,
     )
 

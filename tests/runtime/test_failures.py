@@ -21,7 +21,7 @@ from tests.runtime import schedules
 from tests.runtime.spawning import spawn, together
 from verify.errors import LatecomerError, RankFailure
 
-TIMEOUT_S = 6.0
+TIMEOUT_S = 15.0
 """Until a silent rank is named; that all are done before ``spawn``'s deadline is the check."""
 
 

@@ -15,11 +15,11 @@ from torch._C._distributed_c10d import PrefixStore
 from runtime.decisions.costs import Line, Profile
 from runtime.decisions.options import Options
 from runtime.reducer import Reducer
-from tests.runtime.spawning import spawn, values
+from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 
 SIZE = 4
-TIMEOUT_S = 6.0
+TIMEOUT_S = 15.0
 PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
 EAGER = Options("eager", threshold_s=0.1)
 
@@ -120,6 +120,7 @@ def _disagree(rank, size, store):
     with pytest.raises(RankFailure):
         reducer.submit(torch.ones(100))
 
+    together(store, rank, size, "buffers differed")
     reducer = _reducer(rank, size, PrefixStore("decision", store), Options("static", late=(2,)))
     reducer.submit(torch.ones(100)).wait()
     if rank == 3:  # a rank gone wrong takes another one to be late

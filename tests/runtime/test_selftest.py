@@ -17,7 +17,7 @@ def _runtime(*arguments):
         [sys.executable, "-m", "runtime", *arguments],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=500,
         check=False,
     )
 

@@ -18,7 +18,6 @@ OPTIREDUCE = (PYTHON, "-m", "runtime", "selftest", "--algorithm", "optireduce", 
 SCHEDULES = (PYTHON, "-m", "runtime", "selftest", "--ranks", "2", "--schedule", "ring.json")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("commands", "says"),
     [
@@ -44,7 +43,7 @@ def test_two_jobs_at_the_same_moment(commands, says, tmp_path):
         for command in commands
     ]
     try:
-        told = [job.communicate(timeout=280) for job in jobs]
+        told = [job.communicate(timeout=500) for job in jobs]
     finally:
         for job in jobs:
             job.kill()

@@ -167,7 +167,7 @@ def test_exhausted_questions_raise_the_bound(solver) -> None:
 
 
 def test_the_solver_finds_what_the_lists_miss() -> None:
-    found = search(5, {3: 9, 4: 9}, solver="z3")
+    found = search(5, {3: 9, 4: 9}, solver="z3", time_limit_s=400)
     rounds = {c.method: c.rounds for c in found.candidates}
     assert rounds["exact"] < rounds["list"]
 

@@ -219,7 +219,7 @@ def test_interrupt_leaves_no_file(tmp_path, solver: str) -> None:
         assert process.stdout.readline() == "searching\n"
         time.sleep(1)  # into the solver; whatever comes first, the outcome is the same
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=500)
     assert (process.returncode, out) == (130, "")
     assert err == "interrupted: nothing was written\n"
     assert list(tmp_path.iterdir()) == []

@@ -28,7 +28,7 @@ def _verify(path: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "verify", str(path)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
     )

@@ -38,7 +38,7 @@ def test_no_import_is_needed(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=False,
     )
     assert run.stdout == "LatecomerGroup [1.0, 1.0, 1.0] {'a group of one': 1}\n", run.stderr

@@ -20,7 +20,7 @@ from runtime.optireduce.options import Options
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, RankFailure
 
-WAIT = timedelta(seconds=40)
+WAIT = timedelta(seconds=300)
 QUICK = Options(warmup_steps=0, bound_s=5.0, dead_s=3.0)
 
 

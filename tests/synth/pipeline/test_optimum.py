@@ -8,7 +8,6 @@ import signal
 import threading
 from fractions import Fraction
 
-import pytest
 from hypothesis import given, settings
 
 from synth.pipeline.cpsat import solve
@@ -111,7 +110,6 @@ def test_times_beyond_the_solver() -> None:
     assert found.report.verdict is Verdict.PROVED
 
 
-@pytest.mark.timeout(60)
 def test_interrupted_gives_the_best_so_far() -> None:
     problem = uniform(8, 32, {(6, 7): 30}, memory=8, durations=(8, 10, 5))
     quick = portfolio(problem).candidates[0]

@@ -21,6 +21,7 @@ from verify.pipeline import Link, Situation, check
 from verify.verdict import Verdict
 
 SOLVER = Solver(time_limit_s=2, workers=1)
+TO_THE_END = Solver(time_limit_s=100, workers=1)
 TIMES = (8, 10, 5)
 
 
@@ -79,14 +80,14 @@ def test_against_every_order_of_tiny_problems(objective: str) -> None:
             [Fraction(limit) for limit in limits],
             max if objective == "worst" else lambda x: sum(x, Fraction(0)) / len(x),
         )
-        found = robust(scenarios, objective, solver=Solver(1.0, 0, 1))  # type: ignore[arg-type]
+        found = robust(scenarios, objective, solver=Solver(100.0, 0, 1))  # type: ignore[arg-type]
         assert found.value == found.bound == pytest.approx(float(least))
 
 
 def test_the_upper_corner_of_ranges_is_optimal() -> None:
     """It is one of the scenarios, so its optimum is that of the worst case."""
     scenarios = _scenarios({}, {(0, 1): 30, (1, 2): 7})
-    found = robust(scenarios, "worst", solver=SOLVER)
+    found = robust(scenarios, "worst", solver=TO_THE_END)
     assert found.value == found.bound == found.makespans["1"]
     assert found.planned.optimal
     assert highest([s.problem for s in scenarios]).costs == scenarios[1].problem.costs

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -74,7 +73,6 @@ def _run(rank: int, size: int, store: Any, files: list[tuple[str, str, int]]) ->
     return worst
 
 
-@pytest.mark.timeout(180)
 def test_gradients_are_right_under_stock_pytorch(tmp_path: Path) -> None:
     files = _files(tmp_path)
     for worst in values(spawn(_run, RANKS, files, timeout_s=150)):

@@ -77,7 +77,7 @@ def test_run_as_a_program() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=500,
     )
     assert done.stdout.count("proved  ") == len(theorem.LEMMAS) == 7
     assert "NOT" not in done.stdout

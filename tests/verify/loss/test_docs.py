@@ -82,7 +82,7 @@ def test_commands(tmp_path: Path) -> None:
             cwd=tmp_path,
             env=environment,
             capture_output=True,
-            timeout=60,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout!r}\n{done.stderr!r}"
