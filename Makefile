@@ -56,7 +56,7 @@ test-long: $(READY)  ## long fuzzing (about 10 minutes)
 test-frameworks: $(FRAMEWORKS)/ready  ## programs of others on the backend (under 12 minutes)
 	$(FRAMEWORKS)/bin/python -m pytest -v tests/frameworks
 
-test-frameworks-long: $(FRAMEWORKS)/ready  ## 10,000 iterations of Megatron's patterns (about 10 minutes)
+test-frameworks-long: $(FRAMEWORKS)/ready  ## 10,000 iterations of Megatron's patterns (about 20 minutes)
 	$(FRAMEWORKS)/bin/python -m pytest -v tests/frameworks -m long
 
 fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes; SECONDS=...)
