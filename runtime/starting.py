@@ -15,24 +15,18 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from runtime.native_work import ControlPlane
 from runtime.pending import Pending
 from verify.errors import LatecomerError
 
 CLOSE_S = 5.0
 
 
-class Engine(Protocol):
+class Engine(ControlPlane, Protocol):
     """What is started: an executor, a reducer, an OptiReduce engine."""
-
-    @property
-    def failure(self) -> LatecomerError | None:
-        """Why it has failed, if it has."""
 
     def submit(self, tensor: torch.Tensor, *, average: bool) -> Pending:
         """Start the sum or average of ``tensor``, in place; returns at once."""
-
-    def find_silent(self, noticed: str) -> LatecomerError | None:
-        """Ask all ranks for a sign of life; the failure that names those that give none."""
 
     def close(self) -> None:
         """Release threads and connections."""
