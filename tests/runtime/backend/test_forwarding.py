@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-import runtime
 from runtime import process_group
 from runtime.backend import LatecomerGroup
 from runtime.torch_versions import PYTHON_BACKENDS, Backend
 from tests.runtime import schedules
+from tests.runtime.backend.jobs import start
 from tests.runtime.spawning import spawn, values
 
 NOT_COLLECTIVES = {
@@ -49,17 +48,6 @@ DISPATCHED = {
 """What torch's dispatcher can call (``c10d::NAME``), and by which method of a process group."""
 
 
-def _start(rank, size, store, name="", timeout_s=30.0):
-    dist.init_process_group(
-        "latecomer",
-        store=dist.PrefixStore(name, store),
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=timeout_s),
-    )
-    return dist.group.WORLD
-
-
 @pytest.mark.parametrize(
     ("ours", "torchs"),
     [
@@ -90,11 +78,7 @@ def test_everything_that_the_dispatcher_can_call_is_overridden():
 
 def _coalesced(rank, size, store, schedule, iterations):
     """Megatron's coalesced calls, and all-reduces beside them; temporaries go at once."""
-    if schedule is None:
-        runtime.configure(mode="auto")
-    else:
-        runtime.configure(schedule)
-    _start(rank, size, store)
+    start(rank, size, store, schedule)
     total = size * (size - 1) // 2
     for step in range(iterations):
         whole = [torch.empty(size * 100) for _ in range(2)]
@@ -133,8 +117,7 @@ def test_asynchronous_coalesced_collectives_never_hang(size, auto):
 
 
 def _kinds(rank, size, store):
-    runtime.configure(schedules.straggler(size))
-    group = _start(rank, size, store)
+    group = start(rank, size, store, schedules.straggler(size))
     ops, premultiplied = dist.ReduceOp, dist._make_nccl_premul_sum(2.0)
     found = {}
 
@@ -224,16 +207,15 @@ def test_what_is_not_ours_runs_natively_with_nccls_meaning():
 
 
 def _handles(rank, size, store):
-    runtime.configure(mode="auto")
-    _start(rank, size, store)
+    start(rank, size, store)
     found = []
-    for start in (
+    for call in (
         lambda x: dist.all_reduce(x, async_op=True),
         lambda x: dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True),
         lambda x: dist.broadcast(x, 1, async_op=True),
         lambda x: dist.all_reduce(x.long(), dist.ReduceOp.AVG, async_op=True),
     ):
-        work = start(torch.full((3,), float(rank)))
+        work = call(torch.full((3,), float(rank)))
         until = 2000
         while not work.is_completed() and until:  # a program that polls
             torch.futures.wait_all([work.get_future()])

@@ -11,12 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import runtime
 from tests.runtime import schedules
+from tests.runtime.backend.jobs import start
 from tests.runtime.spawning import spawn, together
 from verify.errors import RankFailure
 
-START_S = 120.0  # a busy machine takes long to start ranks
 TIMEOUT_S = 6.0
 SIZE, VICTIM = 3, 1
 
@@ -42,17 +41,7 @@ CALLS = {
 
 
 def _lost(rank, size, store, schedule, call, how, warm):
-    if schedule is None:
-        runtime.configure(mode="auto")
-    else:
-        runtime.configure(schedule)
-    dist.init_process_group(
-        "latecomer",
-        store=store,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=START_S),
-    )
+    start(rank, size, store, schedule)
     if warm:
         dist.all_reduce(torch.ones(8))  # from now on the group has a control plane
     dist.barrier()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
-import runtime
 from runtime.process_group import LatecomerBackend
 from runtime.torch_versions import PYTHON_BACKENDS, Backend
+from tests.runtime.backend.jobs import start
 from tests.runtime.spawning import spawn, values
 
 pytestmark = pytest.mark.skipif(not PYTHON_BACKENDS, reason="torch before 2.14")
@@ -45,11 +44,7 @@ def test_no_import_is_needed(tmp_path):
 
 
 def _hooks(rank, size, store):
-    runtime.configure(mode="auto")
-    dist.init_process_group(
-        "latecomer", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30)
-    )
-    group = dist.group.WORLD
+    group = start(rank, size, store)
     seen = []
     group.register_pre_hook(1, lambda arguments: seen.append(str(arguments.name)))
     dist.all_reduce(torch.ones(3))
