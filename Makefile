@@ -31,13 +31,13 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints
 demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)
 	$(BIN)/python examples/demo.py
 
-test: $(READY)   ## all tests (under 12 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(READY)   ## all tests (under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-busy: $(READY)  ## all tests, RUNS=5 times, beside two busy loops: none may depend on the machine's mood
 	for i in 1 2; do $(BIN)/python -c 'while True: pass' & loops="$$loops $$!"; done; \
 	trap "kill $$loops" EXIT; trap "exit 130" INT TERM; \
-	for i in $$(seq $(or $(RUNS),5)); do $(BIN)/python -m pytest -n 2 --dist worksteal || exit 1; done
+	for i in $$(seq $(or $(RUNS),5)); do $(BIN)/python -m pytest -n 3 --dist worksteal || exit 1; done
 
 $(NEW)/ready: pyproject.toml constraints.txt constraints-torch-new.txt
 	test -x $(NEW)/bin/python || $(PYTHON) -m venv $(NEW)
@@ -47,11 +47,11 @@ $(NEW)/ready: pyproject.toml constraints.txt constraints-torch-new.txt
 	touch $@
 
 test-torch-new: $(NEW)/ready  ## what meets torch, with the newest one that is tested (5 minutes, 6 GB)
-	$(NEW)/bin/python -m pytest -n 2 --dist worksteal tests/runtime tests/synth/pipeline/test_stock_torch.py \
+	$(NEW)/bin/python -m pytest -n 3 --dist worksteal tests/runtime tests/synth/pipeline/test_stock_torch.py \
 	    tests/verify/pipeline/test_pipeline_torch_csv.py tests/verify/pipeline/test_pipeline_measures.py
 
 test-long: $(READY)  ## long fuzzing (about 10 minutes)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m long
 
 test-frameworks: $(FRAMEWORKS)/ready  ## programs of others on the backend (under 12 minutes)
 	$(FRAMEWORKS)/bin/python -m pytest -v tests/frameworks

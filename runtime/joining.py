@@ -52,7 +52,7 @@ def shared_profile(
     if not told[0]:
         given = profiles.measure(size, *ways, candidate)
     if rank == 0:
-        tell(store, "profile", msgspec.json.encode(given).decode())
+        tell(store, "profile", msgspec.json.encode(given).decode(), timeout_s)
     heard = hear(store, {0: "profile"}, timeout_s)
     require_all(heard, [0], timeout_s)
     return msgspec.json.decode(heard[0], type=Profile)

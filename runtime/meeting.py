@@ -15,19 +15,19 @@ from typing import TypeVar
 from runtime.torch_versions import Store
 from verify.errors import RankFailure
 
-ANSWER_S = 1.0
+ANSWER_S = 5.0
 """How long the store may take to answer, on top of the time that the ranks have."""
 
 T = TypeVar("T")
 
 
-def tell(store: Store, key: str, said: str) -> None:
+def tell(store: Store, key: str, said: str, timeout_s: float) -> None:
     """Say something under ``key``.
 
     Raises:
         RankFailure: the store is gone; names no rank.
     """
-    within(ANSWER_S, lambda: store.set(key, said))
+    within(timeout_s + ANSWER_S, lambda: store.set(key, said))
 
 
 def hear(store: Store, keys: dict[int, str], timeout_s: float) -> dict[int, str]:
@@ -53,7 +53,7 @@ def tell_all(
     Raises:
         RankFailure: the store is gone; names no rank.
     """
-    tell(store, f"{key}/{rank}", said)
+    tell(store, f"{key}/{rank}", said, timeout_s)
     return hear(store, {peer: f"{key}/{peer}" for peer in range(size)}, timeout_s)
 
 

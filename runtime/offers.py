@@ -51,7 +51,7 @@ def offers(store: Store, rank: int, size: int, most_late: int, timeout_s: float)
         ScheduleRefused: a schedule is not proved here.
     """
     if rank == 0:
-        tell(store, KEY, _made(size, most_late))
+        tell(store, KEY, _made(size, most_late), timeout_s)
     heard = hear(store, {0: KEY}, timeout_s)
     require_all(heard, [0], timeout_s)
     told = msgspec.json.decode(heard[0], type=list[_Offer])

@@ -47,7 +47,7 @@ def run(out: Path, *, timeout_s: float = 300.0) -> Profile:
         raise
     finally:
         with contextlib.suppress(RankFailure):  # of the store: what came before says more
-            tell(store, f"done/{rank}", "")
+            tell(store, f"done/{rank}", "", LEAVE_S)
             if rank == 0:  # the store may be its own: it leaves last
                 hear(store, {peer: f"done/{peer}" for peer in staying}, LEAVE_S)
 

@@ -288,7 +288,7 @@ class Pipeline:
         deadline = time.monotonic() + min(CLOSE_S, self._timeout_s)
         keys = [f"done/{rank}" for rank in range(self.size)]
         with contextlib.suppress(RankFailure):  # the store has gone before us
-            tell(self.store, keys[self.rank], "")
+            tell(self.store, keys[self.rank], "", min(CLOSE_S, self._timeout_s))
             while time.monotonic() < deadline and self.failure is None:
                 left_s = max(POLL_S, deadline - time.monotonic())
                 if within(left_s, lambda: self.store.check(keys)):

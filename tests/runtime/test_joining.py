@@ -90,12 +90,13 @@ PLACES = [
     (_optireduce, "runtime.optireduce.engine:Datagrams"),
     (_optireduce, "runtime.optireduce.engine:Reliable"),
 ]
-CASES = [(body, place, how) for body, place in PLACES for how in ("is silent", "dies")]
+CASES = [(body, place, "dies") for body, place in PLACES]
 # there Gloo connects, which a rank that lives and does not come holds up unnamed
 CASES.append((_reducer, "runtime.reducer:Native", "dies"))
+SILENT = [pytest.param(*case, "is silent", marks=pytest.mark.long) for case in PLACES]
 
 
-@pytest.mark.parametrize(("body", "place", "how"), CASES)
+@pytest.mark.parametrize(("body", "place", "how"), CASES + SILENT)
 def test_a_rank_that_goes_no_further_is_named(body, place, how):
     _named(spawn(_stops_at, SIZE, body, place, how, victims=[VICTIM], timeout_s=50))
 

@@ -36,7 +36,7 @@ def _file(folder):
 @pytest.mark.parametrize("make", [_tcp, _file, lambda _: HashStore()])
 def test_the_absent_are_missing_and_named(make, tmp_path):
     store = PrefixStore("here", make(tmp_path))
-    tell(store, "x/2", "two")
+    tell(store, "x/2", "two", 20.0)
     told = tell_all(store, "x", 0, 4, "", 0.2)
     assert told == {0: "", 2: "two"}
     with pytest.raises(RankFailure, match="did not join within") as caught:
@@ -64,7 +64,7 @@ def host():
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(host, how):
     process, store = host
-    tell(store, "x/1", "here")
+    tell(store, "x/1", "here", 20.0)
     assert hear(store, {1: "x/1"}, 20.0) == {1: "here"}
     os.kill(process.pid, how)
     if how == signal.SIGKILL:
