@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.blame import Waiting
-from runtime.native_work import close_connections
+from runtime.native_work import close_connections, reason
 from runtime.torch_versions import AllreduceOptions, Store
 
 PHASE = "all-reduce"
@@ -105,8 +105,3 @@ class Native:
         if not self._closing:
             text = f"rank {self._rank} lost the all-reduce of operation {number}: {reason(error)}"
             self._failed(text)
-
-
-def reason(error: RuntimeError) -> str:
-    """What Gloo says, without its C++ file and its advice."""
-    return str(error).split("] ", 1)[-1].split(". ", 1)[0].split("\n", 1)[0]

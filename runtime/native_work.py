@@ -36,6 +36,11 @@ def close_connections(gloo: Any, rank: int, size: int) -> None:
         gloo.recv([nothing], peer, ABORT_TAG).wait(timedelta(milliseconds=1))
 
 
+def reason(error: RuntimeError) -> str:
+    """What Gloo says, without its C++ file and its advice."""
+    return str(error).split("] ", 1)[-1].split(". ", 1)[0].split("\n", 1)[0]
+
+
 class ControlPlane(Protocol):
     """Who knows which ranks live."""
 
@@ -96,8 +101,7 @@ class NativeWaits:
         control = self.control
         if control is None:
             return
-        detail = str(error).split("] ", 1)[-1].split(". ", 1)[0]  # without C++ file and advice
-        noticed = f"rank {self._rank} lost a collective: {detail}"
+        noticed = f"rank {self._rank} lost a collective: {reason(error)}"
         failure = control.failure or control.find_silent(noticed)
         if failure is not None:
             raise failure from error

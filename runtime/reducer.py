@@ -37,8 +37,8 @@ from runtime.decisions.options import Knowledge, Options
 from runtime.executor import Executor
 from runtime.joining import agree, shared_profile
 from runtime.meeting import require_all, tell_all
-from runtime.native import Native, reason
-from runtime.native_work import NativeWaits
+from runtime.native import Native
+from runtime.native_work import NativeWaits, reason
 from runtime.offers import offers
 from runtime.operation import Operation
 from runtime.plane import Plane, PlaneClosed
