@@ -27,7 +27,7 @@ from bench.lab import Lab, Network
 from synth.cost import completion_cost
 from synth.standard import ring
 from synth.straggler.generate import generate
-from verify.format import read, write
+from verify.core.format import read, write
 
 HOSTS = 8
 MIB = 2**20

@@ -24,8 +24,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime import ddp, load
-from runtime.picture import draw_rounds
-from runtime.timeline import Timeline
+from runtime.telemetry.picture import draw_rounds
+from runtime.telemetry.timeline import Timeline
 
 BATCH = 16
 TOLERANCE = 1e-3

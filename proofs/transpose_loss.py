@@ -30,7 +30,7 @@ import sys
 
 import z3
 
-from verify.schedule import Schedule
+from verify.core.schedule import Schedule
 
 PREAMBLE = """\
 (set-logic QF_UFLIA)

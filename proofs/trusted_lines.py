@@ -98,7 +98,7 @@ def counts() -> dict[str, int]:
         ),
         "refutation checker in Python": python(certificates / "refutation.py"),
         "verify, collectives": sum(
-            python(ROOT / f"verify/{name}.py") for name in collective_checker
+            python(ROOT / f"verify/core/{name}.py") for name in collective_checker
         ),
         "verify, pipelines": sum(
             python(ROOT / f"verify/pipeline/{name}.py") for name in pipeline_checker

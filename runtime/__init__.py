@@ -6,15 +6,19 @@ Two ways in: ``runtime.ddp.attach(model, mode="auto")``, or ``init_process_group
 
 from runtime import ddp
 from runtime.backend import BACKEND
-from runtime.configuration import configure
-from runtime.executor import Executor
-from runtime.operation import Observer, Operation
-from runtime.reducer import Reducer
-from runtime.verified import Verified, load
-from runtime.watching import Watch, watch
+from runtime.config import configure
+from runtime.executor.executor import Executor
+from runtime.executor.load import Verified, load
+from runtime.executor.operation import Observer, Operation
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.telemetry.session import Watch, watch
+
+Reducer = AllReduceDispatcher
+"""The name under which the dispatcher was published first."""
 
 __all__ = [
     "BACKEND",
+    "AllReduceDispatcher",
     "Executor",
     "Observer",
     "Operation",

@@ -60,16 +60,16 @@ def selftest(
         raise ArgumentError("--ranks", ranks, "must be at least 2")
     show = functools.partial(print, flush=True)
     if algorithm is Algorithm.OPTIREDUCE:
-        from runtime.optireduce.selftest import selftest as run_optireduce
+        from runtime.selftest.optireduce import selftest as run_optireduce
 
         if device is not Device.CPU or schedule:
             raise ArgumentError("--algorithm", algorithm.value, "takes no --schedule; cpu only")
         passed = run_optireduce(ranks, show)
         print(f"selftest of optireduce: {'passed' if passed else 'FAILED'}")
         raise typer.Exit(0 if passed else 1)
-    from runtime.selftest import selftest as run_selftest
-    from runtime.verified import load, require_size
-    from verify.schedule import Schedule
+    from runtime.executor.load import load, require_size
+    from runtime.selftest.schedules import selftest as run_selftest
+    from verify.core.schedule import Schedule
 
     schedules: dict[str, Schedule] = {}
     if schedule:
@@ -113,7 +113,7 @@ def profile(
     """
     import os
 
-    from runtime.profiling import run as measure
+    from runtime.policy.measuring import run as measure
 
     found = measure(out)
     if os.environ["RANK"] == "0":

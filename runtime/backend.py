@@ -19,16 +19,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime import modes
-from runtime.collectives import Collectives
-from runtime.configuration import Scheduled, configuration
-from runtime.executor import Executor
+from runtime.config import Scheduled, configuration
+from runtime.executor.executor import Executor
+from runtime.executor.load import Late
 from runtime.optireduce.group import OptiReduceCollectives
 from runtime.optireduce.options import Options
-from runtime.process_group import BACKEND, ForwardingGroup
-from runtime.reducer import Reducer
+from runtime.policy import modes
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.process_group.collectives import Collectives
+from runtime.process_group.forwarding import BACKEND, ForwardingGroup
 from runtime.torch_versions import PrefixStore, Store, allow_monitored_barrier
-from runtime.verified import Late
 from verify.errors import ArgumentError
 
 __all__ = ["BACKEND", "LatecomerGroup", "create", "register"]
@@ -49,9 +49,9 @@ class ModeCollectives(Collectives):
             return f"{self.size} ranks, without {self._chosen.options.late}"
         return "" if device.type == "cpu" else f"mode on {device.type}"
 
-    def start(self, store: Store, device: torch.device) -> Reducer:
+    def start(self, store: Store, device: torch.device) -> AllReduceDispatcher:
         """A reducer (collective)."""
-        return Reducer(
+        return AllReduceDispatcher(
             PrefixStore("latecomer/mode", store),
             self.rank,
             self.size,
@@ -116,7 +116,7 @@ class LatecomerGroup(ForwardingGroup):
     """A process group whose all-reduce runs in a mode, by a verified schedule, or by OptiReduce."""
 
     @property
-    def reducer(self) -> Reducer:
+    def reducer(self) -> AllReduceDispatcher:
         """What decides, in a mode; started now if it was not before (collective).
 
         Raises:
@@ -124,7 +124,7 @@ class LatecomerGroup(ForwardingGroup):
         """
         if not isinstance(self.collectives, ModeCollectives):
             raise ArgumentError("reducer", self.collectives.path, "is there in a mode only")
-        reducer: Reducer = self.collectives.engine()
+        reducer: AllReduceDispatcher = self.collectives.engine()
         return reducer
 
     @property
@@ -153,7 +153,7 @@ def create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerG
     """A process group that does what is configured (torch calls it).
 
     Raises:
-        ArgumentError, FormatError, ScheduleRefused: see ``runtime.configuration``.
+        ArgumentError, FormatError, ScheduleRefused: see ``runtime.config``.
     """
     found = configuration()
     collectives: Collectives

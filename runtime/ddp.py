@@ -1,7 +1,7 @@
 """All that can be put behind a DDP model's gradients, as its communication hook.
 
     from runtime import ddp
-    ddp.attach(model, mode="auto")             # finds out who is late: runtime.modes
+    ddp.attach(model, mode="auto")             # finds out who is late: runtime.policy.modes
     ddp.attach(model, "schedule.json")         # always by this schedule
     ddp.attach(model, algorithm="optireduce")  # runtime.optireduce
 
@@ -17,17 +17,17 @@ from typing import Any, Literal, overload
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime import modes
-from runtime.decisions.costs import Profile
-from runtime.decisions.options import Mode
-from runtime.executor import Executor
-from runtime.operation import Observer
+from runtime.executor.executor import Executor
+from runtime.executor.load import Late, Verified, load, require_size
+from runtime.executor.operation import Observer
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.options import Options
+from runtime.policy import modes
+from runtime.policy.cost_model import Profile
+from runtime.policy.options import Mode
 from runtime.torch_versions import GradBucket, PrefixStore, store_of
-from runtime.verified import Late, Verified, load, require_size
+from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
-from verify.schedule import Schedule
 
 _attached = 0
 
@@ -102,8 +102,8 @@ def attach(
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
-        mode: instead of a schedule: ``auto`` and the others of :mod:`runtime.decisions`; for it,
-            ``threshold_s``, ``most_late`` and ``profile`` see :func:`runtime.modes.choose`.
+        mode: instead of a schedule: ``auto`` and the others of :mod:`runtime.policy`; for it,
+            ``threshold_s``, ``most_late`` and ``profile`` see :func:`runtime.policy.modes.choose`.
         algorithm: ``optireduce`` needs no schedule; for it, ``options`` and ``optimizer`` see
             :func:`runtime.optireduce.ddp.attach`.
         late: the late rank, or several in the order of their arrival; default: as the schedule

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from verify.check import check
+from verify.core.check import check
+from verify.core.schedule import Schedule
+from verify.core.verdict import Report, Verdict
 from verify.errors import SynthesisError
-from verify.schedule import Schedule
-from verify.verdict import Report, Verdict
 
 
 def checked(schedule: Schedule) -> Report:

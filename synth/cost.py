@@ -33,8 +33,8 @@ from fractions import Fraction
 from math import isqrt
 from typing import Literal
 
-from verify.bounds import knowledge_bound
-from verify.schedule import Phase, Schedule
+from verify.core.bounds import knowledge_bound
+from verify.core.schedule import Phase, Schedule
 
 Latency = Literal["message", "round"]
 Family = Literal["ring", "rhd", "direct", "straggler"]

@@ -9,8 +9,8 @@ from synth.cost import Cost, completion_cost, direct_cost, rhd_cost, ring_cost, 
 from synth.straggler.choose import Candidate, Setting
 from synth.straggler.generate import Generated
 from synth.units import format_bandwidth, format_bytes, format_seconds
-from verify.schedule import Incast, Schedule
-from verify.verdict import Report
+from verify.core.schedule import Incast, Schedule
+from verify.core.verdict import Report
 
 
 def standard_text(path: str, schedule: Schedule, report: Report) -> str:

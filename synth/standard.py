@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from verify.core.schedule import Incast, Op, Phase, Ports, Round, Schedule, Transfer
 from verify.errors import ArgumentError
-from verify.schedule import Incast, Op, Phase, Ports, Round, Schedule, Transfer
 
 MOST_RANKS = 1024
 

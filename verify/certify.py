@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from verify.core.schedule import Incast, Phase, Ports, Round, Schedule
+from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError
-from verify.schedule import Incast, Phase, Ports, Round, Schedule
-from verify.verdict import Report, Verdict
 
 TEMPLATE = """\
 (* {title}

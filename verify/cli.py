@@ -15,9 +15,11 @@ import typer
 
 from verify import kernel
 from verify.certify import certificate, require_target
-from verify.check import check
+from verify.core.check import check
+from verify.core.format import PIPELINE, decode, kind_of, read_bounded, write_atomically
+from verify.core.schedule import Schedule
+from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
-from verify.format import PIPELINE, decode, kind_of, read_bounded, write_atomically
 from verify.loss.command import addition, check_options
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
@@ -26,10 +28,8 @@ from verify.pipeline.render import render as render_pipeline
 from verify.pipeline.schedule import PipelineSchedule
 from verify.pipeline.torch_csv import decode_csv
 from verify.pipeline.verdict import PipelineReport
-from verify.render import render
-from verify.schedule import Schedule
+from verify.report.render import render
 from verify.symbolic import smt2
-from verify.verdict import Report, Verdict
 
 EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
 MALFORMED = 2

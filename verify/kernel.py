@@ -21,12 +21,7 @@ from typing import Any
 
 import msgspec
 
-from verify.errors import ArgumentError
-from verify.pipeline.verdict import PROVED as PIPELINE_PROVED
-from verify.pipeline.verdict import Fault, Finding, PipelineReport
-from verify.pipeline.verdict import refuted as pipeline_refuted
-from verify.pipeline.verdict import unknown as pipeline_unknown
-from verify.verdict import (
+from verify.core.verdict import (
     PROVED,
     Counterexample,
     Report,
@@ -36,6 +31,11 @@ from verify.verdict import (
     refuted,
     unknown,
 )
+from verify.errors import ArgumentError
+from verify.pipeline.verdict import PROVED as PIPELINE_PROVED
+from verify.pipeline.verdict import Fault, Finding, PipelineReport
+from verify.pipeline.verdict import refuted as pipeline_refuted
+from verify.pipeline.verdict import unknown as pipeline_unknown
 
 PROGRAM = "latecomer-kernel"
 VARIABLE = "LATECOMER_KERNEL"

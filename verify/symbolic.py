@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from verify.schedule import Schedule, Transfer
-from verify.verdict import PROVED, Counterexample, Result, refuted, unknown
+from verify.core.schedule import Schedule, Transfer
+from verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
 
 Rounds = dict[int, list[list[Transfer]]]
 

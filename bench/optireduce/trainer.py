@@ -29,7 +29,7 @@ from bench.optireduce.models import TASKS, Task
 from bench.optireduce.places import TIMEOUT_S, Place
 from runtime import ddp
 from runtime.optireduce.options import Options
-from runtime.optireduce.ubt.sockets import Channel
+from runtime.optireduce.udp.socket import UdpSocket
 
 GLOO, OURS = "Gloo", "OptiReduce"
 BATCH = 32
@@ -88,15 +88,15 @@ class Thrown:
 
     def __init__(self) -> None:
         self.draw(0.0, 0)
-        receive = Channel.receive
+        receive = UdpSocket.receive
 
-        def lossy(channel: Channel) -> Any:
+        def lossy(channel: UdpSocket) -> Any:
             rows = receive(channel)
             if rows is None or not self._share:
                 return rows
             return rows[self._dice.random(len(rows)) >= self._share]
 
-        Channel.receive = lossy  # type: ignore[method-assign]
+        UdpSocket.receive = lossy  # type: ignore[method-assign]
 
     def draw(self, share: float, seed: int) -> None:
         """From now on so large a share."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from runtime.optireduce import hadamard
-from runtime.optireduce.ubt.codec import Codec
+from runtime.optireduce.udp.codec import Codec
 
 NUMEL = 2**22
 

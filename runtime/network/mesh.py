@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Collection
 
-from runtime.meeting import require_all, tell_all
+from runtime.network.store_exchange import require_all, tell_all
 from runtime.torch_versions import Store
 from verify.errors import RankFailure
 

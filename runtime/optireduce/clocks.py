@@ -1,6 +1,6 @@
 """Aligns this rank's clock with the reference rank's while somebody watches; else silent.
 
-Pings travel on the engine's control plane; :mod:`runtime.arrivals.clock` makes of them what can be
+Pings travel on the engine's control plane; :mod:`runtime.network.clock` makes of them what can be
 known. The reference answers always, the others ask only between :meth:`Clocks.begin` and
 :meth:`Clocks.end`.
 """
@@ -13,8 +13,8 @@ import time
 
 import msgspec
 
-from runtime.arrivals.clock import REFERENCE, Alignment, Clock, Ping, Pong
-from runtime.datagrams import Datagrams
+from runtime.network.clock import REFERENCE, Alignment, Clock, Ping, Pong
+from runtime.network.control_channel import ControlChannel
 
 CHANNEL = "clock"
 ALIGN_S = 2.0
@@ -28,7 +28,7 @@ class Clocks:
         datagrams: carry the pings; closed by their owner.
     """
 
-    def __init__(self, datagrams: Datagrams) -> None:
+    def __init__(self, datagrams: ControlChannel) -> None:
         self._datagrams = datagrams
         self._clock = Clock(datagrams.rank)
         self._news = threading.Condition()

@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime.optireduce.engine import Engine
-from runtime.optireduce.ledger import Ledger
+from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.replicas import Replicas
 from runtime.torch_versions import GradBucket, PrefixStore, store_of
@@ -39,7 +39,7 @@ class Attachment:
         self._handles: list[Any] = []
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> LossStats:
         """What was lost, step by step."""
         return self.engine.ledger
 

@@ -16,26 +16,26 @@ import time
 
 import torch
 
-from runtime.address import own_address
-from runtime.blame import Position
-from runtime.board import Board
-from runtime.datagrams import Datagrams
-from runtime.native_work import NativeWaits
-from runtime.operation import Operation
-from runtime.optireduce.carrier import Carrier
-from runtime.optireduce.council import Council
-from runtime.optireduce.flight import Flight
+from runtime.executor.operation import Operation
+from runtime.health.diagnosis import RankStatus
+from runtime.health.native_work import NativeWaits
+from runtime.health.protocol import HealthProtocol
+from runtime.network.address import own_address
+from runtime.network.control_channel import ControlChannel
+from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.hadamard import FLOATS, operation_seed
-from runtime.optireduce.ledger import Ledger, StepRecord
+from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.options import Options
+from runtime.optireduce.recorder import EngineSource
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
-from runtime.optireduce.source import EngineSource
-from runtime.optireduce.ubt.codec import Codec
-from runtime.optireduce.ubt.sockets import Channel
+from runtime.optireduce.sync import SyncPoint
+from runtime.optireduce.udp.codec import Codec
+from runtime.optireduce.udp.socket import UdpSocket
+from runtime.optireduce.udp.workers import BucketWorkers
 from runtime.optireduce.watch import CONFIRM_SHARE, Watch
-from runtime.pending import Pending
 from runtime.torch_versions import PrefixStore, Store
+from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, TensorError
 
 logger = logging.getLogger("latecomer")
@@ -82,23 +82,25 @@ class Engine:
         self.options = options or Options()
         self.step = 0
         self.failure: LatecomerError | None = None
-        self.council = Council(self.options)
-        self.ledger = Ledger(self.options, rank)
+        self.council = SyncPoint(self.options)
+        self.ledger = LossStats(self.options, rank)
         self._bucket = self._entered = 0
         self._record = StepRecord(0)
-        self._open: dict[int, Pending] = {}
+        self._open: dict[int, AllReduceWork] = {}
         self._lock = threading.Lock()
         with contextlib.ExitStack() as started:  # closed if the start fails
-            self._channel = Channel(self.options, own_address(store))
+            self._channel = UdpSocket(self.options, own_address(store))
             started.callback(self._channel.close)
             place, address = PrefixStore("ubt", store), self._channel.address
             self._meeting = meet(place, rank, size, address, self.options, timeout_s)
             self._channel.connect(self._meeting.addresses)
-            self._datagrams = Datagrams(
+            self._datagrams = ControlChannel(
                 PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
             )
             started.callback(self._datagrams.close)
-            self._board = Board(self._datagrams, position=self._position, alarmed=self._alarmed)
+            self._board = HealthProtocol(
+                self._datagrams, position=self._position, alarmed=self._alarmed
+            )
             self.reliable = Reliable(
                 PrefixStore("reliable", store),
                 rank,
@@ -124,7 +126,7 @@ class Engine:
 
     def submit(
         self, tensor: torch.Tensor, *, average: bool = False, last: bool = True
-    ) -> Pending | Operation:
+    ) -> AllReduceWork | Operation:
         """Start the sum or average of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks must submit tensors of equal size and dtype in the same order. Before some steps
@@ -153,8 +155,8 @@ class Engine:
             self.ledger.reliable += 1
             return self.source.reliable(self.reliable.submit(tensor, average=average))
         seed = self._meeting.session >> 1
-        flight = Flight(
-            Pending(self._entered, tensor, average, time.monotonic()),
+        flight = Bucket(
+            AllReduceWork(self._entered, tensor, average, time.monotonic()),
             step,
             bucket,
             record,
@@ -233,17 +235,19 @@ class Engine:
             self._carrier.bind(self.council.bound_s)
         logger.info("rank %d: %s", self.rank, self.how)
 
-    def _begin(self) -> Carrier:
+    def _begin(self) -> BucketWorkers:
         key = self._meeting.key if self.options.authenticate else b""
         codec = Codec(self._meeting.session, self.rank, self.size, self.options.datagram_bytes, key)
         bound_s = self.council.bound_s
-        carrier = Carrier(self.options, codec, self._channel, bound_s, self._done, self._broke)
+        carrier = BucketWorkers(
+            self.options, codec, self._channel, bound_s, self._done, self._broke
+        )
         self.ledger.dropped, self.ledger.dropped_from = carrier.node.counts, carrier.node.by_sender
         carrier.start()
         self._watch = Watch(self._board, self._suspects, self.fail, self.options.dead_s)
         return carrier
 
-    def _done(self, flight: Flight) -> None:
+    def _done(self, flight: Bucket) -> None:
         assert self._carrier is not None
         operation, record, exchange = flight.operation, flight.record, flight.exchange
         done_s = time.monotonic()
@@ -276,9 +280,9 @@ class Engine:
         failure.__cause__ = error
         self.fail(failure)
 
-    def _position(self) -> Position:
+    def _position(self) -> RankStatus:
         broken = str(self.failure).split("\n", 1)[0] if self.failure is not None else ""
-        return Position(self._entered, None, 0.0, broken)
+        return RankStatus(self._entered, None, 0.0, broken)
 
     def _alarmed(self, told: str) -> None:
         self.fail(self._board.diagnose(told, self.options.dead_s * CONFIRM_SHARE))

@@ -14,10 +14,10 @@ from datetime import timedelta
 
 import torch
 
-from runtime.collectives import Collectives
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
+from runtime.process_group.collectives import Collectives
 from runtime.torch_versions import PrefixStore, Store
 
 

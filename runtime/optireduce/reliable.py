@@ -12,14 +12,14 @@ from datetime import timedelta
 
 import torch
 
-from runtime.blame import Waiting
-from runtime.executor import Executor
-from runtime.native_work import NativeWaits
-from runtime.operation import Operation
+from runtime.executor.executor import Executor
+from runtime.executor.load import load
+from runtime.executor.operation import Operation
+from runtime.health.diagnosis import WaitFor
+from runtime.health.native_work import NativeWaits
 from runtime.torch_versions import Store
-from runtime.verified import load
+from verify.core.schedule import Incast, Phase, Schedule, Transfer
 from verify.errors import LatecomerError
-from verify.schedule import Incast, Phase, Schedule, Transfer
 
 
 def transpose(n: int) -> Schedule:
@@ -47,7 +47,7 @@ class Reliable:
     """
 
     moved_s = 0.0
-    """For :class:`runtime.executor.Outside`: UBT's waits are no business of the executor."""
+    """For the executor's ``Outside``: UBT's waits are no business of the executor."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Reliable:
             native_waits=native_waits,
         )
 
-    def waiting(self) -> tuple[Waiting, float] | None:
+    def waiting(self) -> tuple[WaitFor, float] | None:
         """Nothing."""
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from runtime.meeting import require_all, tell_all
+from runtime.network.store_exchange import require_all, tell_all
 from runtime.optireduce.options import Options
 from runtime.torch_versions import Store
 from verify.errors import ArgumentError

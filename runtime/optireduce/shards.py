@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from runtime.optireduce.ubt.wire import Bytes
+from runtime.optireduce.udp.datagram import Bytes
 
 
 class Shards:

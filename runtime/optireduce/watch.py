@@ -1,9 +1,9 @@
 """Tells a rank that is dead from one that computes, or that the network keeps apart.
 
 UBT itself never waits longer than its bound. But a rank of which nothing is heard is asked, over
-the control plane (``runtime.board``), where it stands: one that does not answer for ``dead_s`` is
-dead or stopped, and all ranks give up with an error that names it; so they do when it says that it
-broke. One that answers is waited for, or done without, as the options say.
+the control plane (``runtime.health.protocol``), where it stands: one that does not answer for
+``dead_s`` is dead or stopped, and all ranks give up with an error that names it; so they do when it
+says that it broke. One that answers is waited for, or done without, as the options say.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from runtime.board import Board
+from runtime.health.protocol import HealthProtocol
 from verify.errors import LatecomerError
 
 TICK_S = 0.25
@@ -31,7 +31,7 @@ class Watch:
 
     def __init__(
         self,
-        board: Board,
+        board: HealthProtocol,
         suspects: Callable[[], Iterable[int]],
         give_up: Callable[[LatecomerError], None],
         dead_s: float,

@@ -1,11 +1,11 @@
 """Pipeline schedules in training: run, watched, and exchanged when a link turns slow."""
 
 from runtime.pipeline.adaptation import Adaptation, Event, Planner
-from runtime.pipeline.detect import Sensitivity
+from runtime.pipeline.detector import Sensitivity
 from runtime.pipeline.faults import Faults, LinkFault, both_ways
+from runtime.pipeline.load import VerifiedPipeline, load
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.spans import Span, StepRecord, Transit
-from runtime.pipeline.verified import VerifiedPipeline, load
+from runtime.pipeline.recorder import Span, StepRecord, Transit
 
 __all__ = [
     "Adaptation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.pipeline.detect import Sensitivity
+from runtime.pipeline.detector import Sensitivity
 from verify.errors import ArgumentError
 from verify.pipeline import PipelineSchedule, Situation
 

@@ -71,7 +71,7 @@ def _setting(
     from runtime.pipeline.adaptation import Adaptation
     from runtime.pipeline.demo import Setting
     from runtime.pipeline.faults import Faults, both_ways
-    from runtime.pipeline.verified import load, require_ranks
+    from runtime.pipeline.load import load, require_ranks
 
     if schedule is not None:
         plan = load(schedule)
@@ -138,7 +138,7 @@ def _run(setting: Setting, out: Path | None) -> bool:
 
 def _timelines(setting: Setting, shown: list[list[Line]], out: Path | None) -> None:
     """One step of each circumstance: its measured timeline, as text and as files."""
-    from runtime.pipeline.measured import bars, makespan_ms, side_by_side, text
+    from runtime.pipeline.observed import bars, makespan_ms, side_by_side, text
     from verify.pipeline.picture import svg, trace
 
     chosen: dict[tuple[bool, str], list[Line]] = {}

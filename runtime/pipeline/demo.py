@@ -25,7 +25,7 @@ from torch import nn
 from runtime.pipeline.adaptation import Adaptation, Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.spans import StepRecord
+from runtime.pipeline.recorder import StepRecord
 from runtime.torch_versions import TCPStore
 from verify.errors import RankFailure
 from verify.pipeline import PipelineSchedule

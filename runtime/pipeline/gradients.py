@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from runtime.executor import Executor
-from runtime.operation import Operation
+from runtime.executor.executor import Executor
+from runtime.executor.operation import Operation
 from runtime.torch_versions import (
     ComputationType,
     PipelineAction,

@@ -1,9 +1,9 @@
 """Whether the others are still there: deadlines on every wait, and one verdict on who failed.
 
-The board and its verdict are the executor's (``runtime.board``, ``runtime.blame``). A wait here
-has one more excuse: two stages may wait for each other while their messages are on a slow link, so
-a cycle of waits is no deadlock (the schedule is proved to have none) until nobody on it has moved
-for the whole time.
+The board and its verdict are the executor's (``runtime.health.protocol``,
+``runtime.health.diagnosis``). A wait here has one more excuse: two stages may wait for each other
+while their messages are on a slow link, so a cycle of waits is no deadlock (the schedule is proved
+to have none) until nobody on it has moved for the whole time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from runtime.blame import Position, Waiting
-from runtime.board import Board
-from runtime.datagrams import Datagrams
-from runtime.pipeline.frames import Name
+from runtime.health.diagnosis import RankStatus, WaitFor
+from runtime.health.protocol import HealthProtocol
+from runtime.network.control_channel import ControlChannel
+from runtime.pipeline.messages import Name
 from verify.errors import LatecomerError, RankFailure
 
 LONGEST_GRACE_S = 5.0
@@ -24,7 +24,7 @@ WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
 TICKS = 20  # looks within the longest wait
 
 
-def patience_s(positions: Mapping[int, Position], me: int, limit_s: float) -> float:
+def patience_s(positions: Mapping[int, RankStatus], me: int, limit_s: float) -> float:
     """How much longer rank ``me`` should wait; 0 or less if it is time to give up.
 
     Args:
@@ -54,18 +54,18 @@ class Liveness:
     """
 
     def __init__(
-        self, datagrams: Datagrams, timeout_s: float, stop: Callable[[RankFailure], None]
+        self, datagrams: ControlChannel, timeout_s: float, stop: Callable[[RankFailure], None]
     ) -> None:
         self.failure: LatecomerError | None = None
         self._rank, self._size, self._stop = datagrams.rank, datagrams.size, stop
         self._grace_s = min(LONGEST_GRACE_S, timeout_s / 3)
         self._limit_s = (timeout_s - (1 + SURVEY_SHARE) * self._grace_s) * WAIT_SHARE
         self._entered, self._broken = 0, ""
-        self._wait: tuple[Waiting, float] | None = None  # and since when
+        self._wait: tuple[WaitFor, float] | None = None  # and since when
         self._moved_s = time.monotonic()
         self._failing = threading.Lock()
         self._over = threading.Event()
-        self._board = Board(datagrams, position=self._position, alarmed=self.fail)
+        self._board = HealthProtocol(datagrams, position=self._position, alarmed=self.fail)
         self._thread = threading.Thread(
             target=self._run, name="latecomer-pipeline-watchman", daemon=True
         )
@@ -90,7 +90,7 @@ class Liveness:
         assert microbatch is not None
         kind = "activation" if name.receive.kind == "RECV_F" else "gradient"
         phase = f"the {kind} for stage {name.receive.stage}, microbatch"
-        self._wait = Waiting(name.step, phase, microbatch, peer), time.monotonic()
+        self._wait = WaitFor(name.step, phase, microbatch, peer), time.monotonic()
 
     def fail(self, noticed: str) -> None:
         """Give up: find out why, with all others, and end all waits."""
@@ -110,9 +110,9 @@ class Liveness:
         self._over.set()
         self._thread.join(timeout=1.0)
 
-    def _position(self) -> Position:
+    def _position(self) -> RankStatus:
         wait, idle_s = self._wait, time.monotonic() - self._moved_s
-        return Position(self._entered, wait[0] if wait else None, idle_s, self._broken)
+        return RankStatus(self._entered, wait[0] if wait else None, idle_s, self._broken)
 
     def _run(self) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from runtime.pipeline.frames import Name, WireError
+from runtime.pipeline.messages import Name, WireError
 from runtime.pipeline.staging import Staged
 from verify.errors import LatecomerError
 

@@ -1,7 +1,7 @@
 """A pipeline in training: a proved schedule on PyTorch's own pipeline runtime, over our links.
 
 PyTorch's ``_PipelineScheduleRuntime`` loads the schedule as a compute_comms CSV and runs it; what
-is ours is the way messages travel (``runtime.pipeline.links``), the deadlines on every wait
+is ours is the way messages travel (``runtime.pipeline.transport``), the deadlines on every wait
 (``runtime.pipeline.liveness``), the timing, and the change of schedule between two steps.
 """
 
@@ -18,21 +18,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.datagrams import Datagrams
-from runtime.executor import Executor
-from runtime.meeting import require_all, tell, tell_all, within
-from runtime.pipeline.adapt import Adapter
+from runtime.executor.executor import Executor
+from runtime.network.control_channel import ControlChannel
+from runtime.network.store_exchange import require_all, tell, tell_all, within
 from runtime.pipeline.adaptation import Adaptation, Event
+from runtime.pipeline.controller import Adapter
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.gradients import Gradients
-from runtime.pipeline.links import Links
 from runtime.pipeline.liveness import Liveness
+from runtime.pipeline.load import VerifiedPipeline, load, require_ranks, require_same_shape
 from runtime.pipeline.mailbox import Mailbox
 from runtime.pipeline.placement import Modules, device_of, neighbours, own_modules
-from runtime.pipeline.spans import Recorder, StepRecord
-from runtime.pipeline.stage import DelegatedStage, Surroundings
+from runtime.pipeline.recorder import Recorder, StepRecord
+from runtime.pipeline.stage import DelegatedStage, StageContext
 from runtime.pipeline.staging import staging_for
-from runtime.pipeline.verified import VerifiedPipeline, load, require_ranks, require_same_shape
+from runtime.pipeline.transport import Links
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
@@ -106,9 +106,9 @@ class Pipeline:
         to, sources = neighbours(plan, self.rank)
         self._mailbox = Mailbox(sources, plan.microbatches)
         staging = staging_for(self.device)
-        around = Surroundings(dict(plan.rank_of), staging, self._mailbox, self._recorder)
+        around = StageContext(dict(plan.rank_of), staging, self._mailbox, self._recorder)
         self._around = around
-        self._datagrams = Datagrams(
+        self._datagrams = ControlChannel(
             PrefixStore("datagrams", store), self.rank, self.size, start_timeout_s=timeout_s
         )
         try:

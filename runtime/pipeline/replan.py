@@ -13,11 +13,11 @@ from importlib import import_module
 
 import msgspec
 
-from runtime.pipeline import measure
+from runtime.pipeline import timing as measure
 from runtime.pipeline.adaptation import HEURISTIC, Adaptation, heuristic
-from runtime.pipeline.detect import Change, Watched, judge
-from runtime.pipeline.switch import Coordinator, Keys
-from runtime.pipeline.verified import VerifiedPipeline, load, require_same_shape
+from runtime.pipeline.detector import Change, Watched, judge
+from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
+from runtime.pipeline.switch import Keys, SwitchCoordinator
 from verify.errors import LatecomerError
 from verify.pipeline import PipelineSchedule, Situation, encode, timeline
 
@@ -54,7 +54,7 @@ class Replanner:
         tell: Callable[[int, str, str], None],
     ) -> None:
         self._how, self._running, self._tell = how, running, tell
-        self._coordinator = Coordinator(keys, size)
+        self._coordinator = SwitchCoordinator(keys, size)
         self._watched: dict[tuple[int, int], Watched] = {}
         self._wanted: tuple[PipelineSchedule, dict[tuple[int, int], float]] | None = None
         self._phase = _Phase.IDLE

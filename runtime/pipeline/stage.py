@@ -19,12 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.pipeline.frames import Name, Tensors
-from runtime.pipeline.links import Links
 from runtime.pipeline.liveness import Liveness
 from runtime.pipeline.mailbox import Mailbox
-from runtime.pipeline.spans import Recorder, StepRecord, Transit
+from runtime.pipeline.messages import Name, Tensors
+from runtime.pipeline.recorder import Recorder, StepRecord, Transit
 from runtime.pipeline.staging import Staging
+from runtime.pipeline.transport import Links
 from runtime.torch_versions import (
     PipelineStageBase,
     announce_inputs,
@@ -36,7 +36,7 @@ from verify.errors import TensorError
 from verify.pipeline import Action
 
 
-class Surroundings:
+class StageContext:
     """What the stages of one rank share.
 
     Args:
@@ -100,7 +100,7 @@ class DelegatedStage(PipelineStageBase):
         module: torch.nn.Module,
         index: int,
         stages: int,
-        surroundings: Surroundings,
+        surroundings: StageContext,
         device: torch.device,
         group: dist.ProcessGroup | None,
         dw_builder: Callable[[], Callable[..., None]] | None,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from runtime.pipeline.frames import Tensors
+from runtime.pipeline.messages import Tensors
 
 
 @dataclass(frozen=True)

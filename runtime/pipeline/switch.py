@@ -52,7 +52,7 @@ class Proposal(msgspec.Struct, frozen=True):
     schedule: bytes
 
 
-class Member:
+class SwitchMember:
     """One rank's part.
 
     Args:
@@ -107,7 +107,7 @@ class Member:
         return proposal if decision == GO else None
 
 
-class Coordinator:
+class SwitchCoordinator:
     """The part of the rank that proposes, beside its part as a member.
 
     Args:

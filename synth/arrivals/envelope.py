@@ -19,7 +19,7 @@ import msgspec
 from synth.arrivals.situation import Arrivals
 from synth.straggler.generate import Generated
 from synth.straggler.situation import Situation
-from verify.schedule import Round, Schedule
+from verify.core.schedule import Round, Schedule
 
 Convert = Callable[[int], Fraction]
 """For a number of chunks, how many of its rounds take as long as one round of the situation."""

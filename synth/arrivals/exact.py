@@ -26,8 +26,8 @@ from itertools import pairwise
 
 from synth.arrivals.situation import Arrivals
 from synth.solvers import Found, Model
+from verify.core.schedule import Op, Round, Transfer
 from verify.errors import ArgumentError
-from verify.schedule import Op, Round, Transfer
 
 LARGEST_QUESTION = 60_000
 """Variables for additions that a question may have; beyond it solvers are at a loss."""

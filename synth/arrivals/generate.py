@@ -19,8 +19,8 @@ from synth.limits import require_search
 from synth.solvers import SolverName
 from synth.straggler.choose import Setting
 from synth.straggler.hunt import Progress
-from verify.schedule import Schedule
-from verify.verdict import Report
+from verify.core.schedule import Schedule
+from verify.core.verdict import Report
 
 
 @dataclass(frozen=True)

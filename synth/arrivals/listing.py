@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from synth.arrivals.situation import Arrivals
 from synth.arrivals.trees import IntArray, Trees
-from verify.schedule import Op, Round, Transfer
+from verify.core.schedule import Op, Round, Transfer
 
 USEFUL = 10**7
 """The weight of any useful transfer; priorities are far below it."""

@@ -25,8 +25,8 @@ from synth.standard import rhd, ring
 from synth.straggler.choose import Setting
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.hunt import Progress
+from verify.core.schedule import Round, Schedule
 from verify.errors import SearchTimeout
-from verify.schedule import Round, Schedule
 
 PRIORITIES = (
     Priorities(order=20, copy_load=100),

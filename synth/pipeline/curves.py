@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape
 
 from synth.pipeline.compare import KEPT, Comparison
-from verify.svg import page
+from verify.report.svg import page
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
 LEFT, TOP, WIDTH, HEIGHT, RIGHT = 76, 50, 640, 360, 200

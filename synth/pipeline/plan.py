@@ -16,12 +16,12 @@ from synth.pipeline.evaluate import Stuck, makespan
 from synth.pipeline.portfolio import QUICK, Candidate, portfolio, split
 from synth.pipeline.problem import Orders, Problem, Starts
 from synth.pipeline.timed import compute_only, with_messages
+from verify.core.schedule import Scalar
+from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, SynthesisError
 from verify.pipeline.check import check
 from verify.pipeline.schedule import Number, PipelineSchedule
 from verify.pipeline.verdict import Measures, PipelineReport
-from verify.schedule import Scalar
-from verify.verdict import Verdict
 
 METHODS = ("best", "cp-sat", "heuristic", *QUICK)
 Progress = Callable[[str], None]

@@ -18,12 +18,12 @@ from typing import Literal
 
 import msgspec
 
+from verify.core.schedule import Scalar
 from verify.errors import ArgumentError
 from verify.pipeline.bounds import lower_bound
 from verify.pipeline.costs import Costs, exact, fault
 from verify.pipeline.format import MAX_ACTIONS, MAX_MICROBATCHES, MAX_STAGES
 from verify.pipeline.schedule import Action, Link, Number, PipelineSchedule, Situation
-from verify.schedule import Scalar
 
 Placement = Literal["loop", "vee"]
 Orders = list[list[Action]]

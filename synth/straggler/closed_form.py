@@ -11,8 +11,8 @@ partner's port to send is idle. In round t the late rank
 Chunk 0 is the exception: nobody could tell the late rank before round 0. It gives its own raw
 chunk, and the receiver, who owns chunk 0, makes it full; the late rank receives it back later,
 full, when no sums are left to receive. So R = k + ceil(log2 n) - 1 rounds, as many as the
-broadcast has and as few as there can be (see :mod:`verify.bounds`). StragglAR (arXiv 2505.23523) is
-at the bound for powers of two.
+broadcast has and as few as there can be (see :mod:`verify.core.bounds`). StragglAR (arXiv
+2505.23523) is at the bound for powers of two.
 
 The owners are few, those beside the root's partners, so the waiting phase is no balanced
 ReduceScatter but the broadcast backwards, with every move turned into a reduce from receiver to
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from synth.straggler.broadcast import Broadcast
 from synth.straggler.situation import Situation
-from verify.schedule import Op, Round, Transfer
+from verify.core.schedule import Op, Round, Transfer
 
 
 class ClosedForm:

@@ -37,7 +37,7 @@ from typing import Literal
 
 from synth.solvers import Found, Model
 from synth.straggler.situation import Situation
-from verify.schedule import Op, Round, Transfer
+from verify.core.schedule import Op, Round, Transfer
 
 Form = Literal["staged", "cyclic", "general"]
 FORMS: tuple[Form, ...] = ("staged", "cyclic", "general")

@@ -14,9 +14,9 @@ from synth.standard import require_ranks
 from synth.straggler.completion import FORMS
 from synth.straggler.hunt import CONSTRUCTIVE, Attempt, Hunt, Prize, Progress
 from synth.straggler.situation import OWNERS, PORT_MODELS, Owners, PortModel, Situation
+from verify.core.schedule import Phase, Scalar, Schedule
+from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
-from verify.schedule import Phase, Scalar, Schedule
-from verify.verdict import Report
 
 LARGEST = 2**22
 """Ranks times chunks: about as many transfers in each phase, and a file has to be read again."""

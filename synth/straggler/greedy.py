@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 
 from synth.straggler.situation import Situation
+from verify.core.schedule import Round, Transfer
 from verify.errors import SearchTimeout
-from verify.schedule import Round, Transfer
 
 FORESIGHT_RANKS = 160
 """Up to so many ranks several preferences are tried per round; beyond, one takes long enough."""

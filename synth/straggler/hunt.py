@@ -25,8 +25,8 @@ from synth.straggler.closed_form import ClosedForm
 from synth.straggler.completion import Completion, Form
 from synth.straggler.reduce_scatter import rotation, tournament
 from synth.straggler.situation import Owners, PortModel, Situation
+from verify.core.schedule import Round
 from verify.errors import SearchTimeout
-from verify.schedule import Round
 
 if TYPE_CHECKING:
     from synth.straggler.greedy import Greedy

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.straggler.situation import Situation
+from verify.core.schedule import Round, Transfer
 from verify.errors import SearchTimeout
-from verify.schedule import Round, Transfer
 
 EXCHANGE = 2**24  # what one direction of a pair weighs
 DOUBLING = 2**12  # ... less so much for each doubling of the holders of its chunk

@@ -10,7 +10,7 @@ Chunk c of m * N chunks is owned by helper c mod N (N helpers, ranks 0 .. N-1). 
 
 from __future__ import annotations
 
-from verify.schedule import Round, Transfer
+from verify.core.schedule import Round, Transfer
 
 
 def rotation(helpers: int, chunks_per_helper: int) -> tuple[Round, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from verify.bounds import knowledge_bound, spread_bound
+from verify.core.bounds import knowledge_bound, spread_bound
 
 PortModel = Literal["duplex", "matching"]
 Owners = Literal["auto", "balanced", "free"]
@@ -42,7 +42,7 @@ class Situation:
 
     @property
     def bound(self) -> int:
-        """No schedule of so many chunks has fewer completion rounds (see :mod:`verify.bounds`)."""
+        """No schedule of so many chunks has fewer completion rounds (``verify.core.bounds``)."""
         return max(
             knowledge_bound(self.ranks, self.chunks),
             spread_bound(self.ranks, self.chunks, self.ports),

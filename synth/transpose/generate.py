@@ -32,8 +32,8 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from synth.standard import require_ranks
+from verify.core.schedule import Incast, Op, Phase, Round, Scalar, Schedule, Transfer
 from verify.errors import ArgumentError
-from verify.schedule import Incast, Op, Phase, Round, Scalar, Schedule, Transfer
 
 Exchange = Literal["doubling", "transpose"]
 EXCHANGES = get_args(Exchange)

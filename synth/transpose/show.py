@@ -3,7 +3,7 @@
 Two predictions, because incast helps latency only where messages overlap: *one at a time*, a rank
 pays alpha for each message of a round; *overlapped*, once per round. Two bounds on time hold for
 every AllReduce of n ranks whose ports carry 1 / beta bytes per second each way: the 2 (n - 1) S
-bytes that must be received in all, over n ports (``verify/bounds.py``, volume), and
+bytes that must be received in all, over n ports (``verify/core/bounds.py``, volume), and
 ceil(log_{I+1} n) alpha until anybody can know all contributions (knowledge).
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 
 from synth.cost import Cost, Latency, Link, completion_cost
 from synth.units import format_bandwidth, format_bytes, format_seconds
-from verify.bounds import knowledge_bound
-from verify.schedule import Incast, Schedule
-from verify.verdict import Report
+from verify.core.bounds import knowledge_bound
+from verify.core.schedule import Incast, Schedule
+from verify.core.verdict import Report
 
 LATENCIES: dict[str, Latency] = {"one at a time": "message", "overlapped": "round"}
 

@@ -14,7 +14,7 @@ B c(outer) + max(0, R - B) min(c(inner), c(outer)). This grows with B and with R
 may be put in for both; without its ceilings it is A k + C + D / k, hence at least C + 2 sqrt(A D)
 for every k. Without barriers only the bytes count: :func:`bytes_s`.
 
-Deviation from :mod:`verify.bounds`: seconds, not rounds, and never the ground of "optimal".
+Deviation from :mod:`verify.core.bounds`: seconds, not rounds, and never the ground of "optimal".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from synth.twolevel.machine import Machine
-from verify.bounds import knowledge_bound
+from verify.core.bounds import knowledge_bound
 
 
 def bound_s(machine: Machine, buffer_bytes: int, chunks: int) -> float:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 
 from synth.twolevel.machine import Machine
 from synth.twolevel.waiting import mates_of
-from verify.schedule import Round, Transfer
+from verify.core.schedule import Round, Transfer
 
 
 def completion(machine: Machine, late: int, chunks: int, burst: int) -> tuple[Round, ...]:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from heapq import heapreplace
 
 from synth.twolevel.machine import Machine
-from verify.schedule import Phase, Round, Schedule
+from verify.core.schedule import Phase, Round, Schedule
 
 
 def completion_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> float:

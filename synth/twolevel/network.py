@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from verify.schedule import Phase, Round, Schedule, Transfer
-from verify.verdict import (
+from verify.core.schedule import Phase, Round, Schedule, Transfer
+from verify.core.verdict import (
     PROVED,
     SHOWN,
     Counterexample,

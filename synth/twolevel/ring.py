@@ -11,7 +11,7 @@ Source: the hierarchical AllReduce of Horovod and NCCL. Deviation: rings on both
 from __future__ import annotations
 
 from synth.twolevel.machine import Machine
-from verify.schedule import Incast, Op, Phase, Round, Schedule, Transfer
+from verify.core.schedule import Incast, Op, Phase, Round, Schedule, Transfer
 
 
 def hierarchical_ring(machine: Machine) -> Schedule:

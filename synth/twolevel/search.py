@@ -27,9 +27,9 @@ from synth.twolevel.machine import Machine
 from synth.twolevel.network import fitted, network_ports
 from synth.twolevel.ring import hierarchical_ring
 from synth.twolevel.waiting import waiting
+from verify.core.schedule import Phase, Schedule
+from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError, SearchTimeout, SynthesisError
-from verify.schedule import Phase, Schedule
-from verify.verdict import Report, Verdict
 
 LARGEST = 2**14
 """Ranks times chunks of a two-level schedule: the rounds are built one by one, in seconds."""

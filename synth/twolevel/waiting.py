@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
 
 from synth.twolevel.machine import Machine
-from verify.schedule import Round, Transfer
+from verify.core.schedule import Round, Transfer
 
 
 def owner(machine: Machine, late: int, chunk: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.optireduce import training
 from bench.optireduce.trainer import GLOO, OURS, Job, Run, Thrown
-from runtime.optireduce.ubt.sockets import Channel
+from runtime.optireduce.udp.socket import UdpSocket
 
 RIGHT = {
     Run(GLOO, 0.0, 0): (50, 90, 96),
@@ -57,9 +57,9 @@ def test_a_run_that_stopped_has_no_accuracy(monkeypatch, capsys):
 
 
 def test_so_large_a_share_is_thrown_away_and_none_before(monkeypatch):
-    monkeypatch.setattr(Channel, "receive", lambda _: np.zeros((1000, 8), np.uint8))
+    monkeypatch.setattr(UdpSocket, "receive", lambda _: np.zeros((1000, 8), np.uint8))
     thrown = Thrown()
-    channel = Channel.__new__(Channel)
+    channel = UdpSocket.__new__(UdpSocket)
     assert len(channel.receive()) == 1000
     thrown.draw(0.1, seed=1)
     kept = sum(len(channel.receive()) for _ in range(20))

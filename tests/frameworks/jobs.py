@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 import runtime
-from runtime.decisions.costs import Line, Profile
+from runtime.policy.cost_model import Line, Profile
 from tests.runtime.spawning import Outcome
 
 GLOO, AUTO, EAGER, SCHEDULE = "gloo", "auto", "eager", "schedule"

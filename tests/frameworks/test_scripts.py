@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from runtime.decisions.costs import Line, Profile
+from runtime.policy.cost_model import Line, Profile
 from tests.frameworks.jobs import AUTO, GLOO, SCHEDULE
 from tests.frameworks.scripts import FOLDER, RANKS, Trained, run
 

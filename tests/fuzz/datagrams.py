@@ -20,8 +20,8 @@ from types import FunctionType
 import numpy as np
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.ubt.receiver import Expected
-from runtime.optireduce.ubt.wire import HEADER, MAGIC, VERSION, Type
+from runtime.optireduce.udp.datagram import HEADER, MAGIC, VERSION, Type
+from runtime.optireduce.udp.reassembly import SenderBitmap
 from tests.runtime.optireduce.simulation import SESSION, Host, check, content, options, result
 
 SIZES = (200, 150, 330)
@@ -168,12 +168,12 @@ def attack(data):
 
 def plant():
     """A fault to be found: offsets need not be those of a datagram."""
-    take = Expected.take
+    take = SenderBitmap.take
 
     def careless(self, offsets, *rest):
         return take(self, offsets // self.payload * self.payload, *rest)
 
-    Expected.take = careless
+    SenderBitmap.take = careless
 
 
 def instrument(atheris):
@@ -182,7 +182,7 @@ def instrument(atheris):
         globals()[function.__name__] = atheris.instrument_func(function)
     found = []
     for name, module in list(sys.modules.items()):
-        if name.startswith("runtime.optireduce.ubt"):
+        if name.startswith("runtime.optireduce.udp"):
             classes = [v for v in vars(module).values() if isinstance(v, type)]
             for owner in (module, *(c for c in classes if c.__module__ == name)):
                 for key, value in vars(owner).items():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.ubt.receiver import Expected
+from runtime.optireduce.udp.reassembly import SenderBitmap
 from tests.fuzz.datagrams import attack, plant
 
 
@@ -28,7 +28,7 @@ def test_nothing_that_arrives_breaks_a_node_at_length(program):
 
 
 def test_a_planted_fault_is_found(monkeypatch):
-    monkeypatch.setattr(Expected, "take", Expected.take)
+    monkeypatch.setattr(SenderBitmap, "take", SenderBitmap.take)
     plant()
     dice = random.Random(1)
 

@@ -21,10 +21,10 @@ from tests.verify.builders import Document, document
 from tests.verify.mutants import mutant
 from tests.verify.pipeline.faults import mutant as pipeline_with_faults
 from verify import check, decode
+from verify.core.verdict import Verdict
 from verify.kernel import differs, judge, pipeline_differs
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
-from verify.verdict import Verdict
 
 BATCH = 2000
 

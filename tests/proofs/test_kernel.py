@@ -23,12 +23,12 @@ from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline.documents import all_right as all_right_pipelines
 from verify import check, decode, encode
 from verify.cli import app
+from verify.core.schedule import Schedule
+from verify.core.verdict import Verdict
 from verify.errors import ArgumentError
 from verify.kernel import VARIABLE, judge, opinion, pipeline_opinion
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
-from verify.schedule import Schedule
-from verify.verdict import Verdict
 
 COUNT = int(os.environ.get("LATECOMER_DIFFERENTIAL", "3000"))
 

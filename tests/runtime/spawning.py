@@ -23,7 +23,7 @@ IMPORTED = [
     "ortools.sat.python.cp_model",
     "pytest",
     "runtime.pipeline",
-    "runtime.selftest",
+    "runtime.selftest.schedules",
     "synth.arrivals.generate",
     "synth.pipeline",
     "torch._dynamo",  # otherwise imported by a process's first optimizer or DDP, in 2 s

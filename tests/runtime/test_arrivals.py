@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime import Executor, Observer, conformance, load
-from runtime.selftest import late_s, turns
+from runtime import Executor, Observer, load
+from runtime.selftest import conformance
+from runtime.selftest.schedules import late_s, turns
 from synth.arrivals.generate import search
 from tests.runtime.spawning import spawn, values
-from verify.check import check
+from verify.core.check import check
+from verify.core.schedule import Phase, Schedule, Transfer
+from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, ScheduleRefused
-from verify.schedule import Phase, Schedule, Transfer
-from verify.verdict import Verdict
 
 SIZES = (0, 1, 7, 1000, 20_000)
 CASES = 85

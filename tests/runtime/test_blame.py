@@ -14,88 +14,88 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import TCPStore
 
-from runtime import board_messages as messages
-from runtime.blame import Position, Waiting, blame, patience_s
-from runtime.board import Board
-from runtime.board_messages import Message
-from runtime.datagrams import HEADER, MAX_PAYLOAD, Datagrams
+from runtime.health import messages
+from runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
+from runtime.health.messages import Message
+from runtime.health.protocol import HealthProtocol
+from runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
 from verify.errors import RankFailure
 
 
 def _waits(peer, operation=3):
-    return Waiting(operation, "completion", 1, peer)
+    return WaitFor(operation, "completion", 1, peer)
 
 
 def test_the_silent_are_blamed_first():
-    said = {0: Position(4, _waits(2)), 3: Position(1)}
-    failure = blame(4, said, 0, "noticed", 2.0)
+    said = {0: RankStatus(4, _waits(2)), 3: RankStatus(1)}
+    failure = diagnose(4, said, 0, "noticed", 2.0)
     assert failure.ranks == (1, 2)
     assert "dead or stopped" in str(failure)
     assert "rank 3 has entered 1 operation(s)" in str(failure)
 
 
 def test_then_whoever_has_not_entered():
-    said = {0: Position(4, _waits(2)), 1: Position(4, _waits(2)), 2: Position(3)}
-    failure = blame(3, said, 0, "noticed", 2.0)
+    said = {0: RankStatus(4, _waits(2)), 1: RankStatus(4, _waits(2)), 2: RankStatus(3)}
+    failure = diagnose(3, said, 0, "noticed", 2.0)
     assert failure.ranks == (2,)
     assert "has not entered operation 3" in str(failure)
 
 
 def test_but_not_whoever_is_behind_others_and_not_needed_yet():
     said = {
-        0: Position(9, _waits(2)),
-        1: Position(5),  # slower than rank 0, but in operation 3
-        2: Position(3),
-        3: Position(4, _waits(0, operation=3)),
+        0: RankStatus(9, _waits(2)),
+        1: RankStatus(5),  # slower than rank 0, but in operation 3
+        2: RankStatus(3),
+        3: RankStatus(4, _waits(0, operation=3)),
     }
-    assert blame(4, said, 0, "noticed", 2.0).ranks == (2,)
-    assert blame(4, said, 3, "noticed", 2.0).ranks == (2,)
+    assert diagnose(4, said, 0, "noticed", 2.0).ranks == (2,)
+    assert diagnose(4, said, 3, "noticed", 2.0).ranks == (2,)
 
 
 def test_whoever_broke_is_blamed_before_the_late():
-    said = {0: Position(4, _waits(2)), 1: Position(4, broken="OSError('x')"), 2: Position(3)}
-    failure = blame(3, said, 0, "noticed", 2.0)
+    said = {0: RankStatus(4, _waits(2)), 1: RankStatus(4, broken="OSError('x')"), 2: RankStatus(3)}
+    failure = diagnose(3, said, 0, "noticed", 2.0)
     assert failure.ranks == (1,)
     assert "OSError('x')" in str(failure)
 
 
 def test_ranks_that_differ_are_both_named_with_what_they_have():
     said = {
-        0: Position(4, _waits(2)),
-        1: Position(4, differs_from=3, doing="a sum of 3 x float32"),
-        2: Position(4, broken="OSError('x')"),
-        3: Position(4, _waits(1)),
+        0: RankStatus(4, _waits(2)),
+        1: RankStatus(4, differs_from=3, doing="a sum of 3 x float32"),
+        2: RankStatus(4, broken="OSError('x')"),
+        3: RankStatus(4, _waits(1)),
     }
-    failure = blame(4, said, 0, "noticed", 2.0)
+    failure = diagnose(4, said, 0, "noticed", 2.0)
     assert failure.ranks == (1, 3)
     assert "rank 1 has a sum of 3 x float32" in str(failure)
 
 
 def test_then_the_end_of_the_chain_of_waits():
-    said = {0: Position(4, _waits(1)), 1: Position(4, _waits(2)), 2: Position(4)}
-    assert blame(3, said, 0, "noticed", 2.0).ranks == (2,)
+    said = {0: RankStatus(4, _waits(1)), 1: RankStatus(4, _waits(2)), 2: RankStatus(4)}
+    assert diagnose(3, said, 0, "noticed", 2.0).ranks == (2,)
 
 
 def test_or_its_cycle():
-    said = {0: Position(4, _waits(1)), 1: Position(4, _waits(2)), 2: Position(4, _waits(1))}
-    failure = blame(3, said, 0, "noticed", 2.0)
+    said = {0: RankStatus(4, _waits(1)), 1: RankStatus(4, _waits(2)), 2: RankStatus(4, _waits(1))}
+    failure = diagnose(3, said, 0, "noticed", 2.0)
     assert failure.ranks == (1, 2)
     assert "wait for each other" in str(failure)
 
 
 def test_nobody_is_blamed_without_evidence():
-    said = {0: Position(4), 1: Position(4)}
-    assert blame(2, said, 0, "noticed", 2.0).ranks == ()
+    said = {0: RankStatus(4), 1: RankStatus(4)}
+    assert diagnose(2, said, 0, "noticed", 2.0).ranks == ()
 
 
 def test_a_wait_goes_on_while_the_end_of_its_chain_is_in_the_operation_and_moves():
-    chain = {0: Position(4, _waits(1), idle_s=9), 1: Position(4, _waits(2), idle_s=9)}
-    assert patience_s({**chain, 2: Position(4, idle_s=2)}, 0, 5) == 3
-    assert patience_s({**chain, 2: Position(4, idle_s=6)}, 0, 5) < 0
-    assert patience_s({**chain, 2: Position(3, idle_s=0)}, 0, 5) == 0  # it has not entered
-    assert patience_s({**chain, 2: Position(4, _waits(0), idle_s=6)}, 0, 5) < 0  # a cycle
-    assert patience_s({**chain, 2: Position(4, _waits(0), idle_s=1)}, 0, 5) == 4  # of what was
-    assert patience_s({**chain, 0: Position(4)}, 0, 5) == 5  # no longer waits
+    chain = {0: RankStatus(4, _waits(1), idle_s=9), 1: RankStatus(4, _waits(2), idle_s=9)}
+    assert patience_s({**chain, 2: RankStatus(4, idle_s=2)}, 0, 5) == 3
+    assert patience_s({**chain, 2: RankStatus(4, idle_s=6)}, 0, 5) < 0
+    assert patience_s({**chain, 2: RankStatus(3, idle_s=0)}, 0, 5) == 0  # it has not entered
+    assert patience_s({**chain, 2: RankStatus(4, _waits(0), idle_s=6)}, 0, 5) < 0  # a cycle
+    assert patience_s({**chain, 2: RankStatus(4, _waits(0), idle_s=1)}, 0, 5) == 4  # of what was
+    assert patience_s({**chain, 0: RankStatus(4)}, 0, 5) == 5  # no longer waits
 
 
 @given(
@@ -112,10 +112,10 @@ def test_a_wait_goes_on_while_the_end_of_its_chain_is_in_the_operation_and_moves
 def test_blame_always_ends_and_names_ranks_of_the_group(case):
     size, said = case
     positions = {
-        rank: Position(entered, None if peer is None else _waits(peer))
+        rank: RankStatus(entered, None if peer is None else _waits(peer))
         for rank, (entered, peer) in {0: (1, None), **said}.items()
     }
-    failure = blame(size, positions, 0, "noticed", 1.0)
+    failure = diagnose(size, positions, 0, "noticed", 1.0)
     assert set(failure.ranks) <= set(range(size))
     missing = set(range(size)) - set(positions)
     assert set(failure.ranks) == missing or not missing
@@ -126,12 +126,12 @@ def boards():
     """Two boards of one group in this process, and the alarms that rang."""
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
     rang: list[tuple[int, str]] = []
-    made: dict[int, Board] = {}
+    made: dict[int, HealthProtocol] = {}
 
     def make(rank):
-        made[rank] = Board(
-            Datagrams(store.clone(), rank, 2, start_timeout_s=10),
-            position=lambda: Position(rank + 1),
+        made[rank] = HealthProtocol(
+            ControlChannel(store.clone(), rank, 2, start_timeout_s=10),
+            position=lambda: RankStatus(rank + 1),
             alarmed=lambda told: rang.append((rank, told)),
         )
 
@@ -162,7 +162,7 @@ def test_a_survey_is_no_alarm(boards):
 
 def test_answers_to_another_question_do_not_count(boards):
     made, _ = boards
-    old = messages.pack(messages.answer(77, Position(9)))
+    old = messages.pack(messages.answer(77, RankStatus(9)))
     for _ in range(3):
         made[1].datagrams.send(0, "board", old)
     made[1].datagrams.close()
@@ -201,10 +201,10 @@ def test_strangers_and_rubbish_are_ignored(boards):
             *(
                 HEADER.pack(token, 0, 5) + b"board" + messages.pack(messages.answer(0, position))
                 for position in (
-                    Position(1, _waits(2)),
-                    Position(1, _waits(-1)),
-                    Position(1, differs_from=2),
-                    Position(1, idle_s=math.nan),
+                    RankStatus(1, _waits(2)),
+                    RankStatus(1, _waits(-1)),
+                    RankStatus(1, differs_from=2),
+                    RankStatus(1, idle_s=math.nan),
                 )
             ),
         ]
@@ -309,7 +309,7 @@ def test_a_large_verdict_reaches_the_others(crowd, what):
 
 def test_a_rank_with_much_to_say_is_not_taken_for_silent(boards):
     made, _ = boards
-    told = Position(4, Waiting(3, LONG, 1, 0), 0.0, "\udcff" + LONG, doing=LONG)
+    told = RankStatus(4, WaitFor(3, LONG, 1, 0), 0.0, "\udcff" + LONG, doing=LONG)
     made[1]._position = lambda: told
     position = made[0].survey(5.0)[1]
     assert (position.entered, position.waiting.peer) == (4, 0)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from runtime.datagrams import MAX_PAYLOAD, Datagrams
+from runtime.network.control_channel import MAX_PAYLOAD, ControlChannel
 from verify.errors import RankFailure
 
 
@@ -16,10 +16,10 @@ from verify.errors import RankFailure
 def ends():
     """The endpoints of three ranks, in this process."""
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
-    made: dict[int, Datagrams] = {}
+    made: dict[int, ControlChannel] = {}
 
     def make(rank):
-        made[rank] = Datagrams(store.clone(), rank, 3, start_timeout_s=10)
+        made[rank] = ControlChannel(store.clone(), rank, 3, start_timeout_s=10)
 
     threads = [threading.Thread(target=make, args=(rank,)) for rank in range(3)]
     for thread in threads:
@@ -73,5 +73,5 @@ def test_a_handler_that_fails_is_not_the_end(ends, caplog):
 def test_ranks_that_do_not_come_are_named():
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
     with pytest.raises(RankFailure) as caught:
-        Datagrams(store, 1, 3, start_timeout_s=0.05)
+        ControlChannel(store, 1, 3, start_timeout_s=0.05)
     assert caught.value.ranks == (0, 2)

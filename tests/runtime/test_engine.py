@@ -8,12 +8,12 @@ import socket
 import pytest
 import torch
 
-from runtime.operation import Mismatch, Observer, Operation
-from runtime.plan import plan
-from runtime.tcp import engine as engines
-from runtime.tcp.engine import Engine
-from runtime.tcp.frames import GRANT, HEADER
-from runtime.tcp.sizes import NETWORK, ONE_HOST
+from runtime.executor.operation import Mismatch, Observer, Operation
+from runtime.executor.program import plan
+from runtime.executor.tcp import loop as engines
+from runtime.executor.tcp.frames import GRANT, HEADER
+from runtime.executor.tcp.loop import Engine
+from runtime.executor.tcp.sizes import NETWORK, ONE_HOST
 from tests.runtime import schedules
 
 WAIT_S = 20.0

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime import Executor, Observer, conformance, load
+from runtime import Executor, Observer, load
+from runtime.selftest import conformance
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, values
+from verify.core.schedule import Phase, Schedule
 from verify.errors import ArgumentError, RankFailure, ScheduleRefused, TensorError
-from verify.schedule import Phase, Schedule
 
 
 def _conformance(rank, size, store, schedule, lates):

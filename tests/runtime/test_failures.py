@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from runtime import Executor, Observer, load
-from runtime.tcp.frames import HEADER
+from runtime.executor.tcp.frames import HEADER
 from synth.arrivals.generate import search
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, together

@@ -15,13 +15,14 @@ import torch
 from torch._C._distributed_c10d import PrefixStore
 
 import runtime
-from runtime import Executor, load, profiling
-from runtime.decisions.costs import Line, Profile
-from runtime.decisions.options import Options
+from runtime import Executor, load
 from runtime.optireduce.engine import Engine
 from runtime.pipeline import Pipeline
 from runtime.pipeline import load as load_pipeline
-from runtime.reducer import Reducer
+from runtime.policy import measuring as profiling
+from runtime.policy.cost_model import Line, Profile
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.options import Options
 from tests.runtime import schedules
 from tests.runtime.pipeline.models import loss_fn, model
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule, start
@@ -39,11 +40,13 @@ def _executor(rank, size, store):
 
 
 def _reducer(rank, size, store):
-    Reducer(store, rank, size, options=Options("eager"), profile=PROFILE, timeout_s=TIMEOUT_S)
+    AllReduceDispatcher(
+        store, rank, size, options=Options("eager"), profile=PROFILE, timeout_s=TIMEOUT_S
+    )
 
 
 def _measuring(rank, size, store):
-    Reducer(store, rank, size, options=Options("eager"), timeout_s=TIMEOUT_S)
+    AllReduceDispatcher(store, rank, size, options=Options("eager"), timeout_s=TIMEOUT_S)
 
 
 def _pipeline(rank, size, store):
@@ -77,12 +80,12 @@ def _stops_at(rank, size, store, body, place, how):
 
 
 PLACES = [
-    (_executor, "runtime.executor:Datagrams"),
-    (_executor, "runtime.executor:agree"),
-    (_executor, "runtime.engines:connect"),
-    (_reducer, "runtime.reducer:agree"),
-    (_reducer, "runtime.reducer:offers"),
-    (_reducer, "runtime.reducer:shared_profile"),
+    (_executor, "runtime.executor.executor:Datagrams"),
+    (_executor, "runtime.executor.executor:agree"),
+    (_executor, "runtime.executor.movers:connect"),
+    (_reducer, "runtime.policy.dispatcher:agree"),
+    (_reducer, "runtime.policy.dispatcher:offers"),
+    (_reducer, "runtime.policy.dispatcher:shared_profile"),
     (_pipeline, "runtime.pipeline.pipeline:Datagrams"),
     (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
     (_pipeline, "runtime.pipeline.pipeline:Links"),
@@ -92,7 +95,7 @@ PLACES = [
 ]
 CASES = [(body, place, "dies") for body, place in PLACES]
 # there Gloo connects, which a rank that lives and does not come holds up unnamed
-CASES.append((_reducer, "runtime.reducer:Native", "dies"))
+CASES.append((_reducer, "runtime.policy.dispatcher:Native", "dies"))
 SILENT = [pytest.param(*case, "is silent", marks=pytest.mark.long) for case in PLACES]
 
 
@@ -109,7 +112,7 @@ def _named(outcomes):
 
 
 def test_a_rank_that_dies_while_links_are_measured_is_named():
-    place = "runtime.joining:profiles.measure"
+    place = "runtime.policy.joining:profiles.measure"
     _named(spawn(_stops_at, SIZE, _measuring, place, "dies", victims=[VICTIM], timeout_s=50))
 
 
@@ -147,7 +150,9 @@ def test_profiling_gives_all_ranks_what_it_writes(tmp_path):
 
 def _watched(rank, size, store):
     """Rank 1 leaves the first block by an exception: the others report without it, and go on."""
-    reducer = Reducer(store, rank, size, options=Options("native"), profile=PROFILE, timeout_s=30)
+    reducer = AllReduceDispatcher(
+        store, rank, size, options=Options("native"), profile=PROFILE, timeout_s=30
+    )
     alignment = reducer.plane.alignment
 
     def slow_alignment():  # a record takes its time: it is there nevertheless

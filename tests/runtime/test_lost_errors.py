@@ -14,14 +14,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from runtime import Executor, load
-from runtime.decisions.costs import Line, Profile
-from runtime.decisions.options import Options
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options as OptiReduceOptions
 from runtime.pipeline import Adaptation, Pipeline
 from runtime.pipeline import load as load_pipeline
 from runtime.pipeline.staging import HostStaging
-from runtime.reducer import Reducer
+from runtime.policy.cost_model import Line, Profile
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.options import Options
 from tests.runtime import schedules
 from tests.runtime.pipeline.models import batch, loss_fn, model
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule, start
@@ -43,7 +43,9 @@ def _break(*args, **kwargs):
 
 
 def _reducer(rank, size, store, options, timeout_s=FAR_S):
-    return Reducer(store, rank, size, options=options, profile=PROFILE, timeout_s=timeout_s)
+    return AllReduceDispatcher(
+        store, rank, size, options=options, profile=PROFILE, timeout_s=timeout_s
+    )
 
 
 def _go_on(reducer):

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, TCPStore
 
-from runtime.meeting import hear, require_all, tell, tell_all
+from runtime.network.store_exchange import hear, require_all, tell, tell_all
 from verify.errors import RankFailure
 
 HOST = """

@@ -15,10 +15,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import runtime
-from runtime.arrivals.clock import UNKNOWN_S, Clock
-from runtime.decisions.costs import Line, Profile
-from runtime.decisions.options import MODES, Options
-from runtime.reducer import Reducer
+from runtime.network.clock import UNKNOWN_S, Clock
+from runtime.policy.cost_model import Line, Profile
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.options import MODES, Options
 from tests.runtime.spawning import spawn, together, values
 from tests.runtime.test_training import _bits, _model, _train
 from verify.errors import ArgumentError
@@ -206,7 +206,7 @@ def _not_aligned(rank, size, store):
     if rank == 1:
         Clock.receive = lambda *_: None
     options, profile = Options("auto"), _eager_to_start(size)
-    reducer = Reducer(store, rank, size, options=options, profile=profile, timeout_s=60)
+    reducer = AllReduceDispatcher(store, rank, size, options=options, profile=profile, timeout_s=60)
     with runtime.watch(reducer) as watched:
         for _ in range(20):
             reducer.submit(torch.ones(10)).wait()

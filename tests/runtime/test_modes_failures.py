@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.decisions.costs import Line, Profile
-from runtime.decisions.options import Options
-from runtime.reducer import Reducer
+from runtime.policy.cost_model import Line, Profile
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.options import Options
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 
@@ -25,7 +25,9 @@ EAGER = Options("eager", threshold_s=0.1)
 
 
 def _reducer(rank, size, store, options=EAGER, timeout_s=TIMEOUT_S):
-    return Reducer(store, rank, size, options=options, profile=PROFILE, timeout_s=timeout_s)
+    return AllReduceDispatcher(
+        store, rank, size, options=options, profile=PROFILE, timeout_s=timeout_s
+    )
 
 
 def _die():

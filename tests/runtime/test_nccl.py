@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime import conformance
-from runtime.lanes import Lanes
-from runtime.nccl import NcclMover
-from runtime.operation import Observer, Operation
-from runtime.plan import plan
+from runtime.executor.nccl import NcclMover
+from runtime.executor.operation import Observer, Operation
+from runtime.executor.phase_workers import PhaseWorkers
+from runtime.executor.program import plan
+from runtime.selftest import conformance
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, values
 
@@ -78,7 +78,7 @@ def _over_the_stand_in(rank, size, store, schedule):
         mock.patch.object(torch.Tensor, "record_stream"),
     ):
         failures = []
-        lanes = Lanes(
+        lanes = PhaseWorkers(
             NcclMover(store, rank, size, [schedule], 20.0),
             rank,
             size,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.plan import plan
-from runtime.tcp.moves import moves
+from runtime.executor.program import plan
+from runtime.executor.tcp.ends import moves
 from tests.runtime import schedules
 
 ALL = [

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from runtime.processes import RanksFailed, talk
+from runtime.selftest.processes import RanksFailed, talk
 
 
 def _say(store, rank, ranks, say, how):

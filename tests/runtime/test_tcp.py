@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from runtime import Executor, load
-from runtime.tcp import engine
-from runtime.tcp.port import HELD_S, LOOK_S, MOST, Port
-from runtime.tcp.sizes import NETWORK, ONE_HOST
+from runtime.executor.tcp import loop as engine
+from runtime.executor.tcp.backlog import HELD_S, LOOK_S, MOST, SendBacklog
+from runtime.executor.tcp.sizes import NETWORK, ONE_HOST
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import RankFailure
@@ -125,8 +125,8 @@ class _Line:
 @pytest.mark.parametrize("rate", [25e6, 200e6, 50e9])
 def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkeypatch):
     line = _Line(rate)
-    monkeypatch.setattr("runtime.tcp.port.time.monotonic", lambda: line.now)
-    port = Port([line], NETWORK.held)
+    monkeypatch.setattr("runtime.executor.tcp.backlog.time.monotonic", lambda: line.now)
+    port = SendBacklog([line], NETWORK.held)
     held, idle = [], 0
     for _ in range(300):  # looks, a millisecond apart
         while not port.full():

@@ -21,7 +21,7 @@ from synth.straggler.choose import Setting
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.situation import Situation
 from verify import Verdict, check, encode
-from verify.bounds import lower_bound
+from verify.core.bounds import lower_bound
 from verify.errors import ArgumentError
 
 

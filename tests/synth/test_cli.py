@@ -13,7 +13,7 @@ from synth.cost import MOST_M
 from synth.solvers import SOLVERS
 from synth.straggler import generate as generate_module
 from verify import Counterexample, Verdict, check, read
-from verify.verdict import refuted
+from verify.core.verdict import refuted
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from synth.cost import completion_cost
 from synth.transpose.generate import EXCHANGES, transpose
 from verify import Incast, Phase, Schedule, Transfer, Verdict, check
+from verify.core.semantics import exactly_once
 from verify.errors import ArgumentError
-from verify.semantics import exactly_once
 
 
 def _divisors(n: int) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.verify.builders import document, optimal_four, optimal_two, ring, straggler
 from verify import Incast, Phase, Schedule, Verdict, check, decode
-from verify.bounds import knowledge_bound, lower_bound, spread_bound, volume_bound
+from verify.core.bounds import knowledge_bound, lower_bound, spread_bound, volume_bound
 
 Cell = tuple[int, ...]  # how often each rank's contribution is in, 2 meaning too often
 State = tuple[Cell, ...]  # cell of (rank, chunk) at rank * k + chunk

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.verify.builders import Document, direct, document, optimal_four, ring, straggler
 from tests.verify.mutants import mutant
 from verify import Counterexample, Schedule, Verdict, check, decode
-from verify.explain import explain
-from verify.semantics import final_counts
-from verify.verdict import SHOWN
+from verify.core.semantics import final_counts
+from verify.core.verdict import SHOWN
+from verify.report.explain import explain
 
 
 def _schedule(doc: Document) -> Schedule:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from tests.verify.builders import Document, all_right, document, optimal_four
 from verify import Incast, Phase, Schedule, Transfer, check, decode, encode, read, write
+from verify.core.format import MAX_CHUNKS, MAX_RANKS, write_atomically
 from verify.errors import ArgumentError, FormatError, InputError
-from verify.format import MAX_CHUNKS, MAX_RANKS, write_atomically
 
 NAMES = st.text(string.printable[:95] + "äλ→", max_size=12)
 SCALARS = (

@@ -12,7 +12,7 @@ from tests.verify.builders import all_right, document, ring, shuffled, straggler
 from tests.verify.mutants import mutant
 from tests.verify.test_mutants import SEED
 from verify import Schedule, Verdict, check, decode
-from verify.programs import Program, by_round, deadlock_free, sends_first
+from verify.core.programs import Program, by_round, deadlock_free, sends_first
 
 
 def _simulate(schedule: Schedule, programs: Sequence[Program], rng: random.Random) -> bool:

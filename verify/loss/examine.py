@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from verify.core.schedule import Schedule
+from verify.core.semantics import exactly_once
+from verify.core.structure import hazards, well_formed
+from verify.core.verdict import LocatedTransfer, Verdict, locate
 from verify.errors import ArgumentError
 from verify.loss.flow import Chunk, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
@@ -24,10 +28,6 @@ from verify.loss.sets import (
     outline,
     worst_of_chunk,
 )
-from verify.schedule import Schedule
-from verify.semantics import exactly_once
-from verify.structure import hazards, well_formed
-from verify.verdict import LocatedTransfer, Verdict, locate
 
 MOST_LOSSES = 16
 

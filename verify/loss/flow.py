@@ -23,7 +23,7 @@ from operator import attrgetter
 import msgspec
 import numpy as np
 
-from verify.schedule import Schedule
+from verify.core.schedule import Schedule
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
+from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 from verify.loss.report import MOST_LISTED, LossReport, Single
-from verify.schedule import Schedule
-from verify.svg import page, words
+from verify.report.svg import page, words
 
 LEFT, TOP, GAP, BOTTOM = 62, 96, 46, 104
 WIDEST, NARROWEST, LEGEND = 1100.0, 320.0, 830.0

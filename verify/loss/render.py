@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from verify.core.verdict import SHOWN, LocatedTransfer
 from verify.loss.report import Answer, Block, LossReport
-from verify.verdict import SHOWN, LocatedTransfer
 
 TITLES = (
     "one loss in", "transfers", "missing entries", "at ranks", "contributions", "twice", "differ",

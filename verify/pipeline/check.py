@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from verify.core.schedule import Scalar
+from verify.core.verdict import Verdict
 from verify.pipeline.bounds import lower_bound
 from verify.pipeline.costs import Costs
 from verify.pipeline.graph import Graph, build
@@ -31,8 +33,6 @@ from verify.pipeline.verdict import (
     refuted,
     unknown,
 )
-from verify.schedule import Scalar
-from verify.verdict import Verdict
 
 COMPLETE: tuple[str, ...] = ("exactly_once", "dependencies", "communication")
 """Properties without which nothing can be said about a run."""

@@ -1,8 +1,8 @@
 """Pipeline schedule files: ``"kind": "pipeline"`` of format ``latecomer/1``.
 
-The bounds on size and the way files are read and written are those of :mod:`verify.format`. The
-reader refuses unknown fields, wrong types, actions that it can't read and situations that make no
-sense, and names the place. Whether the actions make a right schedule is not its question.
+The bounds on size and the way files are read and written are those of :mod:`verify.core.format`.
+The reader refuses unknown fields, wrong types, actions that it can't read and situations that make
+no sense, and names the place. Whether the actions make a right schedule is not its question.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from verify.errors import FormatError
-from verify.format import (
+from verify.core.format import (
     MAX_META_BYTES,
     PIPELINE,
     another_kind,
@@ -21,9 +20,10 @@ from verify.format import (
     read_bounded,
     store,
 )
+from verify.core.schedule import FORMAT, Scalar
+from verify.errors import FormatError
 from verify.pipeline.costs import fault
 from verify.pipeline.schedule import PipelineSchedule, Program, Situation, parse_action
-from verify.schedule import FORMAT, Scalar
 
 MAX_STAGES = 2**12
 MAX_MICROBATCHES = 2**16

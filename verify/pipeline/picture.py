@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from verify.pipeline.schedule import COMPUTE, parse_action
 from verify.pipeline.verdict import Bar
-from verify.svg import page, words
+from verify.report.svg import page, words
 
 COLOURS = {"F": "#9ec9ef", "I": "#f7c48b", "W": "#a9d8a0", "B": "#f2a59d"}
 NAMES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verify.pipeline.schedule import PipelineSchedule, Situation
 from verify.pipeline.verdict import Bar, Fault, Measures, PipelineReport
-from verify.render import MARKS
+from verify.report.render import MARKS
 
 MOST_SHOWN = 16
 """Ranks, links or actions that one line shows."""

@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from verify.schedule import Scalar
+from verify.core.schedule import Scalar
 
 Kind = Literal[
     "F", "I", "W", "B",

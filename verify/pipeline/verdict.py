@@ -1,7 +1,7 @@
 """What is said about a pipeline schedule: results per property, times, memory, slack.
 
-The three values and their meaning are those of :mod:`verify.verdict`; the evidence differs: a rank,
-a position in its program, and the actions that matter.
+The three values and their meaning are those of :mod:`verify.core.verdict`; the evidence differs: a
+rank, a position in its program, and the actions that matter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from verify.core.verdict import Verdict, overall
 from verify.pipeline.schedule import Action, Number
-from verify.verdict import Verdict, overall
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):

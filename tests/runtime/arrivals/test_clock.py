@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.arrivals.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Alignment, Clock
+from runtime.network.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Alignment, Clock
 
 trips = st.lists(
     st.tuples(

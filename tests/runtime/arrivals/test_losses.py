@@ -7,10 +7,10 @@ import json
 import msgspec
 import pytest
 
-from runtime.arrivals import prometheus, trace
-from runtime.arrivals.losses import Losses
-from runtime.arrivals.record import Rank, Record, Stage, Step
-from runtime.arrivals.summary import summarize
+from runtime.telemetry import prometheus, trace
+from runtime.telemetry.losses import Losses
+from runtime.telemetry.records import Rank, Record, Stage, Step
+from runtime.telemetry.summary import summarize
 
 
 def _step(number, lost, **changes):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.arrivals import prometheus, trace
-from runtime.arrivals.record import Rank, Record, Round
-from runtime.arrivals.summary import quantile, summarize
+from runtime.telemetry import prometheus, trace
+from runtime.telemetry.records import Rank, Record, Round
+from runtime.telemetry.summary import quantile, summarize
 
 
 def _ranks(arrivals, uncertainty_s=0.0, done=lambda last: last + 0.5, **more):

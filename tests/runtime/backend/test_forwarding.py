@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from runtime import process_group
 from runtime.backend import LatecomerGroup
+from runtime.process_group import forwarding as process_group
 from runtime.torch_versions import PYTHON_BACKENDS, Backend
 from tests.runtime import schedules
 from tests.runtime.backend.jobs import start

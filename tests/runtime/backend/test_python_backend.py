@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from runtime.process_group import LatecomerBackend
+from runtime.process_group.forwarding import LatecomerBackend
 from runtime.torch_versions import PYTHON_BACKENDS, Backend
 from tests.runtime.backend.jobs import start
 from tests.runtime.spawning import spawn, values

@@ -12,10 +12,10 @@ import heapq
 import itertools
 import random
 
-from runtime.decisions.control import Control
-from runtime.decisions.costs import Candidate, Line, Phase, Profile
-from runtime.decisions.decision import NATIVE
-from runtime.decisions.options import Knowledge
+from runtime.policy.agent import RankAgent
+from runtime.policy.cost_model import Candidate, Line, Phase, Profile
+from runtime.policy.decision import NATIVE
+from runtime.policy.options import PolicyInputs
 
 SIZE, LATE = 8, 5
 BUCKETS, BYTES = 3, 14 * 10**6
@@ -57,7 +57,8 @@ class Job:
         self.native_s = slower[0] * (14 * ALPHA_S + 1.75 * BYTES * BETA_S)
         self.slower = slower[1]
         self.controls = [
-            Control(rank, options, Knowledge(SIZE, candidates, profile)) for rank in range(SIZE)
+            RankAgent(rank, options, PolicyInputs(SIZE, candidates, profile))
+            for rank in range(SIZE)
         ]
         self.dice = random.Random(seed)
         self.now_s, self.first = 0.0, 0

@@ -8,11 +8,11 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from runtime.decisions.control import Control
-from runtime.decisions.costs import Candidate, Line, Phase, Profile, times
-from runtime.decisions.decision import NATIVE
-from runtime.decisions.messages import pack, unpack
-from runtime.decisions.options import Knowledge
+from runtime.policy.agent import RankAgent
+from runtime.policy.cost_model import Candidate, Line, Phase, Profile, times
+from runtime.policy.decision import NATIVE
+from runtime.policy.messages import pack, unpack
+from runtime.policy.options import PolicyInputs
 
 LARGE = 10**4
 """Bytes for which S*beta is 10 ms in ``knowledge``."""
@@ -25,7 +25,7 @@ def knowledge(size):
         Candidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28)),
         Candidate("two late", 2, Phase(20, 5 / 6), Phase(30, 1.25)),
     ]
-    return Knowledge(size, tuple(candidates), Profile(size, native, schedule))
+    return PolicyInputs(size, tuple(candidates), Profile(size, native, schedule))
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Network:
         self.dice = random.Random(self.seed)
         self.clocks = self.clocks or (0.0,) * self.size
         self.controls = [
-            Control(rank, self.options, knowledge(self.size)) for rank in range(self.size)
+            RankAgent(rank, self.options, knowledge(self.size)) for rank in range(self.size)
         ]
         self.decisions = [[] for _ in range(self.size)]
         self.decided_s = [[] for _ in range(self.size)]

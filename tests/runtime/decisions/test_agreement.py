@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.decisions.agreement import RETRY_S, Agreement
+from runtime.policy.epochs import RETRY_S, EpochCommit
 
 SIZE = 4
 OPERATIONS = 60
 
 
-def _run(seed, lost, impatience=0.0, kind=Agreement):
+def _run(seed, lost, impatience=0.0, kind=EpochCommit):
     """Random steps; per rank the version each operation was bound to, and all agreements."""
     dice = random.Random(seed)
     ranks = [kind(rank, SIZE, coordinator=0) for rank in range(SIZE)]
@@ -66,7 +66,7 @@ def test_plans_do_take_effect_and_pass_from_coordinator_to_coordinator():
     assert sum(taken) > 3 * len(taken)
 
 
-class _Majority(Agreement):
+class _Majority(EpochCommit):
     """Wrong: a plan holds when three of four have accepted."""
 
     def _answered(self, sender, answer):
@@ -76,7 +76,7 @@ class _Majority(Agreement):
         return found
 
 
-class _Hasty(Agreement):
+class _Hasty(EpochCommit):
     """Wrong: accepts a plan for operations that it has bound already."""
 
     def _proposed(self, sender, plan):
@@ -90,7 +90,7 @@ def test_the_test_notices_wrong_protocols(kind):
 
 
 def test_who_stands_before_an_unsettled_plan_waits_for_its_proposer():
-    proposer, other = Agreement(0, 2, coordinator=0), Agreement(1, 2, coordinator=0)
+    proposer, other = EpochCommit(0, 2, coordinator=0), EpochCommit(1, 2, coordinator=0)
     ((_, proposal),) = proposer.propose(0.0, 1, (), 0.0, "handover")
     ((_, answer),) = other.receive(0, proposal)
     first = proposal.plan.first

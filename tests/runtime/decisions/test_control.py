@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.decisions.decision import NATIVE, Decision
-from runtime.decisions.desk import QUIET, Desk
-from runtime.decisions.options import Options
+from runtime.policy.coordinator import QUIET, Coordinator
+from runtime.policy.decision import NATIVE, Decision
+from runtime.policy.options import Options
 from tests.runtime.decisions.network import LARGE, Network, Weather
 
 MODES = ["predict", "eager", "auto"]
@@ -192,7 +192,7 @@ def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
 
 
 def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch):
-    def fickle(self, now_s, sender, said, hear=Desk.hear):
+    def fickle(self, now_s, sender, said, hear=Coordinator.hear):
         again = set(self._decided)
         return [
             (peer, msgspec.structs.replace(told, decision=Decision(NATIVE, (), "changed")))
@@ -201,7 +201,7 @@ def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch)
             for peer, told in hear(self, now_s, sender, said)
         ]
 
-    monkeypatch.setattr(Desk, "hear", fickle)
+    monkeypatch.setattr(Coordinator, "hear", fickle)
     for seed in range(20):
         options, weather = Options("eager", threshold_s=0.1), Weather(lost=0.3)
         network = Network(4, options, operations=20, weather=weather, seed=seed)

@@ -11,9 +11,9 @@ import statistics
 
 import pytest
 
-from runtime.decisions.decision import Decision, Later
-from runtime.decisions.options import MODES, Options
-from runtime.decisions.rules import RULES
+from runtime.policy.decision import Decision, Later
+from runtime.policy.options import MODES, Options
+from runtime.policy.rules import RULES
 from tests.runtime.decisions.job import LATE, Job, scenario
 
 STEPS, LEARNING = 36, 5

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.decisions import forecast
-from runtime.decisions.costs import LEAST_GAIN, Times
-from runtime.decisions.decision import NATIVE, Decision, Later, Plan
-from runtime.decisions.history import LEAST, MOST, Experience
-from runtime.decisions.options import Options
-from runtime.decisions.rules import RULES, Gathered
-from runtime.decisions.waiting import break_even, learned
+from runtime.policy import forecast
+from runtime.policy.cost_model import LEAST_GAIN, Times
+from runtime.policy.decision import NATIVE, Decision, Epoch, Later
+from runtime.policy.history import LEAST, MOST, ModelCorrection
+from runtime.policy.options import Options
+from runtime.policy.rules import RULES, Gathered
+from runtime.policy.thresholds import break_even, learned
 from tests.runtime.decisions.network import LARGE, knowledge
 from verify.errors import ArgumentError
 
@@ -159,10 +159,10 @@ def test_a_forecast_needs_a_habit():
 
 
 def test_predicted_and_static_depend_on_the_size():
-    plan = Plan(3, 0, 0, (2,), 0.3, "why")
+    plan = Epoch(3, 0, 0, (2,), 0.3, "why")
     assert forecast.predicted(LARGE, plan, knowledge(8)).late == (2,)
     assert forecast.predicted(8, plan, knowledge(8)).candidate == NATIVE
-    assert forecast.predicted(LARGE, Plan(0, 0, 0), knowledge(8)).candidate == NATIVE
+    assert forecast.predicted(LARGE, Epoch(0, 0, 0), knowledge(8)).candidate == NATIVE
     large = forecast.static(100 * LARGE, knowledge(8), Options("static", late=(2,)))
     assert (large.candidate, large.late) == (1, (2,))  # m = 4
     three = Options("static", late=(1, 2, 3))
@@ -178,7 +178,7 @@ def test_the_coordinator_changes_only_if_it_is_often_last():
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(1e-6, 1e3), st.floats(0, 1e3))))
 def test_experience_stays_within_its_limits_and_is_forgotten(seen):
-    experience = Experience()
+    experience = ModelCorrection()
     for native, predicted_s, taken_s in seen:
         experience.add(native, predicted_s, taken_s)
     assert LEAST[True] <= experience.factor(True) <= MOST

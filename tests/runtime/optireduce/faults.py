@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.optireduce.ubt.sockets import Channel
+from runtime.optireduce.udp.socket import UdpSocket
 
 
 def lose(share, seed):
     """From now on this process loses so large a share of the datagrams it receives."""
-    dice, receive = np.random.default_rng(seed), Channel.receive
+    dice, receive = np.random.default_rng(seed), UdpSocket.receive
 
     def lossy(self):
         rows = receive(self)
         return None if rows is None else rows[dice.random(len(rows)) >= share]
 
-    Channel.receive = lossy
+    UdpSocket.receive = lossy

@@ -9,9 +9,9 @@ from collections import Counter
 import numpy as np
 
 from runtime.optireduce.options import Options
-from runtime.optireduce.ubt.codec import Codec
-from runtime.optireduce.ubt.exchange import Exchange
-from runtime.optireduce.ubt.node import Node
+from runtime.optireduce.udp.codec import Codec
+from runtime.optireduce.udp.exchange import Exchange
+from runtime.optireduce.udp.protocol import Protocol
 
 SESSION = 0x1234_5678_9ABC_DEF0
 UNTOUCHED = 255
@@ -33,7 +33,7 @@ class Host:
     def __init__(self, rank, size, options, key=b""):
         self.rank = rank
         self.codec = Codec(SESSION, rank, size, options.datagram_bytes, key)
-        self.node = Node(options, self.codec, options.bound_s)
+        self.node = Protocol(options, self.codec, options.bound_s)
         self.drops = Counter()
         self.exchanges = {}
         self.ends = {}

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime import conformance
-from runtime.optireduce.audit import Audit
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
-from runtime.optireduce.missing import Missing, expected
 from runtime.optireduce.options import Options
 from runtime.optireduce.shards import Shards
-from runtime.optireduce.ubt.exchange import Exchange
+from runtime.optireduce.udp.exchange import Exchange
+from runtime.selftest import conformance
+from runtime.selftest.audit import Audit
+from runtime.selftest.missing import Missing, expected
 from tests.runtime.optireduce.faults import lose
 from tests.runtime.spawning import spawn, together, values
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.optireduce.council import Council
 from runtime.optireduce.options import Options
+from runtime.optireduce.sync import SyncPoint
 
 
 def _reliable(*others):
@@ -26,7 +26,7 @@ def _ledger(loss=0.0):
 
 
 def test_the_bound_is_that_of_the_largest_bucket_over_all_ranks():
-    council = Council(Options(bound_floor_s=0.0))
+    council = SyncPoint(Options(bound_floor_s=0.0))
     assert council.bound_s == Options().warmup_bound_s
     for size, stage_s in [(500, 7.0), (9000, 3.0), (9000, 2.0), (40, 9.0), (9000, 0.5)]:
         council.took(size, stage_s)
@@ -38,11 +38,11 @@ def test_the_bound_is_that_of_the_largest_bucket_over_all_ranks():
 
 
 def test_the_bound_stays_where_nothing_is_known_or_it_is_set_by_hand():
-    council = Council(Options(warmup_bound_s=0.4))
+    council = SyncPoint(Options(warmup_bound_s=0.4))
     council.took(40, 0.1)
     council.meet(_reliable([0.0, 0.0], [1.0, 0.0]), _ledger())
     assert council.bound_s == 0.4
-    council = Council(Options(bound_s=0.5))
+    council = SyncPoint(Options(bound_s=0.5))
     council.took(40, 0.1)
     council.meet(_reliable([1.0, 0.0], [1.0, 0.0]), _ledger())
     assert council.bound_s == 0.5
@@ -55,13 +55,13 @@ def test_the_bound_stays_where_nothing_is_known_or_it_is_set_by_hand():
 )  # fmt: skip
 def test_the_transform_goes_by_the_rank_that_lost_most(when, others, expected):
     options = Options(warmup_steps=4, resync_steps=10, hadamard=when)
-    council = Council(options)
+    council = SyncPoint(options)
     council.meet(_reliable(*([0.0, loss] for loss in others)), _ledger(0.015))
     assert council.hadamard is expected
 
 
 def test_councils_come_at_the_same_steps_everywhere():
-    council = Council(Options(warmup_steps=4, reliable_steps=1, resync_steps=10))
+    council = SyncPoint(Options(warmup_steps=4, reliable_steps=1, resync_steps=10))
     assert [step for step in range(40) if council.due(step)] == [4, 14, 24, 34]
-    council = Council(Options(warmup_steps=0, bound_s=1.0, resync_steps=0))
+    council = SyncPoint(Options(warmup_steps=0, bound_s=1.0, resync_steps=0))
     assert not any(council.due(step) for step in range(40))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.optireduce.ubt.early import MOST_BYTES, MOST_OPERATIONS, Early
-from runtime.optireduce.ubt.wire import Batch, Type
+from runtime.optireduce.udp.datagram import Batch, Type
+from runtime.optireduce.udp.early import MOST_BYTES, MOST_OPERATIONS, EarlyBuffer
 from tests.runtime.optireduce.simulation import Host, content, options, simulate
 
 WRAP = 2**64
@@ -18,7 +18,7 @@ def _batch(sender, operation, rows=1, fill=0):
 
 
 def test_batches_are_copied_and_come_back_in_order_once():
-    early, batch = Early(), _batch(1, 7, fill=3)
+    early, batch = EarlyBuffer(), _batch(1, 7, fill=3)
     assert early.keep(batch)
     batch.payload[:] = 9  # the receive buffer is used again
     assert early.keep(_batch(2, 7, fill=4))
@@ -27,7 +27,7 @@ def test_batches_are_copied_and_come_back_in_order_once():
 
 
 def test_older_operations_are_forgotten_newer_ones_stay_across_the_wrap():
-    early = Early()
+    early = EarlyBuffer()
     for operation in (WRAP - 1, 0, 1):
         assert early.keep(_batch(1, operation))
     assert len(early.take(0)) == 1
@@ -36,7 +36,7 @@ def test_older_operations_are_forgotten_newer_ones_stay_across_the_wrap():
 
 
 def test_a_sender_fills_its_own_room_only_and_gets_it_back():
-    early, rows = Early(), MOST_BYTES // (64 + 48)
+    early, rows = EarlyBuffer(), MOST_BYTES // (64 + 48)
     assert early.keep(_batch(1, 7, rows))
     assert not early.keep(_batch(1, 7))
     assert early.keep(_batch(2, 7))
@@ -45,7 +45,7 @@ def test_a_sender_fills_its_own_room_only_and_gets_it_back():
 
 
 def test_operations_are_limited():
-    early = Early()
+    early = EarlyBuffer()
     assert all(early.keep(_batch(1, number)) for number in range(MOST_OPERATIONS))
     assert not early.keep(_batch(1, MOST_OPERATIONS))
     assert early.keep(_batch(1, 0))

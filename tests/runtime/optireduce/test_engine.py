@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 import runtime
 from runtime.optireduce.engine import Engine
-from runtime.optireduce.missing import expected
 from runtime.optireduce.options import Options
+from runtime.selftest.missing import expected
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, RankFailure
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.ubt.gathering import MESSAGES, Gathering
-from runtime.optireduce.ubt.sockets import UDP_GRO, UDP_SEGMENT
+from runtime.optireduce.udp.batch_reader import MESSAGES, BatchReader
+from runtime.optireduce.udp.socket import UDP_GRO, UDP_SEGMENT
 
 TIMEOUT_S = 10.0
 
@@ -34,7 +34,7 @@ def sockets(coalesce):
                 gathered.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
             except OSError:
                 pytest.skip("the kernel does not coalesce")
-        yield sender, Gathering(gathered, UDP_GRO), gathered, plain
+        yield sender, BatchReader(gathered, UDP_GRO), gathered, plain
 
 
 def burst(sender, receivers, data, size):

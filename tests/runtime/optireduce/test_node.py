@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.ubt.receiver import End
-from runtime.optireduce.ubt.wire import operation_id
+from runtime.optireduce.udp.datagram import operation_id
+from runtime.optireduce.udp.reassembly import End
 from tests.runtime.optireduce.simulation import Host, options, simulate
 
 SLACK_S = 1e-3

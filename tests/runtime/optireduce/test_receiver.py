@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from runtime.optireduce.options import Options
-from runtime.optireduce.ubt.bound import Expectation, bound_s
-from runtime.optireduce.ubt.incast import PERIOD, Incast
-from runtime.optireduce.ubt.pacing import Pacer
-from runtime.optireduce.ubt.receiver import End, Stage
-from runtime.optireduce.ubt.wire import LAST
+from runtime.optireduce.udp.bound import CompletionEstimator, bound_s
+from runtime.optireduce.udp.datagram import LAST
+from runtime.optireduce.udp.incast import PERIOD, Incast
+from runtime.optireduce.udp.pacing import Pacer
+from runtime.optireduce.udp.reassembly import End, StageReceiver
 from verify.errors import ArgumentError
 
 PAYLOAD = 8
@@ -69,7 +69,7 @@ def _explore(stage, now, depth, placed, seen):
 
 
 def _copy(stage):
-    copy = Stage.__new__(Stage)
+    copy = StageReceiver.__new__(StageReceiver)
     copy.__dict__.update(stage.__dict__)
     copy._absent = set(stage._absent)
     copy.senders = {}
@@ -82,14 +82,14 @@ def _copy(stage):
 
 def test_every_history_ends_in_time_and_places_each_datagram_once():
     seen = set()
-    stage = Stage(SIZES, PAYLOAD, 0.0, ABSENCE_S, ALLOWED_S)
+    stage = StageReceiver(SIZES, PAYLOAD, 0.0, ABSENCE_S, ALLOWED_S)
     _explore(stage, 0.0, 9, [], seen)
     assert len(seen) > 2000
     assert {state[2] for state in seen} == {None, *End}
 
 
 def test_a_batch_is_split_into_new_repeated_and_wrong():
-    stage = Stage({1: 80}, PAYLOAD, 0.0, 0.0, 1.0)
+    stage = StageReceiver({1: 80}, PAYLOAD, 0.0, 0.0, 1.0)
     offsets = np.array([16, 0, 16, 5, 72, 80])
     drops = Counter()
     rows, numbers, count = stage.take(
@@ -102,7 +102,7 @@ def test_a_batch_is_split_into_new_repeated_and_wrong():
 
 
 def _ended(end, lost, elapsed_s=0.5):
-    stage = Stage({1: 100 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0)
+    stage = StageReceiver({1: 100 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0)
     stage.enter(1, 0.0)
     stage.end, stage._left, stage._last_s = end, lost, elapsed_s
     if end is End.EARLY:
@@ -120,7 +120,7 @@ def test_the_hard_bound_is_the_percentile_over_all_ranks():
 
 def test_expected_time_and_grace_follow_their_rules():
     options = Options(expected_weight=1.0, grace_floor_s=0.0)
-    expected = Expectation(options, most_s=2.0)
+    expected = CompletionEstimator(options, most_s=2.0)
     assert (expected.expected_s, expected.grace_s(3.0)) == (0.0, pytest.approx(0.3))
     expected.ended(_ended(End.COMPLETE, 0), 1, 0.5)
     assert expected.own_s == 0.5
@@ -151,7 +151,7 @@ LEAST = {"window_step_bytes": 0}
 
 def test_what_comes_after_the_marks_does_not_make_t_c_longer():
     """Marks at 1 s, the missing datagram at 3 s."""
-    stage, drops = Stage({1: 3 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0), Counter()
+    stage, drops = StageReceiver({1: 3 * PAYLOAD}, PAYLOAD, 0.0, 0.0, 10.0), Counter()
     sent = [(0.5, 0, 0), (1.0, 2, LAST), (3.0, 1, 0)]
     for now_s, number, flags in sent:
         one = [np.array([value]) for value in (number * PAYLOAD, PAYLOAD, flags)]

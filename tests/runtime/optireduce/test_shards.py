@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.ledger import Ledger, StepRecord
+from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.options import Options
 from runtime.optireduce.shards import Shards
 
@@ -100,7 +100,7 @@ def _record(step, lost):
 
 
 def test_the_ledger_skips_above_one_threshold_and_stops_above_another():
-    ledger = Ledger(Options(skip_loss=0.1, stop_loss=0.3, stop_window=3), rank=0)
+    ledger = LossStats(Options(skip_loss=0.1, stop_loss=0.3, stop_window=3), rank=0)
     assert ledger.close_step(_record(0, 5)) is None
     assert not ledger.skip
     assert ledger.close_step(_record(1, 40)) is None

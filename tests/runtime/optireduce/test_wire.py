@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.optireduce.ubt.codec import Codec
-from runtime.optireduce.ubt.wire import HEADER_BYTES, LAST, Type, is_before, operation_id
+from runtime.optireduce.udp.codec import Codec
+from runtime.optireduce.udp.datagram import HEADER_BYTES, LAST, Type, is_before, operation_id
 from tests.runtime.optireduce.simulation import SESSION
 
 SIZE = 128

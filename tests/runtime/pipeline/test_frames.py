@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from runtime.pipeline.frames import (
+from runtime.pipeline.messages import (
     BUFFER,
     MAGIC,
     PREFIX,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.pipeline.detect import Change, Sensitivity, Watched, judge
+from runtime.pipeline.detector import Change, Sensitivity, Watched, judge
 from runtime.pipeline.faults import due_s
-from runtime.pipeline.measure import Report, clock_offsets, fit, links, report, situation
-from runtime.pipeline.spans import Span, StepRecord, Transit
+from runtime.pipeline.recorder import Span, StepRecord, Transit
+from runtime.pipeline.timing import Report, clock_offsets, fit, links, report, situation
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 from verify.errors import ArgumentError

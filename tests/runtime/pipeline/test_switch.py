@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from runtime.pipeline.switch import GO, Coordinator, Member, Proposal
+from runtime.pipeline.switch import GO, Proposal, SwitchCoordinator, SwitchMember
 
 NEVER = 10**6
 STEPS = 9
@@ -48,8 +48,8 @@ class Rank:
 
     def __init__(self, rank: int, size: int, late: Late, vote_after: list[int]) -> None:
         view = View(late, rank)
-        self.member, self.step, self.version = Member(view, rank), 0, 0
-        self.coordinator = Coordinator(view, size) if rank == 0 else None
+        self.member, self.step, self.version = SwitchMember(view, rank), 0, 0
+        self.coordinator = SwitchCoordinator(view, size) if rank == 0 else None
         self.vote_after, self.voting = vote_after, []
         self.ran: list[int] = []
         self.refusals: list[str] = []

@@ -12,10 +12,10 @@ from synth.pipeline.plan import METHODS, makespan_of, plan
 from synth.pipeline.portfolio import QUICK, portfolio, split
 from synth.pipeline.problem import Problem, make, place
 from tests.synth.pipeline.problems import problems, uniform
+from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, SynthesisError
 from verify.pipeline import Situation, check
 from verify.pipeline.schedule import Action
-from verify.verdict import Verdict
 
 
 @settings(max_examples=60, deadline=None)

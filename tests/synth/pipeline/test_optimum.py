@@ -17,8 +17,8 @@ from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Problem, make, place
 from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import problems, uniform
+from verify.core.verdict import Verdict
 from verify.pipeline import Link, Situation, check
-from verify.verdict import Verdict
 
 SOLVER = Solver(time_limit_s=20, workers=1)
 

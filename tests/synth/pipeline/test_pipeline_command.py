@@ -11,9 +11,9 @@ import pytest
 from synth.cli import app as synth
 from verify.cli import app as verify
 from verify.cli import run
+from verify.core.verdict import Verdict
 from verify.pipeline import check, encode_csv, read, read_csv
 from verify.pipeline.schedule import COMPUTE
-from verify.verdict import Verdict
 
 BASE = ("--stages", "4", "--microbatches", "6")
 TIMES = ("--forward", "8", "--backward", "10", "--weight", "5")

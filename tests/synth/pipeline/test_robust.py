@@ -16,9 +16,9 @@ from synth.pipeline.problem import Problem, make
 from synth.pipeline.robust import Scenario, highest, robust
 from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import uniform
+from verify.core.verdict import Verdict
 from verify.errors import ArgumentError
 from verify.pipeline import Link, Situation, check
-from verify.verdict import Verdict
 
 SOLVER = Solver(time_limit_s=2, workers=1)
 TO_THE_END = Solver(time_limit_s=100, workers=1)

@@ -19,10 +19,10 @@ from synth.transpose.generate import transpose
 from tests.verify.loss.oracle import ending
 from tests.verify.mutants import MUTATIONS
 from verify import Schedule, Verdict, encode
+from verify.core.format import decode
+from verify.core.structure import hazards, well_formed
 from verify.errors import ArgumentError
-from verify.format import decode
 from verify.loss.examine import examine
-from verify.structure import hazards, well_formed
 
 SIZES = [(n, incast) for n in (*range(2, 14), 24) for incast in (1, 2, 3, n - 1) if incast < n]
 

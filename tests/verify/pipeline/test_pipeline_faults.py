@@ -13,9 +13,9 @@ from tests.verify.pipeline.documents import (
     with_messages,
     zero_bubble,
 )
+from verify.core.verdict import Verdict
 from verify.pipeline import Fault, check, decode
 from verify.pipeline.render import render
-from verify.verdict import Verdict
 
 Rows = list[list[str]]
 

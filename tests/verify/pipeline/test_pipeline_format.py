@@ -15,8 +15,9 @@ from tests.verify.pipeline.documents import (
     all_right,
     in_a_random_situation,
 )
+from verify.core.format import kind_of
+from verify.core.verdict import Verdict
 from verify.errors import FormatError
-from verify.format import kind_of
 from verify.pipeline import (
     Action,
     Link,
@@ -29,7 +30,6 @@ from verify.pipeline import (
     uniform,
     write,
 )
-from verify.verdict import Verdict
 
 
 def _changed(path: str, value: Any) -> Document:

@@ -20,9 +20,9 @@ from tests.verify.pipeline.documents import (
     zero_bubble,
 )
 from tests.verify.pipeline.simulation import Case, Stuck, buffered
+from verify.core.verdict import Verdict
 from verify.pipeline import PipelineReport, PipelineSchedule, check, decode, lowered, timeline
 from verify.pipeline.costs import Costs, exact
-from verify.verdict import Verdict
 
 
 def _read(doc: Document) -> PipelineSchedule:

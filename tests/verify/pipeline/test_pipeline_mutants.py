@@ -17,9 +17,9 @@ import pytest
 from tests.verify.pipeline.documents import all_right
 from tests.verify.pipeline.faults import mutant
 from tests.verify.pipeline.simulation import judge
+from verify.core.verdict import Verdict
 from verify.pipeline import check, decode
 from verify.pipeline.costs import exact
-from verify.verdict import Verdict
 
 SEED = int(os.environ.get("LATECOMER_SEED", "0"))
 MUTANTS = int(os.environ.get("LATECOMER_MUTANTS", "5200"))

@@ -9,6 +9,7 @@ from torch.distributed.pipelining import schedules as pytorch
 
 from tests.verify.pipeline.documents import all_right, document, one_f_one_b
 from tests.verify.pipeline.torch_stages import MULTI, as_csv, multi, runtime, single
+from verify.core.verdict import Verdict
 from verify.errors import FormatError
 from verify.pipeline import (
     PipelineSchedule,
@@ -22,7 +23,6 @@ from verify.pipeline import (
 )
 from verify.pipeline.costs import Costs
 from verify.pipeline.schedule import COMPUTE
-from verify.verdict import Verdict
 
 
 def _proved(path: Path) -> PipelineSchedule:

@@ -1,1 +1,0 @@
-"""Who arrived when: clocks aligned across ranks, records of operations, and what they add up to."""

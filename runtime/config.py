@@ -1,0 +1,135 @@
+"""What process groups of the backend do, as set in Python or by environment variables.
+
+    runtime.configure(mode="auto")              LATECOMER_MODE (_LATE, _PROFILE)
+    runtime.configure("schedule.json", late=7)  LATECOMER_SCHEDULE, LATECOMER_LATE
+    runtime.configure(algorithm="optireduce")   LATECOMER_ALGORITHM=optireduce
+
+What is set in Python comes first; it holds for groups made from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, cast, overload
+
+from runtime.executor.load import Late, Verified, load
+from runtime.optireduce.options import Options
+from runtime.policy import modes
+from runtime.policy.cost_model import Profile
+from runtime.policy.options import Mode
+from verify.core.schedule import Schedule
+from verify.errors import ArgumentError
+
+Scheduled = tuple[Verified, tuple[int, ...]]
+"""A schedule, and who is late."""
+
+
+_configured: Scheduled | modes.Chosen | Options | None = None
+
+
+@overload
+def configure(
+    schedule: str | os.PathLike[str] | Schedule | Verified, *, late: Late = None
+) -> Verified: ...
+
+
+@overload
+def configure(
+    *,
+    mode: Mode,
+    late: Late = None,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
+) -> modes.Chosen: ...
+
+
+@overload
+def configure(*, algorithm: Literal["optireduce"], options: Options | None = None) -> Options: ...
+
+
+def configure(
+    schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
+    *,
+    mode: Mode | None = None,
+    late: Late = None,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
+    algorithm: Literal["schedule", "optireduce"] = "schedule",
+    options: Options | None = None,
+) -> Verified | modes.Chosen | Options:
+    """Choose what process groups made from now on with ``backend="latecomer"`` do.
+
+    Args:
+        schedule: a file, or an object; it is verified here.
+        mode: instead of a schedule; for it, ``threshold_s``, ``most_late`` and ``profile`` see
+            :func:`runtime.policy.modes.choose`.
+        late: the late rank, or several in the order of their arrival; default: as the schedule
+            says.
+        algorithm: ``optireduce`` needs no schedule, ``options`` are its own; also by
+            LATECOMER_ALGORITHM=optireduce.
+
+    Raises:
+        FormatError, ScheduleRefused: see :func:`runtime.load`.
+        ArgumentError: a bad ``late``, or no schedule.
+    """
+    global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
+    if algorithm == "optireduce":
+        _configured = options or Options()
+        return _configured
+    if mode is not None:
+        if schedule is not None:
+            raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
+        _configured = modes.choose(
+            mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
+        )
+        return _configured
+    if schedule is None:
+        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
+    verified = load(schedule)
+    _configured = verified, verified.late_ranks(late)
+    return verified
+
+
+def configuration() -> Scheduled | modes.Chosen | Options:
+    """What a group that is made now does.
+
+    Raises:
+        ArgumentError: nothing is configured, or an environment variable makes no sense.
+        FormatError, ScheduleRefused: see :func:`runtime.load`.
+    """
+    if _configured is not None:
+        return _configured
+    algorithm = os.environ.get("LATECOMER_ALGORITHM", "schedule")
+    if algorithm not in ("schedule", "optireduce"):
+        raise ArgumentError("LATECOMER_ALGORITHM", algorithm, "must be schedule or optireduce")
+    if algorithm == "optireduce":
+        return Options()
+    late, mode = _late_from_environment(), os.environ.get("LATECOMER_MODE")
+    if mode:
+        profile = os.environ.get("LATECOMER_PROFILE") or None
+        return modes.choose(cast(Mode, mode), late=late, profile=profile)
+    path = os.environ.get("LATECOMER_SCHEDULE")
+    if not path:
+        raise ArgumentError(
+            "LATECOMER_SCHEDULE",
+            path,
+            "the backend needs a schedule or a mode",
+            "Set LATECOMER_MODE=auto, or this to a file made with `synth generate`, or call "
+            "runtime.configure() first",
+        )
+    verified = load(path)
+    return verified, verified.late_ranks(late)
+
+
+def _late_from_environment() -> Late:
+    late = os.environ.get("LATECOMER_LATE")
+    if not late:
+        return None
+    numbers = late.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise ArgumentError(
+            "LATECOMER_LATE", late, "must be a rank, or several, separated by commas"
+        )
+    return [int(number) for number in numbers]

@@ -1,0 +1,1 @@
+"""Runs a proved schedule: this rank's program, round by round, over TCP or NCCL."""

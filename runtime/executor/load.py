@@ -1,0 +1,129 @@
+"""Only proved schedules run: the one door from a schedule to the executor; who is late in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from verify.core.check import check
+from verify.core.format import encode, read
+from verify.core.schedule import Schedule
+from verify.core.verdict import Report, Verdict
+from verify.errors import ArgumentError, ScheduleRefused
+from verify.report.render import render
+
+Late = int | Sequence[int] | None
+"""Which ranks are late: one, or several in the order in which they arrive; ``None``: as the file
+says."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A schedule with the report that proves it; made by :func:`load` and nothing else.
+
+    Attributes:
+        schedule: ranks numbered as in the file.
+        report: all properties proved.
+        name: where it came from, for messages.
+    """
+
+    schedule: Schedule
+    report: Report
+    name: str
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of what the schedule does; ``meta`` does not enter."""
+        bare = msgspec.structs.replace(self.schedule, meta={})
+        return hashlib.sha256(encode(bare)).hexdigest()
+
+    @cached_property
+    def late(self) -> tuple[int, ...]:
+        """The ranks the file takes to be late, in the order in which they arrive."""
+
+        def arrival(rank: int) -> int:
+            absences = [rank in phase.absent for phase in self.schedule.phases]
+            return absences.index(False)
+
+        return tuple(sorted(self.schedule.late, key=lambda rank: (arrival(rank), rank)))
+
+    def late_ranks(self, late: Late) -> tuple[int, ...]:
+        """``late`` as ranks in the order of their arrival.
+
+        Raises:
+            ArgumentError: not ranks of the group, or not as many as the schedule has late ranks.
+        """
+        if late is None:
+            return self.late
+        ranks = (late,) if isinstance(late, int) else tuple(late)
+        n, q = self.schedule.ranks, len(self.late)
+        if not all(0 <= rank < n for rank in ranks) or len(set(ranks)) < len(ranks):
+            raise ArgumentError("late", late, f"must be ranks in 0..{n - 1}, each once")
+        if ranks and not q:
+            raise ArgumentError(
+                "late",
+                late,
+                f"{self.name} has no late rank",
+                "Use a schedule made with: synth generate",
+            )
+        if len(ranks) != q:
+            raise ArgumentError(
+                "late",
+                late,
+                f"{self.name} is for {q} late rank(s), not {len(ranks)}",
+                f"Name {q}, in the order in which they arrive, or leave it out: {self.late}",
+            )
+        return ranks
+
+    def for_late(self, late: Late) -> Schedule:
+        """The schedule with the ranks ``late`` in the places of the file's late ranks.
+
+        Ranks that have to make room take the places that become free; all others keep theirs.
+
+        Raises:
+            ArgumentError: see :meth:`late_ranks`.
+        """
+        ranks = self.late_ranks(late)
+        if ranks == self.late:
+            return self.schedule
+        moved = sorted(set(ranks) - set(self.late))
+        freed = sorted(set(self.late) - set(ranks))
+        names = dict(zip((*self.late, *moved), (*ranks, *freed), strict=True))
+        return self.schedule.renamed(names)
+
+
+def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
+    """Read (where it is a path) and prove a schedule.
+
+    Raises:
+        FormatError: the file is malformed.
+        ScheduleRefused: a property is refuted or undecided; the message holds the report.
+    """
+    if isinstance(source, Verified):
+        return source
+    schedule = source if isinstance(source, Schedule) else read(source)
+    name = "schedule" if isinstance(source, Schedule) else os.fspath(source)
+    report = check(schedule)
+    if report.verdict is not Verdict.PROVED:
+        raise ScheduleRefused(
+            "a schedule that is not proved is never run\n" + render(name, schedule, report)
+        )
+    return Verified(schedule, report, name)
+
+
+def require_size(verified: Verified, size: int) -> None:
+    """Refuse a schedule for another number of ranks.
+
+    Raises:
+        ScheduleRefused: the group has ``size`` ranks and the schedule another number.
+    """
+    if verified.schedule.ranks != size:
+        raise ScheduleRefused(
+            f"{verified.name} is a schedule for {verified.schedule.ranks} ranks, the group has "
+            f"{size}; make one with: synth generate --n {size}"
+        )

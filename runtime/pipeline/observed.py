@@ -1,0 +1,87 @@
+"""A step as it was, in the form in which plans are drawn: bars on one clock, in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from runtime.pipeline.recorder import StepRecord
+from runtime.pipeline.timing import clock_offsets, links, report, situation
+from verify.pipeline import Bar, PipelineSchedule, Situation, parse_action, timeline
+from verify.pipeline.picture import Sheet
+from verify.pipeline.schedule import COMPUTE, send_of
+
+MS = 1e3
+IDLE = "."
+
+
+def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
+    """All actions and messages of one step.
+
+    Args:
+        records: of every rank; their clocks are aligned by the messages between them.
+    """
+    reports = {rank: report(record, rank) for rank, record in records.items()}
+    offset_s = clock_offsets(links(reports), len(records))
+    zero_s = min(
+        span.began_s - offset_s[rank] for rank, record in records.items() for span in record.spans
+    )
+
+    def ms(seconds: float, rank: int) -> float:
+        return (seconds - offset_s[rank] - zero_s) * MS
+
+    found = []
+    for rank, record in records.items():
+        for span in record.spans:
+            began, ended = ms(span.began_s, rank), ms(span.ended_s, rank)
+            found.append(Bar(str(span.action), rank, began, ended))
+        for there in record.transits:
+            ready, arrived = ms(there.ready_s, there.sender), ms(there.arrived_s, rank)
+            action = str(send_of(there.receive))
+            found.append(Bar(action, there.sender, ready, max(ready, arrived), rank))
+    return found
+
+
+def makespan_ms(drawn: Sequence[Bar]) -> float:
+    """From the first start to the last end of a compute action."""
+    compute = [bar for bar in drawn if bar.receiver is None]
+    return float(max(b.end for b in compute) - min(b.start for b in compute))
+
+
+def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Situation:
+    """The situation that the ranks measured in a step of ``schedule``, in microseconds."""
+    reports = {rank: report(record, rank) for rank, record in records.items()}
+    return situation(schedule, reports, links(reports))
+
+
+def planned(schedule: PipelineSchedule, measured: Situation) -> list[Bar]:
+    """The bars of a schedule as the model has them in a situation in microseconds."""
+    found = timeline(msgspec.structs.replace(schedule, situation=measured, meta={}))
+    return [msgspec.structs.replace(bar, start=bar.start / MS, end=bar.end / MS) for bar in found]
+
+
+def side_by_side(
+    title: str, schedule: PipelineSchedule, records: Mapping[int, StepRecord]
+) -> list[Sheet]:
+    """Two sheets: what the model says for the durations and delays of a step, and the step."""
+    plan, found = planned(schedule, observed(schedule, records)), bars(records)
+    return [
+        Sheet(f"{title}: planned for what was measured, {makespan_ms(plan):.4g} ms", plan),
+        Sheet(f"{title}: measured, {makespan_ms(found):.4g} ms", found),
+    ]
+
+
+def text(drawn: Sequence[Bar], width: int, end_ms: float) -> list[str]:
+    """A line per rank: the kind of action that fills most of each of ``width`` slots."""
+    ranks = 1 + max(bar.rank for bar in drawn)
+    slot = end_ms / width
+    most = [[(slot / 4, IDLE)] * width for _ in range(ranks)]
+    for bar in drawn:
+        kind = parse_action(bar.action).kind
+        if kind not in COMPUTE:
+            continue
+        for i in range(max(0, int(bar.start / slot)), min(width, int(bar.end / slot) + 1)):
+            covered = min(bar.end, (i + 1) * slot) - max(bar.start, i * slot)
+            most[bar.rank][i] = max(most[bar.rank][i], (covered, kind))
+    return ["".join(kind for _, kind in row) for row in most]

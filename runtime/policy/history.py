@@ -1,0 +1,122 @@
+"""Who was late lately, and how long operations really took: what predictions are made from.
+
+Lateness is counted from the arrival of the last rank that is not missing: what a rank, or the last
+q ranks, kept the others waiting beyond what they needed for themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Collection, Mapping
+
+KEPT = 64
+"""Operations that are remembered."""
+LATELY = 12
+"""Operations that waits are learned from: few, so that who is late no longer is soon forgotten."""
+FORGET_EVERY = 16
+"""Operations of one way after which the oldest observation of the other is forgotten."""
+DOUBT = (1.0,) * 2
+"""Counts as seen: one operation or two that took long say nothing yet."""
+LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
+"""Limits of what one observation may say about the model's error: of native operations (True), and
+of schedules. These seem faster than they are while several are in flight, since the waiting phases
+of one run beside the completion of another, and take its bandwidth."""
+
+
+class History:
+    """Arrivals of the last operations, on one clock.
+
+    Args:
+        size: number of ranks.
+
+    Attributes:
+        added: operations that were ever added.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.added = 0
+        self._arrivals: deque[tuple[float, ...]] = deque(maxlen=KEPT)
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    def add(self, arrivals: Mapping[int, float]) -> None:
+        """An operation at which all ranks have arrived."""
+        assert len(arrivals) == self.size
+        self.added += 1
+        self._arrivals.append(tuple(arrivals[rank] for rank in range(self.size)))
+
+    def gaps(self, late: int, recent: int = KEPT) -> list[float]:
+        """Per operation: from the last but ``late`` arrival to the next one; 0 or more."""
+        ordered = [sorted(arrivals) for arrivals in list(self._arrivals)[-recent:]]
+        return [arrivals[-late] - arrivals[-1 - late] for arrivals in ordered]
+
+    def lateness(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
+        """Per operation: from the last arrival of all others to the last of ``ranks``.
+
+        Negative where others came later. At least one rank must not be in ``ranks``.
+        """
+        found = []
+        for arrivals in list(self._arrivals)[-recent:]:
+            others = max(arrivals[r] for r in range(self.size) if r not in ranks)
+            found.append(max(arrivals[r] for r in ranks) - others)
+        return found
+
+    def separation(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
+        """Per operation: from the last arrival of all others to the *first* of ``ranks``."""
+        found = []
+        for arrivals in list(self._arrivals)[-recent:]:
+            others = max(arrivals[r] for r in range(self.size) if r not in ranks)
+            found.append(min(arrivals[r] for r in ranks) - others)
+        return found
+
+    def usual_order(self) -> list[int]:
+        """All ranks, the one that is usually earliest first; equal ones by number."""
+        if not self._arrivals:
+            return list(range(self.size))
+
+        def typical(rank: int) -> float:
+            return statistics.fmean(row[rank] - min(row) for row in self._arrivals)
+
+        return sorted(range(self.size), key=lambda rank: (typical(rank), rank))
+
+
+class ModelCorrection:
+    """How much longer operations took than predicted: a factor for each way; how late words come.
+
+    What one way has shown is forgotten step by step while only the other runs, so that a bad hour
+    does not rule it out for ever.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[bool, deque[float]] = {
+            native: deque(maxlen=KEPT // 4) for native in (False, True)
+        }
+        self._count = 0
+        self._delays: deque[float] = deque(maxlen=KEPT // 4)
+
+    def heard(self, delay_s: float) -> None:
+        """A word from another rank was so long on its way (NaN: not known)."""
+        if not math.isnan(delay_s):
+            self._delays.append(max(0.0, delay_s))
+
+    @property
+    def latency_s(self) -> float:
+        """What a decision takes: there and back, the median of what was seen; 0 at first."""
+        return 2 * statistics.median(self._delays or (0.0,))
+
+    def add(self, native: bool, predicted_s: float, taken_s: float) -> None:
+        """One operation: predicted and taken from the last arrival on."""
+        if predicted_s <= 0:
+            return
+        self._seen[native].append(min(MOST, max(LEAST[native], taken_s / predicted_s)))
+        self._count += 1
+        if self._count % FORGET_EVERY == 0 and self._seen[not native]:
+            self._seen[not native].popleft()
+
+    def factor(self, native: bool) -> float:
+        """What to multiply a prediction with: the median of what was seen, 1 at first."""
+        return statistics.median((*self._seen[native], *DOUBT))

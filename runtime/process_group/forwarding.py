@@ -1,0 +1,236 @@
+"""The process group that torch sees; what it does is told by its ``Collectives``.
+
+On every torch it is a Python ``ProcessGroup`` of which each collective is overridden: what torch's
+base class would run instead, it would run with the GIL held
+(``runtime.process_group.collectives``).
+
+From torch 2.14 on a Python class can also be a c10d ``Backend``. Then the collectives of the group
+go through torch's own dispatcher to :class:`LatecomerBackend`, so that the hooks of a process group
+see them, and C++ code that asks for the backend of a device gets ours. The group stays in front of
+it for one reason: the handle that torch makes of a Python backend's work never says that it is
+completed (seen on 2.14.1), so that a program that polls would poll for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from runtime.process_group.collectives import Collectives
+from runtime.torch_versions import (
+    PYTHON_BACKENDS,
+    Backend,
+    BarrierOptions,
+    GroupName,
+    PrefixStore,
+    Store,
+    Work,
+)
+
+BACKEND = "latecomer"
+COLLECTIVES = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "gather_into_tensor",
+    "gather_single",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+"""Every method of a ProcessGroup, of any torch from 2.11 on, that starts a collective."""
+
+
+HOOKS = ("register_pre_hook", "unregister_pre_hook", "register_post_hook", "unregister_post_hook")
+
+
+class ForwardingGroup(dist.ProcessGroup):
+    """A process group of which every collective is overridden.
+
+    Attributes:
+        collectives: what it does.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        rank, size = collectives.rank, collectives.size
+        super().__init__(rank, size)  # type: ignore[call-arg]  # with a store: for no subclass
+        self.collectives = collectives
+        backends = collectives.backends
+        if PYTHON_BACKENDS:
+            custom = dist.ProcessGroup.BackendType.CUSTOM
+            self._backend = LatecomerBackend(collectives)
+            self._dispatching: Any = dist.ProcessGroup(collectives.store, rank, size)
+            backends = {device: (custom, self._backend) for device in backends}
+        for group in (self, self._dispatching) if PYTHON_BACKENDS else (self,):
+            group._set_default_backend(backends["cpu"][0])
+            for device, (kind, backend) in backends.items():
+                group._register_backend(torch.device(device), kind, backend)
+
+    def getBackendName(self) -> str:
+        """The name under which torch knows the group."""
+        return BACKEND
+
+    def get_group_store(self) -> Store:
+        """The store of the group."""
+        return self.collectives.store
+
+    @property
+    def paths(self) -> Counter[str]:
+        """How many all-reduces went which way, or why natively."""
+        return self.collectives.paths
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier that names the ranks that did not come within ``timeout``."""
+        self.collectives.monitored_barrier(timeout, wait_all_ranks)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of operations from now on."""
+        self.collectives.set_timeout(timeout)
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> ForwardingGroup | None:
+        """A group of some of the ranks, in their order here; nothing on the others."""
+        ranks = sorted(ranks)
+        members = ",".join(map(str, ranks))
+        name = group_name or f"{self.group_name}:split:{members}"
+        store = PrefixStore(f"{name}/{members}/", self.collectives.store)
+        collectives = self.collectives.split(store, ranks, timeout)
+        if collectives is None:
+            return None
+        group = type(self)(collectives)
+        group._set_group_name(GroupName(name))
+        group._set_group_desc(group_desc or "undefined")
+        return group
+
+    def shutdown(self) -> None:
+        """Release threads and connections (``destroy_process_group`` calls it)."""
+        self.collectives.shutdown()
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self.collectives.native._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        work: Work = self.collectives.native._end_coalescing(device)
+        return work
+
+    def _call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
+        if not PYTHON_BACKENDS:
+            return self.collectives.call(name, args, kwargs)
+        handle = getattr(self._dispatching, name)(*args, **kwargs)
+        return self._backend.last(handle)
+
+
+class LatecomerBackend(Backend):
+    """The same as a c10d backend (torch 2.14 and later), for CPU and CUDA tensors."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        super().__init__(collectives.rank, collectives.size)
+        self.collectives = collectives
+        self._thread = threading.local()
+
+    def getBackendName(self) -> str:
+        """The name under which torch knows the backend."""
+        return BACKEND
+
+    def allreduce_sparse(self, *args: Any, **kwargs: Any) -> Work | None:
+        """An all-reduce of sparse tensors."""
+        return self._call("allreduce", args, kwargs)
+
+    def monitored_barrier(self, options: BarrierOptions, wait_all_ranks: bool = False) -> None:
+        """A barrier that names the ranks that did not come in time."""
+        timeout = options.timeout if options.timeout > timedelta(0) else None
+        self.collectives.monitored_barrier(timeout, wait_all_ranks)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of operations from now on."""
+        self.collectives.set_timeout(timeout)
+
+    def split(self, store: Store, ranks: Sequence[int], options: Any) -> LatecomerBackend:
+        """The backend of a group of some of the ranks, this one among them."""
+        collectives = self.collectives.split(store, ranks, None)
+        assert collectives is not None
+        return LatecomerBackend(collectives)
+
+    def shutdown(self) -> None:
+        """Release threads and connections."""
+        self.collectives.shutdown()
+
+    def _set_sequence_number_for_group(self) -> None:
+        """The native backends count for themselves."""
+
+    def last(self, handle: Work | None) -> Work | None:
+        """The work that this thread's last call gave torch, of which torch made ``handle``."""
+        work, self._thread.work = getattr(self._thread, "work", None), None
+        return work or handle
+
+    def _call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
+        self._thread.work = work = self.collectives.call(name, args, kwargs)
+        return work
+
+
+def _hook(name: str) -> Callable[..., None]:
+    """A method of a group that registers or removes a hook, where collectives are dispatched."""
+
+    def change(self: ForwardingGroup, *args: Any, **kwargs: Any) -> None:
+        getattr(self._dispatching, name)(*args, **kwargs)
+
+    change.__name__ = name
+    change.__doc__ = f"See ProcessGroup.{name}."
+    return change
+
+
+def _override(owner: type, base: type) -> None:
+    """Let all collectives that ``base`` has call ``owner._call``."""
+
+    def overriding(name: str) -> Callable[..., Work | None]:
+        def collective(self: Any, *args: Any, **kwargs: Any) -> Work | None:
+            work: Work | None = self._call(name, args, kwargs)
+            return work
+
+        collective.__name__ = name
+        collective.__doc__ = f"See {base.__name__}.{name}."
+        return collective
+
+    for name in COLLECTIVES:
+        if hasattr(base, name):
+            setattr(owner, name, overriding(name))
+
+
+_override(ForwardingGroup, dist.ProcessGroup)
+_override(LatecomerBackend, Backend)
+if PYTHON_BACKENDS:
+    for _name in HOOKS:
+        setattr(ForwardingGroup, _name, _hook(_name))

@@ -1,0 +1,151 @@
+"""The conformance suite: what every way of running a schedule must do, case by case.
+
+A way in (the executor itself, the process group backend) is a function that all-reduces a tensor
+in place. Each case is one call with data made from (seed, case, rank), so that every rank can
+compute what all others brought:
+
+    exact    small integers in the dtype: the sum is exact and compared element by element
+    rounded  random floats: within rounding of the sum in float64
+    bits     in both, all ranks must hold the same bits
+
+A rank may be made late: it sleeps before each case. What may lose data brings a check of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from runtime.executor.operation import SUMMABLE
+from runtime.torch_versions import Store
+from verify.errors import LatecomerError
+
+AllReduce = Callable[[torch.Tensor, bool], torch.Tensor]
+"""(tensor, average) -> the tensor, reduced in place."""
+
+SIZES = (0, 1, 2, 7, 64, 1000, 65537)
+
+
+class ConformanceError(LatecomerError):
+    """A case gave a wrong result; the message names the case and the first wrong element."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One all-reduce of the suite."""
+
+    dtype: torch.dtype
+    numel: int
+    average: bool
+    exact: bool
+
+    def __str__(self) -> str:
+        kind = "exact" if self.exact else "rounded"
+        how = "average" if self.average else "sum"
+        return f"{how} of {self.numel} x {str(self.dtype).removeprefix('torch.')} ({kind})"
+
+
+Check = Callable[[Case, list[torch.Tensor], torch.Tensor], None]
+"""(case, what each rank brought, the result): raises ConformanceError where it is wrong."""
+
+
+def cases(sizes: tuple[int, ...] = SIZES) -> Iterator[Case]:
+    """All combinations that make sense."""
+    for dtype in sorted(SUMMABLE, key=str):
+        for numel in sizes:
+            yield Case(dtype, numel, average=False, exact=True)
+            if dtype.is_floating_point:
+                yield Case(dtype, numel, average=False, exact=False)
+                yield Case(dtype, numel, average=True, exact=False)
+
+
+def run(
+    all_reduce: AllReduce,
+    store: Store,
+    rank: int,
+    size: int,
+    *,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    sizes: tuple[int, ...] = SIZES,
+    late_s: float = 0.0,
+    check: Check | None = None,
+) -> int:
+    """Run every case on this rank (collective) and return how many there were.
+
+    Args:
+        store: carries the digests by which ranks compare bits; a fresh prefix for each run.
+        late_s: this rank sleeps so long before each case.
+        check: in place of exact, rounded and bits.
+
+    Raises:
+        ConformanceError: a wrong result, on the rank that sees it.
+    """
+    count = 0
+    for number, case in enumerate(cases(sizes)):
+        inputs = [_data(case, seed, number, r) for r in range(size)]
+        tensor = inputs[rank].clone().to(device)
+        time.sleep(late_s)
+        result = all_reduce(tensor, case.average).cpu()
+        count += 1
+        if check is not None:
+            check(case, inputs, result)
+            continue
+        compare(case, inputs, result)
+        digest = hashlib.sha256(result.view(torch.uint8).numpy().tobytes()).hexdigest()
+        store.set(f"{number}/{rank}", digest)
+        if store.get(f"{number}/0").decode() != digest:
+            raise ConformanceError(f"{case}: rank {rank} and rank 0 differ in bits")
+    return count
+
+
+def _data(case: Case, seed: int, number: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(hash((seed, number, rank)) % 2**63)
+    if case.exact:
+        low = 0 if case.dtype is torch.uint8 else -3
+        return torch.randint(low, 4, (case.numel,), generator=generator).to(case.dtype)
+    return torch.randn(case.numel, generator=generator, dtype=torch.float64).to(case.dtype)
+
+
+def compare(case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+    """The result of a sum in which nothing is missing: exact, or within rounding.
+
+    Raises:
+        ConformanceError: an element is wrong; names the first.
+    """
+    if case.exact:
+        expected = torch.stack([x.to(torch.int64) for x in inputs]).sum(0)
+        wrong = result.to(torch.int64) != expected
+    else:
+        wide = torch.stack([x.to(torch.float64) for x in inputs])
+        expected = wide.sum(0) / (len(inputs) if case.average else 1)
+        # n inputs are scaled once and added n - 1 times: n roundings, each of the running sum
+        largest = wide.abs().sum(0) / (len(inputs) if case.average else 1)
+        unit = torch.finfo(case.dtype).eps
+        tiny = torch.finfo(case.dtype).smallest_normal
+        bound = len(inputs) * unit * largest + len(inputs) * tiny
+        wrong = (result.to(torch.float64) - expected).abs() > bound
+    _refuse(case, result, expected, wrong)
+
+
+def require(case: Case, result: torch.Tensor, expected: torch.Tensor) -> None:
+    """Every element must be the expected one.
+
+    Raises:
+        ConformanceError: one is not; names the first.
+    """
+    _refuse(case, result, expected, result != expected)
+
+
+def _refuse(case: Case, result: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> None:
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        raise ConformanceError(
+            f"{case}: element {at} is {result[at].item()}, expected {expected[at].item()} "
+            f"({int(wrong.sum())} of {math.prod(result.shape)} are wrong)"
+        )

@@ -1,0 +1,136 @@
+"""``python -m runtime selftest``: the conformance suite on the user's own machine.
+
+Starts one process per rank (on one GPU, all NCCL ranks on that GPU: NCCL takes them for different
+hosts by ``NCCL_HOSTID`` and lets them talk over sockets) and runs the suite for each schedule,
+with every rank late in turn (where several are, each in every place), through the executor and
+through the process group backend. Late ranks do come late: they sleep before each case.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from runtime import backend
+from runtime.config import configure
+from runtime.executor.executor import Executor
+from runtime.executor.load import Verified, load
+from runtime.selftest import conformance
+from runtime.selftest.processes import RanksFailed, Say, talk
+from runtime.torch_versions import PrefixStore, Store
+from verify.core.schedule import Schedule
+from verify.errors import ArgumentError
+
+TIMEOUT_S = 60.0
+LATE_S = 0.002
+"""How much later each late rank comes than the one before it."""
+LINE_S = 60.0
+"""What each line of the report, and the start, may take; a self-test that takes longer failed."""
+
+
+def selftest(
+    schedules: dict[str, Schedule], ranks: int, device: str, report: Callable[[str], None]
+) -> bool:
+    """Run the suite and report a line for each schedule, way in and order of late ranks.
+
+    Returns:
+        Whether all passed; the first failure ends it.
+
+    Raises:
+        ArgumentError: ``device`` is ``cuda`` and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("--device", device, "no CUDA device is visible to torch")
+    lines = sum(2 * len(turns(load(schedule))) for schedule in schedules.values())
+    said = talk(
+        _rank, ranks, device, schedules, timeout_s=TIMEOUT_S, deadline_s=LINE_S * (1 + lines)
+    )
+    try:
+        for line in said:
+            report(line)
+    except RanksFailed as failure:
+        report(f"FAILED: {failure}")
+        return False
+    return True
+
+
+def _rank(
+    store: Store,
+    rank: int,
+    ranks: int,
+    say: Say,
+    device: str,
+    schedules: dict[str, Schedule],
+) -> None:
+    if device == "cuda":
+        if ranks > torch.cuda.device_count():
+            os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    for name, schedule in schedules.items():
+        verified = load(schedule)
+        for way in (_executor, _backend):
+            for late in turns(verified):
+                began = time.monotonic()
+                place = PrefixStore(f"{name}{way.__name__}/{late}", store)
+                who = ", ".join(map(str, late)) or "nobody"
+                line = f"{name:<12} {way.__name__[1:]:<9} late: {who:<8}"
+                try:
+                    count = way(verified, late, place, rank, ranks, device)
+                except Exception as error:
+                    error.add_note(f"in: {line}")
+                    raise
+                if rank == 0:
+                    say(f"{line} {count} cases in {time.monotonic() - began:.1f} s")
+
+
+def turns(verified: Verified) -> list[tuple[int, ...]]:
+    """Late ranks, in order of arrival, such that every rank is in every place once."""
+    n, q = verified.schedule.ranks, len(verified.late)
+    return [tuple((first + i) % n for i in range(q)) for first in range(n if q else 1)]
+
+
+def late_s(rank: int, late: tuple[int, ...]) -> float:
+    """How long ``rank`` sleeps before a case when the ranks ``late`` come one after the other."""
+    return LATE_S * (late.index(rank) + 1) if rank in late else 0.0
+
+
+def _executor(
+    verified: Verified, late: tuple[int, ...], store: Store, rank: int, ranks: int, device: str
+) -> int:
+    executor = Executor(verified, store, rank, ranks, device=device, late=late, timeout_s=TIMEOUT_S)
+    count = conformance.run(
+        lambda tensor, average: executor.submit(tensor, average=average).wait(),
+        PrefixStore("cases", store),
+        rank,
+        ranks,
+        device=device,
+        late_s=late_s(rank, late),
+    )
+    executor.close()
+    return count
+
+
+def _backend(
+    verified: Verified, late: tuple[int, ...], store: Store, rank: int, ranks: int, device: str
+) -> int:
+    configure(verified, late=late)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group(
+        backend.BACKEND, store=store, rank=rank, world_size=ranks, timeout=timeout
+    )
+
+    def all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
+        return tensor
+
+    cases = PrefixStore("cases", store)
+    count = conformance.run(
+        all_reduce, cases, rank, ranks, device=device, late_s=late_s(rank, late)
+    )
+    dist.destroy_process_group()
+    return count

@@ -1,0 +1,117 @@
+"""Who is late and what was lost, as a table: watches this job's all-reduces in a ``with`` block.
+
+    with runtime.watch() as w:
+        train()
+    print(w.summary())
+
+All ranks enter and leave the block. At its end they tell each other, through the store, what they
+remember of the operations meanwhile; nothing is sent for it before, but for pings that align the
+clocks. Every rank gets the whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import types
+
+import msgspec
+
+from runtime.network.store_exchange import tell_all
+from runtime.telemetry import prometheus, trace
+from runtime.telemetry.records import Rank
+from runtime.telemetry.source import LIVE, Source, Watchable
+from runtime.telemetry.summary import Summary, summarize
+from verify.errors import ArgumentError, RankFailure
+
+logger = logging.getLogger("latecomer")
+_watches = itertools.count()  # all ranks count alike
+
+
+class Watch:
+    """A stretch of a job under watch; made by :func:`watch`.
+
+    Attributes:
+        ranks: what each rank remembers, after the block; ranks that did not tell are missing.
+    """
+
+    def __init__(self, of: Source | None, rounds: range, wait_s: float) -> None:
+        self.ranks: tuple[Rank, ...] = ()
+        self._source, self._rounds, self._wait_s = of, rounds, wait_s
+
+    def __enter__(self) -> Watch:
+        self._number = next(_watches)
+        self._chosen().begin(self._rounds)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: types.TracebackType | None,
+    ) -> None:
+        source = self._chosen()
+        remembered = source.end()
+        if error is not None:
+            return  # the others may not come: no waiting for them
+        own, told = msgspec.json.encode(remembered).decode(), {}
+        key = f"watch/{self._number}"
+        try:
+            told = tell_all(source.store, key, source.rank, source.size, own, self._wait_s)
+        except RankFailure as failure:  # the block is over: what this rank knows is still good
+            logger.warning("rank %d: hears nothing of the others: %s", source.rank, failure)
+        told[source.rank] = own
+        self.ranks = tuple(msgspec.json.decode(text, type=Rank) for text in told.values())
+
+    def summary(self) -> Summary:
+        """The tables: who kept whom waiting, the worst rank first; what was lost; prints well.
+
+        Raises:
+            ArgumentError: the block is not over, or was left by an exception.
+        """
+        if not self.ranks:
+            raise ArgumentError("watch", "not over", "has a summary after its block")
+        return summarize(self.ranks, self._chosen().size)
+
+    def write_prometheus(self, path: str | os.PathLike[str]) -> None:
+        """Write the summary as a Prometheus text file."""
+        prometheus.write(self.summary(), path)
+
+    def write_trace(self, path: str | os.PathLike[str], operations: range | None = None) -> None:
+        """Write a trace for Perfetto or chrome://tracing.
+
+        Args:
+            operations: only these, counted from the beginning of the block (default: all).
+        """
+        trace.write(self.ranks, path, operations)
+
+    def _chosen(self) -> Source:
+        if self._source is not None:
+            return self._source
+        if len(LIVE) != 1:
+            raise ArgumentError(
+                "watch",
+                len(LIVE),
+                "is the number of models and groups with a mode, or by OptiReduce, in this job",
+                "Attach one with mode=..., or name the one to watch: watch(attachment.reducer), "
+                "watch(attachment.engine)",
+            )
+        self._source = LIVE[0]
+        return self._source
+
+
+def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: float = 30.0) -> Watch:
+    """Watch the all-reduces of a model or group in a mode or by OptiReduce. Collective.
+
+    Args:
+        of: whose; default: the only one of this job (``attachment.reducer``, ``group.reducer``;
+            of OptiReduce ``attachment.engine``, ``group.engine``).
+        rounds: operations of which the rounds are recorded for traces, counted from the beginning
+            of the block (OptiReduce: the stages are always recorded).
+        wait_s: how long to wait at the end for what the other ranks have to tell.
+
+    Raises:
+        ArgumentError: there is not exactly one to watch.
+    """
+    return Watch(None if of is None else of.source, rounds, wait_s)

@@ -1,0 +1,126 @@
+"""Property 8: lower bounds and optimality, recomputed; claims in ``meta`` are only compared.
+
+For ports that let a rank send and receive at most I transfers in a round (duplex, matching: I = 1):
+
+    knowledge   A rank r must send each of its k chunks at least once, I per round, so some chunk
+                first leaves r in the ceil(k / I)-th round after r arrives, or later; who knows of
+                that chunk can grow (I + 1)-fold per round, with or without r. Rounds from the
+                arrival of r to the end >= ceil(k / I) + ceil(log_{I+1} n) - 1.
+    spread      After r arrives, r must receive something of every chunk, I transfers per round at
+                most; and every other rank must receive, for each of r's chunks, something that
+                knows of r's part. In the t-th round after the arrival (t = 0, 1, ...) at most
+                (I + 1)^t ranks know anything of r's and can send it. So of the n k receives at
+                most min(C, I (I + 1)^t + I) fit into it, with C the most that the ports allow:
+                n I, or n - 1 for an odd number of ranks in disjoint pairs.
+    volume      A chunk moves at least 2(n - 1) times: n - 1 transfers before some rank knows all
+                contributions, one more for each other rank. At most n * I transfers fit into a
+                round. Rounds in all >= ceil(2 k (n - 1) / (n I)).
+
+The bound that is reported is for the completion: the rounds in which nobody is absent. It holds for
+every right schedule with the same other phases in the same order. A rank that arrives with the
+completion, and after which nobody is absent again, gets the whole of the first two bounds there
+(StragglAR's k + ceil(log2 n) - 1; with disjoint pairs and an odd number of ranks the second can be
+higher); p other rounds after its arrival make it less by p.
+"""
+
+from __future__ import annotations
+
+from itertools import dropwhile
+from typing import Literal
+
+from verify.core.schedule import Incast, Ports, Scalar, Schedule
+from verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
+
+Optimality = bool | Literal["unknown"]
+
+
+def knowledge_bound(ranks: int, chunks: int, ports: int = 1) -> int:
+    """Rounds that a rank's own data needs to reach everybody, counted from its arrival."""
+    return -(-chunks // ports) + _log_ceil(ranks, ports + 1) - 1
+
+
+def spread_bound(ranks: int, chunks: int, ports: Ports = "duplex") -> int:
+    """Rounds that the receives after a rank's arrival need, counted from its arrival."""
+    each = ports.incast if isinstance(ports, Incast) else 1
+    capacity = ranks // 2 * 2 if ports == "matching" else ranks * each
+    missing, rounds, knowers = ranks * chunks, 0, 1
+    while missing > 0 and each * (knowers + 1) < capacity:
+        missing -= each * (knowers + 1)
+        rounds, knowers = rounds + 1, knowers * (each + 1)
+    return rounds + max(0, -(-missing // capacity))
+
+
+def volume_bound(ranks: int, chunks: int, ports: int = 1) -> int:
+    """Rounds that all transfers together need, whoever is present."""
+    return -(-2 * chunks * (ranks - 1) // (ranks * ports))
+
+
+def lower_bound(schedule: Schedule) -> int:
+    """A lower bound on the completion rounds of any schedule for this situation."""
+    n, k = schedule.ranks, schedule.chunks
+    ports = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
+    elsewhere = schedule.rounds - schedule.completion_rounds
+    on_time = next((r for r in range(n) if r not in schedule.late), 0)
+    own = max(knowledge_bound(n, k, ports), spread_bound(n, k, schedule.ports))
+    after_arrival = min(_elsewhere_after_arrival(schedule, r) for r in {*schedule.late, on_time})
+    return max(0, own - after_arrival, volume_bound(n, k, ports) - elsewhere)
+
+
+def optimality(schedule: Schedule) -> Optimality:
+    """Whether a *right* schedule has the fewest completion rounds.
+
+    ``True`` at the lower bound; ``False`` where a completion round moves nothing (leaving it out
+    gives a shorter right schedule); otherwise unknown: the bound may not be attainable.
+    """
+    if schedule.completion_rounds == lower_bound(schedule):
+        return True
+    if any(not phase.absent and not moves for phase, _, moves in schedule.located_rounds()):
+        return False
+    return "unknown"
+
+
+def claims(schedule: Schedule, optimal: Optimality) -> Result:
+    """Property 8: what ``meta`` claims must agree with what was recomputed.
+
+    Checked keys: ``rounds``, ``completion_rounds``, ``lower_bound``, ``gap`` (completion rounds
+    above the bound) and ``optimal``; other keys claim nothing.
+    """
+    bound = lower_bound(schedule)
+    recomputed: dict[str, Scalar] = {
+        "rounds": schedule.rounds,
+        "completion_rounds": schedule.completion_rounds,
+        "lower_bound": bound,
+        "gap": schedule.completion_rounds - bound,
+    }
+    if optimal != "unknown":
+        recomputed["optimal"] = optimal
+    for name, value in recomputed.items():
+        claimed = schedule.meta.get(name, value)
+        if claimed != value or type(claimed) is not type(value):
+            return refuted(
+                Counterexample(
+                    property="claims",
+                    expected=f"{name} = {value!r} (recomputed)",
+                    found=f"meta claims {name} = {claimed!r}",
+                )
+            )
+    if "optimal" in schedule.meta and optimal == "unknown":
+        return unknown(
+            f"meta claims optimal = {schedule.meta['optimal']!r}; "
+            f"{schedule.completion_rounds} rounds against the bound {bound} decide nothing"
+        )
+    return PROVED
+
+
+def _elsewhere_after_arrival(schedule: Schedule, rank: int) -> int:
+    """Rounds outside the completion, from the first phase that ``rank`` takes part in."""
+    phases = dropwhile(lambda phase: rank in phase.absent, schedule.phases)
+    return sum(len(phase.rounds) for phase in phases if phase.absent)
+
+
+def _log_ceil(value: int, base: int) -> int:
+    """The least e with base**e >= value."""
+    exponent, power = 0, 1
+    while power < value:
+        exponent, power = exponent + 1, power * base
+    return exponent

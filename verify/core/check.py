@@ -1,0 +1,58 @@
+"""All properties of a schedule, in order, as one report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from verify.core.bits import same_bits
+from verify.core.bounds import Optimality, claims, lower_bound, optimality
+from verify.core.programs import deadlock_free
+from verify.core.schedule import Schedule
+from verify.core.semantics import exactly_once
+from verify.core.structure import absence, hazards, ports, staging, well_formed
+from verify.core.verdict import Report, Result, Verdict, overall, unknown
+from verify.symbolic import all_sums
+
+PROPERTIES: dict[str, Callable[[Schedule], Result]] = {
+    "ports": ports,
+    "absence": absence,
+    "exactly_once": exactly_once,
+    "same_bits": same_bits,
+    "hazards": hazards,
+    "deadlock_free": deadlock_free,
+}
+"""Properties 2 to 7 of a well formed schedule, by name."""
+
+
+def check(schedule: Schedule, *, z3_timeout_s: float | None = None) -> Report:
+    """Decide every property of ``schedule``; never raises for a bad schedule.
+
+    Args:
+        schedule: what to check; nothing in its ``meta`` is believed.
+        z3_timeout_s: also ask Z3 for the second, independent proof (``symbolic_sum``), for at
+            most so many seconds; no answer by then is unknown.
+    """
+    shape = well_formed(schedule)
+    results = {"well_formed": shape}
+    optimal: Optimality = False
+    if shape.verdict is Verdict.PROVED:
+        results |= {name: decide(schedule) for name, decide in PROPERTIES.items()}
+        if z3_timeout_s is not None:
+            results["symbolic_sum"] = all_sums(schedule, z3_timeout_s)
+        if overall([r.verdict for r in results.values()]) is not Verdict.REFUTED:
+            optimal = optimality(schedule)
+        results["claims"] = claims(schedule, optimal)
+    else:
+        meaningless = unknown("the schedule is not well formed")
+        results |= dict.fromkeys([*PROPERTIES, "claims"], meaningless)
+    return Report(
+        kind=schedule.kind,
+        ranks=schedule.ranks,
+        chunks=schedule.chunks,
+        rounds=schedule.rounds,
+        completion_rounds=schedule.completion_rounds,
+        lower_bound=lower_bound(schedule) if shape.verdict is Verdict.PROVED else 0,
+        optimal=optimal,
+        staging=staging(schedule) if shape.verdict is Verdict.PROVED else 0,
+        results=results,
+    )

@@ -1,0 +1,252 @@
+"""Schedule files: format ``latecomer/1`` read and written, with bounded memory and time.
+
+A file is UTF-8 JSON; a path that ends in ``.gz`` or ``.zst`` is compressed. Reading refuses
+unknown fields and wrong types and names the place. A hostile file (a gigabyte of brackets, a
+compressed bomb) costs at most ``MAX_BYTES`` of text and ``MAX_TOKENS`` of JSON structure, checked
+before anything is parsed. Whether indices make sense is not the reader's question: that is
+property 1, and a schedule that breaks it is refuted, with the transfer named.
+Writing is atomic: the file is complete or it is not there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tempfile
+import zlib
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+import msgspec
+import zstandard
+
+from verify.core.schedule import FORMAT, Phase, Ports, Scalar, Schedule
+from verify.errors import ArgumentError, FormatError
+
+COLLECTIVE, PIPELINE = "allreduce", "pipeline"
+MAX_BYTES = 256 * 2**20
+MAX_TOKENS = 48 * 2**20  # about ten million transfers
+MAX_META_BYTES = 2**16
+MAX_PHASES = 2**14
+MAX_NAME = 200
+MAX_RANKS = 2**13
+MAX_CHUNKS = 2**20
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The JSON object as it stands in the file."""
+
+    format: Literal["latecomer/1"]
+    kind: Literal["allreduce"]
+    ranks: int
+    chunks: int
+    late: tuple[int, ...] = ()
+    ports: Ports = "duplex"
+    phases: tuple[Phase, ...]
+    meta: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Kind(msgspec.Struct):
+    """The one field that all families of schedules share; the others are skipped."""
+
+    kind: str = ""
+
+
+def read(path: str | os.PathLike[str]) -> Schedule:
+    """Read a schedule file.
+
+    Raises:
+        FormatError: the file can't be opened, is too large, truncated, not UTF-8, not JSON, or
+            a field is unknown, missing, of a wrong type or out of its range.
+    """
+    name = os.fspath(path)
+    return decode(read_bounded(name), name)
+
+
+def decode(data: bytes, name: str = "<bytes>") -> Schedule:
+    """Parse the (uncompressed) text of a schedule file; ``name`` is used in error messages."""
+    bounded_text(data, name)
+    try:
+        file = msgspec.json.decode(data, type=_File)
+        if len(file.meta) > MAX_META_BYTES:
+            raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
+    except msgspec.ValidationError as error:
+        raise FormatError(name, another_kind(data, COLLECTIVE) or str(error)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(name, f"not a complete JSON object: {error}") from None
+    try:
+        meta = msgspec.json.decode(file.meta, type=dict[str, Scalar])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(name, f"in meta: {error}") from None
+    _require(name, "ranks", file.ranks, 2, MAX_RANKS)
+    _require(name, "chunks", file.chunks, 1, MAX_CHUNKS)
+    if not isinstance(file.ports, str):
+        _require(name, "ports.incast", file.ports.incast, 1, MAX_RANKS)
+    _require(name, "the number of phases", len(file.phases), 0, MAX_PHASES)
+    for i, phase in enumerate(file.phases):
+        if len(phase.name) > MAX_NAME or not phase.name.isprintable():
+            raise FormatError(
+                name, f"phases[{i}].name must be printable, with at most {MAX_NAME} characters"
+            )
+    for field, ranks in [
+        ("late", file.late),
+        *((f"phases[{i}].absent", phase.absent) for i, phase in enumerate(file.phases)),
+    ]:
+        for position, rank in enumerate(ranks):
+            _require(name, f"{field}[{position}]", rank, 0, file.ranks - 1)
+        if len(set(ranks)) < len(ranks):
+            raise FormatError(name, f"{field} names a rank twice")
+    return Schedule(
+        ranks=file.ranks,
+        chunks=file.chunks,
+        late=file.late,
+        ports=file.ports,
+        phases=file.phases,
+        kind=file.kind,
+        meta=meta,
+    )
+
+
+def bounded_text(data: bytes, name: str) -> None:
+    """Refuse, before it is parsed, a text that is too large or not UTF-8."""
+    if len(data) > MAX_BYTES:
+        raise FormatError(name, f"larger than {MAX_BYTES} bytes, which no schedule needs")
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_TOKENS:
+        raise FormatError(name, f"more than {MAX_TOKENS} JSON tokens, which no schedule needs")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(name, f"not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def kind_of(data: bytes) -> str:
+    """The ``kind`` that a file says it has; empty where it says none that can be read."""
+    try:
+        return msgspec.json.decode(data, type=_Kind).kind
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+
+
+def another_kind(data: bytes, expected: str) -> str:
+    """What is wrong where a file is a schedule of another family; empty where it is not that."""
+    kind = kind_of(data)
+    if kind in {COLLECTIVE, PIPELINE} - {expected}:
+        return f"is a schedule of kind {kind}, where one of kind {expected} is needed"
+    return ""
+
+
+def encode(schedule: Schedule) -> bytes:
+    """The schedule as the text of a file, one round per line."""
+    encoder = msgspec.json.Encoder()
+    head = {
+        "format": FORMAT,
+        "kind": schedule.kind,
+        "ranks": schedule.ranks,
+        "chunks": schedule.chunks,
+        "late": schedule.late,
+        "ports": schedule.ports,
+    }
+    out = io.BytesIO()
+    out.write(encoder.encode(head)[:-1] + b',\n "phases": [')
+    for p, phase in enumerate(schedule.phases):
+        out.write(b",\n  " if p else b"\n  ")
+        out.write(b'{"name":' + encoder.encode(phase.name))
+        out.write(b',"absent":' + encoder.encode(phase.absent) + b',"rounds":[')
+        for t, transfers in enumerate(phase.rounds):
+            out.write((b",\n   " if t else b"\n   ") + encoder.encode(transfers))
+        out.write(b"]}")
+    out.write(b'],\n "meta": ' + encoder.encode(schedule.meta) + b"}\n")
+    return out.getvalue()
+
+
+def write(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+    """Write a schedule file atomically, compressed where the name says so.
+
+    Raises:
+        ArgumentError: the path can't be written.
+    """
+    store(encode(schedule), path)
+
+
+def store(data: bytes, path: str | os.PathLike[str]) -> None:
+    """Write a file atomically, compressed where the name says so; ArgumentError if it can't be."""
+    target = Path(path)
+    if target.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    elif target.suffix == ".zst":
+        data = zstandard.compress(data)
+    write_atomically(target, data)
+
+
+def write_atomically(target: Path, data: bytes) -> None:
+    """Put ``data`` at ``target`` in one step: readers see the old file or the whole new one.
+
+    A link is followed. A device (``/dev/stdout``) or a pipe is written in place.
+
+    Raises:
+        ArgumentError: the path can't be written.
+    """
+    try:
+        if target.is_relative_to("/dev") or (target.exists() and not target.is_file()):
+            target.write_bytes(data)
+            return
+        target = Path(os.path.realpath(target))
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, mode)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ArgumentError(
+            "output file", str(target), f"can't be written ({error.strerror})"
+        ) from None
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _require(name: str, field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise FormatError(name, f"{field} is {value}, must be in {low}..{high}")
+
+
+def read_bounded(name: str) -> bytes:
+    """The uncompressed bytes of the file, at most ``MAX_BYTES + 1`` of them.
+
+    Raises:
+        FormatError: it can't be opened, or the compressed data is damaged.
+    """
+    suffix = Path(name).suffix
+    try:
+        with open(name, "rb") as raw:
+            if suffix == ".gz":
+                with gzip.open(raw) as unzipped:
+                    return _read_up_to(cast(BinaryIO, unzipped), MAX_BYTES + 1)
+            if suffix == ".zst":
+                decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
+                with decompressor.stream_reader(raw, read_across_frames=True) as stream:
+                    return _read_up_to(cast(BinaryIO, stream), MAX_BYTES + 1)
+            return _read_up_to(raw, MAX_BYTES + 1)
+    except OSError as error:
+        raise FormatError(name, error.strerror or str(error)) from None
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise FormatError(name, f"the compressed data is damaged: {error}") from None
+
+
+def _read_up_to(stream: BinaryIO, limit: int) -> bytes:
+    parts: list[bytes] = []
+    while limit > 0 and (part := stream.read(min(limit, 2**24))):
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)

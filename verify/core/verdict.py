@@ -1,0 +1,150 @@
+"""Verdicts and what goes with them: three values, counterexamples, the report of one schedule."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from verify.core.schedule import Schedule, Transfer
+
+SHOWN = 12
+"""The most transfers that a counterexample shows."""
+
+
+class Verdict(StrEnum):
+    """``UNKNOWN`` means undecided (a time-out, say); it is never a quiet ``REFUTED``."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+class LocatedTransfer(msgspec.Struct, frozen=True):
+    """A transfer with the phase and the round (within that phase) it belongs to."""
+
+    phase: str
+    round: int
+    src: int
+    dst: int
+    chunk: int
+    op: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.phase} round {self.round}: "
+            f"{self.src} -> {self.dst}  chunk {self.chunk}  {self.op}"
+        )
+
+
+class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a schedule breaks a property: place, what was expected and what was found.
+
+    Attributes:
+        property: the property that is broken.
+        phase, round: where; ``None`` where the fault has no single place (round counts within
+            the phase, from 0).
+        rank, chunk: at whom and in which chunk, ``None`` where that has no meaning.
+        expected, found: in words.
+        transfers: the few transfers that matter, in order of execution.
+    """
+
+    property: str
+    phase: str | None = None
+    round: int | None = None
+    rank: int | None = None
+    chunk: int | None = None
+    expected: str
+    found: str
+    transfers: tuple[LocatedTransfer, ...] = ()
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The verdict on one property, with a counterexample exactly when it is refuted."""
+
+    verdict: Verdict
+    counterexample: Counterexample | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.verdict is Verdict.REFUTED) == (self.counterexample is not None)
+
+
+PROVED = Result(Verdict.PROVED)
+
+
+def refuted(counterexample: Counterexample) -> Result:
+    """A refutation with its evidence."""
+    return Result(Verdict.REFUTED, counterexample)
+
+
+def unknown(reason: str) -> Result:
+    """Undecided, and why."""
+    return Result(Verdict.UNKNOWN, note=reason)
+
+
+def overall(verdicts: list[Verdict]) -> Verdict:
+    """Refuted if anything is refuted, else unknown if anything is unknown, else proved."""
+    for value in (Verdict.REFUTED, Verdict.UNKNOWN):
+        if value in verdicts:
+            return value
+    return Verdict.PROVED
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything ``verify`` says about one schedule.
+
+    Attributes:
+        rounds: in all phases; ``completion_rounds``: those in which nobody is absent.
+        lower_bound: on ``completion_rounds``, recomputed (see :mod:`verify.core.bounds`).
+        optimal: ``True`` at the bound, ``False`` where a shorter right schedule is evident or
+            the schedule is wrong, else ``"unknown"``.
+        staging: chunks that some rank must buffer a second time within one round.
+        results: property name -> result, in the order of the checks.
+    """
+
+    kind: str
+    ranks: int
+    chunks: int
+    rounds: int
+    completion_rounds: int
+    lower_bound: int
+    optimal: bool | Literal["unknown"]
+    staging: int
+    results: dict[str, Result]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over all properties."""
+        return overall([result.verdict for result in self.results.values()])
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """The counterexample of the first refuted property, if any."""
+        found = (result.counterexample for result in self.results.values())
+        return next((c for c in found if c is not None), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``verify --json`` prints."""
+        return {
+            "verdict": self.verdict.value,
+            "kind": self.kind,
+            "ranks": self.ranks,
+            "chunks": self.chunks,
+            "rounds": self.rounds,
+            "completion_rounds": self.completion_rounds,
+            "lower_bound": self.lower_bound,
+            "optimal": self.optimal,
+            "staging": self.staging,
+            "properties": {name: r.verdict.value for name, r in self.results.items()},
+            "notes": {name: r.note for name, r in self.results.items() if r.note},
+            "counterexample": msgspec.to_builtins(self.counterexample),
+        }
+
+
+def locate(schedule: Schedule, index: int) -> LocatedTransfer:
+    """The transfer at ``index`` of ``schedule.table`` with its place."""
+    transfer: Transfer = schedule.table.transfer(index)
+    phase, number = schedule.place(int(schedule.table.round[index]))
+    return LocatedTransfer(phase, number, transfer.src, transfer.dst, transfer.chunk, transfer.op)

@@ -1,0 +1,78 @@
+"""A report as text that a person can act on."""
+
+from __future__ import annotations
+
+from verify.core.schedule import Incast, Schedule
+from verify.core.verdict import Counterexample, Report, Verdict
+
+MARKS = {Verdict.PROVED: "proved", Verdict.REFUTED: "REFUTED", Verdict.UNKNOWN: "unknown"}
+
+
+def render(name: str, schedule: Schedule, report: Report) -> str:
+    """The report on ``schedule``, read from ``name``, as lines of text."""
+    lines = [f"{name}: {report.verdict.value.upper()}", f"  {_situation(schedule)}"]
+    lines.append(f"  {report.rounds} rounds: {_phases(schedule)}")
+    lines.append(f"  {_bound(report)}")
+    width = max(map(len, report.results))
+    for prop, result in report.results.items():
+        note = f"  ({result.note})" if result.note else ""
+        lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
+    if report.staging:
+        lines.append(f"  needs {report.staging} chunk buffer(s) per rank for staging")
+    for result in report.results.values():
+        if result.counterexample is not None:
+            lines += _counterexample(result.counterexample)
+    return "\n".join(lines)
+
+
+def _situation(schedule: Schedule) -> str:
+    ports = schedule.ports
+    shown = f"incast {ports.incast}" if isinstance(ports, Incast) else ports
+    late = f", late {_ranks(schedule.late)}" if schedule.late else ""
+    return (
+        f"{schedule.kind} of {schedule.ranks} ranks in {schedule.chunks} chunks, "
+        f"{shown} ports{late}"
+    )
+
+
+def _phases(schedule: Schedule) -> str:
+    return " + ".join(
+        f"{len(phase.rounds)} {phase.name}"
+        + (f" (without {_ranks(phase.absent)})" if phase.absent else "")
+        for phase in schedule.phases
+    )
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def _bound(report: Report) -> str:
+    verdict = {
+        True: "optimal",
+        False: "not optimal",
+        "unknown": "optimality unknown",
+    }[report.optimal]
+    return (
+        f"completion: {report.completion_rounds} rounds, "
+        f"lower bound {report.lower_bound}: {verdict}"
+    )
+
+
+def _counterexample(found: Counterexample) -> list[str]:
+    place = []
+    if found.phase is not None:
+        place.append(f"phase {found.phase}")
+    if found.round is not None:
+        place.append(f"round {found.round}")
+    if found.rank is not None:
+        place.append(f"rank {found.rank}")
+    if found.chunk is not None:
+        place.append(f"chunk {found.chunk}")
+    lines = [f"  {found.property} fails" + (f" at {', '.join(place)}" if place else "")]
+    lines.append(f"    expected: {found.expected}")
+    lines.append(f"    found:    {found.found}")
+    if found.transfers:
+        lines.append("    transfers that matter:")
+        lines += [f"      {transfer}" for transfer in found.transfers]
+    return lines
