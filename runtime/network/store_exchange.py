@@ -8,17 +8,85 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from runtime.torch_versions import Store
+from runtime.torch_versions import PrefixStore, Store
 from verify.errors import RankFailure
 
 ANSWER_S = 5.0
 """How long the store may take to answer, on top of the time that the ranks have."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoreExchange:
+    """One rank's place in a group, and its end of what the ranks send each other through the store.
+
+    Attributes:
+        store: every rank of the group, and nothing else, uses it under the same prefix.
+        rank, world_size: this rank and the number of ranks.
+        timeout_s: how long ranks are waited for.
+    """
+
+    store: Store
+    rank: int
+    world_size: int
+    timeout_s: float
+
+    def under(self, prefix: str) -> StoreExchange:
+        """The same group, with keys of its own."""
+        return replace(self, store=PrefixStore(prefix, self.store))
+
+    def send(self, key: str, value: str = "") -> None:
+        """Set ``key``.
+
+        Raises:
+            RankFailure: the store is gone; names no rank.
+        """
+        within(self.timeout_s + ANSWER_S, lambda: self.store.set(key, value))
+
+    def receive(self, keys: dict[int, str]) -> dict[int, str]:
+        """By rank, what it has set under its key; ranks that have not in time are missing.
+
+        Raises:
+            RankFailure: the store is gone; names no rank.
+        """
+        return hear(self.store, keys, self.timeout_s)
+
+    def receive_from(self, rank: int, key: str) -> str:
+        """What ``rank`` has set under ``key``.
+
+        Raises:
+            RankFailure: it has not in time, or the store is gone.
+        """
+        received = self.receive({rank: key})
+        require_all(received, [rank], self.timeout_s)
+        return received[rank]
+
+    def gather(self, key: str, value: str = "") -> dict[int, str]:
+        """Send ``value`` to all; what each rank has sent under the same key, absent ranks missing.
+
+        Raises:
+            RankFailure: the store is gone; names no rank.
+        """
+        self.send(f"{key}/{self.rank}", value)
+        return self.receive({rank: f"{key}/{rank}" for rank in range(self.world_size)})
+
+    def all_gather(
+        self, key: str, value: str = "", *, of: Collection[int] | None = None
+    ) -> dict[int, str]:
+        """As :meth:`gather`, and all ranks (or those in ``of``) must be there.
+
+        Raises:
+            RankFailure: names the absent ranks; or the store is gone.
+        """
+        received = self.gather(key, value)
+        require_all(received, range(self.world_size) if of is None else of, self.timeout_s)
+        return received
 
 
 def tell(store: Store, key: str, said: str, timeout_s: float) -> None:
