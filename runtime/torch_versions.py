@@ -13,7 +13,7 @@ version; the versions are those with which the tests were run. ``docs/runtime.md
 | :func:`count_operations` | must | must | warns | native operations are numbered |
 | :func:`allow_monitored_barrier` | Gloo only | Gloo only | CPU groups | ours is called otherwise |
 | pipelining's ``_PipelineStageBase`` ... | there | there | there | no public base class |
-| :func:`announce_inputs`, ``take_...`` | all | ``_stage_meta`` | ``_stage_meta`` | gradients to send |
+| :func:`announce_inputs` | no need | ``_stage_meta`` | ``_stage_meta`` | to get their gradients |
 | :func:`skip_validation` of shapes | always | if asked | if asked | messages describe themselves |
 | :func:`no_groups_of_its_own` | none | none | by a flag | messages take our links |
 """
