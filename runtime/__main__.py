@@ -11,6 +11,7 @@ import typer
 
 from runtime.pipeline.command import pipeline
 from verify.cli import run
+from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -64,38 +65,36 @@ def selftest(
 
         if device is not Device.CPU or schedule:
             raise ArgumentError("--algorithm", algorithm.value, "takes no --schedule; cpu only")
-        passed = run_optireduce(ranks, show)
-        print(f"selftest of optireduce: {'passed' if passed else 'FAILED'}")
-        raise typer.Exit(0 if passed else 1)
-    from runtime.executor.load import load, require_size
-    from runtime.selftest.schedules import selftest as run_selftest
-    from verify.core.schedule import Schedule
-
-    schedules: dict[str, Schedule] = {}
-    if schedule:
-        for path in schedule:
-            verified = load(path)
-            require_size(verified, ranks)
-            schedules[str(path)] = verified.schedule
+        what, passed = "of optireduce", run_optireduce(ranks, show)
     else:
-        import synth
+        from runtime.selftest.schedules import selftest as run_selftest
 
-        schedules = {
-            "straggler": synth.generate(ranks),
-            "ring": synth.ring(ranks),
-            "rhd": synth.rhd(ranks),
-            "direct": synth.direct(ranks),
-        }
-        if ranks >= 4:
-            from synth.arrivals.generate import search
-
-            short_delay, two_late = {ranks - 1: 1}, {ranks - 2: 1, ranks - 1: 3}
-            schedules["delay"] = search(ranks, short_delay).schedule
-            schedules["two late"] = search(ranks, two_late).schedule
-
-    passed = run_selftest(schedules, ranks, device.value, show)
-    print(f"selftest on {device.value}: {'passed' if passed else 'FAILED'}")
+        schedules = _from_files(schedule, ranks) if schedule else _of_each_kind(ranks)
+        what, passed = f"on {device.value}", run_selftest(schedules, ranks, device.value, show)
+    print(f"selftest {what}: {'passed' if passed else 'FAILED'}")
     raise typer.Exit(0 if passed else 1)
+
+
+def _from_files(paths: list[Path], ranks: int) -> dict[str, Schedule]:
+    from runtime.executor.load import load, require_size
+
+    found = {str(path): load(path) for path in paths}
+    for verified in found.values():
+        require_size(verified, ranks)
+    return {name: verified.schedule for name, verified in found.items()}
+
+
+def _of_each_kind(ranks: int) -> dict[str, Schedule]:
+    import synth
+    from synth.arrivals.generate import search
+
+    makers = {"ring": synth.ring, "rhd": synth.rhd, "direct": synth.direct}
+    schedules = {kind: make(ranks) for kind, make in makers.items()}
+    schedules["straggler"] = synth.generate(ranks)
+    if ranks >= 4:
+        schedules["delay"] = search(ranks, {ranks - 1: 1}).schedule
+        schedules["two late"] = search(ranks, {ranks - 2: 1, ranks - 1: 3}).schedule
+    return schedules
 
 
 @app.command()

@@ -20,17 +20,15 @@ from runtime.policy.options import Mode
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
+Given = str | os.PathLike[str] | Schedule | Verified
 Scheduled = tuple[Verified, tuple[int, ...]]
 """A schedule, and who is late."""
-
 
 _configured: Scheduled | modes.Chosen | Options | None = None
 
 
 @overload
-def configure(
-    schedule: str | os.PathLike[str] | Schedule | Verified, *, late: Late = None
-) -> Verified: ...
+def configure(schedule: Given, *, late: Late = None) -> Verified: ...
 
 
 @overload
@@ -49,7 +47,7 @@ def configure(*, algorithm: Literal["optireduce"], options: Options | None = Non
 
 
 def configure(
-    schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
+    schedule: Given | None = None,
     *,
     mode: Mode | None = None,
     late: Late = None,
@@ -65,10 +63,8 @@ def configure(
         schedule: a file, or an object; it is verified here.
         mode: instead of a schedule; for it, ``threshold_s``, ``most_late`` and ``profile`` see
             :func:`runtime.policy.modes.choose`.
-        late: the late rank, or several in the order of their arrival; default: as the schedule
-            says.
-        algorithm: ``optireduce`` needs no schedule, ``options`` are its own; also by
-            LATECOMER_ALGORITHM=optireduce.
+        late: the late rank, or several in the order of their arrival; default: as the file says.
+        algorithm: ``optireduce`` needs no schedule, ``options`` are its own.
 
     Raises:
         FormatError, ScheduleRefused: see :func:`runtime.load`.
@@ -76,20 +72,17 @@ def configure(
     """
     global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
     if algorithm == "optireduce":
-        _configured = options or Options()
-        return _configured
-    if mode is not None:
-        if schedule is not None:
-            raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
-        _configured = modes.choose(
-            mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
-        )
-        return _configured
-    if schedule is None:
-        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
-    verified = load(schedule)
-    _configured = verified, verified.late_ranks(late)
-    return verified
+        _configured = found = options or Options()
+        return found
+    if mode is None:
+        _configured = _scheduled(schedule, late)
+        return _configured[0]
+    if schedule is not None:
+        raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
+    _configured = modes.choose(
+        mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
+    )
+    return _configured
 
 
 def configuration() -> Scheduled | modes.Chosen | Options:
@@ -112,24 +105,26 @@ def configuration() -> Scheduled | modes.Chosen | Options:
         return modes.choose(cast(Mode, mode), late=late, profile=profile)
     path = os.environ.get("LATECOMER_SCHEDULE")
     if not path:
-        raise ArgumentError(
-            "LATECOMER_SCHEDULE",
-            path,
-            "the backend needs a schedule or a mode",
+        remedy = (
             "Set LATECOMER_MODE=auto, or this to a file made with `synth generate`, or call "
-            "runtime.configure() first",
+            "runtime.configure() first"
         )
-    verified = load(path)
+        requirement = "the backend needs a schedule or a mode"
+        raise ArgumentError("LATECOMER_SCHEDULE", path, requirement, remedy)
+    return _scheduled(path, late)
+
+
+def _scheduled(schedule: Given | None, late: Late) -> Scheduled:
+    if schedule is None:
+        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
+    verified = load(schedule)
     return verified, verified.late_ranks(late)
 
 
 def _late_from_environment() -> Late:
-    late = os.environ.get("LATECOMER_LATE")
-    if not late:
-        return None
-    numbers = late.split(",")
+    late = os.environ.get("LATECOMER_LATE", "")
+    numbers = late.split(",") if late else []
     if not all(number.strip().isdecimal() for number in numbers):
-        raise ArgumentError(
-            "LATECOMER_LATE", late, "must be a rank, or several, separated by commas"
-        )
-    return [int(number) for number in numbers]
+        requirement = "must be a rank, or several, separated by commas"
+        raise ArgumentError("LATECOMER_LATE", late, requirement)
+    return [int(number) for number in numbers] or None

@@ -124,17 +124,14 @@ def compare(case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> Non
     """
     if case.exact:
         expected = torch.stack([x.to(torch.int64) for x in inputs]).sum(0)
-        wrong = result.to(torch.int64) != expected
-    else:
-        wide = torch.stack([x.to(torch.float64) for x in inputs])
-        expected = wide.sum(0) / (len(inputs) if case.average else 1)
-        # n inputs are scaled once and added n - 1 times: n roundings, each of the running sum
-        largest = wide.abs().sum(0) / (len(inputs) if case.average else 1)
-        unit = torch.finfo(case.dtype).eps
-        tiny = torch.finfo(case.dtype).smallest_normal
-        bound = len(inputs) * unit * largest + len(inputs) * tiny
-        wrong = (result.to(torch.float64) - expected).abs() > bound
-    _refuse(case, result, expected, wrong)
+        require(case, result.to(torch.int64), expected)
+        return
+    n, kind = len(inputs), torch.finfo(case.dtype)
+    wide = torch.stack([x.to(torch.float64) for x in inputs]) / (n if case.average else 1)
+    expected = wide.sum(0)
+    # n inputs are scaled once and added n - 1 times: n roundings, each of the running sum
+    bound = n * (kind.eps * wide.abs().sum(0) + kind.smallest_normal)
+    _refuse(case, result, expected, (result.to(torch.float64) - expected).abs() > bound)
 
 
 def require(case: Case, result: torch.Tensor, expected: torch.Tensor) -> None:

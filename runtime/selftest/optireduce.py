@@ -23,7 +23,7 @@ from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.selftest import conformance
 from runtime.selftest.audit import Audit
-from runtime.selftest.processes import Place, passes
+from runtime.selftest.processes import Say, passes, talk
 from runtime.selftest.schedules import TIMEOUT_S, all_reduce, process_group
 from runtime.torch_versions import PrefixStore, Store
 
@@ -41,47 +41,51 @@ SEALED = replace(OPTIONS, authenticate=True, offload=False)
 
 def selftest(ranks: int, report: Callable[[str], None], *, deadline_s: float = DEADLINE_S) -> bool:
     """Run the suite, report a line for each way in; true if all passed."""
-    return passes(_rank, ranks, report=report, timeout_s=TIMEOUT_S, deadline_s=deadline_s)
+    return passes(talk(_rank, ranks, timeout_s=TIMEOUT_S, deadline_s=deadline_s), report)
 
 
-def _rank(place: Place) -> None:
+def _rank(store: Store, rank: int, size: int, say: Say) -> None:
     methods = {"engine": OPTIONS, "authenticated": SEALED, "backend": None}
     for name, options in methods.items():
-        began, store = time.monotonic(), PrefixStore(name, place.store)
-        said = _engine(options, store, place) if options else _backend(store, place)
-        if place.rank == 0:
-            place.say(f"{name:<14} {said} in {time.monotonic() - began:.1f} s")
+        began, place = time.monotonic(), (PrefixStore(name, store), rank, size)
+        said = _engine(options, *place) if options else _backend(*place)
+        if rank == 0:
+            say(f"{name:<14} {said} in {time.monotonic() - began:.1f} s")
 
 
-def _engine(options: Options, store: Store, place: Place) -> str:
-    engine = Engine(store, place.rank, place.size, options=options, timeout_s=TIMEOUT_S)
+def _engine(options: Options, store: Store, rank: int, size: int) -> str:
+    engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
 
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         submit = engine.submit if tensor.dtype in FLOATS else engine.reliable.submit
         return submit(tensor, average=average).wait(timedelta(seconds=TIMEOUT_S))
 
-    count, lost = _audited(reduce, engine.ledger, options, store, place)
+    count, lost = _audited(reduce, engine.ledger, options, store, rank, size)
     steps, how = engine.ledger.totals["steps"], engine.how
     engine.close()
     return f"{count} cases, {steps} over UBT, {lost} ({how})"
 
 
-def _backend(store: Store, place: Place) -> str:
+def _backend(store: Store, rank: int, size: int) -> str:
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         carried = tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor  # as Gloo does
         return all_reduce(carried, average).to(tensor.dtype)
 
     configure(algorithm="optireduce", options=OPTIONS)
-    with process_group(store, place.rank, place.size) as group:
-        count, lost = _audited(reduce, group.engine.ledger, OPTIONS, store, place)
+    with process_group(store, rank, size) as group:
+        count, lost = _audited(reduce, group.engine.ledger, OPTIONS, store, rank, size)
         return f"{count} cases, {lost}, {dict(group.paths)}"
 
 
 def _audited(
-    reduce: conformance.AllReduce, ledger: LossStats, options: Options, store: Store, place: Place
+    reduce: conformance.AllReduce,
+    ledger: LossStats,
+    options: Options,
+    store: Store,
+    rank: int,
+    size: int,
 ) -> tuple[int, str]:
     """How many cases passed, and what was lost."""
-    rank, size = place.rank, place.size
     audit = Audit(ledger, PrefixStore("audit", store), rank, size, options.payload_bytes)
     count = conformance.run(reduce, PrefixStore("cases", store), rank, size, check=audit)
     return count, audit.said()

@@ -11,15 +11,15 @@ import contextlib
 import queue
 import time
 import traceback
-from collections.abc import Callable, Collection, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.multiprocessing as mp
 
-from runtime.torch_versions import Store, TCPStore
+from runtime.torch_versions import TCPStore
+from verify.errors import LatecomerError
 
 LOOK_S = 0.2
 """How often it is seen whether all processes are alive."""
@@ -27,14 +27,11 @@ END_S = 10.0
 """What a rank that is done may take to end."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """A process's rank among ``size``, the ranks' store, and how it speaks to its parent."""
+Say = Callable[[Any], None]
 
-    rank: int
-    size: int
-    store: Store
-    say: Callable[[Any], None]
+
+class RanksFailed(LatecomerError):
+    """A rank raised, died or was not done by the deadline; the message says which, and why."""
 
 
 class Said(NamedTuple):
@@ -56,7 +53,7 @@ def run(
     victims: Collection[int] = (),
     preload: Collection[str] = ("runtime.selftest.schedules",),
 ) -> Generator[Said, None, None]:
-    """Call ``body(place, *args)`` on each of ``size`` processes; what they say, as it comes.
+    """Call ``body(store, rank, size, say, *args)`` on each of ``size`` processes; what they say.
 
     Args:
         timeout_s: of the store.
@@ -103,33 +100,36 @@ def run(
                 process.join()
 
 
-def passes(
-    body: Callable[..., None],
-    size: int,
-    *args: Any,
-    report: Callable[[str], None],
-    timeout_s: float,
-    deadline_s: float,
-) -> bool:
-    """As :func:`run`; report what the ranks say, or the first failure, which ends all of them.
+def talk(
+    body: Callable[..., Any], size: int, *args: Any, timeout_s: float, deadline_s: float
+) -> Iterator[Any]:
+    """As :func:`run`: what the ranks say, as it comes; the first failure ends all of them.
 
-    Returns:
-        Whether there was none.
+    Raises:
+        RanksFailed: see there.
     """
     words = run(body, size, *args, timeout_s=timeout_s, deadline_s=deadline_s)
     with contextlib.closing(words):
         for rank, kind, value in words:
             if kind == "says":
-                report(value)
-            elif kind != "done":
-                who = ", ".join(map(str, value if kind == "late" else [rank]))
-                problem = {
-                    "failed": f"rank {who}: {value}",
-                    "died": f"rank {who}: died with exit code {value}",
-                    "late": f"rank(s) {who}: not done after {deadline_s:g} s",
-                }[kind]
-                report(f"FAILED: {problem}")
-                return False
+                yield value
+            elif kind == "failed":
+                raise RanksFailed(f"rank {rank}: {value}")
+            elif kind == "died":
+                raise RanksFailed(f"rank {rank}: died with exit code {value}")
+            elif kind == "late":
+                names = ", ".join(map(str, value))
+                raise RanksFailed(f"rank(s) {names}: not done after {deadline_s:g} s")
+
+
+def passes(said: Iterable[str], report: Callable[[str], None]) -> bool:
+    """Report what ranks say, or that they failed; whether they did not."""
+    try:
+        for line in said:
+            report(line)
+    except RanksFailed as failure:
+        report(f"FAILED: {failure}")
+        return False
     return True
 
 
@@ -145,7 +145,7 @@ def _rank(
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, None, False, limit)
     try:
-        value = body(Place(rank, size, store, lambda what: said.put((rank, "says", what))), *args)
+        value = body(store, rank, size, lambda what: said.put((rank, "says", what)), *args)
         said.put((rank, "done", value))
     except BaseException:
         said.put((rank, "failed", traceback.format_exc()))

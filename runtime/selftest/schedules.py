@@ -23,7 +23,7 @@ from runtime.config import configure
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified, load
 from runtime.selftest import conformance
-from runtime.selftest.processes import Place, passes
+from runtime.selftest.processes import Say, passes, talk
 from runtime.torch_versions import PrefixStore, Store
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
@@ -50,29 +50,31 @@ def selftest(
         raise ArgumentError("--device", device, "no CUDA device is visible to torch")
     lines = sum(2 * len(turns(load(schedule))) for schedule in schedules.values())
     limits = {"timeout_s": TIMEOUT_S, "deadline_s": LINE_S * (1 + lines)}
-    return passes(_rank, ranks, device, schedules, report=report, **limits)
+    return passes(talk(_rank, ranks, device, schedules, **limits), report)
 
 
-def _rank(place: Place, device: str, schedules: dict[str, Schedule]) -> None:
+def _rank(
+    store: Store, rank: int, size: int, say: Say, device: str, schedules: dict[str, Schedule]
+) -> None:
     if device == "cuda":
-        if place.size > torch.cuda.device_count():
-            os.environ["NCCL_HOSTID"] = f"latecomer-{place.rank}"
-        torch.cuda.set_device(place.rank % torch.cuda.device_count())
+        if size > torch.cuda.device_count():
+            os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     for name, schedule in schedules.items():
         verified = load(schedule)
         for method in ("executor", "backend"):
             for late in turns(verified):
                 began = time.monotonic()
-                store = PrefixStore(f"{name}/{method}/{late}", place.store)
+                place = PrefixStore(f"{name}/{method}/{late}", store), rank, size
                 who = ", ".join(map(str, late)) or "nobody"
                 line = f"{name:<12} {method:<9} late: {who:<8}"
                 try:
-                    count = _run(method, verified, late, store, place, device)
+                    count = _run(method, verified, late, *place, device)
                 except Exception as error:
                     error.add_note(f"in: {line}")
                     raise
-                if place.rank == 0:
-                    place.say(f"{line} {count} cases in {time.monotonic() - began:.1f} s")
+                if rank == 0:
+                    say(f"{line} {count} cases in {time.monotonic() - began:.1f} s")
 
 
 def turns(verified: Verified) -> list[tuple[int, ...]]:
@@ -91,10 +93,11 @@ def _run(
     verified: Verified,
     late: tuple[int, ...],
     store: Store,
-    place: Place,
+    rank: int,
+    size: int,
     device: str,
 ) -> int:
-    rank, size, cases = place.rank, place.size, PrefixStore("cases", store)
+    cases = PrefixStore("cases", store)
     options: Any = {"device": device, "late_s": late_s(rank, late)}
     if method == "backend":
         configure(verified, late=late)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.selftest.processes import Place, run
+from runtime.selftest.processes import run
 
 PATIENCE = 5
 """How many times slower a machine may be that has other work; against hangs, no claim on speed."""
@@ -33,8 +33,8 @@ class Outcome:
     finished: bool = False
 
 
-def _call(place: Place, body: Callable[..., Any], *args: Any) -> Any:
-    return body(place.rank, place.size, place.store, *args)
+def _call(store: Any, rank: int, size: int, say: Any, body: Callable[..., Any], *args: Any) -> Any:
+    return body(rank, size, store, *args)
 
 
 def spawn(

@@ -8,14 +8,13 @@ import time
 
 import pytest
 
-from runtime.selftest.processes import passes
+from runtime.selftest.processes import passes, talk
 
 
-def _say(place, how):
-    rank, ranks, store = place.rank, place.size, place.store
+def _say(store, rank, ranks, say, how):
     store.set(f"{rank}", "")
     store.wait([f"{r}" for r in range(ranks)])
-    place.say((rank, ranks))
+    say((rank, ranks))
     if rank == 1 and how == "raises":
         raise ValueError("planted")
     if rank == 1 and how == "dies":
@@ -27,7 +26,7 @@ def _say(place, how):
 def _passes(ranks, how, deadline_s=100.0):
     said = []
     limits = {"timeout_s": 60.0, "deadline_s": deadline_s}
-    return passes(_say, ranks, how, report=said.append, **limits), said
+    return passes(talk(_say, ranks, how, **limits), said.append), said
 
 
 def test_what_the_ranks_say():
