@@ -19,13 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runtime.executor.executor import Executor
 from runtime.executor.load import Late, Verified, load, require_size
-from runtime.executor.operation import Observer
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.options import Options
 from runtime.policy import modes
 from runtime.policy.cost_model import Profile
 from runtime.policy.options import Mode
 from runtime.torch_versions import GradBucket, PrefixStore, store_of
+from runtime.work import Observer
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 

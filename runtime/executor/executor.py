@@ -18,16 +18,20 @@ from typing import Protocol
 import torch
 
 from runtime.executor.load import Late, Verified, require_size
-from runtime.executor.movers import engine
-from runtime.executor.operation import Mismatch, Observer, Operation
+from runtime.executor.nccl import PhaseWorkers
 from runtime.executor.preflight import agree, require_summable
 from runtime.executor.program import PhasePlan, plan
+from runtime.executor.tcp.connection import Mismatch
+from runtime.executor.tcp.loop import EventLoop
 from runtime.health.diagnosis import RankStatus, WaitFor, diagnose
 from runtime.health.native_work import NativeWaits
 from runtime.health.protocol import HealthProtocol
 from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
+from runtime.network.mesh import connect
+from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store
+from runtime.work import AllReduceWork, Observer
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 LONGEST_GRACE_S = 5.0
@@ -110,10 +114,11 @@ class Executor:
         self.failure: LatecomerError | None = None
         self._timeout_s = timeout_s
         self._late = self.schedules[0].late_ranks(late)
+        self._group = StoreExchange(store, rank, size, timeout_s)
         self._entered = 0
         self._failing = threading.Lock()
         self._failed = threading.Event()
-        self._open: dict[int, Operation] = {}
+        self._open: dict[int, AllReduceWork] = {}
         self._planned: dict[tuple[int, tuple[int, ...]], tuple[PhasePlan, ...]] = {}
         self._broken = self._differs = ""
         self._differs_from: int | None = None
@@ -122,17 +127,8 @@ class Executor:
         )
         limit_s, ask_s = self._limits_s()
         try:
-            agree(store, rank, size, self.schedules, self._late, timeout_s)
-            self._engine = engine(
-                PrefixStore("data", store),
-                self.datagrams,
-                self.device,
-                [verified.schedule for verified in self.schedules],
-                limit_s,
-                observer=self.observer,
-                ended=self._end,
-                failed=self._engine_failed,
-            )
+            agree(self._group, self.schedules, self._late)
+            self._engine = self._connected(limit_s)
         except BaseException:
             self.datagrams.close()
             raise
@@ -180,8 +176,7 @@ class Executor:
         schedule: int = 0,
         late: Late = None,
         average: bool = False,
-        number: int | None = None,
-    ) -> Operation:
+    ) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks must submit tensors of equal size and dtype, with the same schedule, late ranks
@@ -194,38 +189,50 @@ class Executor:
                 file says.
             average: floating point only; every rank divides by the number of ranks *before* the
                 sum, as DDP and NCCL do, so that small formats do not overflow.
-            number: of the operation; default: the next one. For owners that run some operations
-                elsewhere: greater than all before, the same on all ranks.
 
         Raises:
             TensorError: a tensor that can't be carried.
             ArgumentError: no such schedule, or a bad ``late``.
             RankFailure: the executor has failed before.
         """
-        self.require(tensor, average)
-        if not 0 <= schedule < len(self.schedules):
-            requirement = f"must be in 0..{len(self.schedules) - 1}"
-            raise ArgumentError("schedule", schedule, requirement)
-        verified = self.schedules[schedule]
-        ranks = self._late if late is None and schedule == 0 else verified.late_ranks(late)
+        ranks = self._late_ranks(schedule, late)
+        work = self.open(tensor, average)
+        self.start(work, schedule, ranks)
+        return work
+
+    def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
+        """Enter an operation; its owner runs it elsewhere and calls :meth:`end`, or :meth:`start`.
+
+        Raises:
+            TensorError, RankFailure: see :meth:`submit`.
+        """
+        require_summable(tensor, self.device, average)
         if self.failure is not None:
             raise self.failure
-        k = verified.schedule.chunks
-        operation = Operation(
-            number=self._entered if number is None else number,
-            key=(schedule, ranks),
-            tensor=tensor,
-            plans=self._plans(schedule, ranks),
-            bounds=tuple(tensor.numel() * c // k for c in range(k + 1)),
-            average=average,
-            arrived_s=time.monotonic(),
-        )
-        self._open[operation.number] = operation
-        self.enter(operation.number)
-        self._engine.submit(operation)
+        work = AllReduceWork(self._entered, tensor, average)
+        self._open[work.number] = work
+        self._entered += 1
         if self._failed.is_set():
             self._fail_open()
-        return operation
+        return work
+
+    def start(self, work: AllReduceWork, schedule: int, late: Late = None) -> None:
+        """Run an open operation by a schedule."""
+        if self._failed.is_set():
+            return  # it is settled, and its tensor the caller's again
+        work.key = key = schedule, self._late_ranks(schedule, late)
+        if key not in self._planned:
+            self._planned[key] = plan(self.schedules[schedule].for_late(key[1]), self.rank)
+        work.plans = self._planned[key]
+        k = self.schedules[schedule].schedule.chunks
+        work.bounds = tuple(work.flat.numel() * c // k for c in range(k + 1))
+        self._engine.submit(work)
+
+    def end(self, work: AllReduceWork, error: LatecomerError | None = None) -> None:
+        """Settle an operation; taking it out of ``_open`` decides who does."""
+        if self._open.pop(work.number, None) is not None:
+            work.settle(error)
+            self.observer.done(work)
 
     def close(self) -> None:
         """Release threads and connections, once the operations in flight are done.
@@ -240,10 +247,6 @@ class Executor:
                 self._failed.set()
         self._fail_open()
         self.datagrams.close()
-
-    def enter(self, number: int) -> None:
-        """This rank has come to operation ``number``, wherever and however it will run."""
-        self._entered = max(self._entered, number + 1)
 
     def give_up(self, noticed: str, verdict: RankFailure | None = None) -> None:
         """Fail, here and everywhere: something outside has gone wrong.
@@ -273,14 +276,6 @@ class Executor:
         with self._failing:
             return self.failure
 
-    def require(self, tensor: torch.Tensor, average: bool) -> None:
-        """Refuse what can't be carried.
-
-        Raises:
-            TensorError: says why.
-        """
-        require_summable(tensor, self.device, average)
-
     @property
     def _grace_s(self) -> float:
         """How long ranks are given for a sign of life."""
@@ -291,17 +286,42 @@ class Executor:
         ask_s = (1 + ASK_AGAIN_SHARE) * self._grace_s
         return (self._timeout_s - ask_s) * WAIT_SHARE, ask_s
 
-    def _plans(self, schedule: int, late: tuple[int, ...]) -> tuple[PhasePlan, ...]:
-        key = schedule, late
-        if key not in self._planned:
-            self._planned[key] = plan(self.schedules[schedule].for_late(late), self.rank)
-        return self._planned[key]
+    def _late_ranks(self, schedule: int, late: Late) -> tuple[int, ...]:
+        if not 0 <= schedule < len(self.schedules):
+            requirement = f"must be in 0..{len(self.schedules) - 1}"
+            raise ArgumentError("schedule", schedule, requirement)
+        if late is None and schedule == 0:
+            return self._late
+        return self.schedules[schedule].late_ranks(late)
 
-    def _end(self, operation: Operation, error: LatecomerError | None = None) -> None:
-        """Settle an operation; taking it out of ``_open`` decides who does."""
-        if self._open.pop(operation.number, None) is not None:
-            operation.settle(error)
-            self.observer.done(operation)
+    def _connected(self, timeout_s: float) -> EventLoop | PhaseWorkers:
+        """What moves the data, which follows from the device alone; there is no falling back."""
+        phases = max(len(verified.schedule.phases) for verified in self.schedules)
+        rank, size, ends = self.rank, self.size, self.datagrams
+        store = PrefixStore("data", self._group.store)
+        if self.device.type == "cuda":
+            group = StoreExchange(store, rank, size, timeout_s)
+            return PhaseWorkers(
+                group, phases, observer=self.observer, ended=self.end, failed=self._engine_failed
+            )
+        lower, higher = connect(
+            store,
+            ends.address,
+            ends.token,
+            rank,
+            size,
+            to=range(rank),
+            origin=range(rank + 1, size),
+            timeout_s=timeout_s,
+        )
+        return EventLoop(
+            lower | higher,
+            rank,
+            phases,
+            observer=self.observer,
+            ended=self.end,
+            failed=self._engine_failed,
+        )
 
     def _waiting(self) -> tuple[WaitFor, float] | None:
         """The wait in the oldest operation, here or outside."""
@@ -353,4 +373,4 @@ class Executor:
         with self._failing:
             assert self.failure is not None
         for operation in list(self._open.values()):
-            self._end(operation, self.failure)
+            self.end(operation, self.failure)

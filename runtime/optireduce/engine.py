@@ -16,7 +16,6 @@ import time
 
 import torch
 
-from runtime.executor.operation import Operation
 from runtime.health.diagnosis import RankStatus
 from runtime.health.native_work import NativeWaits
 from runtime.health.protocol import HealthProtocol
@@ -126,7 +125,7 @@ class Engine:
 
     def submit(
         self, tensor: torch.Tensor, *, average: bool = False, last: bool = True
-    ) -> AllReduceWork | Operation:
+    ) -> AllReduceWork:
         """Start the sum or average of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks must submit tensors of equal size and dtype in the same order. Before some steps

@@ -14,10 +14,10 @@ import torch
 
 from runtime.executor.executor import Executor
 from runtime.executor.load import load
-from runtime.executor.operation import Operation
 from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import NativeWaits
 from runtime.torch_versions import Store
+from runtime.work import AllReduceWork
 from verify.core.schedule import Incast, Phase, Schedule, Transfer
 from verify.errors import LatecomerError
 
@@ -74,7 +74,7 @@ class Reliable:
         """Nothing."""
         return None
 
-    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
+    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""
         return self.executor.submit(tensor, average=average)
 
@@ -101,6 +101,6 @@ class Reliable:
         """Release threads and connections."""
         self.executor.close()
 
-    def _wait(self, operation: Operation) -> torch.Tensor:
+    def _wait(self, operation: AllReduceWork) -> torch.Tensor:
         # the executor itself gives up within its time; the margin is for a loaded machine
         return operation.wait(timedelta(seconds=2 * self.executor.timeout_s + 10))

@@ -26,11 +26,10 @@ from collections import deque
 import torch
 
 from runtime.executor.executor import Executor
-from runtime.executor.native import Native
-from runtime.executor.operation import Operation
+from runtime.executor.gloo import NativeAllReduce
 from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import NativeWaits, reason
-from runtime.network.store_exchange import require_all, tell_all
+from runtime.network.store_exchange import StoreExchange
 from runtime.policy.agent import RankAgent
 from runtime.policy.candidates import candidates
 from runtime.policy.control_plane import PlaneClosed, PolicyChannel
@@ -45,6 +44,7 @@ from runtime.telemetry.records import Record
 from runtime.telemetry.rounds import Rounds
 from runtime.telemetry.source import LIVE
 from runtime.torch_versions import PrefixStore, Store
+from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 KEPT = 100_000
@@ -53,7 +53,6 @@ CLOSE_S = 5.0
 ALIGN_S = 2.0
 """How long the start waits for aligned clocks; without them arrivals are not compared."""
 DECISION = "decision"
-NO_KEY = (NATIVE, ())
 
 
 class AllReduceDispatcher:
@@ -74,7 +73,6 @@ class AllReduceDispatcher:
         profile: what decisions are made from.
         records: what happened to the last operations, oldest first; reference clock.
         rounds: of chosen operations.
-        next: the number of the next operation.
         source: what it tells to ``runtime.watch``.
 
     Raises:
@@ -105,9 +103,8 @@ class AllReduceDispatcher:
         self.candidates = offered.candidates
         self.rounds = Rounds()
         self.records: deque[Record] = deque(maxlen=KEPT)
-        self._open: dict[int, Operation] = {}
         self._deciding: tuple[int, float] | None = None
-        self._native: Native | None = None
+        self._native: NativeAllReduce | None = None
         self._plane: PolicyChannel | None = None
         self.executor = Executor(
             offered.schedules,
@@ -124,8 +121,7 @@ class AllReduceDispatcher:
         control = RankAgent(rank, options, PolicyInputs(size, self.candidates, self.profile))
         self._plane = self.plane = PolicyChannel(control, self.executor.datagrams, self._disagree)
         self.plane.align(ALIGN_S)
-        self.next = self.executor.entered
-        self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._dispatcher = threading.Thread(
             target=self._dispatch, name="latecomer-dispatcher", daemon=True
         )
@@ -133,7 +129,7 @@ class AllReduceDispatcher:
         self.source = ReducerSource(self)
         LIVE.append(self.source)
 
-    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
+    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks submit tensors of equal size and dtype in the same order.
@@ -147,27 +143,16 @@ class AllReduceDispatcher:
             TensorError: a tensor that can't be carried.
             RankFailure: an operation has failed before.
         """
-        self.executor.require(tensor, average)
-        if self.executor.failure is not None:
-            raise self.executor.failure
-        number, self.next = self.next, self.next + 1
-        operation = Operation(
-            number=number,
-            key=NO_KEY,
-            tensor=tensor,
-            plans=(),
-            bounds=(0, tensor.numel()),
-            average=average,
-            arrived_s=time.monotonic(),
-        )
-        self._open[number] = operation
-        self.executor.enter(number)
+        work = self.executor.open(tensor, average)
         kind = f"{tensor.dtype}{', averaged' if average else ''}"
-        self.plane.arrive(number, tensor.numel() * tensor.element_size(), kind)
-        self._queue.put(operation)
-        if self.executor.failure is not None:
-            self._fail_open(self.executor.failure)
-        return operation
+        self.plane.arrive(work.number, tensor.numel() * tensor.element_size(), kind)
+        self._queue.put(work)
+        return work
+
+    @property
+    def next(self) -> int:
+        """The number of the next operation."""
+        return self.executor.entered
 
     def close(self) -> None:
         """End the threads and release the connections, when the operations in flight are done."""
@@ -179,8 +164,6 @@ class AllReduceDispatcher:
         self._native.close(CLOSE_S)
         self.executor.close()
         self.plane.close()
-        assert self.executor.failure is not None  # that it is closed, or what came before
-        self._fail_open(self.executor.failure)
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -229,10 +212,10 @@ class AllReduceDispatcher:
         """Connect the native group and come to a profile; who is gone by now is named."""
         rank, size, store, executor = self.rank, self.size, self.store, self.executor
         try:
-            told = tell_all(store, "native", rank, size, "", timeout_s)
-            require_all(told, range(size), timeout_s)
-            native = PrefixStore("native", store)
-            self._native = Native(native, rank, size, timeout_s, executor.give_up)
+            group = StoreExchange(store, rank, size, timeout_s)
+            group.all_gather("native")
+            native = group.under("native")
+            self._native = NativeAllReduce(native, self._ended, executor.give_up)
             ways = self._native.run, self._by_schedule
             return shared_profile(store, rank, size, given, ways, self.candidates[0], timeout_s)
         except RuntimeError as error:  # Gloo's, which names nobody
@@ -249,68 +232,46 @@ class AllReduceDispatcher:
         self.executor.submit(tensor).wait()
 
     def _dispatch(self) -> None:
-        while (operation := self._queue.get()) is not None:
+        while (work := self._queue.get()) is not None:
             try:
-                self._start(operation)
+                self._start(work)
             except Exception as error:  # whatever it is, nobody may be left waiting
-                if self.executor.failure is not None:
-                    self._fail_open(self.executor.failure)
-                elif not isinstance(error, PlaneClosed):
+                if self.executor.failure is None and not isinstance(error, PlaneClosed):
                     self._broke(error)
 
-    def _start(self, operation: Operation) -> None:
+    def _start(self, work: AllReduceWork) -> None:
         assert self._native is not None
-        number = operation.number
-        self._deciding = number, time.monotonic()
-        decision = self.plane.decision(number)
+        self._deciding = work.number, time.monotonic()
+        decision = self.plane.decision(work.number)
         self._deciding = None
-        decided_s = time.monotonic()
-        ended = functools.partial(self._ended, operation, decision, decided_s)
+        work.before_done = functools.partial(self._note, work, decision, time.monotonic())
         if decision.candidate == NATIVE:
-            if operation.average:
-                operation.flat.div_(self.size)
-            self._native.start(number, operation.flat, ended)
-            return
-        started = self.executor.submit(
-            operation.flat,
-            schedule=decision.candidate,
-            late=decision.late,
-            average=operation.average,
-            number=number,
-        )
-        started.then(lambda error: ended() if error is None else None)
-
-    def _ended(self, operation: Operation, decision: Decision, decided_s: float) -> None:
-        """The result is there."""
-        if self._open.pop(operation.number, None) is None:
-            return
-        done_s = time.monotonic()
-        try:
-            self._note(operation, decision, decided_s, done_s)
-        except Exception as error:  # on a thread of Gloo's or torch's, where it would be lost
-            operation.settle()
-            self._broke(error)
+            self._native.start(work)
         else:
-            operation.settle()  # whoever has waited for it finds the record
+            self.executor.start(work, decision.candidate, decision.late)
 
-    def _note(
-        self, operation: Operation, decision: Decision, decided_s: float, done_s: float
-    ) -> None:
+    def _ended(self, work: AllReduceWork) -> None:
+        try:
+            self.executor.end(work)
+        except Exception as error:  # on a thread of Gloo's, where it would be lost
+            self._broke(error)
+
+    def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
-        self.plane.done(operation.number)
+        self.plane.done(work.number)
         alignment = self.plane.alignment()
         way = NATIVE_WAY
         if decision.candidate != NATIVE:
             way = self.candidates[decision.candidate].name
         self.records.append(
             Record(
-                operation=operation.number,
+                operation=work.number,
                 rank=self.rank,
-                arrived_s=operation.arrived_s + alignment.offset_s,
+                arrived_s=work.arrived_s + alignment.offset_s,
                 decided_s=decided_s + alignment.offset_s,
-                done_s=done_s + alignment.offset_s,
+                done_s=work.done_s + alignment.offset_s,
                 uncertainty_s=alignment.uncertainty_s,
-                bytes=operation.flat.numel() * operation.flat.element_size(),
+                bytes=work.flat.numel() * work.flat.element_size(),
                 way=way,
                 late=decision.late,
                 reason=decision.reason,
@@ -333,10 +294,3 @@ class AllReduceDispatcher:
             self._native.abort()
         if self._plane is not None:
             self._plane.close()
-        self._fail_open(error)
-
-    def _fail_open(self, error: LatecomerError) -> None:
-        for number in list(self._open):
-            operation = self._open.pop(number, None)
-            if operation is not None:
-                operation.settle(error)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.operation import SUMMABLE
+from runtime.executor.preflight import SUMMABLE
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.process_group import reductions
 from runtime.process_group.starting import Engine, Starting

@@ -82,9 +82,9 @@ def _stops_at(rank, size, store, body, place, how):
 PLACES = [
     (_executor, "runtime.executor.executor:Datagrams"),
     (_executor, "runtime.executor.executor:agree"),
-    (_executor, "runtime.executor.movers:connect"),
+    (_executor, "runtime.executor.executor:connect"),
     (_reducer, "runtime.policy.dispatcher:agree"),
-    (_reducer, "runtime.policy.dispatcher:offers"),
+    (_reducer, "runtime.policy.dispatcher:candidates"),
     (_reducer, "runtime.policy.dispatcher:shared_profile"),
     (_pipeline, "runtime.pipeline.pipeline:Datagrams"),
     (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
@@ -95,7 +95,7 @@ PLACES = [
 ]
 CASES = [(body, place, "dies") for body, place in PLACES]
 # there Gloo connects, which a rank that lives and does not come holds up unnamed
-CASES.append((_reducer, "runtime.policy.dispatcher:Native", "dies"))
+CASES.append((_reducer, "runtime.policy.dispatcher:NativeAllReduce", "dies"))
 SILENT = [pytest.param(*case, "is silent", marks=pytest.mark.long) for case in PLACES]
 
 
