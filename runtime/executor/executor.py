@@ -25,8 +25,8 @@ from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.loop import EventLoop
 from runtime.health.diagnosis import RankStatus, WaitFor, diagnose
 from runtime.health.native_work import NativeWaits
-from runtime.health.protocol import HealthProtocol
-from runtime.health.watchdog import Watchdog
+from runtime.health.old_protocol import HealthProtocol
+from runtime.health.old_watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange

@@ -18,7 +18,7 @@ import torch
 
 from runtime.health.diagnosis import RankStatus
 from runtime.health.native_work import NativeWaits
-from runtime.health.protocol import HealthProtocol
+from runtime.health.old_protocol import HealthProtocol
 from runtime.network.address import own_address
 from runtime.network.control_channel import ControlChannel
 from runtime.optireduce.bucket import Bucket
