@@ -48,7 +48,6 @@ class PhaseWorkers:
         self,
         group: StoreExchange,
         phases: int,
-        *,
         observer: Observer,
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],

@@ -14,7 +14,6 @@ import torch
 
 from runtime.executor.executor import Executor
 from runtime.executor.load import load
-from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import NativeWaits
 from runtime.torch_versions import Store
 from runtime.work import AllReduceWork
@@ -46,9 +45,6 @@ class Reliable:
         executor: that runs it.
     """
 
-    moved_s = 0.0
-    """For the executor's ``Outside``: UBT's waits are no business of the executor."""
-
     def __init__(
         self,
         store: Store,
@@ -66,13 +62,9 @@ class Reliable:
             rank,
             size,
             timeout_s=timeout_s,
-            outside=self,
             native_waits=native_waits,
         )
-
-    def waiting(self) -> tuple[WaitFor, float] | None:
-        """Nothing."""
-        return None
+        self.executor.watchdog.on_failure(failed)
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""

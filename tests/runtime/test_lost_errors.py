@@ -111,7 +111,7 @@ def test_closing_ends_what_is_still_waited_for(options):
 def _watchman(rank, size, store):
     """The watchman of every rank breaks while they wait for one that does not come."""
     executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=SOON_S)
-    executor._watchman._survey = _break
+    executor.watchdog._look = _break
     if rank == VICTIM:
         together(store, rank, size, "over")
         return None

@@ -51,7 +51,6 @@ class EventLoop:
         sockets: Mapping[int, socket.socket],
         rank: int,
         phases: int,
-        *,
         observer: Observer,
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],

@@ -34,9 +34,9 @@ class Peer:
             {1: ours},
             0,
             len(self.schedule.phases),
-            observer=Observer(),
-            ended=self.ended.put,
-            failed=lambda noticed, error: self.failed.put((noticed, error)),
+            Observer(),
+            self.ended.put,
+            lambda noticed, error: self.failed.put((noticed, error)),
         )
         # Rank 0 sends ``first`` and then receives its sum back; rank 1 does so with ``second``.
         (self.first, self.second), (self.second_back, self.first_back) = (

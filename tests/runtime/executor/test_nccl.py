@@ -81,9 +81,9 @@ def _over_the_stand_in(rank, size, store, schedule):
         lanes = PhaseWorkers(
             StoreExchange(store, rank, size, 20.0),
             len(schedule.phases),
-            observer=Observer(),
-            ended=lambda operation: operation.settle(),
-            failed=lambda noticed, error: failures.append((noticed, error)),
+            Observer(),
+            lambda operation: operation.settle(),
+            lambda noticed, error: failures.append((noticed, error)),
         )
         plans, numbers = plan(schedule, rank), itertools.count()
 
