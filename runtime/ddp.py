@@ -13,9 +13,10 @@ for decisions and travel, on threads and connections of our own. Gradients are a
 import itertools
 import os
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime.executor.executor import Executor
@@ -181,5 +182,5 @@ def _place(model: DistributedDataParallel) -> tuple[Store, int, int]:
     return store, group.rank(), group.size()
 
 
-def _hook(attachment: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return attachment.submit(bucket).future()
+def _hook(state: Attachment | optireduce.Attachment, bucket: GradBucket) -> Future[torch.Tensor]:
+    return state.submit(bucket).future()

@@ -80,17 +80,17 @@ def _stops_at(rank, size, store, body, place, how):
 
 
 PLACES = [
-    (_executor, "runtime.executor.executor:Datagrams"),
+    (_executor, "runtime.executor.executor:ControlChannel"),
     (_executor, "runtime.executor.executor:agree"),
     (_executor, "runtime.executor.executor:connect"),
     (_reducer, "runtime.policy.dispatcher:agree"),
     (_reducer, "runtime.policy.dispatcher:candidates"),
     (_reducer, "runtime.policy.dispatcher:shared_profile"),
-    (_pipeline, "runtime.pipeline.pipeline:Datagrams"),
+    (_pipeline, "runtime.pipeline.pipeline:ControlChannel"),
     (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
     (_pipeline, "runtime.pipeline.pipeline:Links"),
     (_optireduce, "runtime.optireduce.engine:meet"),
-    (_optireduce, "runtime.optireduce.engine:Datagrams"),
+    (_optireduce, "runtime.optireduce.engine:ControlChannel"),
     (_optireduce, "runtime.optireduce.engine:Reliable"),
 ]
 CASES = [(body, place, "dies") for body, place in PLACES]
