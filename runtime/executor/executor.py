@@ -48,11 +48,9 @@ class Executor:
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
-        native_waits: of the group's other collectives; they are under watch, too, and end when a
-            rank has failed.
+        native_waits: of the group's other collectives; they are under watch, too.
 
     Attributes:
-        schedules: those that operations may choose.
         datagrams: small messages between the ranks; other channels than ``health`` are free.
         watchdog: looks after the waits; others may be added.
 
@@ -98,9 +96,8 @@ class Executor:
             self.watchdog = Watchdog(self.datagrams, timeout_s)
             started.callback(self.watchdog.close)
             wait_s = Limits(timeout_s).wait_s
-            self._engine = self._connected(
-                StoreExchange(PrefixStore("data", store), rank, size, wait_s)
-            )
+            group = StoreExchange(PrefixStore("data", store), rank, size, wait_s)
+            self._engine = self._connected(group)
             started.pop_all()
         self.find_silent = self.watchdog.find_silent
         self.watchdog.describe = self._describe

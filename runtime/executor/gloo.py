@@ -1,7 +1,7 @@
-"""The library's own all-reduce, in a Gloo group of its own, as one of the ways an operation runs.
+"""The library's own all-reduce, in a Gloo group of its own.
 
 Operations start in the order in which they are given and may overlap, as under plain DDP. A thread
-waits for them; when one fails (a peer died) it says so and the owner finds out who failed.
+waits for them; when one fails (a peer died) its owner is told, and finds out who failed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,7 @@ PHASE = "all-reduce"
 
 
 class NativeAllReduce:
-    """All-reduces by Gloo.
-
-    Args:
-        group: for connecting, under a prefix of its own; Gloo's operations have its ``timeout_s``.
-        ended: is called with each operation whose result is in place.
-        failed: is told when an operation has failed, once; all later ones have failed, too.
-    """
+    """All-reduces by Gloo; ``failed`` is told of the first that fails, with which all later do."""
 
     def __init__(
         self,
@@ -103,5 +97,5 @@ class NativeAllReduce:
 
     def _lost(self, number: int, error: RuntimeError) -> None:
         if not self._closing:
-            text = f"rank {self._rank} lost the all-reduce of operation {number}: {reason(error)}"
-            self._failed(text)
+            lost = f"lost the all-reduce of operation {number}: {reason(error)}"
+            self._failed(f"rank {self._rank} {lost}")

@@ -31,17 +31,9 @@ POLL_S = 50e-6
 
 
 class PhaseWorkers:
-    """Runs operations on the current device.
+    """Runs operations on the current device, each within ``group.timeout_s`` on the GPU.
 
-    Args:
-        group: for connecting; an operation on the GPU has its ``timeout_s``, too.
-        phases: the most phases of any schedule.
-        observer: is told about steps, on the phases' threads.
-        ended: is called with each operation whose result is in place.
-        failed: is called with what was noticed, and with the exception if it is this rank's own.
-
-    Attributes:
-        moved_s: ``time.monotonic()`` when an operation last came on.
+    ``phases``, ``observer``, ``ended``, ``failed``: as for ``runtime.executor.tcp.loop.EventLoop``.
     """
 
     def __init__(

@@ -16,12 +16,7 @@ SUMMABLE = FLOATS | INTEGERS
 
 
 def agree(group: StoreExchange, schedules: Sequence[Verified], late: tuple[int, ...]) -> None:
-    """Compare schedules, and the late ranks to begin with, through the store (collective).
-
-    Raises:
-        ScheduleRefused: they differ between ranks.
-        RankFailure: ranks that sent nothing in time.
-    """
+    """Compare schedules, and the late ranks to begin with, through the store (collective)."""
     digests = ",".join(verified.digest for verified in schedules)
     own = f"{digests} {late}"
     received = group.all_gather("schedule", own)
@@ -53,19 +48,10 @@ def unsummable(
     return "", ""
 
 
-def require_summable(
-    tensor: torch.Tensor,
-    device: torch.device,
-    average: bool,
-    dtypes: Collection[torch.dtype] = SUMMABLE,
-) -> None:
-    """Refuse what an engine on ``device`` can't carry.
-
-    Raises:
-        TensorError: says why.
-    """
+def require_summable(tensor: torch.Tensor, device: torch.device, average: bool) -> None:
+    """Raise TensorError for what an executor on ``device`` can't carry."""
     if tensor.device.type != device.type:
         raise TensorError(f"the tensor is on {tensor.device}, the executor on {device}")
-    reason, requirement = unsummable(tensor, average, dtypes)
+    reason, requirement = unsummable(tensor, average)
     if reason:
         raise TensorError(f"a tensor can't be carried: {reason}; {requirement}")

@@ -6,17 +6,15 @@
                           ├──> native          runtime.executor.gloo
                           └──> executor        runtime.executor.executor
 
-All ranks submit in the same order and act on the same decision for the same operation
-(``runtime.policy``), so the executor and the native group each see the same operations in the
-same order everywhere. Should a rank act on another decision nevertheless, the executor's
-connections notice that the two ends do not run the same operation, and all ranks raise.
-
-Failure: whatever fails (a connection, a native operation, a rank that disagrees, a wait that is too
-long) ends in the watchdog's verdict; then every operation, present and future, raises it.
+All ranks submit in the same order and act on the same decision for the same operation, so the
+executor and the native group each see the same operations in the same order everywhere. Should a
+rank act on another decision nevertheless, the executor's connections notice it, and all ranks
+raise. Whatever fails ends in the watchdog's verdict, which every operation raises then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import threading
@@ -193,23 +191,21 @@ class AllReduceDispatcher:
     ) -> tuple[NativeAllReduce, Profile]:
         """Connect the native group and come to a profile; who is gone by now is named."""
         rank, size, watchdog = self.rank, self.size, self.executor.watchdog
-        try:
-            group.all_gather("native")
-            native = NativeAllReduce(group.under("native"), self._ended, watchdog.fail)
-            watchdog.add(native)
-            watchdog.on_trouble(native.abort)
-            ways = native.run, lambda tensor: self.executor.submit(tensor).wait()
-            first, timeout_s = self.candidates[0], group.timeout_s
-            profile = shared_profile(group.store, rank, size, given, ways, first, timeout_s)
-        except RuntimeError as error:  # Gloo's, which names no rank
-            watchdog.fail(f"rank {rank} lost the native all-reduce: {reason(error)}")
-            failure = self.executor.failure
-            assert failure is not None
-            self.executor.close()
-            raise failure from None
-        except BaseException:
-            self.executor.close()
-            raise
+        with contextlib.ExitStack() as started:  # closed if the start fails
+            started.callback(self.executor.close)
+            try:
+                group.all_gather("native")
+                native = NativeAllReduce(group.under("native"), self._ended, watchdog.fail)
+                watchdog.add(native)
+                watchdog.on_trouble(native.abort)
+                runs = native.run, lambda tensor: self.executor.submit(tensor).wait()
+                first, timeout_s = self.candidates[0], group.timeout_s
+                profile = shared_profile(group.store, rank, size, given, runs, first, timeout_s)
+            except RuntimeError as error:  # Gloo's, which names no rank
+                watchdog.fail(f"rank {rank} lost the native all-reduce: {reason(error)}")
+                assert watchdog.failure is not None
+                raise watchdog.failure from None
+            started.pop_all()
         return native, profile
 
     def _run(self) -> None:

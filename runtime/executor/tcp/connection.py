@@ -18,6 +18,8 @@ from runtime.executor.tcp.transfer import TransferState
 
 READS = 16
 """Reads from one connection before others have their turn."""
+Find = Callable[[int, int, int, int, int, int], tuple[TransferState, int] | None]
+"""Given (peer, transfer, operation, offset, length, digest)."""
 
 
 class PeerLost(Exception):
@@ -33,21 +35,15 @@ class Mismatch(Exception):
 
 
 class Connection:
-    """This rank's end of the connection to ``peer``.
+    """This rank's end of the connection to ``peer``; PeerLost is raised if it is closed.
 
     Args:
-        find: (peer, transfer, operation, offset, length, digest) of a frame's header -> the state
-            and the end of a transfer that its data belongs to; ``None`` if there is none to come.
+        find: whose data comes next after a frame's header, and at which end of a transfer;
+            nothing if the header was all.
         wake: bytes of data that are worth a wake-up.
     """
 
-    def __init__(
-        self,
-        tcp: socket.socket,
-        peer: int,
-        find: Callable[[int, int, int, int, int, int], tuple[TransferState, int] | None],
-        wake: int,
-    ) -> None:
+    def __init__(self, tcp: socket.socket, peer: int, find: Find, wake: int) -> None:
         self.peer, self._socket, self._find = peer, tcp, find
         self.number = tcp.fileno()
         self.blocked = False  # the kernel took less than it was offered
@@ -60,17 +56,13 @@ class Connection:
         self._receiving: TransferState | None = None  # whose data comes next
         self._end = self._left = 0  # at which end, and how much in this frame
         self._wake, self._wake_at = wake, 1
-        self._credits = bytearray()  # not yet on the way
+        self.credits = bytearray()  # not yet on the way; the next write takes them
         self._head = memoryview(b"")  # what goes before the data of the frame on its way out
         self._sending: TransferState | None = None  # whose data that is
         self._sending_end = self._sending_left = 0
 
     def read(self) -> None:
-        """Take what has come, one frame's data at most (the loop comes back if there is more).
-
-        Raises:
-            PeerLost: the connection is closed, or what comes makes no sense.
-        """
+        """Take what has come, one frame's data at most (the loop comes back if there is more)."""
         for _ in range(READS):
             if not self._read():
                 break
@@ -119,31 +111,23 @@ class Connection:
 
     def give_credit(self, state: TransferState, transfer: int, upto: int) -> None:
         """Allow the peer to send a transfer up to so many bytes; goes out with :meth:`write`."""
-        self._credits += HEADER.pack(0, transfer | CREDIT, state.number, upto, state.digest)
+        self.credits += HEADER.pack(0, transfer | CREDIT, state.number, upto, state.digest)
 
     def send(self, state: TransferState, i: int, length: int) -> None:
-        """Hand over a frame with the next ``length`` bytes of send ``i`` (if not :attr:`blocked`).
-
-        Raises:
-            PeerLost: the connection is closed.
-        """
+        """Hand over a frame with the next ``length`` bytes of send ``i`` (if not blocked)."""
         assert not self.blocked
         index = state.program.ends[i].index
         header = HEADER.pack(length, index, state.number, state.done[i], state.digest)
-        self._head = memoryview(bytes(self._credits) + header)
-        self._credits.clear()
+        self._head = memoryview(bytes(self.credits) + header)
+        self.credits.clear()
         self._sending, self._sending_end, self._sending_left = state, i, length
         self.write()
 
     def write(self) -> None:
-        """Hand over what waits: the rest of a frame, which advances by what is taken, and credits.
-
-        Raises:
-            PeerLost: the connection is closed.
-        """
-        if self._sending is None and self._credits:
-            self._head = memoryview(bytes(self._head) + bytes(self._credits))
-            self._credits.clear()
+        """Hand over what waits: credits, and the rest of a frame, which advances accordingly."""
+        if self._sending is None and self.credits:
+            self._head = memoryview(bytes(self._head) + bytes(self.credits))
+            self.credits.clear()
         parts = [self._head]
         state, i = self._sending, self._sending_end
         if state is not None:
@@ -172,11 +156,6 @@ class Connection:
         if self.lost:
             return 0
         return int.from_bytes(fcntl.ioctl(self._socket, TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
-
-    @property
-    def has_credits(self) -> bool:
-        """There are credits that wait for :meth:`write`."""
-        return bool(self._credits)
 
     def cut(self) -> None:
         """End the connection for both sides, while another thread may still use it."""

@@ -1,29 +1,33 @@
-"""Credit-based flow control: what others may send to this rank, and what its kernel gets to send.
+"""Credit-based flow control: what others may send to this rank, and what this rank sends, when.
 
-*Credits.* The receive side of a port is used best by one transfer at a time, the one that is due by
-the order of rounds, but it must never stand idle while another could use it. So the first receive
-of a phase that is not complete gets credit for a window, the few behind it for a share of their
-chunk, so that they can fill a gap, and for a window of their own as soon as those before are nearly
-done. Receives of the next operation stand behind those of the one before, phase by phase, so the
-helpers reduce the next bucket while the completion of the last one still waits for the late rank.
-All ranks submit in the same order, every phase is first in, first out, and its due receive gets
-credit without condition: with the schedule's own proof this rules out deadlock.
+A port is used best by one transfer at a time, the one that is due by the order of operations and
+rounds, since two that share it delay each other. But it must never stand idle while another
+transfer could use it.
 
-*Backlog.* What the kernel holds leaves in the order in which it was handed over, or shares the
-port; it can't be overtaken by bytes that are needed sooner. So the kernel gets no more than keeps
-the port busy until the loop looks again: ``HELD_S`` seconds at the rate at which bytes have been
-arriving (measured while there is a backlog, over ``MEASURE_S`` at least). Measured and simulated on
-eight ports of 200 Mbit/s: with a limit on each connection instead, several transfers share a port
-and the completion takes a tenth longer.
+*Receiving.* So the first receive of a phase that is not complete gets credit for a window, the few
+behind it for a share of their chunk, so that they can fill a gap, and for a window of their own as
+soon as those before are nearly done. Receives of the next operation stand behind those of the one
+before, phase by phase, so the helpers reduce the next bucket while the completion of the last one
+still waits for the late rank. All ranks submit in the same order, every phase is first in, first
+out, and its due receive gets credit without condition: with the schedule's own proof this rules out
+deadlock.
+
+*Sending.* Of all transfers that may go (there is credit, and their data is there) the first goes. A
+full connection is not overtaken, and nothing overtakes what the kernel holds. So the kernel gets no
+more than keeps the port busy until the loop looks again: ``HELD_S`` seconds at the rate at which
+bytes have been arriving (measured while there is a backlog, over ``MEASURE_S`` at least). Measured
+and simulated on eight ports of 200 Mbit/s: with a limit on each connection instead, several
+transfers share a port and the completion takes a tenth longer.
 """
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from runtime.executor.tcp.connection import Connection
+from runtime.executor.tcp.connection import Connection, PeerLost
 from runtime.executor.tcp.frames import Sizes
 from runtime.executor.tcp.transfer import TransferState
 
@@ -33,19 +37,14 @@ HELD_S = 0.005  # five looks of the loop, which looks at least every LOOK_S whil
 LOOK_S = 0.001
 MEASURE_S = 0.02
 MOST_HELD = 4 * 1024 * 1024  # bytes
+Connections = Mapping[int, Connection]
 
 
 class ReceiveCredits:
-    """What one rank allows the others to send, phase by phase, on those ``connections`` that are
-    not ``gone``.
-    """
+    """What one rank allows the others to send, where their ``connections`` are not ``gone``."""
 
     def __init__(
-        self,
-        phases: int,
-        connections: Mapping[int, Connection],
-        gone: Collection[int],
-        sizes: Sizes,
+        self, phases: int, connections: Connections, gone: Collection[int], sizes: Sizes
     ) -> None:
         self._queues: list[deque[TransferState]] = [deque() for _ in range(phases)]
         self._settled = [True] * phases  # there is credit for everything in the phase
@@ -98,9 +97,7 @@ class ReceiveCredits:
 
 
 class SendBacklog:
-    """Bytes handed to the kernel that have not arrived yet, of all connections of a rank together;
-    ``least`` bytes are always allowed.
-    """
+    """Bytes that the kernel has and that have not arrived yet; ``least`` are always allowed."""
 
     def __init__(self, connections: Collection[Connection], least: int) -> None:
         self._connections, self._least = connections, least
@@ -129,3 +126,53 @@ class SendBacklog:
             self._limit = min(max(int(rate * HELD_S), self._least), MOST_HELD)
             self._since = now, self._arrived
         self._looked_s = now
+
+
+class Sender:
+    """The sends of one rank for which there is credit.
+
+    Attributes:
+        held_back: something may go as soon as the backlog is smaller.
+        moved_s: ``time.monotonic()`` when something last went.
+    """
+
+    def __init__(
+        self, connections: Connections, states: Mapping[int, TransferState], sizes: Sizes
+    ) -> None:
+        self._connections, self._states = connections, states
+        self._backlog = SendBacklog(connections.values(), sizes.held)
+        self._ready: list[tuple[int, int]] = []  # (operation, end), in order
+        self.held_back = False
+        self.moved_s = time.monotonic()
+
+    def receive_credit(self, state: TransferState, i: int, upto: int) -> None:
+        """The receiver of send ``i`` allows it up to byte ``upto``."""
+        if upto > state.size[i]:
+            raise PeerLost(f"rank {state.program.ends[i].peer} gave credit beyond the chunk")
+        if upto > state.credit[i]:
+            if state.credit[i] == state.done[i]:
+                bisect.insort(self._ready, (state.number, i))
+            state.credit[i] = upto
+
+    def go_on(self) -> bool:
+        """Send what may go, in order, until the port or a connection is full; whether any went."""
+        at, went = 0, False
+        self.held_back = False
+        while at < len(self._ready):
+            number, i = self._ready[at]
+            state = self._states[number]
+            connection = self._connections[state.program.ends[i].peer]
+            while not connection.blocked and (length := state.sendable(i)):
+                if self._backlog.full():
+                    self.held_back = True
+                    return went
+                state.touch(i)
+                connection.send(state, i, length)
+                self.moved_s, went = time.monotonic(), True
+            if state.done[i] == state.credit[i]:
+                del self._ready[at]
+            else:
+                at += 1
+            if connection.blocked:
+                break
+        return went

@@ -13,10 +13,9 @@ operation u64, offset u64, digest u64.
 
 On a network the order of bytes decides, so the units in which others may come in between are
 small: these numbers were found with a simulation of 8 ports of 200 Mbit/s, and tried on such;
-windows of 1 MiB cost a tenth of the time there. Among processes of one host there is no port to
-share, the processor is the limit: each frame, each credit and each wake-up costs it the same
-whatever the size, and more than the copying of 128 KiB. So there frames are large, and a transfer
-gets credit for all of it as soon as its place is free.
+windows of 1 MiB cost a tenth of the time there. Among processes of one host the processor is the
+limit: each frame, credit and wake-up costs it the same whatever the size, and more than the copying
+of 128 KiB. So there frames are large, and a transfer gets all its credit once its place is free.
 """
 
 from __future__ import annotations

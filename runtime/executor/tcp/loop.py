@@ -1,7 +1,6 @@
 """One thread that drives all connections of a rank: waits, takes what has come, and goes on.
 
-Which bytes go next is decided elsewhere: ``runtime.executor.tcp.sending`` for what this rank sends,
-``runtime.executor.tcp.flow_control`` for what others send to it.
+Which bytes go next is decided by ``runtime.executor.tcp.flow_control``.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from collections.abc import Callable, Mapping
 
 from runtime.executor.tcp.connection import Connection, Mismatch, PeerLost
 from runtime.executor.tcp.ends import RankProgram, rank_program
-from runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits
+from runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits, Sender
 from runtime.executor.tcp.frames import CREDIT, fitting
-from runtime.executor.tcp.sending import Sender
 from runtime.executor.tcp.transfer import Buffer, TransferState
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork, Observer
@@ -29,16 +27,12 @@ STOP_S = 1.0
 STUCK_S = 0.25
 """A thread that has worked for so long without a look at its connections is held up itself."""
 
-_Credit = tuple[int, int, int, int]
-"""(peer, transfer, upto, digest)"""
-
 
 class EventLoop:
     """Runs operations over the connections of this rank.
 
     Args:
         sockets: to all other ranks, non-blocking; closed here.
-        rank: the own.
         phases: the most phases of any schedule.
         observer: is told about steps, on the loop's thread.
         ended: is called with each operation whose result is in place.
@@ -65,7 +59,7 @@ class EventLoop:
         self._gone: dict[int, str] = {}  # closed connections, and how that was seen
         self._states: dict[int, TransferState] = {}  # by operation, those under way
         self._next = 0  # the first operation that has not been submitted
-        self._early: defaultdict[int, list[_Credit]] = defaultdict(list)
+        self._early: dict[int, list[tuple[int, ...]]] = defaultdict(list)  # headers of credits
         self._credits = ReceiveCredits(phases, self._connections, self._gone, sizes)
         self._sender = Sender(self._connections, self._states, sizes)
         self._programs: dict[object, RankProgram] = {}
@@ -183,7 +177,7 @@ class EventLoop:
         for connection in self._connections.values():
             if connection.peer in self._gone:
                 continue
-            if connection.has_credits and not connection.blocked:
+            if connection.credits and not connection.blocked:
                 try:
                     connection.write()
                 except PeerLost as lost:
@@ -210,8 +204,8 @@ class EventLoop:
         for peer, how in self._gone.items():
             if state.needs(peer):
                 raise PeerLost(how)
-        for credit in self._early.pop(state.number, ()):
-            self._sender.receive_credit(state, *credit)
+        for header in self._early.pop(state.number, ()):
+            self._find(*header)
         self._credits.enter(state)
 
     def _find(
@@ -219,21 +213,19 @@ class EventLoop:
     ) -> tuple[TransferState, int] | None:
         """Whose data comes next, or note a credit."""
         state = self._states.get(number)
-        if transfer & CREDIT:
-            credit = peer, transfer ^ CREDIT, offset, digest
-            if state is not None:
-                self._sender.receive_credit(state, *credit)
-            elif number >= self._next:
-                self._early[number].append(credit)
-            else:
-                raise Mismatch(number, peer)
+        is_credit = transfer & CREDIT != 0
+        if is_credit and state is None and number >= self._next:
+            self._early[number].append((peer, transfer, number, offset, length, digest))
             return None
         if state is None or state.digest != digest:
             raise Mismatch(number, peer)
-        i = state.program.at.get(transfer, -1)
-        fits = i >= 0 and not state.program.ends[i].send and state.program.ends[i].peer == peer
-        due = fits and offset == state.arrived[i] and offset + length <= state.credit[i]
-        if not due or not length:
+        i = state.program.at.get(transfer & ~CREDIT, -1)
+        if i < 0 or (end := state.program.ends[i]).send is not is_credit or end.peer != peer:
+            raise PeerLost(f"rank {peer} spoke of a transfer that is not between us")
+        if is_credit:
+            self._sender.receive_credit(state, i, offset)
+            return None
+        if not length or offset != state.arrived[i] or offset + length > state.credit[i]:
             raise PeerLost(f"rank {peer} sent data for which it had no credit")
         state.touch(i)
         return state, i

@@ -41,10 +41,7 @@ class Buffer:
         return self._typed[dtype]
 
     def rewind(self) -> None:
-        """Begin again at the start of the memory, which is still in the cache, where nothing waits.
-
-        At most part of an element is left, where all that has arrived and has a place is in it.
-        """
+        """Begin again in the cached start of the memory if at most part of an element waits."""
         rest = self.filled - self.used
         if rest < ALIGN <= self.used:
             self.memory[:rest] = self.memory[self.used : self.filled]
