@@ -13,7 +13,7 @@ for decisions and travel, on threads and connections of our own. Gradients are a
 import itertools
 import os
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch.futures import Future
@@ -44,19 +44,15 @@ class Attachment:
 
     @property
     def executor(self) -> Executor:
-        """Runs schedules. Without a mode ``executor.late`` may be set between steps, to the same
-        everywhere; ``executor.failure`` holds the typed error after a failed backward (autograd
-        itself reports a RuntimeError).
+        """Runs schedules. ``executor.failure`` is the typed error after a failed backward (autograd
+        reports a RuntimeError); without a mode ``executor.late`` may be set between steps, to the
+        same everywhere.
         """
         return self.engine if isinstance(self.engine, Executor) else self.engine.executor
 
     @property
     def reducer(self) -> AllReduceDispatcher:
-        """What decides, in a mode.
-
-        Raises:
-            ArgumentError: there is a schedule instead.
-        """
+        """What decides, in a mode; with a schedule there is none, which raises ArgumentError."""
         if isinstance(self.engine, Executor):
             raise ArgumentError("reducer", "schedule", "is there in a mode only")
         return self.engine
@@ -139,7 +135,7 @@ def attach(
         FormatError, ScheduleRefused, ArgumentError, RankFailure: see :class:`Executor`.
     """
     attachment: Attachment | optireduce.Attachment
-    device = next(model.parameters()).device
+    common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
     if algorithm == "optireduce":
         engine = Engine(*_place(model), options=options, timeout_s=timeout_s)
         attachment = optireduce.Attachment(engine, model, optimizer)
@@ -149,26 +145,13 @@ def attach(
         chosen = modes.choose(
             mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
         )
-        dispatcher = AllReduceDispatcher(
-            *_place(model),
-            options=chosen.options,
-            profile=chosen.profile,
-            device=device,
-            timeout_s=timeout_s,
-        )
-        attachment = Attachment(dispatcher)
+        common |= {"options": chosen.options, "profile": chosen.profile}
+        attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
     elif schedule is not None:
         verified = load(schedule)
         require_size(verified, model.process_group.size())
-        executor = Executor(
-            verified,
-            *_place(model),
-            device=device,
-            late=late,
-            timeout_s=timeout_s,
-            observer=observer,
-        )
-        attachment = Attachment(executor)
+        common |= {"late": late, "observer": observer}
+        attachment = Attachment(Executor(verified, *_place(model), **common))
     else:
         raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
     model.register_comm_hook(attachment, _hook)

@@ -27,11 +27,11 @@ class AllReduceWork:
         average: every rank divides by the number of ranks before the sum.
         arrived_s, done_s: ``time.monotonic()`` when it was submitted and when it was done.
         error: why it failed, if it did.
-        key: once it runs by a schedule: which one, and who is late in it.
-        plans: this rank's part of that schedule, phase by phase.
-        bounds: k + 1 element offsets; chunk c is ``flat[bounds[c]:bounds[c + 1]]``.
+        key, plans, bounds: once it runs by a schedule: which one and who is late in it; this rank's
+            part, phase by phase; k + 1 element offsets, so that chunk c is
+            ``flat[bounds[c]:bounds[c + 1]]``.
         ready: a CUDA event after which the data may be read (CUDA only).
-        before_done: called when the result is there, before anybody who waits goes on.
+        before_done: called when the result is there, before those who wait go on.
     """
 
     def __init__(

@@ -1,11 +1,8 @@
 """The executor: runs proved schedules on tensors, several in flight, off the caller's thread.
 
-What moves the data follows from the device alone: an event loop over TCP connections of our own for
-CPU tensors, NCCL for CUDA tensors; there is no falling back from one to another.
-
-Failure: whatever goes wrong stops that and closes all connections (nobody waits in vain any more),
-then the watchdog finds out who failed, and every operation of this executor, present and future,
-raises that same error (``runtime.health.watchdog``).
+CPU tensors go over TCP connections of our own, CUDA tensors over NCCL; neither falls back to the
+other. Whatever goes wrong closes all connections, so that nobody waits in vain; then the watchdog
+finds out who failed, and every operation, present and future, raises that same error.
 """
 
 from __future__ import annotations
@@ -80,8 +77,7 @@ class Executor:
             require_size(verified, size)
         if not timeout_s > 0:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
-        self.rank, self.size = rank, size
-        self.device = torch.device(device)
+        self.rank, self.size, self.device = rank, size, torch.device(device)
         self.observer = observer or Observer()
         self.late = late
         self._closed: LatecomerError | None = None
@@ -136,12 +132,7 @@ class Executor:
         return self.watchdog.entered
 
     def submit(
-        self,
-        tensor: torch.Tensor,
-        *,
-        schedule: int = 0,
-        late: Late = None,
-        average: bool = False,
+        self, tensor: torch.Tensor, *, schedule: int = 0, late: Late = None, average: bool = False
     ) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
@@ -150,9 +141,8 @@ class Executor:
 
         Args:
             tensor: dense and contiguous, on the executor's device.
-            schedule: which of :attr:`schedules`.
-            late: who is late; default: :attr:`late` for the first schedule, for others as the
-                file says.
+            schedule: which of the executor's.
+            late: default: :attr:`late` for the first schedule, for others as the file says.
             average: floating point only; every rank divides by the number of ranks *before* the
                 sum, as DDP and NCCL do, so that small formats do not overflow.
 
@@ -167,11 +157,7 @@ class Executor:
         return work
 
     def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
-        """Enter an operation; its owner calls :meth:`start`, or runs it and calls :meth:`end`.
-
-        Raises:
-            TensorError, RankFailure: see :meth:`submit`.
-        """
+        """Enter an operation; its owner calls :meth:`start`, or runs it and calls :meth:`end`."""
         require_summable(tensor, self.device, average)
         if self.failure is not None:
             raise self.failure
@@ -201,10 +187,7 @@ class Executor:
             self.observer.done(work)
 
     def close(self) -> None:
-        """Release threads and connections, once the operations in flight are done.
-
-        What is not done after some seconds fails, and so does what is submitted later.
-        """
+        """Release threads and connections; what is not done after some seconds fails."""
         self._engine.close()
         self.watchdog.close()
         self._closed = LatecomerError(f"rank {self.rank} has closed its executor")
@@ -213,8 +196,7 @@ class Executor:
 
     def _late_ranks(self, schedule: int, late: Late) -> tuple[int, ...]:
         if not 0 <= schedule < len(self.schedules):
-            requirement = f"must be in 0..{len(self.schedules) - 1}"
-            raise ArgumentError("schedule", schedule, requirement)
+            raise ArgumentError("schedule", schedule, f"must be in 0..{len(self.schedules) - 1}")
         if late is None and schedule == 0:
             return self._late
         return self.schedules[schedule].late_ranks(late)
@@ -238,17 +220,17 @@ class Executor:
         sockets = lower | higher
         return EventLoop(sockets, rank, phases, self.observer, self.end, self._engine_failed)
 
-    def _describe(self) -> str:
-        """What this rank takes its oldest operation to be."""
-        work = self._open.get(min(list(self._open), default=-1))
+    def _describe(self, number: int | None = None) -> str:
+        """What this rank takes an operation to be; default: its oldest one."""
+        work = self._open.get(min(list(self._open), default=-1) if number is None else number)
         return work.description if work else ""
 
     def _engine_failed(self, noticed: str, error: Exception | None) -> None:
         """Something went wrong in the engine; not in consequence of an earlier failure."""
         if isinstance(error, Mismatch):
-            work = self._open.get(error.operation)
-            doing = work.description if work else str(error)
-            self.watchdog.differs(error.peer, doing, noticed)
+            self.watchdog.differs(
+                error.peer, self._describe(error.operation) or str(error), noticed
+            )
         elif error is not None:
             self.watchdog.broke(error)
         else:

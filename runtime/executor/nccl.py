@@ -56,10 +56,8 @@ class PhaseWorkers:
             dist.ProcessGroupNCCL(PrefixStore(f"{phase}", group.store), *place)
             for phase in range(phases)
         ]
-        self._streams: list[Any] = [
-            torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-            for _ in range(phases)
-        ]
+        stream: Any = torch.cuda.Stream
+        self._streams = [stream(self._device) for _ in range(phases)]
         self._queues: list[queue.SimpleQueue[AllReduceWork | None]] = [
             queue.SimpleQueue() for _ in range(phases + 1)
         ]
@@ -77,7 +75,7 @@ class PhaseWorkers:
         self._queues[0].put(work)
 
     def waiting(self) -> tuple[WaitFor, float] | None:
-        """The host sees no single waits: an operation has its time, and then ``failed`` is told."""
+        """The host sees no single waits: an operation has its time, and then it has failed."""
         return None
 
     def abort(self) -> None:
@@ -133,23 +131,20 @@ class PhaseWorkers:
 
     def _drain(self, work: AllReduceWork) -> None:
         """Wait on the host until the data is in place; raises TimeoutError."""
-        timeout_s = self._group.timeout_s
-        deadline = time.monotonic() + timeout_s
+        limit_s = self._group.timeout_s
+        deadline = time.monotonic() + limit_s
         while not work.ready.query():
             if time.monotonic() > deadline:
-                text = f"operation {work.number} not done in {timeout_s:g} s on the GPU"
-                raise TimeoutError(text)
+                raise TimeoutError(f"operation {work.number} not done in {limit_s:g} s on the GPU")
             time.sleep(POLL_S)
 
     def _exchange(self, communicator: Any, work: AllReduceWork, step: Step) -> None:
-        sends = [(send, work.chunk(send.chunk)) for send in step.sends]
-        receives = []
-        for receive in step.receives:
-            chunk = work.chunk(receive.chunk)
-            if chunk.numel():
-                into = torch.empty_like(chunk) if receive.scratch else chunk
-                receives.append((receive, chunk, into))
-        sends = [(send, data) for send, data in sends if data.numel()]
+        sends = [(s, data) for s in step.sends if (data := work.chunk(s.chunk)).numel()]
+        receives = [
+            (r, chunk, torch.empty_like(chunk) if r.scratch else chunk)
+            for r in step.receives
+            if (chunk := work.chunk(r.chunk)).numel()
+        ]
         if not sends and not receives:
             return
         communicator._start_coalescing()

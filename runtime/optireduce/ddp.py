@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.loss import LossStats
@@ -30,10 +31,7 @@ class Attachment:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        model: DistributedDataParallel,
-        optimizer: torch.optim.Optimizer | None,
+        self, engine: Engine, model: DistributedDataParallel, optimizer: Optimizer | None
     ) -> None:
         self.engine = engine
         self.replicas = Replicas(list(model.parameters()), engine.reliable, optimizer)
@@ -79,7 +77,7 @@ class Attachment:
             drift = self.resync()
             logger.info("rank %d: step %d, drift %.2e", self.engine.rank, step, drift)
 
-    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self.skip_update:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

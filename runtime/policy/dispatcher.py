@@ -45,33 +45,27 @@ from runtime.torch_versions import PrefixStore, Store
 from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
-KEPT = 100_000
-"""Operations of which a record is kept."""
+KEPT = 100_000  # operations of which there is a record
 CLOSE_S = 5.0
 ALIGN_S = 2.0
 """How long the start waits for aligned clocks; without them arrivals are not compared."""
-DECISION = "decision"
 
 
 class AllReduceDispatcher:
     """Sums tensors over a group of ranks, each operation as is decided for it.
 
     Args:
-        store: for connecting; every rank of the group, and nothing else, uses it under the same
-            prefix.
-        rank, size: this rank and the number of ranks of the group.
+        store, rank, size, timeout_s, native_waits: see :class:`runtime.Executor`.
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
         device: tensors live on the CPU.
-        timeout_s, native_waits: see :class:`runtime.Executor`.
 
     Attributes:
-        executor: what runs the schedules; ``executor.failure`` is the typed error after a failure.
-        profile: what decisions are made from.
+        executor: what runs the schedules.
+        failure: why operations fail, if they do.
         records: what happened to the last operations, oldest first; reference clock.
-        rounds: of chosen operations.
-        source: what it tells to ``runtime.watch``.
+        source: what ``runtime.watch`` is told.
         moved_s: ``time.monotonic()`` of the last decision.
 
     Raises:
@@ -116,7 +110,7 @@ class AllReduceDispatcher:
         self.find_silent = self.executor.find_silent
         self._deciding: tuple[int, float] | None = None
         self.moved_s = time.monotonic()
-        self._native, self.profile = self._connected(group, profile)
+        self._connect(group, profile)
         watchdog = self.executor.watchdog
         agent = RankAgent(rank, options, PolicyInputs(size, self.candidates, self.profile))
         self.plane = PolicyChannel(agent, self.executor.datagrams, self._disagree)
@@ -136,8 +130,7 @@ class AllReduceDispatcher:
 
         Args:
             tensor: dense and contiguous, on the CPU.
-            average: floating point only; every rank divides by the number of ranks *before* the
-                sum, as DDP does.
+            average: floating point only; see :meth:`runtime.Executor.submit`.
 
         Raises:
             TensorError: a tensor that can't be carried.
@@ -166,12 +159,12 @@ class AllReduceDispatcher:
 
     @property
     def failure(self) -> LatecomerError | None:
-        """Why operations fail, if they do."""
+        """See :class:`runtime.Executor`."""
         return self.executor.failure
 
     @property
     def timeout_s(self) -> float:
-        """How long a rank may keep others waiting; may be changed at any time, on all ranks."""
+        """See :class:`runtime.Executor`."""
         return self.executor.timeout_s
 
     @timeout_s.setter
@@ -184,29 +177,28 @@ class AllReduceDispatcher:
         if (deciding := self._deciding) is None:
             return None
         number, since_s = deciding
-        return WaitFor(number, DECISION, 0, self.plane.waits_for(number)), since_s
+        return WaitFor(number, "decision", 0, self.plane.waits_for(number)), since_s
 
-    def _connected(
-        self, group: StoreExchange, given: Profile | None
-    ) -> tuple[NativeAllReduce, Profile]:
+    def _connect(self, group: StoreExchange, given: Profile | None) -> None:
         """Connect the native group and come to a profile; who is gone by now is named."""
         rank, size, watchdog = self.rank, self.size, self.executor.watchdog
         with contextlib.ExitStack() as started:  # closed if the start fails
             started.callback(self.executor.close)
             try:
                 group.all_gather("native")
-                native = NativeAllReduce(group.under("native"), self._ended, watchdog.fail)
-                watchdog.add(native)
-                watchdog.on_trouble(native.abort)
-                runs = native.run, lambda tensor: self.executor.submit(tensor).wait()
+                self._native = NativeAllReduce(group.under("native"), self._ended, watchdog.fail)
+                watchdog.add(self._native)
+                watchdog.on_trouble(self._native.abort)
+                runs = self._native.run, lambda tensor: self.executor.submit(tensor).wait()
                 first, timeout_s = self.candidates[0], group.timeout_s
-                profile = shared_profile(group.store, rank, size, given, runs, first, timeout_s)
+                self.profile = shared_profile(
+                    group.store, rank, size, given, runs, first, timeout_s
+                )
             except RuntimeError as error:  # Gloo's, which names no rank
                 watchdog.fail(f"rank {rank} lost the native all-reduce: {reason(error)}")
                 assert watchdog.failure is not None
                 raise watchdog.failure from None
             started.pop_all()
-        return native, profile
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
@@ -236,18 +228,16 @@ class AllReduceDispatcher:
     def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
         self.plane.done(work.number)
-        alignment = self.plane.alignment()
-        way = NATIVE_WAY
-        if decision.candidate != NATIVE:
-            way = self.candidates[decision.candidate].name
+        clock, is_native = self.plane.alignment(), decision.candidate == NATIVE
+        way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
         self.records.append(
             Record(
                 operation=work.number,
                 rank=self.rank,
-                arrived_s=work.arrived_s + alignment.offset_s,
-                decided_s=decided_s + alignment.offset_s,
-                done_s=work.done_s + alignment.offset_s,
-                uncertainty_s=alignment.uncertainty_s,
+                arrived_s=work.arrived_s + clock.offset_s,
+                decided_s=decided_s + clock.offset_s,
+                done_s=work.done_s + clock.offset_s,
+                uncertainty_s=clock.uncertainty_s,
                 bytes=work.flat.numel() * work.flat.element_size(),
                 way=way,
                 late=decision.late,

@@ -1,9 +1,8 @@
-"""What a process group of ours does, on every torch: all-reduce its own way, the rest natively.
+"""What a process group of ours does, on every torch: all-reduce as configured, the rest natively.
 
-``native`` is a plain process group over Gloo (and NCCL, where there is CUDA). Every collective goes
-to it through torch's own binding, which releases the GIL. Nothing else may enter Gloo: its worker
-threads free tensors with a lock held, which takes the GIL, so that a call that waits for that lock
-with the GIL held, as torch's base class makes it for a Python process group, deadlocks.
+Every collective enters Gloo through torch's own binding, which releases the GIL. Nothing else may:
+Gloo's worker threads free tensors with a lock held, which takes the GIL, so that a call that waits
+for that lock with the GIL held, as torch's base class makes it for a Python group, deadlocks.
 """
 
 from __future__ import annotations
@@ -53,14 +52,17 @@ class Collectives:
         self.store, self.rank, self.size, self.chosen = store, rank, size, chosen
         self.paths: Counter[str] = Counter()
         self.native: Any = dist.ProcessGroup(store, rank, size)  # Any: its stub is incomplete
-        self.backends: dict[str, tuple[Any, Any]] = {}
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
-        self._add("cpu", GLOO, self._gloo)
+        self.backends: dict[str, tuple[Any, Any]] = {"cpu": (GLOO, self._gloo)}
         if torch.cuda.is_available():
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
             nccl = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
-            self._add("cuda", NCCL, nccl)
+            self.backends["cuda"] = NCCL, nccl
+        self.native._set_default_backend(GLOO)
+        for device, (kind, backend) in self.backends.items():
+            count_operations(backend)
+            self.native._register_backend(torch.device(device), kind, backend)
         self.waits = NativeWaits(self._gloo, rank, size)
         self._engines: dict[str, Starting[Any]] = {}
         self._lock = threading.Lock()
@@ -80,9 +82,7 @@ class Collectives:
         """Make what runs the subclass's all-reduces on ``device`` (collective).
 
         Args:
-            device: of the tensors.
-            place: store, rank and size. The store is the group's, over a connection of its own: a
-                wait on a store holds up everything else on the same connection.
+            place: store, rank and size.
             common: ``timeout_s`` and ``native_waits``.
         """
         raise NotImplementedError
@@ -100,11 +100,7 @@ class Collectives:
         return limit
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
-        """Run collective ``name`` of torch's ProcessGroup.
-
-        Returns:
-            Its work; nothing where the native backend has none (NCCL between the calls of a
-            coalesced one).
+        """Run collective ``name`` of torch's ProcessGroup; NCCL has no work within a coalesced one.
 
         Raises:
             RankFailure: the group has failed before.
@@ -146,16 +142,8 @@ class Collectives:
         return type(self)(place, self.chosen)
 
     def engine(self, device: torch.device | str = "cpu") -> Any:
-        """What runs the subclass's all-reduces on ``device``; started now if it was not before.
-
-        Raises:
-            LatecomerError: why it could not start.
-        """
+        """What runs the subclass's all-reduces on ``device``; started now if it was not before."""
         return self._starting(torch.device(device)).engine
-
-    def running(self) -> list[Any]:
-        """The engines that run now."""
-        return [e for s in list(self._engines.values()) if (e := s.ready) is not None]
 
     def shutdown(self) -> None:
         """Release threads and connections."""
@@ -208,7 +196,8 @@ class Collectives:
     def _started(self, device: torch.device) -> Engine:
         on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         with on_device:
-            store = PrefixStore(f"latecomer/{device.type}", own_connection(self.store))
+            own = own_connection(self.store)  # a wait holds up all else on the same connection
+            store = PrefixStore(f"latecomer/{device.type}", own)
             place = store, self.rank, self.size
             timeout_s = self.timeout.total_seconds()
             engine = self.start(device, *place, timeout_s=timeout_s, native_waits=self.waits)
@@ -217,13 +206,7 @@ class Collectives:
 
     def _apply(self, timeout: timedelta) -> None:
         """Let engines have the group's time limit, which torch may have changed in Gloo itself."""
-        for engine in self.running():
-            if engine.timeout_s != timeout.total_seconds():
+        for starting in list(self._engines.values()):
+            engine = starting.ready
+            if engine is not None and engine.timeout_s != timeout.total_seconds():
                 engine.timeout_s = timeout.total_seconds()
-
-    def _add(self, device: str, kind: Any, backend: Any) -> None:
-        count_operations(backend)
-        if device == "cpu":
-            self.native._set_default_backend(kind)
-        self.native._register_backend(torch.device(device), kind, backend)
-        self.backends[device] = kind, backend

@@ -22,43 +22,26 @@ from runtime.executor.program import PhasePlan
 
 @dataclass(frozen=True, slots=True)
 class TransferEnd:
-    """This rank's end of a transfer.
-
-    Attributes:
-        index: the transfer's number within the schedule, the same at both ends.
-        phase: number of the phase it belongs to.
-        step: position in :attr:`RankProgram.steps`.
-        after: ends at the same chunk (positions in :attr:`RankProgram.ends`) that go before it,
-            byte by byte.
-    """
+    """This rank's end of a transfer; ``index`` is the same at both ends."""
 
     index: int
     send: bool
     reduce: bool
     peer: int
     chunk: int
-    phase: int
-    step: int
-    after: tuple[int, ...]
+    step: int  # position in RankProgram.steps
+    after: tuple[int, ...]  # positions of what goes before it at the same chunk, byte by byte
 
 
 @dataclass(frozen=True)
 class RankProgram:
-    """All that one rank sends and receives.
+    """All that one rank sends and receives; an end of a transfer is known by its position."""
 
-    Attributes:
-        ends: in the order of rounds, sends before receives.
-        at: transfer index -> position in ``ends``.
-        waiting: for each end, the receives that have it in ``after``.
-        receives: for each phase, its receives in order.
-        steps: (phase, round within it) of each step.
-    """
-
-    ends: tuple[TransferEnd, ...]
-    at: dict[int, int]
-    waiting: tuple[tuple[int, ...], ...]
-    receives: tuple[tuple[int, ...], ...]
-    steps: tuple[tuple[str, int], ...]
+    ends: tuple[TransferEnd, ...]  # in the order of rounds, sends before receives
+    at: dict[int, int]  # transfer index -> position
+    waiting: tuple[tuple[int, ...], ...]  # for each end, the receives that have it in ``after``
+    receives: tuple[tuple[int, ...], ...]  # for each phase, in order
+    steps: tuple[tuple[str, int], ...]  # (phase, round within it)
 
 
 def rank_program(phases: Sequence[PhasePlan]) -> RankProgram:
@@ -70,18 +53,18 @@ def rank_program(phases: Sequence[PhasePlan]) -> RankProgram:
     sent: dict[int, list[int]] = {}  # chunk -> sends of it since then
     for number, phase in enumerate(phases):
         for step in phase.steps:
-            place = number, len(steps)
+            at = len(steps)
             for s in step.sends:
                 after = tuple(received[c] for c in (s.chunk,) if c in received)
                 sent.setdefault(s.chunk, []).append(len(ends))
-                ends.append(TransferEnd(s.index, True, False, s.peer, s.chunk, *place, after))
+                ends.append(TransferEnd(s.index, True, False, s.peer, s.chunk, at, after))
             for r in step.receives:
                 after = tuple(sent.pop(r.chunk, ()))
                 if not after and r.chunk in received:
                     after = (received[r.chunk],)
                 received[r.chunk] = len(ends)
                 receives[number].append(len(ends))
-                ends.append(TransferEnd(r.index, False, r.reduce, r.peer, r.chunk, *place, after))
+                ends.append(TransferEnd(r.index, False, r.reduce, r.peer, r.chunk, at, after))
             steps.append((phase.name, step.round))
     waiting: list[list[int]] = [[] for _ in ends]
     for position, end in enumerate(ends):

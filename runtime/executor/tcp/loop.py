@@ -121,7 +121,6 @@ class EventLoop:
         return max(self._moved_s, self._sender.moved_s)
 
     def _ring(self) -> None:
-        """Wake the loop's thread."""
         with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
             self._bell.send(b"!")
 
