@@ -14,7 +14,7 @@ from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
 if TYPE_CHECKING:
-    from runtime.executor.program import PhasePlan
+    from runtime.executor.program import RankProgram
 
 
 class AllReduceWork:
@@ -27,9 +27,8 @@ class AllReduceWork:
         average: every rank divides by the number of ranks before the sum.
         arrived_s, done_s: ``time.monotonic()`` when it was submitted and when it was done.
         error: why it failed, if it did.
-        key, plans, bounds: once it runs by a schedule: which one and who is late in it; this rank's
-            part, phase by phase; k + 1 element offsets, so that chunk c is
-            ``flat[bounds[c]:bounds[c + 1]]``.
+        key, program, bounds: once it runs by a schedule: which one and who is late in it; this
+            rank's part; k + 1 element offsets, chunk c is ``flat[bounds[c]:bounds[c + 1]]``.
         ready: a CUDA event after which the data may be read (CUDA only).
         before_done: called when the result is there, before those who wait go on.
     """
@@ -43,7 +42,7 @@ class AllReduceWork:
         self.done_s = 0.0
         self.error: LatecomerError | None = None
         self.key: tuple[int, tuple[int, ...]] | None = None
-        self.plans: tuple[PhasePlan, ...] = ()
+        self.program: RankProgram | None = None
         self.bounds: tuple[int, ...] = ()
         self.ready: Any = None
         self._done = threading.Event()

@@ -15,7 +15,7 @@ import torch
 from runtime.executor.load import Late, Verified, require_size
 from runtime.executor.nccl import PhaseWorkers
 from runtime.executor.preflight import agree, require_summable
-from runtime.executor.program import PhasePlan, plan
+from runtime.executor.program import RankProgram, rank_program
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.loop import EventLoop
 from runtime.health.checks import Limits
@@ -82,7 +82,7 @@ class Executor:
         self.late = late
         self._closed: LatecomerError | None = None
         self._open: dict[int, AllReduceWork] = {}
-        self._planned: dict[tuple[int, tuple[int, ...]], tuple[PhasePlan, ...]] = {}
+        self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
         with contextlib.ExitStack() as started:  # closed if the start fails
             self.datagrams = ControlChannel(
                 PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
@@ -173,9 +173,10 @@ class Executor:
         if self.failure is not None:
             return  # it is settled, and its tensor the caller's again
         work.key = key = schedule, self._late_ranks(schedule, late)
-        if key not in self._planned:
-            self._planned[key] = plan(self.schedules[schedule].for_late(key[1]), self.rank)
-        work.plans = self._planned[key]
+        if key not in self._programs:
+            for_late = self.schedules[schedule].for_late(key[1])
+            self._programs[key] = rank_program(for_late, self.rank)
+        work.program = self._programs[key]
         k = self.schedules[schedule].schedule.chunks
         work.bounds = tuple(work.flat.numel() * c // k for c in range(k + 1))
         self._engine.submit(work)

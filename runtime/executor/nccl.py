@@ -10,6 +10,7 @@ and a last thread looks at one event per operation until its data is in place.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.program import Step
+from runtime.executor.program import TransferEnd
 from runtime.health.diagnosis import WaitFor
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore
@@ -113,8 +114,10 @@ class PhaseWorkers:
 
     def _enqueue(self, phase: int, work: AllReduceWork) -> None:
         """Enqueue this rank's part of a phase on the phase's stream; divide before the first."""
+        assert work.program is not None
         divide = work.average and phase == 0
-        if not divide and phase >= len(work.plans):
+        ends = [end for end in work.program.ends if end.phase == phase]
+        if not divide and not ends:
             return
         stream = self._streams[phase]
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
@@ -122,10 +125,10 @@ class PhaseWorkers:
             work.flat.record_stream(stream)
             if divide:
                 work.flat.div_(self._group.world_size)
-            for step in work.plans[phase].steps if phase < len(work.plans) else ():
-                place = work.number, work.plans[phase].name, step.round
+            for step, those in itertools.groupby(ends, lambda end: end.step):
+                place = work.number, *work.program.steps[step]
                 self._observer.step_begins(*place)
-                self._exchange(self._communicators[phase], work, step)
+                self._exchange(self._communicators[phase], work, list(those))
                 self._observer.step_ends(*place)
             work.ready = stream.record_event()
 
@@ -138,26 +141,24 @@ class PhaseWorkers:
                 raise TimeoutError(f"operation {work.number} not done in {limit_s:g} s on the GPU")
             time.sleep(POLL_S)
 
-    def _exchange(self, communicator: Any, work: AllReduceWork, step: Step) -> None:
-        sends = [(s, data) for s in step.sends if (data := work.chunk(s.chunk)).numel()]
-        receives = [
-            (r, chunk, torch.empty_like(chunk) if r.scratch else chunk)
-            for r in step.receives
-            if (chunk := work.chunk(r.chunk)).numel()
+    def _exchange(self, communicator: Any, work: AllReduceWork, ends: list[TransferEnd]) -> None:
+        moving = [
+            (end, chunk, torch.empty_like(chunk) if end.scratch else chunk)
+            for end in ends
+            if (chunk := work.chunk(end.chunk)).numel()
         ]
-        if not sends and not receives:
+        if not moving:
             return
         communicator._start_coalescing()
-        for send, data in sends:
-            communicator.send([data], send.peer, send.index)
-        for receive, _, into in receives:
-            communicator.recv([into], receive.peer, receive.index)
+        for end, _, data in moving:
+            start = communicator.send if end.send else communicator.recv
+            start([data], end.peer, end.index)
         communicator._end_coalescing().wait()  # orders the stream; the host goes on
-        for receive, chunk, into in receives:
-            if receive.reduce:
-                chunk.add_(into)
-            elif receive.scratch:
-                chunk.copy_(into)
+        for end, chunk, data in moving:
+            if end.reduce:
+                chunk.add_(data)
+            elif end.scratch:
+                chunk.copy_(data)
 
     def _report(self, noticed: str, error: Exception | None) -> None:
         if not self._stop:  # else it is a consequence of the failure that stopped us

@@ -15,7 +15,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 
 from runtime.executor.tcp.connection import Connection, Mismatch, PeerLost
-from runtime.executor.tcp.ends import RankProgram, rank_program
 from runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits, Sender
 from runtime.executor.tcp.frames import CREDIT, fitting
 from runtime.executor.tcp.transfer import Buffer, TransferState
@@ -62,7 +61,6 @@ class EventLoop:
         self._early: dict[int, list[tuple[int, ...]]] = defaultdict(list)  # headers of credits
         self._credits = ReceiveCredits(phases, self._connections, self._gone, sizes)
         self._sender = Sender(self._connections, self._states, sizes)
-        self._programs: dict[object, RankProgram] = {}
         self._spare: list[Buffer] = []
         self._submitted: deque[AllReduceWork] = deque()
         self._stop = self._drain = False
@@ -194,10 +192,7 @@ class EventLoop:
             self._ended(state.work)
 
     def _enter(self, work: AllReduceWork) -> None:
-        if work.key not in self._programs:
-            self._programs[work.key] = rank_program(work.plans)
-        program = self._programs[work.key]
-        state = TransferState(work, program, self._spare, self._observer, self._sizes)
+        state = TransferState(work, self._spare, self._observer, self._sizes)
         self._states[state.number] = state
         self._next = state.number + 1
         for peer, how in self._gone.items():

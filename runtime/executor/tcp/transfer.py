@@ -1,7 +1,7 @@
 """One operation on its way through this rank: how far each transfer is, and what may go on.
 
 Every end of a transfer has a count of bytes that are *done*: handed to the kernel (send), or in
-place in the tensor (receive: copied, or added). The dependencies of ``runtime.executor.tcp.ends``
+place in the tensor (receive: copied, or added). The dependencies of ``runtime.executor.program``
 are inequalities between these counts. What arrives before its place is free waits in buffers; how
 much that can be is bounded by the credit given.
 
@@ -16,7 +16,6 @@ from collections import deque
 
 import torch
 
-from runtime.executor.tcp.ends import RankProgram
 from runtime.executor.tcp.frames import LARGEST_FRAME, Sizes
 from runtime.work import AllReduceWork, Observer
 
@@ -59,13 +58,10 @@ class TransferState:
     """
 
     def __init__(
-        self,
-        work: AllReduceWork,
-        program: RankProgram,
-        spare: list[Buffer],
-        observer: Observer,
-        sizes: Sizes,
+        self, work: AllReduceWork, spare: list[Buffer], observer: Observer, sizes: Sizes
     ) -> None:
+        program = work.program
+        assert program is not None
         self.work, self.program, self.number = work, program, work.number
         digest = hashlib.blake2b(work.description.encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little")

@@ -8,7 +8,7 @@ import socket
 import pytest
 import torch
 
-from runtime.executor.program import plan
+from runtime.executor.program import rank_program
 from runtime.executor.tcp import loop as engines
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
@@ -30,6 +30,7 @@ class Peer:
         self.socket.settimeout(WAIT_S)
         self.ended, self.failed = queue.Queue(), queue.Queue()
         self.schedule = schedules.ring(2)
+        self.program = rank_program(self.schedule, 0)
         self.engine = EventLoop(
             {1: ours},
             0,
@@ -40,9 +41,7 @@ class Peer:
         )
         # Rank 0 sends ``first`` and then receives its sum back; rank 1 does so with ``second``.
         (self.first, self.second), (self.second_back, self.first_back) = (
-            [each.index for part in (step.sends, step.receives) for each in part]
-            for phase in plan(self.schedule, 0)
-            for step in phase.steps
+            [end.index for end in self.program.ends if end.step == step] for step in (0, 1)
         )
         self.granted = {}
         self.digest = 0
@@ -50,7 +49,7 @@ class Peer:
     def submit(self, number, numel):
         tensor = torch.arange(numel, dtype=torch.float32)
         work = AllReduceWork(number, tensor, False)
-        work.key, work.plans = (0, ()), plan(self.schedule, 0)
+        work.key, work.program = (0, ()), self.program
         work.bounds = tuple(numel * c // 2 for c in range(3))
         self.engine.submit(work)
         return work

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from runtime.executor.nccl import PhaseWorkers
-from runtime.executor.program import plan
+from runtime.executor.program import rank_program
 from runtime.network.store_exchange import StoreExchange
 from runtime.selftest import conformance
 from runtime.work import AllReduceWork, Observer
@@ -85,13 +85,13 @@ def _over_the_stand_in(rank, size, store, schedule):
             lambda operation: operation.settle(),
             lambda noticed, error: failures.append((noticed, error)),
         )
-        plans, numbers = plan(schedule, rank), itertools.count()
+        program, numbers = rank_program(schedule, rank), itertools.count()
 
         def all_reduce(tensor, average):
             k = schedule.chunks
             bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
             operation = AllReduceWork(next(numbers), tensor, average)
-            operation.key, operation.plans, operation.bounds = (0, ()), plans, bounds
+            operation.program, operation.bounds = program, bounds
             lanes.submit(operation)
             operation.wait(timedelta(seconds=30))
             assert not failures
