@@ -8,6 +8,7 @@ finds out who failed, and every operation, present and future, raises that same 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -24,7 +25,7 @@ from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import PrefixStore, Store
+from runtime.torch_versions import Store
 from runtime.work import AllReduceWork, Observer
 from verify.errors import ArgumentError, LatecomerError
 
@@ -83,17 +84,15 @@ class Executor:
         self._closed: LatecomerError | None = None
         self._open: dict[int, AllReduceWork] = {}
         self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
+        group = StoreExchange(store, rank, size, timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
-            self.datagrams = ControlChannel(
-                PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
-            )
+            self.datagrams = ControlChannel(group.under("datagrams"))
             started.callback(self.datagrams.close)
-            agree(StoreExchange(store, rank, size, timeout_s), self.schedules, self._late)
+            agree(group, self.schedules, self._late)
             self.watchdog = Watchdog(self.datagrams, timeout_s)
             started.callback(self.watchdog.close)
-            wait_s = Limits(timeout_s).wait_s
-            group = StoreExchange(PrefixStore("data", store), rank, size, wait_s)
-            self._engine = self._connected(group)
+            limited = dataclasses.replace(group.under("data"), timeout_s=Limits(timeout_s).wait_s)
+            self._engine = self._connected(limited)
             started.pop_all()
         self.find_silent = self.watchdog.find_silent
         self.watchdog.describe = self._describe
@@ -207,18 +206,10 @@ class Executor:
         phases = max(len(verified.schedule.phases) for verified in self.schedules)
         if self.device.type == "cuda":
             return PhaseWorkers(group, phases, self.observer, self.end, self._engine_failed)
-        rank, size = self.rank, self.size
-        lower, higher = connect(
-            group.store,
-            self.datagrams.address,
-            self.datagrams.token,
-            rank,
-            size,
-            to=range(rank),
-            origin=range(rank + 1, size),
-            timeout_s=group.timeout_s,
-        )
-        sockets = lower | higher
+        rank, ends = self.rank, self.datagrams
+        higher = range(rank + 1, self.size)
+        made = connect(group, ends.address, ends.token, to=range(rank), origin=higher)
+        sockets = made[0] | made[1]
         return EventLoop(sockets, rank, phases, self.observer, self.end, self._engine_failed)
 
     def _describe(self, number: int | None = None) -> str:
