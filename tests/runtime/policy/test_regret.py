@@ -14,7 +14,7 @@ import pytest
 from runtime.policy.decision import Decision, Later
 from runtime.policy.options import MODES, Options
 from runtime.policy.rules import RULES
-from tests.runtime.decisions.job import LATE, Job, scenario
+from tests.runtime.policy.job import LATE, Job, scenario
 
 STEPS, LEARNING = 36, 5
 SCENARIOS = ("persistent", "random", "tails", "nobody", "switching")

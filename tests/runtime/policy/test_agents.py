@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from runtime.policy.coordinator import QUIET, Coordinator
 from runtime.policy.decision import NATIVE, Decision
 from runtime.policy.options import Options
-from tests.runtime.decisions.network import LARGE, Network, Weather
+from tests.runtime.policy.network import LARGE, Network, Weather
 
 MODES = ["predict", "eager", "auto"]
 

@@ -15,7 +15,7 @@ from runtime.policy.history import LEAST, MOST, ModelCorrection
 from runtime.policy.options import Options
 from runtime.policy.rules import RULES, Gathered
 from runtime.policy.thresholds import break_even, learned
-from tests.runtime.decisions.network import LARGE, knowledge
+from tests.runtime.policy.network import LARGE, knowledge
 from verify.errors import ArgumentError
 
 seconds = st.floats(0, 5)
