@@ -21,7 +21,6 @@ import functools
 import queue
 import threading
 import time
-from collections import deque
 
 import torch
 
@@ -30,25 +29,20 @@ from runtime.executor.native import Native
 from runtime.executor.operation import Operation
 from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import NativeWaits, reason
-from runtime.network.store_exchange import require_all, tell_all
+from runtime.network.store_exchange import StoreExchange
 from runtime.policy.agent import RankAgent
 from runtime.policy.candidates import candidates
-from runtime.policy.control_plane import PlaneClosed, PolicyChannel
+from runtime.policy.control_plane import ControlPlane, PlaneClosed
 from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Profile
-from runtime.policy.decision import NATIVE, Decision
-from runtime.policy.joining import agree, shared_profile
-from runtime.policy.options import Options, PolicyInputs
-from runtime.telemetry.recorder import ReducerSource
+from runtime.policy.messages import NATIVE, Decision
+from runtime.policy.options import Options, PolicyInputs, require_equal
+from runtime.policy.profile import shared_profile
+from runtime.telemetry.recorder import DispatcherRecorder, Rounds
 from runtime.telemetry.records import NATIVE as NATIVE_WAY
-from runtime.telemetry.records import Record
-from runtime.telemetry.rounds import Rounds
-from runtime.telemetry.source import LIVE
 from runtime.torch_versions import PrefixStore, Store
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
-KEPT = 100_000
-"""Operations of which a record is kept."""
 CLOSE_S = 5.0
 ALIGN_S = 2.0
 """How long the start waits for aligned clocks; without them arrivals are not compared."""
@@ -100,15 +94,15 @@ class AllReduceDispatcher:
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options, self.rank, self.size, self.store = options, rank, size, store
-        agree(store, rank, size, options, timeout_s)
-        offered = candidates(store, rank, size, options.at_most_late(size), timeout_s)
+        group = StoreExchange(store, rank, size, timeout_s)
+        require_equal(options, group)
+        offered = candidates(group, options.at_most_late(size))
         self.candidates = offered.candidates
         self.rounds = Rounds()
-        self.records: deque[Record] = deque(maxlen=KEPT)
         self._open: dict[int, Operation] = {}
         self._deciding: tuple[int, float] | None = None
         self._native: Native | None = None
-        self._plane: PolicyChannel | None = None
+        self._plane: ControlPlane | None = None
         self.executor = Executor(
             offered.schedules,
             PrefixStore("executor", store),
@@ -120,9 +114,9 @@ class AllReduceDispatcher:
             outside=self,
             native_waits=native_waits,
         )
-        self.profile = self._settle(profile, timeout_s)
-        control = RankAgent(rank, options, PolicyInputs(size, self.candidates, self.profile))
-        self._plane = self.plane = PolicyChannel(control, self.executor.datagrams, self._disagree)
+        self.profile = self._settle(profile, group)
+        agent = RankAgent(rank, PolicyInputs(options, size, self.candidates, self.profile))
+        self._plane = self.plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
         self.plane.align(ALIGN_S)
         self.next = self.executor.entered
         self._queue: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
@@ -130,8 +124,8 @@ class AllReduceDispatcher:
             target=self._dispatch, name="latecomer-dispatcher", daemon=True
         )
         self._dispatcher.start()
-        self.source = ReducerSource(self)
-        LIVE.append(self.source)
+        self.source = DispatcherRecorder(self, group)
+        self.records = self.source.records
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
@@ -171,8 +165,7 @@ class AllReduceDispatcher:
 
     def close(self) -> None:
         """End the threads and release the connections, when the operations in flight are done."""
-        if self.source in LIVE:
-            LIVE.remove(self.source)
+        self.source.close()
         self._queue.put(None)
         self._dispatcher.join(CLOSE_S)
         assert self._native is not None
@@ -225,16 +218,15 @@ class AllReduceDispatcher:
 
     # -- operations
 
-    def _settle(self, given: Profile | None, timeout_s: float) -> Profile:
+    def _settle(self, given: Profile | None, group: StoreExchange) -> Profile:
         """Connect the native group and come to a profile; who is gone by now is named."""
-        rank, size, store, executor = self.rank, self.size, self.store, self.executor
+        rank, size, executor = self.rank, self.size, self.executor
         try:
-            told = tell_all(store, "native", rank, size, "", timeout_s)
-            require_all(told, range(size), timeout_s)
-            native = PrefixStore("native", store)
-            self._native = Native(native, rank, size, timeout_s, executor.give_up)
-            ways = self._native.run, self._by_schedule
-            return shared_profile(store, rank, size, given, ways, self.candidates[0], timeout_s)
+            group.all_gather("native")
+            native = PrefixStore("native", self.store)
+            self._native = Native(native, rank, size, group.timeout_s, executor.give_up)
+            methods = self._native.run, self._by_schedule
+            return shared_profile(group, given, methods, self.candidates[0])
         except RuntimeError as error:  # Gloo's, which names nobody
             executor.give_up(f"rank {rank} lost the native all-reduce: {reason(error)}")
             failure = executor.failure
@@ -298,24 +290,11 @@ class AllReduceDispatcher:
     ) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
         self.plane.done(operation.number)
-        alignment = self.plane.alignment()
         way = NATIVE_WAY
         if decision.candidate != NATIVE:
             way = self.candidates[decision.candidate].name
-        self.records.append(
-            Record(
-                operation=operation.number,
-                rank=self.rank,
-                arrived_s=operation.arrived_s + alignment.offset_s,
-                decided_s=decided_s + alignment.offset_s,
-                done_s=done_s + alignment.offset_s,
-                uncertainty_s=alignment.uncertainty_s,
-                bytes=operation.flat.numel() * operation.flat.element_size(),
-                way=way,
-                late=decision.late,
-                reason=decision.reason,
-            )
-        )
+        reason, late = decision.reason, decision.late
+        self.source.record(operation, way, reason, late=late, decided_s=decided_s, done_s=done_s)
 
     # -- failures
 

@@ -1,4 +1,4 @@
-"""All ranks run an operation under the same plan, for any order and fate of messages."""
+"""All ranks run an operation in the same epoch, for any order and fate of messages."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.policy.epochs import RETRY_S, EpochCommit
+from runtime.policy.messages import Epoch
 
 SIZE = 4
 OPERATIONS = 60
 
 
 def _run(seed, lost, impatience=0.0, kind=EpochCommit):
-    """Random steps; per rank the version each operation was bound to, and all agreements."""
+    """Random steps; per rank the version each operation was bound to, and all versions."""
     dice = random.Random(seed)
     ranks = [kind(rank, SIZE, coordinator=0) for rank in range(SIZE)]
     bound = [[] for _ in range(SIZE)]
     flying, now_s, versions = [], 0.0, set()
 
-    def send(rank, sends):
-        for peer, message in sends:
+    def post(rank):
+        for peer, message in ranks[rank].messages_to_send(now_s):
             assert peer != rank
             if dice.random() >= lost:
                 flying.extend([(peer, rank, message)] * dice.choice([1, 1, 2]))
@@ -33,17 +34,18 @@ def _run(seed, lost, impatience=0.0, kind=EpochCommit):
         what = dice.random()
         if what < 0.3 and flying:
             peer, sender, message = flying.pop(dice.randrange(len(flying)))
-            send(peer, ranks[peer].receive(sender, message))
+            ranks[peer].receive_message(message, sender, now_s)
+            post(peer)
         elif what < 0.5:
-            send(rank, ranks[rank].tick(now_s + impatience))
-        elif what < 0.52 and ranks[rank].leads:
-            found = ranks[rank].propose(now_s, dice.randrange(SIZE), (), 0.0, "")
-            send(rank, found)
+            ranks[rank].handle_timer(now_s + impatience)
+        elif what < 0.52 and ranks[rank].may_propose:
+            ranks[rank].propose(Epoch(0, 0, dice.randrange(SIZE)), now_s)
         elif what > 0.9 and len(bound[rank]) < OPERATIONS + 5 * rank:
-            plan = ranks[rank].plan(len(bound[rank]))
-            if plan is not None:
-                bound[rank].append(plan.version)
-                versions.add(plan.version)
+            epoch = ranks[rank].bind(len(bound[rank]))
+            if epoch is not None:
+                bound[rank].append(epoch.version)
+                versions.add(epoch.version)
+        post(rank)
         if min(map(len, bound)) >= OPERATIONS:
             break
     return bound, versions
@@ -55,33 +57,32 @@ def _differ(bound):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.2, 0.6]), st.sampled_from([0.0, 0.9]))
-def test_an_operation_has_one_plan(seed, lost, impatience):
+def test_an_operation_has_one_epoch(seed, lost, impatience):
     bound, _ = _run(seed, lost, impatience)
     assert not _differ(bound)
     assert min(map(len, bound)) >= OPERATIONS  # and nobody is stuck
 
 
-def test_plans_do_take_effect_and_pass_from_coordinator_to_coordinator():
+def test_epochs_do_take_effect_and_pass_from_coordinator_to_coordinator():
     taken = [len(_run(seed, 0.1)[1]) for seed in range(20)]
     assert sum(taken) > 3 * len(taken)
 
 
 class _Majority(EpochCommit):
-    """Wrong: a plan holds when three of four have accepted."""
+    """Wrong: an epoch holds when three of four have accepted."""
 
-    def _answered(self, sender, answer):
-        found = super()._answered(sender, answer)
-        if self._proposal is not None and len(self._proposal.accepted) == 3:
-            return self._decide(True)
-        return found
+    def _on_accept(self, proposal, sender):
+        super()._on_accept(proposal, sender)
+        if len(proposal.accepted) == 3:
+            self._decide(True)
 
 
 class _Hasty(EpochCommit):
-    """Wrong: accepts a plan for operations that it has bound already."""
+    """Wrong: accepts an epoch for operations that it has bound already."""
 
-    def _proposed(self, sender, plan):
+    def _on_propose(self, epoch, sender):
         self._bound = 0
-        return super()._proposed(sender, plan)
+        super()._on_propose(epoch, sender)
 
 
 @pytest.mark.parametrize("kind", [_Majority, _Hasty])
@@ -89,19 +90,28 @@ def test_the_test_notices_wrong_protocols(kind):
     assert any(_differ(_run(seed, 0.2, kind=kind)[0]) for seed in range(40))
 
 
-def test_who_stands_before_an_unsettled_plan_waits_for_its_proposer():
+def _handed(rank, message=None, sender=None, now_s=0.0):
+    """What a rank has to send after a message."""
+    if message is not None:
+        rank.receive_message(message, sender, now_s)
+    return rank.messages_to_send(now_s)
+
+
+def test_who_stands_before_an_unsettled_epoch_waits_for_its_proposer():
     proposer, other = EpochCommit(0, 2, coordinator=0), EpochCommit(1, 2, coordinator=0)
-    ((_, proposal),) = proposer.propose(0.0, 1, (), 0.0, "handover")
-    ((_, answer),) = other.receive(0, proposal)
-    first = proposal.plan.first
-    assert other.plan(first - 1).version == 0
-    assert other.plan(first) is None
+    proposer.propose(Epoch(0, 0, coordinator=1, reason="handover"), 0.0)
+    ((_, proposal),) = _handed(proposer)
+    ((_, answer),) = _handed(other, proposal, 0)
+    first = proposal.epoch.first
+    assert other.bind(first - 1).version == 0
+    assert other.bind(first) is None
     assert other.stuck_on == 0
-    ((peer, asked),) = other.tick(0.0)
+    other.handle_timer(0.0)
+    ((peer, asked),) = _handed(other)
     assert peer == 0
-    ((_, told),) = proposer.receive(1, asked)
-    assert not told.holds  # it was asked before all had accepted: nobody has to wait
-    other.receive(0, told)
-    assert other.plan(first).version == 0
-    assert proposer.receive(1, answer) == [(1, told)]  # too late
-    assert proposer.plan(first).version == 0
+    ((_, outcome),) = _handed(proposer, asked, 1)
+    assert not outcome.holds  # it was asked before all had accepted: nobody has to wait
+    _handed(other, outcome, 0)
+    assert other.bind(first).version == 0
+    assert _handed(proposer, answer, 1) == [(1, outcome)]  # too late
+    assert proposer.bind(first).version == 0
