@@ -19,7 +19,6 @@ import functools
 import queue
 import threading
 import time
-from collections import deque
 
 import torch
 
@@ -30,22 +29,18 @@ from runtime.health.native_work import NativeWaits, reason
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.agent import RankAgent
 from runtime.policy.candidates import candidates
-from runtime.policy.control_plane import PlaneClosed, PolicyChannel
+from runtime.policy.control_plane import ControlPlane, PlaneClosed
 from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Profile
-from runtime.policy.decision import NATIVE, Decision
-from runtime.policy.joining import agree, shared_profile
-from runtime.policy.options import Options, PolicyInputs
-from runtime.telemetry.recorder import ReducerSource
+from runtime.policy.messages import NATIVE, Decision
+from runtime.policy.options import Options, PolicyInputs, require_equal
+from runtime.policy.profile import shared_profile
+from runtime.telemetry.recorder import DispatcherRecorder, Rounds
 from runtime.telemetry.records import NATIVE as NATIVE_WAY
-from runtime.telemetry.records import Record
-from runtime.telemetry.rounds import Rounds
-from runtime.telemetry.source import LIVE
 from runtime.torch_versions import PrefixStore, Store
 from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
-KEPT = 100_000  # operations of which there is a record
 CLOSE_S = 5.0
 ALIGN_S = 2.0
 """How long the start waits for aligned clocks; without them arrivals are not compared."""
@@ -92,11 +87,10 @@ class AllReduceDispatcher:
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options, self.rank, self.size, self.store = options, rank, size, store
         group = StoreExchange(store, rank, size, timeout_s)
-        agree(store, rank, size, options, timeout_s)
-        offered = candidates(store, rank, size, options.at_most_late(size), timeout_s)
+        require_equal(options, group)
+        offered = candidates(group, options.at_most_late(size))
         self.candidates = offered.candidates
         self.rounds = Rounds()
-        self.records: deque[Record] = deque(maxlen=KEPT)
         self.executor = Executor(
             offered.schedules,
             PrefixStore("executor", store),
@@ -112,16 +106,16 @@ class AllReduceDispatcher:
         self.moved_s = time.monotonic()
         self._connect(group, profile)
         watchdog = self.executor.watchdog
-        agent = RankAgent(rank, options, PolicyInputs(size, self.candidates, self.profile))
-        self.plane = PolicyChannel(agent, self.executor.datagrams, self._disagree)
+        agent = RankAgent(rank, PolicyInputs(options, size, self.candidates, self.profile))
+        self.plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
         watchdog.on_failure(lambda failure: self.plane.close())
         watchdog.add(self)
         self.plane.align(ALIGN_S)
+        self.source = DispatcherRecorder(self, group)
+        self.records = self.source.records
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()
-        self.source = ReducerSource(self)
-        LIVE.append(self.source)
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
@@ -144,8 +138,7 @@ class AllReduceDispatcher:
 
     def close(self) -> None:
         """End the threads and release the connections, when the operations in flight are done."""
-        if self.source in LIVE:
-            LIVE.remove(self.source)
+        self.source.close()
         self._queue.put(None)
         self._thread.join(CLOSE_S)
         self._native.close(CLOSE_S)
@@ -181,7 +174,7 @@ class AllReduceDispatcher:
 
     def _connect(self, group: StoreExchange, given: Profile | None) -> None:
         """Connect the native group and come to a profile; who is gone by now is named."""
-        rank, size, watchdog = self.rank, self.size, self.executor.watchdog
+        watchdog = self.executor.watchdog
         with contextlib.ExitStack() as started:  # closed if the start fails
             started.callback(self.executor.close)
             try:
@@ -190,12 +183,9 @@ class AllReduceDispatcher:
                 watchdog.add(self._native)
                 watchdog.on_trouble(self._native.abort)
                 runs = self._native.run, lambda tensor: self.executor.submit(tensor).wait()
-                first, timeout_s = self.candidates[0], group.timeout_s
-                self.profile = shared_profile(
-                    group.store, rank, size, given, runs, first, timeout_s
-                )
+                self.profile = shared_profile(group, given, runs, self.candidates[0])
             except RuntimeError as error:  # Gloo's, which names no rank
-                watchdog.fail(f"rank {rank} lost the native all-reduce: {reason(error)}")
+                watchdog.fail(f"rank {self.rank} lost the native all-reduce: {reason(error)}")
                 assert watchdog.failure is not None
                 raise watchdog.failure from None
             started.pop_all()
@@ -228,22 +218,9 @@ class AllReduceDispatcher:
     def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
         self.plane.done(work.number)
-        clock, is_native = self.plane.alignment(), decision.candidate == NATIVE
+        is_native, late, why = decision.candidate == NATIVE, decision.late, decision.reason
         way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
-        self.records.append(
-            Record(
-                operation=work.number,
-                rank=self.rank,
-                arrived_s=work.arrived_s + clock.offset_s,
-                decided_s=decided_s + clock.offset_s,
-                done_s=work.done_s + clock.offset_s,
-                uncertainty_s=clock.uncertainty_s,
-                bytes=work.flat.numel() * work.flat.element_size(),
-                way=way,
-                late=decision.late,
-                reason=decision.reason,
-            )
-        )
+        self.source.record(work, way, why, late=late, decided_s=decided_s)
 
     def _disagree(self, fault: Fault) -> None:
         names = ", ".join(map(str, fault.ranks))
