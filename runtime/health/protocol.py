@@ -120,6 +120,8 @@ class HealthProtocol:
         """
         message = unpack(payload, self.world_size)
         if message.asks:
+            if self.verdict is not None:  # whoever asks because this rank gives up learns why
+                self._outgoing.append((sender, pack_verdict(self.verdict)))
             self._outgoing.append((sender, pack_answer(message.question, self._status())))
         if message.status is not None and message.question in self._open:
             self._open[message.question].answers[sender] = message.status

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.network.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Alignment, Clock
+from runtime.network.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Aligned, Alignment, Clock
 
 trips = st.lists(
     st.tuples(
@@ -22,6 +22,21 @@ trips = st.lists(
 )
 
 
+def _asked(clock, now_s):
+    """The ping that it sends now, if any."""
+    clock.handle_timer(now_s)
+    return next((message for _, message in clock.messages_to_send(now_s)), None)
+
+
+def _answer(ping, at_s):
+    """What the reference answers."""
+    reference = Clock(0)
+    reference.receive_message(ping, 1, at_s)
+    ((rank, pong),) = reference.messages_to_send(at_s)
+    assert rank == 1
+    return pong
+
+
 def _run(trips, offset_s, drift):
     """A clock after these pings; the time at the end, own clock; the true offset then."""
     clock = Clock(1)
@@ -31,20 +46,20 @@ def _run(trips, offset_s, drift):
         return at_s * (1 + drift) + offset_s
 
     for there_s, back_s, fate in trips:
-        now_s = max(now_s, clock.wake_s)
-        ping = clock.tick(now_s)
+        now_s = max(now_s, clock.get_timer())
+        ping = _asked(clock, now_s)
         assert ping is not None
-        assert clock.tick(now_s) is None
-        pong = Clock.answer(ping, reference(now_s + there_s))
+        assert _asked(clock, now_s) is None
+        pong = _answer(ping, reference(now_s + there_s))
         back = now_s + there_s + back_s
         if fate == "very late":
             held.append(pong)
         elif fate != "lost":
             for _ in range(1 + (fate == "doubled")):
-                clock.receive(pong, back)
+                clock.receive_message(pong, 0, back)
         now_s = back
     for pong in held:
-        clock.receive(pong, now_s)
+        clock.receive_message(pong, 0, now_s)
     return clock, now_s, reference(now_s) - now_s
 
 
@@ -66,39 +81,40 @@ def test_the_shortest_trip_counts_and_ages():
 def test_nothing_is_claimed_before_an_answer_nor_about_what_was_not_asked():
     clock = Clock(2)
     assert clock.alignment(0.0).uncertainty_s == math.inf
-    asked = clock.tick(5.0)
-    clock.receive(Clock.answer(asked, 9.0), 5.0)
+    asked = _asked(clock, 5.0)
+    clock.receive_message(_answer(asked, 9.0), 0, 5.0)
     other = Clock(3)
-    other.receive(Clock.answer(asked, 9.0), 5.0)
+    other.receive_message(_answer(asked, 9.0), 0, 5.0)
     assert clock.alignment(5.0).uncertainty_s == 0.0
     assert other.alignment(5.0).uncertainty_s == math.inf
+    assert (clock.next_event(), clock.next_event(), other.next_event()) == (Aligned(), None, None)
 
 
 def test_the_reference_never_asks_and_others_ask_again_and_again():
-    assert Clock(0).tick(1e9) is None
+    assert Clock(0).get_timer() is None
     assert Clock(0).alignment(1.0).uncertainty_s == 0.0
     clock, now_s = Clock(1), 0.0
     for _ in range(BURST):
-        now_s = max(now_s, clock.wake_s)
-        asked = clock.tick(now_s)
-        clock.receive(Clock.answer(asked, now_s), now_s)
-    assert clock.wake_s - now_s == PERIOD_S
+        now_s = max(now_s, clock.get_timer())
+        asked = _asked(clock, now_s)
+        clock.receive_message(_answer(asked, now_s), 0, now_s)
+    assert clock.get_timer() - now_s == PERIOD_S
 
 
 def test_a_burst_that_nobody_hears_goes_on_ever_more_slowly():
     """The reference may begin to listen later than the others ask; 2 s are waited for it."""
     clock, times = Clock(1), []
     for _ in range(200):
-        times.append(max(0.0, clock.wake_s))
-        assert clock.tick(times[-1]) is not None
+        times.append(max(0.0, clock.get_timer()))
+        assert _asked(clock, times[-1]) is not None
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert [round(gap, 6) for gap in gaps] == sorted(round(gap, 6) for gap in gaps)
     assert max(gaps) == pytest.approx(PERIOD_S)
     assert all(any(s <= t <= s + 0.35 for t in times) for s in (0.2, 0.5, 1.0, 1.5))
 
 
-def test_what_is_not_known_can_be_told():
+def test_what_is_not_known_has_a_finite_bound():
     alignment = Clock(1).alignment(0.0)
     assert alignment.uncertainty_s == math.inf
-    assert alignment.told == Alignment(0.0, UNKNOWN_S)
-    assert Alignment(1.0, 2.0).told == Alignment(1.0, 2.0)
+    assert alignment.finite == Alignment(0.0, UNKNOWN_S)
+    assert Alignment(1.0, 2.0).finite == Alignment(1.0, 2.0)

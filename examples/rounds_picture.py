@@ -9,11 +9,28 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from runtime.telemetry.timeline import Span
+from runtime import Operation
+from runtime.telemetry.recorder import Rounds
+from runtime.telemetry.records import Round
+
+
+class Timeline(Rounds):
+    """Remembers the rounds of watched operations, and when each was entered and had its result."""
+
+    def __init__(self, watched: range = range(0)) -> None:
+        super().__init__()
+        self.watched = watched
+        self.arrived_s: dict[int, float] = {}
+        self.done_s: dict[int, float] = {}
+
+    def done(self, operation: Operation) -> None:
+        """Remember arrival and completion."""
+        self.arrived_s[operation.number] = operation.arrived_s
+        self.done_s[operation.number] = operation.done_s
 
 
 def draw_rounds(
-    spans: Sequence[Sequence[Span]],
+    spans: Sequence[Sequence[Round]],
     arrived_s: Sequence[float],
     done_s: Sequence[float],
     path: str | os.PathLike[str],

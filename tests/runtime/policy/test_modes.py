@@ -204,7 +204,7 @@ def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp():
 def _not_aligned(rank, size, store):
     """Operations under watch by ranks of which one never gets an answer about its clock."""
     if rank == 1:
-        Clock.receive = lambda *_: None
+        Clock.receive_message = lambda *_: None
     options, profile = Options("auto"), _eager_to_start(size)
     reducer = AllReduceDispatcher(store, rank, size, options=options, profile=profile, timeout_s=60)
     with runtime.watch(reducer) as watched:

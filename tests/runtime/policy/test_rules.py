@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.policy import forecast
 from runtime.policy.cost_model import LEAST_GAIN, Times
-from runtime.policy.decision import NATIVE, Decision, Epoch, Later
+from runtime.policy.forecast import better_coordinator, next_epoch
 from runtime.policy.history import LEAST, MOST, ModelCorrection
+from runtime.policy.messages import NATIVE, Decision, Epoch
 from runtime.policy.options import Options
-from runtime.policy.rules import RULES, Gathered
+from runtime.policy.rules import RULES, Arrivals, Later, predicted, static
 from runtime.policy.thresholds import break_even, learned
-from tests.runtime.decisions.network import LARGE, knowledge
+from tests.runtime.policy.network import LARGE, inputs
 from verify.errors import ArgumentError
 
 seconds = st.floats(0, 5)
@@ -73,120 +73,120 @@ def test_break_even_never_loses_more_than_a_needless_start_twice(lateness_s, nat
     assert times.completion_s < native_s
 
 
-def _known(rows, size=8):
-    known = knowledge(size)
+def _known(rows=(), mode="auto", **options):
+    known = inputs(8, Options(mode, **options))
     for row in rows:
         known.history.add(dict(enumerate(row)))
     return known
 
 
 def _here(*ranks, at_s=0.0):
-    return Gathered(0, LARGE, dict.fromkeys(ranks, at_s))
+    return Arrivals(0, LARGE, dict.fromkeys(ranks, at_s))
 
 
 @pytest.mark.parametrize("mode", ["eager", "auto"])
 def test_rules_wait_for_enough_ranks_and_decide_once_all_are_there(mode):
-    rule, options = RULES[mode], Options(mode)
-    assert rule(9.0, _here(), knowledge(8), options) == Later(math.inf)
-    assert rule(9.0, _here(0, 1, 2, 3, 4), knowledge(8), options) == Later(math.inf)  # 3 missing
-    found = rule(0.0, _here(*range(8)), knowledge(8), options)
+    rule, known = RULES[mode], _known(mode=mode)
+    assert rule(9.0, _here(), known) == Later(math.inf)
+    assert rule(9.0, _here(0, 1, 2, 3, 4), known) == Later(math.inf)  # 3 missing
+    found = rule(0.0, _here(*range(8)), known)
     assert (found.candidate, found.late) == (NATIVE, ())
-    wait = rule(0.0, _here(*range(7)), knowledge(8), options)
+    wait = rule(0.0, _here(*range(7)), known)
     assert 0 < wait.at_s < 0.02
-    assert rule(wait.at_s, _here(*range(7)), knowledge(8), options).late == (7,)
-    assert rule(wait.at_s + 1, _here(0, 2, 3, 4, 5, 7), knowledge(8), options).late == (1, 6)
-    few = Options(mode, most_late=1)
-    assert rule(9.0, _here(0, 1, 2, 3, 4, 5), knowledge(8), few) == Later(math.inf)
+    assert rule(wait.at_s, _here(*range(7)), known).late == (7,)
+    assert rule(wait.at_s + 1, _here(0, 2, 3, 4, 5, 7), known).late == (1, 6)
+    few = _known(mode=mode, most_late=1)
+    assert rule(9.0, _here(0, 1, 2, 3, 4, 5), few) == Later(math.inf)
 
 
 def test_auto_starts_at_once_without_a_rank_that_always_comes_late():
     rows = [[0.0] * 7 + [0.5]] * 10
-    found = RULES["auto"](0.0, _here(*range(7)), _known(rows), Options("auto"))
+    found = RULES["auto"](0.0, _here(*range(7)), _known(rows))
     assert isinstance(found, Decision)
     assert found.late == (7,)
-    assert RULES["auto"](0.0, _here(*range(1, 8)), _known(rows), Options("auto")).late == (0,)
+    assert RULES["auto"](0.0, _here(*range(1, 8)), _known(rows)).late == (0,)
     # (rank 0 is never late; but whoever is, is by 0.5 s: that is what is known of its lateness)
 
 
 def test_auto_waits_for_a_rank_that_is_never_much_later():
     rows = [[0.0] * 7 + [0.0005]] * 10  # S*beta is 10 ms
-    assert RULES["auto"](0.0, _here(*range(7)), _known(rows), Options("auto")) == Later(math.inf)
-    later = RULES["auto"](0.001, _here(*range(7)), _known(rows), Options("auto"))
+    assert RULES["auto"](0.0, _here(*range(7)), _known(rows)) == Later(math.inf)
+    later = RULES["auto"](0.001, _here(*range(7)), _known(rows))
     assert 0.001 < later.at_s < 0.02  # never that late before: nothing is known any more
 
 
 def test_auto_waits_a_little_where_most_come_soon_and_some_very_late():
     rows = [[0.0] * 7 + [0.0005]] * 8 + [[0.0] * 7 + [1.0]] * 4
-    later = RULES["auto"](0.0, _here(*range(7)), _known(rows), Options("auto"))
+    later = RULES["auto"](0.0, _here(*range(7)), _known(rows))
     assert later == Later(0.0005)
-    assert RULES["auto"](0.00051, _here(*range(7)), _known(rows), Options("auto")).late == (7,)
+    assert RULES["auto"](0.00051, _here(*range(7)), _known(rows)).late == (7,)
 
 
 def test_late_ranks_are_in_the_usual_order_of_their_arrival():
     rows = [[0.0, 0.0, 0.9, 0.0, 0.0, 0.4, 0.0, 0.0]] * 8
-    found = RULES["auto"](0.1, _here(0, 1, 3, 4, 6, 7), _known(rows), Options("auto"))
+    found = RULES["auto"](0.1, _here(0, 1, 3, 4, 6, 7), _known(rows))
     assert found.late == (5, 2)
 
 
 def test_auto_does_not_leave_out_with_the_late_rank_who_is_about_to_come():
     rows = [[0.001 * (rank == turn % 7) for rank in range(7)] + [0.5] for turn in range(14)]
-    later = RULES["auto"](0.0, _here(0, 1, 2, 4, 5, 6), _known(rows), Options("auto"))
+    later = RULES["auto"](0.0, _here(0, 1, 2, 4, 5, 6), _known(rows))
     assert isinstance(later, Later)
-    assert RULES["auto"](0.001, _here(*range(7)), _known(rows), Options("auto")).late == (7,)
+    assert RULES["auto"](0.001, _here(*range(7)), _known(rows)).late == (7,)
 
 
 def test_auto_forgets_a_rank_that_is_late_no_longer():
     late, on_time = [0.0] * 7 + [0.5], [0.0] * 7 + [0.0001]
-    found = RULES["auto"](0.0002, _here(*range(7)), _known([late] * 60), Options("auto"))
+    found = RULES["auto"](0.0002, _here(*range(7)), _known([late] * 60))
     assert found.late == (7,)
     changed = _known([late] * 60 + [on_time] * 9)
-    assert isinstance(RULES["auto"](0.0002, _here(*range(7)), changed, Options("auto")), Later)
+    assert isinstance(RULES["auto"](0.0002, _here(*range(7)), changed), Later)
+
+
+def _predicted(rows, nbytes=LARGE):
+    """The late ranks of the next epoch."""
+    current = Epoch(0, 0, 0)
+    return (next_epoch(current, nbytes, _known(rows, "predict")) or current).late
 
 
 def test_a_forecast_needs_a_habit():
-    options = Options("predict")
     late = [0.0] * 7 + [0.3]
-    assert forecast.forecast(LARGE, _known([late] * 3), options).late == ()
-    assert forecast.forecast(LARGE, _known([late] * 8), options).late == (7,)
-    everybody = [[0.3 * (rank == turn) for rank in range(8)] for turn in range(8)] * 2
-    assert forecast.forecast(LARGE, _known(everybody), options).late == ()
-    two = [0.2, 0.0, 0.0, 0.0, 0.4, 0.0, 0.0, 0.0]
-    found = forecast.forecast(LARGE, _known([two] * 8), options)
-    assert found.late in {(0, 4), (4,)}
-    barely = [0.0] * 7 + [0.0005]
-    assert forecast.forecast(LARGE, _known([barely] * 16), options).late == ()
-    assert forecast.forecast(0, _known([late] * 16), options).late == ()
+    assert _predicted([late] * 3) == ()
+    assert _predicted([late] * 8) == (7,)
+    assert _predicted([late] * 16, nbytes=0) == ()
+    assert _predicted([[0.3 * (rank == turn) for rank in range(8)] for turn in range(8)] * 2) == ()
+    assert _predicted([[0.2, 0.0, 0.0, 0.0, 0.4, 0.0, 0.0, 0.0]] * 8) in {(0, 4), (4,)}
+    assert _predicted([[0.0] * 7 + [0.0005]] * 16) == ()
 
 
 def test_predicted_and_static_depend_on_the_size():
-    plan = Epoch(3, 0, 0, (2,), 0.3, "why")
-    assert forecast.predicted(LARGE, plan, knowledge(8)).late == (2,)
-    assert forecast.predicted(8, plan, knowledge(8)).candidate == NATIVE
-    assert forecast.predicted(LARGE, Epoch(0, 0, 0), knowledge(8)).candidate == NATIVE
-    large = forecast.static(100 * LARGE, knowledge(8), Options("static", late=(2,)))
+    epoch = Epoch(3, 0, 0, (2,), 0.3, "why")
+    assert predicted(LARGE, epoch, _known()).late == (2,)
+    assert predicted(8, epoch, _known()).candidate == NATIVE
+    assert predicted(LARGE, Epoch(0, 0, 0), _known()).candidate == NATIVE
+    large = static(100 * LARGE, _known(mode="static", late=(2,)))
     assert (large.candidate, large.late) == (1, (2,))  # m = 4
-    three = Options("static", late=(1, 2, 3))
-    assert forecast.static(LARGE, knowledge(8), three).candidate == NATIVE
+    assert static(LARGE, _known(mode="static", late=(1, 2, 3))).candidate == NATIVE
 
 
 def test_the_coordinator_changes_only_if_it_is_often_last():
     late = [0.5] + [0.1] * 3 + [0.0] + [0.1] * 3
-    assert forecast.better_coordinator(0, LARGE, _known([late] * 8)) == 4
-    assert forecast.better_coordinator(0, LARGE, _known([late] * 4)) == 0
-    assert forecast.better_coordinator(1, LARGE, _known([late] * 8)) == 1
+    assert better_coordinator(0, LARGE, _known([late] * 8)) == 4
+    assert better_coordinator(0, LARGE, _known([late] * 4)) == 0
+    assert better_coordinator(1, LARGE, _known([late] * 8)) == 1
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(1e-6, 1e3), st.floats(0, 1e3))))
-def test_experience_stays_within_its_limits_and_is_forgotten(seen):
-    experience = ModelCorrection()
+def test_the_correction_stays_within_its_limits_and_is_forgotten(seen):
+    correction = ModelCorrection()
     for native, predicted_s, taken_s in seen:
-        experience.add(native, predicted_s, taken_s)
-    assert LEAST[True] <= experience.factor(True) <= MOST
-    assert 1.0 <= experience.factor(False) <= MOST
+        correction.add(native, predicted_s, taken_s)
+    assert LEAST[True] <= correction.factor(True) <= MOST
+    assert 1.0 <= correction.factor(False) <= MOST
     for _ in range(300):
-        experience.add(True, 1.0, 2.0)
-    assert experience.factor(True) == 2.0
-    assert experience.factor(False) == 1.0
+        correction.add(True, 1.0, 2.0)
+    assert correction.factor(True) == 2.0
+    assert correction.factor(False) == 1.0
 
 
 @pytest.mark.parametrize(

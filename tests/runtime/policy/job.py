@@ -13,18 +13,14 @@ import itertools
 import random
 
 from runtime.policy.agent import RankAgent
-from runtime.policy.cost_model import Candidate, Line, Phase, Profile
-from runtime.policy.decision import NATIVE
+from runtime.policy.cost_model import Line, Profile
+from runtime.policy.messages import NATIVE
 from runtime.policy.options import PolicyInputs
+from tests.runtime.policy.network import CANDIDATES, Simulation
 
 SIZE, LATE = 8, 5
 BUCKETS, BYTES = 3, 14 * 10**6
 BETA_S = 4e-8  # 200 Mbit/s: S*beta is 0.56 s
-COSTS = {  # candidate: W and C in messages and S*beta
-    "m = 1": (1, (6, 6 / 7), (9, 9 / 7)),
-    "m = 4": (1, (24, 6 / 7), (30, 30 / 28)),
-    "two late": (2, (20, 5 / 6), (30, 1.25)),
-}
 ALPHA_S = 3e-4
 TRANSIT_S = 0.01
 SPACING_S, JITTER_S = 0.02, 0.03
@@ -44,31 +40,23 @@ def scenario(name, step, seed=0):
     return [DELAY_S * (rank == late) for rank in range(SIZE)]
 
 
-class Job:
+class Job(Simulation):
     """``slower``: what operations take in truth, native and by schedule, over the profile."""
 
     def __init__(self, options, seed=0, slower=(1.0, 1.0)):
-        line = Line(ALPHA_S, BETA_S)
-        candidates = tuple(
-            Candidate(name, late, Phase(*waiting), Phase(*completion))
-            for name, (late, waiting, completion) in COSTS.items()
-        )
-        profile = Profile(SIZE, line, line)
-        self.native_s = slower[0] * (14 * ALPHA_S + 1.75 * BYTES * BETA_S)
+        profile = Profile(SIZE, Line(ALPHA_S, BETA_S), Line(ALPHA_S, BETA_S))
+        self.native_s = slower[0] * profile.native_s(BYTES)
         self.slower = slower[1]
-        self.controls = [
-            RankAgent(rank, options, PolicyInputs(SIZE, candidates, profile))
+        agents = [
+            RankAgent(rank, PolicyInputs(options, SIZE, CANDIDATES, profile))
             for rank in range(SIZE)
         ]
-        self.dice = random.Random(seed)
-        self.now_s, self.first = 0.0, 0
-        self.messages = 0
+        super().__init__(agents, seed)
+        self.first = 0
         self.ways = []
-        self._events, self._count = [], itertools.count()
-        self._woken = [float("inf")] * SIZE
         self._decided = {}
         for rank in range(SIZE):
-            self._after(rank)
+            self.happen(rank)
         self._until(ALIGNED_S)
 
     def step(self, delays):
@@ -78,25 +66,33 @@ class Job:
             at_s = began_s + delay_s
             for number in numbers:
                 at_s += SPACING_S + JITTER_S * self.dice.random()
-                self._at(at_s, rank, "arrive", number)
+                self.at(at_s, rank, "arrive", number)
         while len(self._decided) < SIZE * BUCKETS:
             assert self.now_s < began_s + MOST_S
             self._until(self._events[0][0])
         done = self._served(numbers)
         for number, rank in itertools.product(numbers, range(SIZE)):
-            self.controls[rank].done(done[number], number)
+            self.agents[rank].done(number, done[number])
         self.first += BUCKETS
         self._decided.clear()
         self._until(max(done.values()))
         self.now_s = max(done.values())
         return self.now_s - began_s
 
+    def decided(self, rank, operation, decision):
+        self._decided[operation, rank] = self.now_s, decision
+
+    def delays(self):
+        return (TRANSIT_S,)
+
     def _until(self, until_s):
         while self._events[0][0] <= until_s:
             at_s, _, rank, what, *more = heapq.heappop(self._events)
             self.now_s = max(self.now_s, at_s)
-            getattr(self, f"_{what}")(rank, *more)
-            self._after(rank)
+            self.happen(rank, what, *more)
+
+    def _arrive(self, rank, number):
+        self.agents[rank].arrive(number, BYTES, "float32", self.now_s)
 
     def _served(self, numbers):
         """When each operation is done."""
@@ -109,10 +105,10 @@ class Job:
                 work.append([number, max(at_s), self.native_s])
                 continue
             self.ways.append(decision.late)
-            _, *phases = list(COSTS.values())[decision.candidate]
+            candidate = CANDIDATES[decision.candidate]
             waits_s, takes_s = (
-                self.slower * (messages * ALPHA_S + share * BYTES * BETA_S)
-                for messages, share in phases
+                self.slower * (phase.messages * ALPHA_S + phase.share * BYTES * BETA_S)
+                for phase in (candidate.waiting, candidate.completion)
             )
             helpers = [at_s[rank] for rank in range(SIZE) if rank not in decision.late]
             work.append([number, max(helpers), waits_s])
@@ -129,34 +125,3 @@ class Job:
                 work.remove(task)
                 done[task[0]] = now_s
         return done
-
-    def _at(self, at_s, rank, what, *more):
-        heapq.heappush(self._events, (at_s, next(self._count), rank, what, *more))
-
-    def _arrive(self, rank, number):
-        self._send(rank, self.controls[rank].arrive(self.now_s, number, BYTES, "float32"))
-
-    def _hear(self, rank, sender, message):
-        self._send(rank, self.controls[rank].receive(self.now_s, sender, message))
-
-    def _tick(self, rank):
-        self._woken[rank] = float("inf")
-        self._send(rank, self.controls[rank].tick(self.now_s))
-
-    def _send(self, rank, sends):
-        for peer, message in sends:
-            self.messages += type(message).__name__ not in ("Ping", "Pong")
-            self._at(self.now_s + TRANSIT_S, peer, "hear", rank, message)
-
-    def _after(self, rank):
-        control = self.controls[rank]
-        for number in range(self.first, self.first + BUCKETS):
-            if (number, rank) not in self._decided:
-                decision = control.decision(number)
-                if decision is None:
-                    break
-                self._decided[number, rank] = self.now_s, decision
-        at_s = max(self.now_s + 1e-6, control.wake_s)
-        if at_s < self._woken[rank]:
-            self._woken[rank] = at_s
-            self._at(at_s, rank, "tick")

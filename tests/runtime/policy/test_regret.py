@@ -11,10 +11,10 @@ import statistics
 
 import pytest
 
-from runtime.policy.decision import Decision, Later
+from runtime.policy.messages import Decision
 from runtime.policy.options import MODES, Options
-from runtime.policy.rules import RULES
-from tests.runtime.decisions.job import LATE, Job, scenario
+from runtime.policy.rules import RULES, Later
+from tests.runtime.policy.job import LATE, Job, scenario
 
 STEPS, LEARNING = 36, 5
 SCENARIOS = ("persistent", "random", "tails", "nobody", "switching")
@@ -47,8 +47,8 @@ def test_no_fixed_mode_is_near_the_best_everywhere():
 
 
 def test_the_simulation_notices_who_starts_needlessly(monkeypatch):
-    def hasty(now_s, state, knowledge, options):
-        missing = state.missing(knowledge.size)
+    def hasty(now_s, state, inputs):
+        missing = state.missing(inputs.world_size)
         return Later(math.inf) if len(missing) > 1 else Decision(0, missing or (LATE,), "hasty")
 
     monkeypatch.setitem(RULES, "eager", hasty)

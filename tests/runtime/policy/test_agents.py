@@ -8,23 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.policy.coordinator import QUIET, Coordinator
-from runtime.policy.decision import NATIVE, Decision
+from runtime.policy.messages import NATIVE, Decide, Decision
 from runtime.policy.options import Options
-from tests.runtime.decisions.network import LARGE, Network, Weather
+from tests.runtime.policy.network import LARGE, Network
 
 MODES = ["predict", "eager", "auto"]
-
-weathers = st.builds(
-    Weather,
-    lost=st.sampled_from([0.0, 0.1, 0.5]),
-    doubled=st.sampled_from([0.0, 0.5]),
-    longest_s=st.sampled_from([0.0001, 0.05, 3.0]),
-)
 
 
 def _agreed(network):
     """Every operation was decided on every rank, everywhere alike; the decisions."""
-    assert [control.fault for control in network.controls] == [None] * network.size
+    assert not network.faults
     assert {len(each) for each in network.decisions} == {network.operations}
     for operation, decisions in enumerate(zip(*network.decisions, strict=True)):
         assert len(set(decisions)) == 1, (operation, decisions)
@@ -34,20 +27,23 @@ def _agreed(network):
 @settings(max_examples=24, deadline=None)
 @given(
     st.sampled_from(MODES),
-    weathers,
-    st.integers(2, 6),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([0.0001, 0.05, 3.0]),
+    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6),
     st.integers(0, 2**32),
     st.integers(1, 9),
-    st.lists(st.floats(-1e3, 1e3), min_size=6, max_size=6),
 )
-def test_same_decision_everywhere_in_any_weather(mode, weather, size, seed, window, clocks):
+def test_same_decision_everywhere_in_any_weather(
+    mode, lost, doubled, longest_s, clocks, seed, window
+):
     network = Network(
-        size, Options(mode), operations=40, weather=weather, window=window, seed=seed,
-        clocks=tuple(clocks[:size]),
+        len(clocks), Options(mode), operations=40, lost=lost, doubled=doubled,
+        longest_s=longest_s, window=window, seed=seed, clocks=tuple(clocks),
     )  # fmt: skip
     dice = network.dice
-    who = {operation: dice.randrange(size) for operation in range(network.operations)}
-    habit = dice.randrange(size)
+    who = {operation: dice.randrange(network.size) for operation in range(network.operations)}
+    habit = dice.randrange(network.size)
 
     def lateness(rank, operation):
         late = habit if operation % 20 > 4 else who[operation]
@@ -65,13 +61,12 @@ def test_a_persistent_straggler_is_found_even_if_it_coordinates(mode, late):
     network.lateness = lambda rank, operation: 10.0 if rank == late else 0.001 * rank
     decisions = _agreed(network.run(limit_s=5000.0))
     assert all(decision.late == (late,) for decision in decisions[-15:])
-    plans = {control.agreement.latest.coordinator for control in network.controls}
-    assert len(plans) == 1
-    assert plans != {late}
+    (coordinator,) = {agent.epochs.latest.coordinator for agent in network.agents}
+    assert coordinator != late
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nobody_late_means_native_on_clocks_that_differ_by_far(mode):
+def test_no_straggler_means_native_on_clocks_that_differ_by_far(mode):
     network = Network(4, Options(mode), window=1, clocks=(0.0, 500.0, -300.0, 7.0))
     network.lateness = lambda rank, operation: 0.0005 * ((rank + operation) % 4)
     decisions = _agreed(network.run())
@@ -93,7 +88,8 @@ def test_the_first_ranks_start_before_the_late_one_comes_and_two_may_be_late():
 
 
 def test_small_buffers_are_native_without_a_word():
-    network = Network(8, Options("auto"), bytes=lambda rank, operation: 10)
+    network = Network(8, Options("auto"))
+    network.nbytes = lambda rank, operation: 10
     network.lateness = lambda rank, operation: 1.0 * (rank == 1)
     assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
     assert set(network.sent) == {"Ping", "Pong"}
@@ -108,8 +104,8 @@ def test_messages_per_operation(mode, kinds):
     assert said == kinds * 7 * network.operations
 
 
-def test_auto_falls_silent_while_nobody_is_late_and_asks_again_when_somebody_is():
-    network = Network(8, Options("auto"), operations=150, window=1, weather=Weather(lost=0.05))
+def test_auto_falls_silent_without_a_straggler_and_asks_again_when_there_is_one():
+    network = Network(8, Options("auto"), operations=150, window=1, lost=0.05)
     network.lateness = lambda rank, operation: 0.5 * (rank == 3 and operation >= 100)
     decisions = _agreed(network.run())
     asked = [decision != QUIET for decision in decisions]
@@ -122,7 +118,8 @@ def test_auto_falls_silent_while_nobody_is_late_and_asks_again_when_somebody_is(
 @pytest.mark.parametrize("mode", ["native", "static"])
 def test_deterministic_modes_decide_by_size_alone(mode):
     options = Options(mode, late=(2,) if mode == "static" else ())
-    network = Network(8, options, bytes=lambda rank, operation: LARGE * (operation % 2))
+    network = Network(8, options)
+    network.nbytes = lambda rank, operation: LARGE * (operation % 2)
     network.lateness = lambda rank, operation: network.dice.random()
     decisions = _agreed(network.run())
     assert len(set(decisions[::2])) == len(set(decisions[1::2])) == 1
@@ -148,7 +145,7 @@ def test_if_the_coordinator_stops_for_ever_it_is_the_one_waited_for():
     for rank in (1, 2, 3):
         undecided = len(network.decisions[rank])
         assert undecided < 60
-        assert network.controls[rank].waits_for(undecided) == 0
+        assert network.agents[rank].waits_for(undecided) == 0
 
 
 def test_if_another_rank_stops_for_ever_it_is_the_one_that_the_coordinator_waits_for():
@@ -156,55 +153,58 @@ def test_if_another_rank_stops_for_ever_it_is_the_one_that_the_coordinator_waits
     network.stopped = {2: (1.0, 1e9), 3: (1.0, 1e9)}  # two: none can be started without them
     network.lateness = lambda rank, operation: 0.05
     network.run(limit_s=20.0)
-    assert network.controls[0].waits_for(len(network.decisions[0])) == 2
+    assert network.agents[0].waits_for(len(network.decisions[0])) == 2
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_ranks_that_disagree_on_the_buffer_are_named(mode):
     network = Network(4, Options(mode))
-    network.bytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 7)
+    network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 7)
     network.lateness = lambda rank, operation: 0.01
     network.run()
-    faults = [control.fault for control in network.controls if control.fault]
-    assert faults
-    assert {fault.ranks for fault in faults} == {(2,)}
-    assert "operation 7" in faults[0].text
+    (fault,) = network.faults
+    assert fault.ranks == (2,)
+    assert "operation 7" in fault.text
     assert all(len(decisions) <= 8 for decisions in network.decisions)
 
 
 def test_in_quiet_times_ranks_that_disagree_on_the_buffer_are_named_afterwards():
     network = Network(4, Options("auto"), operations=90, window=1)
-    network.bytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 60)
+    network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 60)
     network.lateness = lambda rank, operation: 0.01
     network.run()
-    assert [control.fault.ranks for control in network.controls if control.fault] == [(2,)]
+    assert [fault.ranks for fault in network.faults] == [(2,)]
     assert 60 < max(map(len, network.decisions)) < 90
 
 
 def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
     network = Network(4, Options("eager", threshold_s=0.1), operations=3, window=1)
-    network.bytes = lambda rank, operation: LARGE + 4 * (rank == 2)
+    network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2)
     network.lateness = lambda rank, operation: 5.0 * (rank == 2)
     network.run()
-    assert network.controls[2].fault.ranks == (2,)
+    assert [fault.ranks for fault in network.faults] == [(2,)]
     assert network.decisions[2] == []
     assert [len(network.decisions[rank]) for rank in (0, 1, 3)] == [1, 1, 1]
 
 
 def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch):
-    def fickle(self, now_s, sender, said, hear=Coordinator.hear):
-        again = set(self._decided)
-        return [
-            (peer, msgspec.structs.replace(told, decision=Decision(NATIVE, (), "changed")))
-            if told.operation in again
-            else (peer, told)
-            for peer, told in hear(self, now_s, sender, said)
-        ]
+    told = set()
 
-    monkeypatch.setattr(Coordinator, "hear", fickle)
+    def fickle(self, now_s, fetch=Coordinator.messages_to_send):
+        sends = fetch(self, now_s)
+        for place, (peer, message) in enumerate(sends):
+            if isinstance(message, Decide) and (peer, message.operation) in told:
+                changed = msgspec.structs.replace(message, decision=Decision(NATIVE, (), "changed"))
+                sends[place] = peer, changed
+            elif isinstance(message, Decide):
+                told.add((peer, message.operation))
+        return sends
+
+    monkeypatch.setattr(Coordinator, "messages_to_send", fickle)
     for seed in range(20):
-        options, weather = Options("eager", threshold_s=0.1), Weather(lost=0.3)
-        network = Network(4, options, operations=20, weather=weather, seed=seed)
+        told.clear()
+        options = Options("eager", threshold_s=0.1)
+        network = Network(4, options, operations=20, lost=0.3, seed=seed)
         network.lateness = lambda rank, operation: 1.0 * (rank == 3)
         network.run()
         if any(len(set(decisions)) > 1 for decisions in zip(*network.decisions, strict=False)):

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from runtime.telemetry import prometheus, trace
+from runtime.telemetry.export import prometheus_text, trace
 from runtime.telemetry.losses import Losses
 from runtime.telemetry.records import Rank, Record, Stage, Step
 from runtime.telemetry.summary import summarize
@@ -24,7 +24,7 @@ def _step(number, lost, **changes):
 def _ranks():
     reason = "a stage ended early"
     record = Record(0, 0, 10.0, 10.0, 10.5, 0.001, 8, "TAR over UBT", (), reason)
-    stage = Stage(0, 0, 2, 10.25, 10.5, "early", 100, 30)
+    stage = Stage(0, 2, 10.25, 10.5, "early", 100, 30)
     early = {"complete": 1, "early": 1}
     return [
         Rank(0, (record,), stages=(stage,), steps=(_step(4, 0), _step(5, 30, **early))),
@@ -58,17 +58,17 @@ def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt():
     assert "decided" not in shown
     without = [msgspec.structs.replace(rank, steps=(), stages=()) for rank in _ranks()]
     assert "lost" not in str(summarize(without, 2))
-    assert "loss_ratio" not in prometheus.text(summarize(without, 2))
+    assert "loss_ratio" not in prometheus_text(summarize(without, 2))
 
 
 def test_the_metrics():
-    text = prometheus.text(summarize(_ranks(), 2))
+    text = prometheus_text(summarize(_ranks(), 2))
     for line in (
         'latecomer_loss_ratio{rank="0"} 0.15',
         'latecomer_worst_step_loss_ratio{rank="1"} 0.1',
-        'latecomer_stages_total{rank="1",end="timeout"} 1.0',
+        'latecomer_stages_total{end="timeout",rank="1"} 1.0',
         'latecomer_incast_senders{rank="1"} 1.0',
-        'latecomer_pacing_rate_bytes{rank="1"} 2000000.0',
+        'latecomer_pacing_rate_bytes{rank="1"} 2e+06',
         'latecomer_bound_seconds{rank="0"} 0.25',
         'latecomer_steps_skipped_total{rank="0"} 0.0',
     ):
@@ -76,7 +76,7 @@ def test_the_metrics():
 
 
 def test_the_trace_has_stages_as_spans_and_losses_as_counters():
-    events = trace.events(_ranks())
+    events = trace(_ranks())
     stages = [event for event in events if event.get("cat") == "stage 2"]
     assert [(e["ph"], e["name"], e["ts"]) for e in stages] == [
         ("b", "stage 2, early", 250_000.0),
@@ -90,4 +90,4 @@ def test_the_trace_has_stages_as_spans_and_losses_as_counters():
         (1, 5e6, 10.0),
     ]
     assert not any(event.get("cat") == "decision" for event in events)
-    assert not any(event.get("cat") == "stage 2" for event in trace.events(_ranks(), range(7, 9)))
+    assert not any(event.get("cat") == "stage 2" for event in trace(_ranks(), range(7, 9)))

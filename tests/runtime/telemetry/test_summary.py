@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.telemetry import prometheus, trace
+from runtime.telemetry.export import write_prometheus, write_trace
 from runtime.telemetry.records import Rank, Record, Round
 from runtime.telemetry.summary import quantile, summarize
 
@@ -51,7 +51,7 @@ def test_the_late_rank_is_the_first_line():
     assert json.loads(summary.as_json())["lines"][0]["rank"] == 3
 
 
-def test_nobody_is_last_within_the_uncertainty_of_the_clocks():
+def test_no_rank_is_last_within_the_uncertainty_of_the_clocks():
     close = summarize(_ranks([[0.0, 0.001, 0.002]] * 4, uncertainty_s=0.01), 3)
     assert {line.last for line in close.lines} == {0.0}
     assert "within 10.000 ms" in str(close)
@@ -87,7 +87,7 @@ def test_quantile(values, share):
 
 def test_the_metrics_file_is_well_formed(tmp_path):
     place = tmp_path / "latecomer.prom"
-    prometheus.write(summarize(_ranks([[0.0, 0.25]]), 2), place)
+    write_prometheus(summarize(_ranks([[0.0, 0.25]]), 2), place)
     text = place.read_text()
     assert list(tmp_path.iterdir()) == [place]
     sample = r'latecomer_\w+\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\} (NaN|[-+0-9.e]+)'
@@ -98,10 +98,10 @@ def test_the_metrics_file_is_well_formed(tmp_path):
 
 
 def test_the_trace_has_chosen_operations_and_their_rounds(tmp_path):
-    rounds = (Round(1, 0, "completion", 3, 10.5, 10.75), Round(0, 0, "completion", 3, 0.5, 0.75))
+    rounds = (Round(1, "completion", 3, 10.5, 10.75), Round(0, "completion", 3, 0.5, 0.75))
     first, *others = _ranks([[0.0, 0.25], [10.0, 10.25]], done=lambda last: math.nan)
     ranks = [Rank(0, first.records, rounds), *others]
-    trace.write(ranks, tmp_path / "trace.json", range(1, 2))
+    write_trace(ranks, tmp_path / "trace.json", range(1, 2))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     timed = [event for event in events if event["ph"] in "be"]
     assert {event["name"] for event in timed} == {"decision", "completion round 3"}  # nothing done
