@@ -57,6 +57,19 @@ class StoreExchange:
         """
         return hear(self.store, keys, self.timeout_s)
 
+    def peek(self, keys: dict[int, str]) -> dict[int, str]:
+        """By rank, what it has set under its key by now.
+
+        Raises:
+            RankFailure: the store is gone; names no rank.
+        """
+
+        def look() -> dict[int, str]:
+            store = self.store
+            return {r: store.get(key).decode() for r, key in keys.items() if store.check([key])}
+
+        return within(self.timeout_s, look)
+
     def receive_from(self, rank: int, key: str) -> str:
         """What ``rank`` has set under ``key``.
 

@@ -68,10 +68,10 @@ def _setting(
         raise ArgumentError("--slow", slow, "must be a link and a delay in ms, as 1-2:30")
     if span is None or int(span[1]) > int(span[2]):
         raise ArgumentError("--during", during, "must be first and last step, as 6-17")
-    from runtime.pipeline.adaptation import Adaptation
     from runtime.pipeline.demo import Setting
     from runtime.pipeline.faults import Faults, both_ways
     from runtime.pipeline.load import load, require_ranks
+    from runtime.pipeline.replan import Adaptation
 
     if schedule is not None:
         plan = load(schedule)
@@ -138,7 +138,7 @@ def _run(setting: Setting, out: Path | None) -> bool:
 
 def _timelines(setting: Setting, shown: list[list[Line]], out: Path | None) -> None:
     """One step of each circumstance: its measured timeline, as text and as files."""
-    from runtime.pipeline.observed import bars, makespan_ms, side_by_side, text
+    from runtime.pipeline.picture import bars, makespan_ms, side_by_side, text
     from verify.pipeline.picture import svg, trace
 
     chosen: dict[tuple[bool, str], list[Line]] = {}

@@ -22,10 +22,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runtime.pipeline.adaptation import Adaptation, Event
+from runtime.pipeline.agent import Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.recorder import StepRecord
+from runtime.pipeline.replan import Adaptation
+from runtime.pipeline.timing import StepRecord
 from runtime.torch_versions import TCPStore
 from verify.errors import RankFailure
 from verify.pipeline import PipelineSchedule

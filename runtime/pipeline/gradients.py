@@ -30,7 +30,7 @@ class Gradients:
 
     Args:
         modules: stage -> module.
-        replicas: over the ranks that hold the same stages in other pipelines; None without any.
+        replicas: over the ranks that hold the same stages in other pipelines, if there are any.
     """
 
     def __init__(self, modules: dict[int, torch.nn.Module], replicas: Executor | None) -> None:

@@ -1,4 +1,4 @@
-"""Messages between stages as bytes: a header that names the message, then its tensors.
+"""Messages between stages: their bytes, and the mailbox where they wait for the compute.
 
     prefix   magic (4 bytes), length of the header (u32)
     header   JSON: step, action (the receive, ``2RECV_F5``), times, type and shape of each tensor
@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from io import BufferedReader
 from typing import NamedTuple
 
 import msgspec
 import torch
 
-from verify.errors import TensorError
+from runtime.health.diagnosis import WaitFor
+from runtime.pipeline.staging import Staged, Tensors
+from verify.errors import LatecomerError, TensorError
 from verify.pipeline import Action, parse_action
 
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")
 MAX_HEADER = 2**16
 BUFFER = 2**16
-Tensors = Sequence[torch.Tensor | None]
-"""Outputs of a stage, or gradients of its inputs: None for an input that has none."""
 
 
 class WireError(Exception):
@@ -65,18 +68,18 @@ class Name(NamedTuple):
     step: int
     receive: Action
 
+    @property
+    def content(self) -> str:
+        """What travels."""
+        return "activation" if self.receive.kind == "RECV_F" else "gradient"
+
     def __str__(self) -> str:
-        kind = "activation" if self.receive.kind == "RECV_F" else "gradient"
-        stage, microbatch = self.receive.stage, self.receive.microbatch
-        return f"the {kind} of microbatch {microbatch} for stage {stage} in step {self.step}"
+        stage, _, microbatch = self.receive
+        return f"the {self.content} of microbatch {microbatch} for stage {stage}, step {self.step}"
 
 
 def describe(tensors: Tensors) -> tuple[Meta | None, ...]:
-    """The metas of what a stage hands over.
-
-    Raises:
-        TensorError: something that is no dense tensor.
-    """
+    """The metas of what a stage hands over; TensorError if something is no dense tensor."""
     return tuple(None if tensor is None else _meta(tensor) for tensor in tensors)
 
 
@@ -90,7 +93,7 @@ def _meta(tensor: torch.Tensor) -> Meta:
 
 
 def encode(header: Header, tensors: Tensors) -> list[memoryview]:
-    """One message in parts, without a copy; ``tensors`` are contiguous, in host memory.
+    """One message in parts; ``tensors`` in host memory, without a copy where they are contiguous.
 
     Raises:
         TensorError: so many tensors that nobody would take their header.
@@ -106,12 +109,7 @@ def encode(header: Header, tensors: Tensors) -> list[memoryview]:
 
 
 def write(connection: socket.socket, header: Header, tensors: Tensors) -> None:
-    """Send one message; ``tensors`` are contiguous, in host memory.
-
-    Raises:
-        OSError: the connection ended.
-        TensorError: see :func:`encode`.
-    """
+    """Send one message; OSError if the connection ended, otherwise as :func:`encode`."""
     parts = encode(header, tensors)
     sent = connection.sendmsg(parts)  # mostly all of it: one call, one hand-over of the lock
     for part in parts:
@@ -163,7 +161,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().reshape(-1)
+    flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
@@ -178,3 +176,110 @@ def _fill(stream: BufferedReader, into: memoryview, may_end: bool = False) -> bo
             raise WireError("the connection ended within a message")
         done += count
     return True
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A message that is there: its tensors are on their way to the device.
+
+    Attributes:
+        requires_grad: of each tensor, whether its sender tracked gradients for it.
+        ready_s: the *sender's* clock when it was handed over.
+        arrived_s: this rank's clock when the last byte was there.
+    """
+
+    sender: int
+    staged: Staged
+    requires_grad: tuple[bool, ...]
+    ready_s: float
+    arrived_s: float
+
+
+class Mailbox:
+    """Messages by name, from the receiving threads to the compute thread.
+
+    A message that nobody can want is an error at once: for a stage or microbatch that is not here,
+    of a step that is over, or one that has come before.
+
+    Args:
+        senders: (stage, ``RECV_F`` or ``RECV_B``) -> the rank from which it comes.
+        microbatches: how many.
+
+    Attributes:
+        step: the one that runs.
+        moved_s: ``time.monotonic()`` when the compute last went on.
+    """
+
+    def __init__(self, senders: dict[tuple[int, str], int], microbatches: int) -> None:
+        self.step, self.moved_s = 0, time.monotonic()
+        self._senders, self._microbatches = senders, microbatches
+        self._there: dict[Name, Arrived] = {}
+        self._taken: set[Name] = set()
+        self._wait: tuple[WaitFor, float] | None = None
+        self._failure: LatecomerError | None = None
+        self._news = threading.Condition()
+
+    def begin(self, step: int) -> None:
+        """A step begins; messages of earlier ones are wrong from here on."""
+        with self._news:
+            self.step = step
+            self._taken.clear()
+
+    def moved(self) -> None:
+        """The compute went on."""
+        self.moved_s = time.monotonic()
+
+    def waiting(self) -> tuple[WaitFor, float] | None:
+        """What the compute thread waits for, and since when."""
+        return self._wait
+
+    def put(self, name: Name, message: Arrived) -> None:
+        """A message is there; WireError if nobody can want it."""
+        with self._news:
+            if problem := self._problem(name, message.sender):
+                raise WireError(f"rank {message.sender} sent {name}: {problem}")
+            self._there[name] = message
+            self._news.notify_all()
+
+    def has(self, receive: Action) -> bool:
+        """Whether :meth:`take` would not wait."""
+        return Name(self.step, receive) in self._there
+
+    def take(self, receive: Action) -> Arrived:
+        """Wait for a message of this step and take it away; raises what :meth:`fail` was given."""
+        name = Name(self.step, receive)
+        with self._news:
+            if name not in self._there:
+                self._wait = self._wait_for(name), time.monotonic()
+                self._news.wait_for(lambda: name in self._there or self._failure is not None)
+                self._wait = None
+            if self._failure is not None:
+                raise self._failure
+            self.moved()
+            self._taken.add(name)
+            return self._there.pop(name)
+
+    def fail(self, error: LatecomerError) -> None:
+        """End every wait, present and future."""
+        with self._news:
+            self._failure = error
+            self._news.notify_all()
+
+    def _wait_for(self, name: Name) -> WaitFor:
+        stage, kind, microbatch = name.receive
+        assert microbatch is not None
+        what = f"the {name.content} for stage {stage}, microbatch"
+        return WaitFor(name.step, what, microbatch, self._senders[stage, kind])
+
+    def _problem(self, name: Name, sender: int) -> str:
+        stage, kind, microbatch = name.receive
+        expected = self._senders.get((stage, kind))
+        if expected != sender:
+            return "it has no business here" if expected is None else f"rank {expected} does that"
+        if microbatch is None or not 0 <= microbatch < self._microbatches:
+            return f"there are {self._microbatches} microbatches"
+        if name.step < self.step:
+            return f"step {self.step} has begun"
+        if name in self._there or name in self._taken:
+            return "it came a second time"
+        return ""

@@ -2,7 +2,7 @@
 
 PyTorch's ``_PipelineScheduleRuntime`` loads the schedule as a compute_comms CSV and runs it; what
 is ours is the way messages travel (``runtime.pipeline.transport``), the deadlines on every wait
-(``runtime.pipeline.liveness``), the timing, and the change of schedule between two steps.
+(``runtime.health.watchdog``), the timing, and the change of schedule between two steps.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,28 @@ import torch
 import torch.distributed as dist
 
 from runtime.executor.executor import Executor
+from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
-from runtime.network.store_exchange import require_all, tell, tell_all, within
-from runtime.pipeline.adaptation import Adaptation, Event
-from runtime.pipeline.controller import Adapter
+from runtime.network.store_exchange import StoreExchange
+from runtime.pipeline.agent import AdaptationAgent, Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.gradients import Gradients
-from runtime.pipeline.liveness import Liveness
-from runtime.pipeline.load import VerifiedPipeline, load, require_ranks, require_same_shape
-from runtime.pipeline.mailbox import Mailbox
-from runtime.pipeline.placement import Modules, device_of, neighbours, own_modules
-from runtime.pipeline.recorder import Recorder, StepRecord
-from runtime.pipeline.stage import DelegatedStage, StageContext
+from runtime.pipeline.load import (
+    Modules,
+    VerifiedPipeline,
+    device_of,
+    load,
+    own_modules,
+    require_ranks,
+    require_same_shape,
+    senders,
+)
+from runtime.pipeline.messages import Mailbox
+from runtime.pipeline.replan import Adaptation
+from runtime.pipeline.stage import DelegatedStage
 from runtime.pipeline.staging import staging_for
-from runtime.pipeline.transport import Links
+from runtime.pipeline.timing import Recorder, StepRecord
+from runtime.pipeline.transport import Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
@@ -99,73 +108,64 @@ class Pipeline:
         if store is None:
             store = PrefixStore(f"latecomer/pipeline/{_opened}", store_of(group))
             _opened += 1
-        self.store, self.steps = store, 0
-        self._timeout_s, self._closed = timeout_s, False
-        self._recorder = Recorder(self.device)
+        self.store, self.steps, self._closed = store, 0, False
+        self._group = StoreExchange(store, self.rank, self.size, timeout_s)
         plan = self.verified.schedule
-        to, sources = neighbours(plan, self.rank)
-        self._mailbox = Mailbox(sources, plan.microbatches)
-        staging = staging_for(self.device)
-        around = StageContext(dict(plan.rank_of), staging, self._mailbox, self._recorder)
-        self._around = around
-        self._datagrams = ControlChannel(
-            PrefixStore("datagrams", store), self.rank, self.size, start_timeout_s=timeout_s
-        )
-        try:
-            self._agree()
-            around.liveness = Liveness(self._datagrams, timeout_s, self._stop)
-            around.links = Links(
-                PrefixStore("links", store),
-                self._datagrams,
-                to=to,
-                origin=sources.values(),
-                staging=staging,
-                mailbox=self._mailbox,
-                lost=around.liveness.fail,
-                broken=around.liveness.broke,
-                faults=faults or Faults(),
-                timeout_s=timeout_s,
+        self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
+        self._agent: AdaptationAgent | None = None
+        with contextlib.ExitStack() as undo:
+            self._channel = ControlChannel(
+                PrefixStore("datagrams", store), self.rank, self.size, start_timeout_s=timeout_s
             )
-        except BaseException:
-            if hasattr(around, "liveness"):
-                around.liveness.end()
-            self._datagrams.close()
-            raise
-        self.record = around.record = StepRecord(-1, self.verified.digest, 0.0)
+            undo.callback(self._channel.close)
+            self._require_same_schedule()
+            self._watchdog = Watchdog(self._channel, timeout_s)
+            undo.callback(self._watchdog.close)
+            self._watchdog.add(self._mailbox)
+            self._watchdog.on_failure(self._mailbox.fail)
+            self._transport = Transport(
+                self._group.under("links"),
+                self._channel,
+                plan,
+                self._mailbox,
+                staging_for(self.device),
+                faults or Faults(),
+                self._watchdog,
+            )
+            undo.pop_all()
+        self._watchdog.on_failure(lambda _: self._transport.abort())
+        self._recorder = Recorder(self.device)
+        self.record = StepRecord(-1, self.verified.digest, 0.0)
         self._gradients = Gradients(own, replicas)
+        ours = self._transport, self._recorder
         self._runtime = PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
             [
-                DelegatedStage(module, stage, plan.stages, around, self.device, group, dw_builder)
+                DelegatedStage(module, stage, plan.stages, self.device, group, dw_builder, *ours)
                 for stage, module in own.items()
             ],
             plan.microbatches,
             loss_fn=self._timed(loss_fn),
         )
         self._gradients.register(self._runtime)
-        self._load()
-        self._adapter = (
-            Adapter(
+        self._run(self.verified)
+        if adaptation is not None:
+            self._agent = AdaptationAgent(
                 adaptation,
-                PrefixStore("adapt", store),
-                self.rank,
-                self.size,
+                self._group.under("adapt"),
+                self._channel,
                 self.verified,
-                lambda: self.failure,
-                timeout_s,
+                self._watchdog,
             )
-            if adaptation is not None
-            else None
-        )
 
     @property
     def events(self) -> list[Event]:
         """What the adaptation noticed, decided and did, with reasons; most of it on rank 0."""
-        return list(self._adapter.events) if self._adapter is not None else []
+        return list(self._agent.events) if self._agent is not None else []
 
     @property
     def failure(self) -> LatecomerError | None:
         """Why this pipeline has failed, if it has."""
-        return self._around.liveness.failure
+        return self._watchdog.failure
 
     def step(
         self,
@@ -189,27 +189,23 @@ class Pipeline:
             raise ArgumentError("pipeline", "closed", "a step needs an open pipeline")
         if self.failure is not None:
             raise self.failure
-        step = self.steps
-        if self._adapter is not None:
-            self._adapt(self._adapter, step)
-        self.steps += 1
-        self._around.record = record = StepRecord(step, self.verified.digest, time.monotonic())
+        self._change_over()
+        step, self.steps = self.steps, self.steps + 1
+        self._recorder.begin(step, self.verified.digest)
         self._mailbox.begin(step)
-        self._around.liveness.enter(step)
+        self._watchdog.enter(step)
         try:
             output = self._runtime.step(
                 *args, target=target, losses=losses, return_outputs=return_outputs, **kwargs
             )
             self._gradients.wait()
-            record.spans = self._recorder.collect()
+            self.record = self._recorder.end()
         except BaseException as error:  # whatever it is, nobody may be left waiting
             if error is not self.failure:
-                self._around.liveness.broke(error)
+                self._watchdog.broke(error)
             raise
-        record.ended_s = time.monotonic()
-        self.record = record
-        if self._adapter is not None:
-            self._adapter.after(record)
+        if self._agent is not None:
+            self._agent.after(self.record)
         return output
 
     def switch(self, schedule: PipelineSchedule | VerifiedPipeline) -> None:
@@ -217,44 +213,55 @@ class Pipeline:
 
         Raises:
             ScheduleRefused: not proved, or of another shape.
-        ArgumentError: the pipeline adapts, and so changes it by itself.
+            ArgumentError: the pipeline adapts, and so changes it by itself.
         """
-        if self._adapter is not None:
+        if self._agent is not None:
             raise ArgumentError("switch", "adaptation", "a pipeline that adapts does so by itself")
         verified = load(schedule)
         require_same_shape(verified, self.verified)
-        self.verified = verified
-        self._load()
+        self._run(verified)
 
     def close(self) -> None:
         """Wait until all ranks are done (unless one has failed) and disconnect."""
         if self._closed:
             return
         self._closed = True
-        if self._adapter is not None:
-            self._adapter.close()
+        if self._agent is not None:
+            self._agent.close()
         if self.failure is None:
             self._leave_together()
-        self._around.links.close(CLOSE_S)
-        self._around.liveness.end()
-        self._datagrams.close()
+        self._transport.close(CLOSE_S)
+        self._watchdog.close()
+        self._channel.close()
 
-    def _adapt(self, adapter: Adapter, step: int) -> None:
+    def _require_same_schedule(self) -> None:
+        own = self.verified.digest
+        digests = self._group.all_gather("schedule", own)
+        if differing := ", ".join(str(rank) for rank in digests if digests[rank] != own):
+            raise ScheduleRefused(
+                f"rank {self.rank} has {self.verified.name} ({own[:12]}), rank(s) {differing} "
+                "another schedule"
+            )
+
+    def _change_over(self) -> None:
+        """To the schedule on which all ranks have agreed, if there is one for the next step."""
+        if self._agent is None:
+            return
         try:
-            verified = adapter.boundary(step)
-        except (TimeoutError, LatecomerError) as error:
-            self._around.liveness.fail(str(error))
+            verified = self._agent.before(self.steps)
+        except LatecomerError as error:
+            self._watchdog.fail(str(error))
             assert self.failure is not None
             raise self.failure from None
         if verified is not None:
-            self.verified = verified
-            self._load()
+            self._run(verified)
 
-    def _load(self) -> None:
-        """Hand the schedule to PyTorch's runtime, which reads it from a file."""
+    def _run(self, verified: VerifiedPipeline) -> None:
+        """Hand a schedule to PyTorch's runtime, which reads it from a file."""
+        self.verified = verified
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "schedule.csv"
-            path.write_bytes(self.verified.csv())
+            path.write_bytes(verified.csv())
             self._runtime._load_csv(str(path), format="compute_comms")
 
     def _timed(self, loss_fn: Loss) -> Loss:
@@ -265,32 +272,15 @@ class Pipeline:
 
         return timed
 
-    def _agree(self) -> None:
-        """All ranks must start with the same schedule."""
-        own = self.verified.digest
-        told = tell_all(self.store, "schedule", self.rank, self.size, own, self._timeout_s)
-        require_all(told, range(self.size), self._timeout_s)
-        differing = ", ".join(str(r) for r in told if told[r] != own)
-        if differing:
-            raise ScheduleRefused(
-                f"rank {self.rank} has {self.verified.name} ({own[:12]}), rank(s) {differing} "
-                "another schedule"
-            )
-
-    def _stop(self, failure: RankFailure) -> None:
-        """The pipeline has failed: nobody may wait any longer."""
-        self._mailbox.fail(failure)
-        if hasattr(self._around, "links"):  # or they are still being made, with a deadline
-            self._around.links.abort()
-
     def _leave_together(self) -> None:
         """A rank that is gone looks dead to those that are not done."""
-        deadline = time.monotonic() + min(CLOSE_S, self._timeout_s)
-        keys = [f"done/{rank}" for rank in range(self.size)]
+        limit_s = min(CLOSE_S, self._group.timeout_s)
+        deadline = time.monotonic() + limit_s
+        leaving = replace(self._group, timeout_s=limit_s).under("done")
         with contextlib.suppress(RankFailure):  # the store has gone before us
-            tell(self.store, keys[self.rank], "", min(CLOSE_S, self._timeout_s))
+            leaving.send(str(self.rank))
+            keys = {rank: str(rank) for rank in range(self.size)}
             while time.monotonic() < deadline and self.failure is None:
-                left_s = max(POLL_S, deadline - time.monotonic())
-                if within(left_s, lambda: self.store.check(keys)):
+                if len(leaving.peek(keys)) == self.size:
                     return
                 time.sleep(POLL_S)

@@ -1,4 +1,7 @@
-"""From what ranks recorded in a step to a situation in microseconds: durations and links.
+"""What a step took: when each action and message took place, and the link times found in that.
+
+On CUDA the host only queues work, so actions are timed by CUDA events and read when the step is
+over; the host's clock at the step's first event is their zero.
 
 Clocks need not agree. A message from a to b is handed over at ``ready`` on a's clock and is there
 at ``arrived`` on b's; the difference is its time on the way plus the offset of the two clocks. In
@@ -14,38 +17,156 @@ none at all unless that explains clearly more. Medians: a late thread or two do 
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import torch
 
-from runtime.pipeline.recorder import StepRecord
-from verify.pipeline import Link, PipelineSchedule, Situation
+from verify.pipeline import Action, Link, PipelineSchedule, Situation
 
 CANDIDATES = 16
 CLEARLY = 0.5
 """An occupancy must bring the deviation below this share of that without any."""
 NOTICEABLE_S = 200e-6
 """Deviations below this are no evidence for an occupancy."""
-US = 1e6
+MOST_ARRIVALS = 1000
+"""A report holds the first so many messages of each sender: it has to fit into a datagram."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A compute action on this rank; seconds of ``time.monotonic()``."""
+
+    action: Action
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Transit:
+    """A message that came to this rank.
+
+    Attributes:
+        receive: what it answers.
+        sender: the rank it is from.
+        ready_s: when it was handed over, by the *sender's* clock.
+        arrived_s: when it was there, by this rank's clock.
+    """
+
+    receive: Action
+    sender: int
+    ready_s: float
+    arrived_s: float
+
+
+@dataclass
+class StepRecord:
+    """One step on one rank.
+
+    Attributes:
+        step: its number, from 0.
+        digest: of the schedule that it ran.
+        began_s, ended_s: of the whole step.
+    """
+
+    step: int
+    digest: str
+    began_s: float
+    ended_s: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+    transits: list[Transit] = field(default_factory=list)
+
+    def report(self) -> Report:
+        """What the other ranks need to know of it."""
+        seconds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for span in self.spans:
+            seconds[span.action.kind][span.action.stage].append(span.ended_s - span.began_s)
+        arrivals: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for transit in self.transits:
+            arrivals[transit.sender].append((transit.ready_s, transit.arrived_s))
+        return Report(
+            self.step,
+            self.digest,
+            {kind: {s: median(each) for s, each in of.items()} for kind, of in seconds.items()},
+            {sender: sorted(pairs)[:MOST_ARRIVALS] for sender, pairs in arrivals.items()},
+        )
+
+
+class Recorder:
+    """Times the actions of one step at a time on ``device``."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.record = StepRecord(-1, "", 0.0)
+        self._cuda = device if device.type == "cuda" else None
+        self._marks: list[tuple[Action, Any, Any]] = []
+        self._last: Any = None  # where the last action ended
+        self._zero: tuple[Any, float] | None = None
+
+    def begin(self, step: int, digest: str) -> None:
+        """A step begins."""
+        self.record = StepRecord(step, digest, time.monotonic())
+        self._marks.clear()  # those of a step that failed
+        self._last = self._zero = None
+
+    def now(self) -> Any:
+        """A mark on the device's time line."""
+        if self._cuda is None:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._cuda))
+        if self._zero is None:
+            event.synchronize()
+            self._zero = event, time.monotonic()
+        return event
+
+    def begin_action(self) -> Any:
+        """A mark for an action that does not wait: what comes between two belongs to the second."""
+        return self.now() if self._last is None else self._last
+
+    def end_action(self, action: Action, began: Any) -> None:
+        """An action ends now that began at a mark."""
+        self._last = self.now()
+        self._marks.append((action, began, self._last))
+
+    def extend(self) -> None:
+        """What the last action began goes on until now (the loss belongs to its forward)."""
+        action, began, _ = self._marks.pop()
+        self.end_action(action, began)
+
+    def end(self) -> StepRecord:
+        """The step has ended; waits for the device."""
+        self.record.spans = [
+            Span(action, self._seconds(began), self._seconds(ended))
+            for action, began, ended in self._marks
+        ]
+        self.record.ended_s = time.monotonic()
+        return self.record
+
+    def _seconds(self, mark: Any) -> float:
+        if self._zero is None:
+            return float(mark)
+        zero, at_zero_s = self._zero
+        mark.synchronize()
+        return float(at_zero_s + zero.elapsed_time(mark) / 1e3)
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a rank tells of one step.
+    """What a rank reports of one step.
 
     Attributes:
         digest: of the schedule it ran.
-        seconds: of the whole step.
         durations: action kind -> stage -> median seconds.
         arrivals: sender -> (ready by its clock, arrived by ours), in the order of arrival.
     """
 
-    rank: int
     step: int
     digest: str
-    seconds: float
     durations: dict[str, dict[int, float]]
     arrivals: dict[int, list[tuple[float, float]]]
 
@@ -79,41 +200,17 @@ class LinkTimes(NamedTuple):
         return self.latency_s + self.occupancy_s
 
 
-def report(record: StepRecord, rank: int) -> Report:
-    """Sum up a step."""
-    durations: dict[str, dict[int, list[float]]] = {}
-    for span in record.spans:
-        of_kind = durations.setdefault(span.action.kind, {})
-        of_kind.setdefault(span.action.stage, []).append(span.ended_s - span.began_s)
-    arrivals: dict[int, list[tuple[float, float]]] = {}
-    for transit in record.transits:
-        arrivals.setdefault(transit.sender, []).append((transit.ready_s, transit.arrived_s))
-    return Report(
-        rank,
-        record.step,
-        record.digest,
-        record.ended_s - record.began_s,
-        {kind: {s: median(values) for s, values in of.items()} for kind, of in durations.items()},
-        {sender: sorted(pairs) for sender, pairs in arrivals.items()},
-    )
-
-
 def fit(pairs: Sequence[tuple[float, float]]) -> Fit:
     """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
-    arrived = [there for _, there in pairs]
-    gaps = sorted(max(0.0, b - a) for a, b in pairwise(arrived))
+    gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
     most_s = gaps[len(gaps) // 10] if gaps else 0.0
-    plain = _with_occupancy(pairs, 0.0)
-    best = min(
-        (_with_occupancy(pairs, most_s * i / CANDIDATES) for i in range(1, CANDIDATES + 1)),
-        key=lambda found: found.noise_s,
-    )
-    if plain.noise_s > NOTICEABLE_S and best.noise_s < CLEARLY * plain.noise_s:
-        return best
-    return plain
+    plain, *others = (_fit(pairs, most_s * i / CANDIDATES) for i in range(CANDIDATES + 1))
+    best = min(others, key=lambda found: found.noise_s)
+    explains = plain.noise_s > NOTICEABLE_S and best.noise_s < CLEARLY * plain.noise_s
+    return best if explains else plain
 
 
-def _with_occupancy(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> Fit:
+def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> Fit:
     free_s, left = float("-inf"), []
     for ready_s, arrived_s in pairs:
         free_s = max(free_s, ready_s) + occupancy_s
@@ -125,8 +222,8 @@ def _with_occupancy(pairs: Sequence[tuple[float, float]], occupancy_s: float) ->
 def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
     """Every link over which messages went both ways in the step; lower rank first."""
     found = {}
-    for high, told in reports.items():
-        for low, there in told.arrivals.items():
+    for high, report in reports.items():
+        for low, there in report.arrivals.items():
             back = reports[low].arrivals.get(high) if low < high and low in reports else None
             if not back:
                 continue
@@ -150,34 +247,34 @@ def situation(
     Where the backward ran fused its time is divided as in the schedule's own situation. Links
     without a measurement are taken to cost nothing. Memory limits stay.
     """
-    seconds: dict[tuple[str, int], float] = {}
-    for told in reports.values():
-        for kind, of in told.durations.items():
-            seconds |= {(kind, stage): value for stage, value in of.items()}
-    forward, backward, weight = [], [], []
+    took_s = {
+        (kind, stage): seconds
+        for report in reports.values()
+        for kind, of in report.durations.items()
+        for stage, seconds in of.items()
+    }
+    before, backward, weight = schedule.situation, [], []
     for stage in range(schedule.stages):
-        forward.append(_us(seconds[("F", stage)]))
-        planned_i, planned_w = schedule.situation.backward[stage], schedule.situation.weight[stage]
-        whole = planned_i + planned_w
-        fused_s = seconds.get(("B", stage), 0.0)
-        share = planned_i / whole if whole else 0.5
-        backward.append(_us(seconds.get(("I", stage), fused_s * share)))
-        weight.append(_us(seconds.get(("W", stage), fused_s * (1 - share))))
+        whole = before.backward[stage] + before.weight[stage]
+        share = before.backward[stage] / whole if whole else 0.5
+        fused_s = took_s.get(("B", stage), 0.0)
+        backward.append(_us(took_s.get(("I", stage), fused_s * share)))
+        weight.append(_us(took_s.get(("W", stage), fused_s * (1 - share))))
     return Situation(
-        forward=tuple(forward),
+        forward=tuple(_us(took_s["F", stage]) for stage in range(schedule.stages)),
         backward=tuple(backward),
         weight=tuple(weight),
         links=tuple(
-            Link((low, high), _us(link.latency_s), _us(link.occupancy_s))
-            for (low, high), link in sorted(times.items())
+            Link(ends, _us(link.latency_s), _us(link.occupancy_s))
+            for ends, link in sorted(times.items())
         ),
-        memory=schedule.situation.memory,
+        memory=before.memory,
         sends="buffered",
     )
 
 
 def _us(seconds: float) -> int:
-    return max(0, round(seconds * US))
+    return max(0, round(seconds * 1e6))
 
 
 def clock_offsets(times: Mapping[tuple[int, int], LinkTimes], ranks: int) -> dict[int, float]:

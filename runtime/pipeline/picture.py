@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.pipeline.recorder import StepRecord
-from runtime.pipeline.timing import clock_offsets, links, report, situation
+from runtime.pipeline.timing import StepRecord, clock_offsets, links, situation
 from verify.pipeline import Bar, PipelineSchedule, Situation, parse_action, timeline
 from verify.pipeline.picture import Sheet
 from verify.pipeline.schedule import COMPUTE, send_of
@@ -22,7 +21,7 @@ def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
     Args:
         records: of every rank; their clocks are aligned by the messages between them.
     """
-    reports = {rank: report(record, rank) for rank, record in records.items()}
+    reports = {rank: record.report() for rank, record in records.items()}
     offset_s = clock_offsets(links(reports), len(records))
     zero_s = min(
         span.began_s - offset_s[rank] for rank, record in records.items() for span in record.spans
@@ -51,7 +50,7 @@ def makespan_ms(drawn: Sequence[Bar]) -> float:
 
 def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Situation:
     """The situation that the ranks measured in a step of ``schedule``, in microseconds."""
-    reports = {rank: report(record, rank) for rank, record in records.items()}
+    reports = {rank: record.report() for rank, record in records.items()}
     return situation(schedule, reports, links(reports))
 
 
@@ -74,9 +73,8 @@ def side_by_side(
 
 def text(drawn: Sequence[Bar], width: int, end_ms: float) -> list[str]:
     """A line per rank: the kind of action that fills most of each of ``width`` slots."""
-    ranks = 1 + max(bar.rank for bar in drawn)
     slot = end_ms / width
-    most = [[(slot / 4, IDLE)] * width for _ in range(ranks)]
+    most = [[(slot / 4, IDLE)] * width for _ in range(1 + max(bar.rank for bar in drawn))]
     for bar in drawn:
         kind = parse_action(bar.action).kind
         if kind not in COMPUTE:
