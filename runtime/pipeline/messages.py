@@ -47,13 +47,9 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a message is.
+    """What a message is: the RECV it answers (as in schedule files), and the metas of its tensors.
 
-    Attributes:
-        step: the training step it belongs to.
-        action: the RECV that it answers, in the notation of schedule files.
-        ready_s: sender's ``time.monotonic()`` when the data was handed over for sending.
-        tensors: in order; None where there is no tensor.
+    ``ready_s`` is the sender's ``time.monotonic()`` when it was handed over for sending.
     """
 
     step: int
@@ -108,14 +104,10 @@ def encode(header: Header, tensors: Tensors) -> list[memoryview]:
     return parts + [_bytes(t) for t in tensors if t is not None and t.numel()]
 
 
-def write(connection: socket.socket, header: Header, tensors: Tensors) -> None:
-    """Send one message; OSError if the connection ended, otherwise as :func:`encode`."""
-    parts = encode(header, tensors)
-    sent = connection.sendmsg(parts)  # mostly all of it: one call, one hand-over of the lock
-    for part in parts:
-        if sent < len(part):
-            connection.sendall(part[sent:])
-        sent = max(0, sent - len(part))
+def write(connection: socket.socket, parts: list[memoryview], flags: int = 0) -> bytes:
+    """Send a message in one call; what the kernel did not take."""
+    sent = connection.sendmsg(parts, [], flags)
+    return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
 
 
 def read(
@@ -131,14 +123,14 @@ def read(
         WireError: not a message, or the connection ended within one.
         OSError: the connection failed.
     """
-    prefix = bytearray(PREFIX.size)
-    if not _fill(stream, memoryview(prefix), may_end=True):
+    if not (prefix := stream.read(PREFIX.size)):
         return None
+    _require(len(prefix), PREFIX.size)
     magic, length = PREFIX.unpack(prefix)
     if magic != MAGIC or length > MAX_HEADER:
         raise WireError("not a message of a pipeline")
-    text = bytearray(length)
-    _fill(stream, memoryview(text))
+    text = stream.read(length)
+    _require(len(text), length)
     try:
         header = msgspec.json.decode(text, type=Header)
         parse_action(header.action)
@@ -148,9 +140,15 @@ def read(
     for meta in header.tensors:
         tensor = None if meta is None else empty(meta.shape, _dtype(meta.dtype))
         if tensor is not None and tensor.numel():
-            _fill(stream, _bytes(tensor))
+            into = _bytes(tensor)
+            _require(stream.readinto(into), len(into))
         tensors.append(tensor)
     return header, tensors
+
+
+def _require(came: int, expected: int) -> None:
+    if came < expected:
+        raise WireError("the connection ended within a message")
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -161,31 +159,14 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
-def _fill(stream: BufferedReader, into: memoryview, may_end: bool = False) -> bool:
-    """Receive exactly as many bytes; False if there was not one and ``may_end``."""
-    done = 0
-    while done < len(into):
-        count = stream.readinto(into[done:])
-        if not count:
-            if may_end and not done:
-                return False
-            raise WireError("the connection ended within a message")
-        done += count
-    return True
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True)
 class Arrived:
     """A message that is there: its tensors are on their way to the device.
 
-    Attributes:
-        requires_grad: of each tensor, whether its sender tracked gradients for it.
-        ready_s: the *sender's* clock when it was handed over.
-        arrived_s: this rank's clock when the last byte was there.
+    ``ready_s`` is by the *sender's* clock, ``arrived_s`` (the last byte was there) by ours.
     """
 
     sender: int
@@ -196,7 +177,7 @@ class Arrived:
 
 
 class Mailbox:
-    """Messages by name, from the receiving threads to the compute thread.
+    """Messages by name, from the receiving threads to the compute thread, a wait of the watchdog's.
 
     A message that nobody can want is an error at once: for a stage or microbatch that is not here,
     of a step that is over, or one that has come before.
@@ -204,10 +185,6 @@ class Mailbox:
     Args:
         senders: (stage, ``RECV_F`` or ``RECV_B``) -> the rank from which it comes.
         microbatches: how many.
-
-    Attributes:
-        step: the one that runs.
-        moved_s: ``time.monotonic()`` when the compute last went on.
     """
 
     def __init__(self, senders: dict[tuple[int, str], int], microbatches: int) -> None:
@@ -224,10 +201,6 @@ class Mailbox:
         with self._news:
             self.step = step
             self._taken.clear()
-
-    def moved(self) -> None:
-        """The compute went on."""
-        self.moved_s = time.monotonic()
 
     def waiting(self) -> tuple[WaitFor, float] | None:
         """What the compute thread waits for, and since when."""
@@ -250,12 +223,18 @@ class Mailbox:
         name = Name(self.step, receive)
         with self._news:
             if name not in self._there:
-                self._wait = self._wait_for(name), time.monotonic()
+                wait = WaitFor(
+                    name.step,
+                    f"the {name.content} for stage {receive.stage}, microbatch",
+                    receive.microbatch or 0,
+                    self._senders[receive.stage, receive.kind],
+                )
+                self._wait = wait, time.monotonic()
                 self._news.wait_for(lambda: name in self._there or self._failure is not None)
                 self._wait = None
             if self._failure is not None:
                 raise self._failure
-            self.moved()
+            self.moved_s = time.monotonic()
             self._taken.add(name)
             return self._there.pop(name)
 
@@ -264,12 +243,6 @@ class Mailbox:
         with self._news:
             self._failure = error
             self._news.notify_all()
-
-    def _wait_for(self, name: Name) -> WaitFor:
-        stage, kind, microbatch = name.receive
-        assert microbatch is not None
-        what = f"the {name.content} for stage {stage}, microbatch"
-        return WaitFor(name.step, what, microbatch, self._senders[stage, kind])
 
     def _problem(self, name: Name, sender: int) -> str:
         stage, kind, microbatch = name.receive

@@ -14,6 +14,7 @@ that differ between versions are in ``runtime.torch_versions``.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -185,7 +186,7 @@ class DelegatedStage(PipelineStageBase):
         self._began = self._recorder.begin_action()
         yield
         self._recorder.end_action(Action(self.stage_index, kind, microbatch), self._began)
-        self._transport.mailbox.moved()
+        self._transport.mailbox.moved_s = time.monotonic()
 
     def clear_runtime_states(self) -> None:
         """Forget the last step."""

@@ -102,17 +102,15 @@ class Recorder:
     """Times the actions of one step at a time on ``device``."""
 
     def __init__(self, device: torch.device) -> None:
-        self.record = StepRecord(-1, "", 0.0)
         self._cuda = device if device.type == "cuda" else None
-        self._marks: list[tuple[Action, Any, Any]] = []
-        self._last: Any = None  # where the last action ended
-        self._zero: tuple[Any, float] | None = None
+        self.begin(-1, "")
 
     def begin(self, step: int, digest: str) -> None:
         """A step begins."""
         self.record = StepRecord(step, digest, time.monotonic())
-        self._marks.clear()  # those of a step that failed
-        self._last = self._zero = None
+        self._marks: list[tuple[Action, Any, Any]] = []
+        self._last: Any = None  # where the last action ended
+        self._zero: tuple[Any, float] | None = None
 
     def now(self) -> Any:
         """A mark on the device's time line."""
@@ -160,7 +158,6 @@ class Report(msgspec.Struct, frozen=True):
     """What a rank reports of one step.
 
     Attributes:
-        digest: of the schedule it ran.
         durations: action kind -> stage -> median seconds.
         arrivals: sender -> (ready by its clock, arrived by ours), in the order of arrival.
     """
@@ -171,28 +168,17 @@ class Report(msgspec.Struct, frozen=True):
     arrivals: dict[int, list[tuple[float, float]]]
 
 
-class Fit(NamedTuple):
-    """A direction of a link: seconds; the latency includes an unknown clock offset."""
-
-    latency_s: float
-    occupancy_s: float
-    noise_s: float
-
-
 class LinkTimes(NamedTuple):
-    """A link, free of clocks.
+    """A link: its latency, for how long a message holds it, and by how much single messages differ.
 
-    Attributes:
-        latency_s: the mean of both directions.
-        occupancy_s: the larger of both directions.
-        noise_s: median deviation of single messages.
-        offset_s: the higher rank's clock less the lower rank's.
+    ``offset_s`` is the higher rank's clock less the lower rank's. The fit of one direction does not
+    know it: its latency includes it.
     """
 
     latency_s: float
     occupancy_s: float
     noise_s: float
-    offset_s: float
+    offset_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -200,7 +186,7 @@ class LinkTimes(NamedTuple):
         return self.latency_s + self.occupancy_s
 
 
-def fit(pairs: Sequence[tuple[float, float]]) -> Fit:
+def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
     """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
     gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
     most_s = gaps[len(gaps) // 10] if gaps else 0.0
@@ -210,30 +196,32 @@ def fit(pairs: Sequence[tuple[float, float]]) -> Fit:
     return best if explains else plain
 
 
-def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> Fit:
+def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> LinkTimes:
     free_s, left = float("-inf"), []
     for ready_s, arrived_s in pairs:
         free_s = max(free_s, ready_s) + occupancy_s
         left.append(arrived_s - free_s)
     middle = median(left)
-    return Fit(middle, occupancy_s, median(abs(value - middle) for value in left))
+    return LinkTimes(middle, occupancy_s, median(abs(value - middle) for value in left))
 
 
 def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
-    """Every link over which messages went both ways in the step; lower rank first."""
+    """Every link over which messages went both ways in the step; lower rank first.
+
+    The latency is the mean of both directions, occupancy and noise the larger ones.
+    """
     found = {}
     for high, report in reports.items():
         for low, there in report.arrivals.items():
             back = reports[low].arrivals.get(high) if low < high and low in reports else None
-            if not back:
-                continue
-            up, down = fit(there), fit(back)
-            found[low, high] = LinkTimes(
-                max(0.0, (up.latency_s + down.latency_s) / 2),
-                max(up.occupancy_s, down.occupancy_s),
-                max(up.noise_s, down.noise_s),
-                (up.latency_s - down.latency_s) / 2,
-            )
+            if back:
+                up, down = fit(there), fit(back)
+                found[low, high] = LinkTimes(
+                    max(0.0, (up.latency_s + down.latency_s) / 2),
+                    max(up.occupancy_s, down.occupancy_s),
+                    max(up.noise_s, down.noise_s),
+                    (up.latency_s - down.latency_s) / 2,
+                )
     return found
 
 

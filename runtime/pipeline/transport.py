@@ -61,14 +61,15 @@ class OutgoingMessage:
     gone: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass
 class _Outgoing:
     """The sending end of a connection."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.messages: queue.SimpleQueue[OutgoingMessage | None] = queue.SimpleQueue()
-        # counted by the compute thread and by the sending thread: equal while that one is idle
-        self.handed = self.gone = 0
+    connection: socket.socket
+    messages: queue.SimpleQueue[OutgoingMessage | None] = field(default_factory=queue.SimpleQueue)
+    # counted by the compute thread and by the sending thread: equal while that one is idle
+    handed: int = 0
+    gone: int = 0
 
 
 class Transport:
@@ -78,7 +79,6 @@ class Transport:
         group: the ranks of the pipeline; nothing else uses its store.
         channel: gives address and token.
         plan: says who the neighbours are.
-        mailbox, staging: where messages are put, and between device and host memory.
         faults: delays to inject.
         watchdog: is told when a connection ends or a thread breaks.
 
@@ -118,20 +118,21 @@ class Transport:
         self._receiving = [self._start(self._receive, "from", peer) for peer in peers]
 
     def send(self, receive: Action, tensors: Tensors) -> None:
-        """Hand over the message that ``receive`` waits for, to return at once.
+        """Hand over the message that ``receive`` waits for; TensorError for what can't travel.
 
-        With ``faults.blocking`` it returns when the message has reached the other end.
-
-        Raises:
-            TensorError: something in it that is no dense tensor.
+        Returns at once, or with ``faults.blocking`` when the message has reached the other end.
         """
         peer, step = self._rank_of[receive.stage], self.mailbox.step
         header = Header(step, str(receive), time.monotonic(), describe(tensors))
         delay = self._faults.delay_s(self._rank, peer, step)
         end = self._outgoing[peer]
-        idle = end.handed == end.gone
-        if idle and self.staging.direct and not any(delay) and _nbytes(tensors) <= SMALL:
-            rest = _send_at_once(end.connection, encode(header, tensors))
+        small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
+        if small and end.handed == end.gone and not any(delay):
+            parts = encode(header, tensors)
+            try:
+                rest = write(end.connection, parts, socket.MSG_DONTWAIT)
+            except OSError:  # it is full; or it has ended, which its thread will notice
+                rest = b"".join(parts)
             if not rest:
                 return
             message = OutgoingMessage(header, Staged([]), rest=rest)
@@ -187,13 +188,11 @@ class Transport:
             if any(message.delay):
                 due, link_free_s = due_s(message.header.ready_s, link_free_s, message.delay)
                 time.sleep(max(0.0, due - time.monotonic()))
-            if message.rest:
-                end.connection.sendall(message.rest)
-            else:
-                write(end.connection, message.header, tensors)
+            rest = message.rest or write(end.connection, encode(message.header, tensors))
+            end.connection.sendall(rest)
             message.gone.set()
             end.gone += 1
-        write(end.connection, GOODBYE, ())
+        end.connection.sendall(write(end.connection, encode(GOODBYE, ())))
 
     def _receive(self, peer: int) -> None:
         stream = cast(BufferedReader, self._incoming[peer].makefile("rb", BUFFER))
@@ -206,15 +205,3 @@ class Transport:
             arrived = Arrived(peer, self.staging.land(tensors), flags, header.ready_s, arrived_s)
             self.mailbox.put(Name(header.step, parse_action(header.action)), arrived)
         raise WireError("it was closed")
-
-
-def _send_at_once(connection: socket.socket, parts: list[memoryview]) -> bytes:
-    """What the kernel does not take now; nothing else may be on its way over the connection."""
-    sent = 0
-    with contextlib.suppress(OSError):  # it is full; or it has ended, which the thread will notice
-        sent = connection.sendmsg(parts, [], socket.MSG_DONTWAIT)
-    return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
-
-
-def _nbytes(tensors: Tensors) -> int:
-    return sum(t.nbytes for t in tensors if t is not None)
