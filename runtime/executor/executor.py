@@ -27,6 +27,7 @@ from runtime.health.native_work import NativeWaits
 from runtime.health.old_protocol import HealthProtocol
 from runtime.health.old_watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
+from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
@@ -118,7 +119,7 @@ class Executor:
         self._broken = self._differs = ""
         self._differs_from: int | None = None
         self.datagrams = ControlChannel(
-            PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
+            StoreExchange(PrefixStore("datagrams", store), rank, size, timeout_s)
         )
         limit_s, ask_s = self._limits_s()
         try:

@@ -15,6 +15,7 @@ from runtime.executor.phase_workers import PhaseWorkers
 from runtime.executor.tcp.loop import Engine
 from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
+from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
 from verify.core.schedule import Schedule
 
@@ -53,13 +54,10 @@ def engine(
             mover, rank, size, phases, observer=observer, ended=ended, failed=failed
         )
     lower, higher = connect(
-        store,
+        StoreExchange(store, rank, size, timeout_s),
         ends.address,
         ends.token,
-        rank,
-        size,
         to=range(rank),
         origin=range(rank + 1, size),
-        timeout_s=timeout_s,
     )
     return Engine(lower | higher, rank, phases, observer=observer, ended=ended, failed=failed)

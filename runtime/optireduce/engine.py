@@ -22,6 +22,7 @@ from runtime.health.native_work import NativeWaits
 from runtime.health.old_protocol import HealthProtocol
 from runtime.network.address import own_address
 from runtime.network.control_channel import ControlChannel
+from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats, StepRecord
@@ -95,7 +96,7 @@ class Engine:
             self._meeting = meet(place, rank, size, address, self.options, timeout_s)
             self._channel.connect(self._meeting.addresses)
             self._datagrams = ControlChannel(
-                PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
+                StoreExchange(PrefixStore("datagrams", store), rank, size, timeout_s)
             )
             started.callback(self._datagrams.close)
             self._board = HealthProtocol(

@@ -40,7 +40,7 @@ from runtime.pipeline.messages import Mailbox
 from runtime.pipeline.replan import Adaptation
 from runtime.pipeline.stage import DelegatedStage
 from runtime.pipeline.staging import staging_for
-from runtime.pipeline.timing import Recorder, StepRecord
+from runtime.pipeline.timing import Recorder
 from runtime.pipeline.transport import Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
@@ -50,8 +50,6 @@ CLOSE_S = 10.0
 POLL_S = 0.002
 
 _opened = 0
-
-Loss = Callable[..., torch.Tensor]
 
 
 class Pipeline:
@@ -87,7 +85,7 @@ class Pipeline:
         self,
         modules: Modules,
         schedule: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline,
-        loss_fn: Loss,
+        loss_fn: Callable[..., torch.Tensor],
         *,
         group: dist.ProcessGroup | None = None,
         store: Store | None = None,
@@ -101,61 +99,51 @@ class Pipeline:
         if not timeout_s > 0:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
         self.verified = load(schedule)
+        self._closed = False
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         require_ranks(self.verified, self.size)
         own = own_modules(modules, self.verified.stages_of(self.rank))
-        self.device = device_of(own)
+        device = device_of(own)
         if store is None:
             store = PrefixStore(f"latecomer/pipeline/{_opened}", store_of(group))
             _opened += 1
-        self.store, self.steps, self._closed = store, 0, False
-        self._group = StoreExchange(store, self.rank, self.size, timeout_s)
-        plan = self.verified.schedule
-        self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
-        self._agent: AdaptationAgent | None = None
-        with contextlib.ExitStack() as undo:
-            self._channel = ControlChannel(
-                PrefixStore("datagrams", store), self.rank, self.size, start_timeout_s=timeout_s
-            )
-            undo.callback(self._channel.close)
-            self._require_same_schedule()
-            self._watchdog = Watchdog(self._channel, timeout_s)
-            undo.callback(self._watchdog.close)
-            self._watchdog.add(self._mailbox)
-            self._watchdog.on_failure(self._mailbox.fail)
-            self._transport = Transport(
-                self._group.under("links"),
-                self._channel,
-                plan,
-                self._mailbox,
-                staging_for(self.device),
-                faults or Faults(),
-                self._watchdog,
-            )
-            undo.pop_all()
-        self._watchdog.on_failure(lambda _: self._transport.abort())
-        self._recorder = Recorder(self.device)
-        self.record = StepRecord(-1, self.verified.digest, 0.0)
+        ranks = self._ranks = StoreExchange(store, self.rank, self.size, timeout_s)
+        plan, staging = self.verified.schedule, staging_for(device)
+        mailbox = self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
+        self._recorder = Recorder(device)
+        self.steps, self.record = 0, self._recorder.record
         self._gradients = Gradients(own, replicas)
-        ours = self._transport, self._recorder
-        self._runtime = PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
-            [
-                DelegatedStage(module, stage, plan.stages, self.device, group, dw_builder, *ours)
-                for stage, module in own.items()
-            ],
-            plan.microbatches,
-            loss_fn=self._timed(loss_fn),
-        )
-        self._gradients.register(self._runtime)
-        self._run(self.verified)
-        if adaptation is not None:
-            self._agent = AdaptationAgent(
-                adaptation,
-                self._group.under("adapt"),
-                self._channel,
-                self.verified,
-                self._watchdog,
+        self._agent: AdaptationAgent | None = None
+        with contextlib.ExitStack() as opened:
+            channel = ControlChannel(ranks.under("datagrams"))
+            opened.callback(channel.close)
+            self._require_same_schedule()
+            watchdog = self._watchdog = Watchdog(channel, timeout_s)
+            opened.callback(watchdog.close)
+            watchdog.add(mailbox)
+            watchdog.on_failure(mailbox.fail)
+            delays = faults or Faults()
+            links = ranks.under("links")
+            transport = Transport(links, channel, plan, mailbox, staging, delays, watchdog)
+            opened.callback(transport.close, CLOSE_S)
+            watchdog.on_failure(lambda _: transport.abort())
+            ours = transport, self._recorder
+            self._runtime = PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
+                [
+                    DelegatedStage(module, stage, plan.stages, device, group, dw_builder, *ours)
+                    for stage, module in own.items()
+                ],
+                plan.microbatches,
+                loss_fn=self._recorder.timed(loss_fn),
             )
+            self._gradients.register(self._runtime)
+            self._run(self.verified)
+            opened.callback(self._leave_together)
+            if adaptation is not None:
+                keys = ranks.under("adapt")
+                self._agent = AdaptationAgent(adaptation, keys, channel, self.verified, watchdog)
+                opened.callback(self._agent.close)
+            self._opened = opened.pop_all()
 
     @property
     def events(self) -> list[Event]:
@@ -223,20 +211,12 @@ class Pipeline:
 
     def close(self) -> None:
         """Wait until all ranks are done (unless one has failed) and disconnect."""
-        if self._closed:
-            return
         self._closed = True
-        if self._agent is not None:
-            self._agent.close()
-        if self.failure is None:
-            self._leave_together()
-        self._transport.close(CLOSE_S)
-        self._watchdog.close()
-        self._channel.close()
+        self._opened.close()
 
     def _require_same_schedule(self) -> None:
         own = self.verified.digest
-        digests = self._group.all_gather("schedule", own)
+        digests = self._ranks.all_gather("schedule", own)
         if differing := ", ".join(str(rank) for rank in digests if digests[rank] != own):
             raise ScheduleRefused(
                 f"rank {self.rank} has {self.verified.name} ({own[:12]}), rank(s) {differing} "
@@ -264,22 +244,15 @@ class Pipeline:
             path.write_bytes(verified.csv())
             self._runtime._load_csv(str(path), format="compute_comms")
 
-    def _timed(self, loss_fn: Loss) -> Loss:
-        def timed(*args: Any, **kwargs: Any) -> torch.Tensor:
-            loss = loss_fn(*args, **kwargs)
-            self._recorder.extend()
-            return loss
-
-        return timed
-
     def _leave_together(self) -> None:
         """A rank that is gone looks dead to those that are not done."""
-        limit_s = min(CLOSE_S, self._group.timeout_s)
+        limit_s = min(CLOSE_S, self._ranks.timeout_s)
         deadline = time.monotonic() + limit_s
-        leaving = replace(self._group, timeout_s=limit_s).under("done")
+        leaving = replace(self._ranks, timeout_s=limit_s).under("done")
+        keys = {rank: str(rank) for rank in range(self.size)}
         with contextlib.suppress(RankFailure):  # the store has gone before us
-            leaving.send(str(self.rank))
-            keys = {rank: str(rank) for rank in range(self.size)}
+            if self.failure is None:
+                leaving.send(str(self.rank))
             while time.monotonic() < deadline and self.failure is None:
                 if len(leaving.peek(keys)) == self.size:
                     return

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -132,10 +132,16 @@ class Recorder:
         self._last = self.now()
         self._marks.append((action, began, self._last))
 
-    def extend(self) -> None:
-        """What the last action began goes on until now (the loss belongs to its forward)."""
-        action, began, _ = self._marks.pop()
-        self.end_action(action, began)
+    def timed(self, loss_fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """The same function, whose time belongs to the forward before it."""
+
+        def timed(*args: Any, **kwargs: Any) -> torch.Tensor:
+            loss = loss_fn(*args, **kwargs)
+            action, began, _ = self._marks.pop()
+            self.end_action(action, began)
+            return loss
+
+        return timed
 
     def end(self) -> StepRecord:
         """The step has ended; waits for the device."""

@@ -101,14 +101,7 @@ class Transport:
         self._watchdog, self._closing = watchdog, False
         peers = set(senders(plan, group.rank).values())
         outgoing, self._incoming = connect(
-            group.store,
-            channel.address,
-            channel.token,
-            group.rank,
-            group.world_size,
-            to=peers,
-            origin=peers,
-            timeout_s=group.timeout_s,
+            group, channel.address, channel.token, to=peers, origin=peers
         )
         self._outgoing = {peer: _Outgoing(connection) for peer, connection in outgoing.items()}
         self._connections = [*outgoing.values(), *self._incoming.values()]

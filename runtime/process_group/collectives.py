@@ -121,7 +121,7 @@ class Collectives:
         try:
             work = getattr(self.native, name)(*args, **kwargs)
         except RuntimeError as error:
-            self.waits.blame(error)
+            self.waits.diagnose(error)
             raise
         return None if work is None else NativeWork(work, self.waits, finish)
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from runtime.process_group.forwarding import LatecomerBackend
 from runtime.torch_versions import PYTHON_BACKENDS, Backend
-from tests.runtime.backend.jobs import start
+from tests.runtime.process_group.jobs import start
 from tests.runtime.spawning import spawn, values
 
 pytestmark = pytest.mark.skipif(not PYTHON_BACKENDS, reason="torch before 2.14")

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, TCPStore
 
-from runtime.network.store_exchange import hear, require_all, tell, tell_all
+from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
 
 HOST = """
@@ -36,19 +36,22 @@ def _file(folder):
 @pytest.mark.parametrize("make", [_tcp, _file, lambda _: HashStore()])
 def test_the_absent_are_missing_and_named(make, tmp_path):
     store = PrefixStore("here", make(tmp_path))
-    tell(store, "x/2", "two", 20.0)
-    told = tell_all(store, "x", 0, 4, "", 0.2)
-    assert told == {0: "", 2: "two"}
-    with pytest.raises(RankFailure, match="did not join within") as caught:
-        require_all(told, range(4), 0.2)
-    assert caught.value.ranks == (1, 3)
-    require_all(told, [0, 2], 0.2)
+    group = StoreExchange(store, 0, 4, 0.2)
+    StoreExchange(store, 2, 4, 20.0).send("x/2", "two")
+    assert group.gather("x") == {0: "", 2: "two"}
+    assert group.all_gather("x", of=[0, 2]) == {0: "", 2: "two"}
+    assert group.peek({0: "x/0", 1: "x/1"}) == {0: ""}
+    assert group.under("x").receive_from(2, "2") == "two"
+    for absent in (lambda: group.all_gather("x"), lambda: group.receive_from(3, "x/3")):
+        with pytest.raises(RankFailure, match="did not join within") as caught:
+            absent()
+        assert caught.value.ranks in {(1, 3), (3,)}
 
 
 def test_whoever_comes_in_time_is_heard():
     store = HashStore()
     threading.Timer(0.2, lambda: store.set("late", "here")).start()
-    assert hear(store, {7: "late"}, 20.0) == {7: "here"}
+    assert StoreExchange(store, 0, 9, 20.0).receive({7: "late"}) == {7: "here"}
 
 
 @pytest.fixture
@@ -64,8 +67,9 @@ def host():
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(host, how):
     process, store = host
-    tell(store, "x/1", "here", 20.0)
-    assert hear(store, {1: "x/1"}, 20.0) == {1: "here"}
+    group = StoreExchange(store, 0, 2, 0.5)
+    group.send("x/1", "here")
+    assert group.receive({1: "x/1"}) == {1: "here"}
     os.kill(process.pid, how)
     if how == signal.SIGKILL:
         process.wait(20)
@@ -73,7 +77,7 @@ def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(host, how):
 
     def meet():
         with pytest.raises(RankFailure, match="store through which the ranks meet is gone") as it:
-            tell_all(store, "y", 0, 2, "", 0.5)
+            group.gather("y")
         raised.append(it.value.ranks)
 
     meeting = threading.Thread(target=meet, daemon=True)

@@ -11,7 +11,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from runtime.backend import LatecomerGroup
 from tests.runtime import schedules
-from tests.runtime.backend.jobs import start
+from tests.runtime.process_group.jobs import start
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, LatecomerError
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import queue
+import socket
 import threading
 from datetime import timedelta
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from runtime.network.control_channel import MAX_PAYLOAD, ControlChannel
+from runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
+from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
 
 
@@ -19,7 +22,7 @@ def ends():
     made: dict[int, ControlChannel] = {}
 
     def make(rank):
-        made[rank] = ControlChannel(store.clone(), rank, 3, start_timeout_s=10)
+        made[rank] = ControlChannel(StoreExchange(store.clone(), rank, 3, 10))
 
     threads = [threading.Thread(target=make, args=(rank,)) for rank in range(3)]
     for thread in threads:
@@ -70,8 +73,27 @@ def test_a_handler_that_fails_is_not_the_end(ends, caplog):
     assert "channel b'x' failed" in caplog.text
 
 
+def test_strangers_are_ignored(ends):
+    heard = queue.SimpleQueue()
+    ends[1].listen("x", lambda sender, payload: heard.put((sender, payload)))
+    token = ends[1].token
+    foreign = [
+        b"",
+        b"\xff" * 500,
+        HEADER.pack(b"x" * 16, 0, 1) + b"x",  # another token
+        HEADER.pack(token, 7, 1) + b"x",  # no such rank
+        HEADER.pack(token, 0, 1) + b"y",  # nobody listens
+        HEADER.pack(token, 0, 50) + b"x",  # cut off
+    ]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for data in [*foreign, HEADER.pack(token, 0, 1) + b"x!"]:
+            stranger.sendto(data, ends[1]._socket.getsockname())
+    assert heard.get(timeout=20) == (0, b"!")
+    assert ends[1].dropped == len(foreign)
+
+
 def test_ranks_that_do_not_come_are_named():
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
     with pytest.raises(RankFailure) as caught:
-        ControlChannel(store, 1, 3, start_timeout_s=0.05)
+        ControlChannel(StoreExchange(store, 1, 3, 0.05))
     assert caught.value.ranks == (0, 2)

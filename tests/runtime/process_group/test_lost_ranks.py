@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tests.runtime import schedules
-from tests.runtime.backend.jobs import start
+from tests.runtime.process_group.jobs import start
 from tests.runtime.spawning import spawn, together
 from verify.errors import RankFailure
 

@@ -13,7 +13,7 @@ from runtime.backend import LatecomerGroup
 from runtime.process_group import forwarding as process_group
 from runtime.torch_versions import PYTHON_BACKENDS, Backend
 from tests.runtime import schedules
-from tests.runtime.backend.jobs import start
+from tests.runtime.process_group.jobs import start
 from tests.runtime.spawning import spawn, values
 
 NOT_COLLECTIVES = {
