@@ -15,7 +15,9 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 
 import msgspec
@@ -71,45 +73,39 @@ class _Wanted:
 
 
 class AdaptationAgent:
-    """See the module.
+    """See the module; the wait for a decision is the watchdog's to look after.
 
     Args:
-        group: of the pipeline, with keys of its own.
+        ranks: of the pipeline, with keys of their own.
         channel: carries the reports.
-        verified: the schedule that runs.
-        watchdog: looks after the wait for a decision.
-
-    Attributes:
-        events: what was noticed, decided and done, with reasons; most of it on rank 0.
-        moved_s: ``time.monotonic()`` when a decision was last there.
+        running: the schedule that runs.
     """
 
     def __init__(
         self,
         how: Adaptation,
-        group: StoreExchange,
+        ranks: StoreExchange,
         channel: ControlChannel,
-        verified: VerifiedPipeline,
+        running: VerifiedPipeline,
         watchdog: Watchdog,
     ) -> None:
         self.events: list[Event] = []
         self.moved_s = time.monotonic()
-        self._how, self._group, self._channel = how, group, channel
-        self._verified, self._watchdog = verified, watchdog
+        self._how, self._ranks, self._channel = how, ranks, channel
+        self._running, self._watchdog = running, watchdog
         self._wait: tuple[WaitFor, float] | None = None
-        self._switch = Switch(group)
-        self._prepared: VerifiedPipeline | None = None  # what was proposed last, proved
+        self._switch = Switch(ranks)
+        self._proved = running  # what was proposed last
         # from here on rank 0 only; the worker's while nothing is wanted, else the training thread's
         self._detector = LinkDetector(how.sensitivity)
         self._reports: dict[int, dict[int, Report]] = {}  # step -> rank -> report
         self._wanted: _Wanted | None = None
         self._ahead = AHEAD
-        self._jobs: queue.SimpleQueue[StepRecord | Proposal | tuple[int, bytes] | None]
-        self._jobs = queue.SimpleQueue()
-        if group.rank == COORDINATOR:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        if ranks.rank == COORDINATOR:
             if how.planner is heuristic:
                 import_module(HEURISTIC)  # takes a second: now, not when a link turns slow
-            channel.listen(CHANNEL, lambda rank, report: self._jobs.put((rank, report)))
+            channel.listen(CHANNEL, lambda *said: self._jobs.put(partial(self._collect, *said)))
         watchdog.add(self)
         self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)
         self._thread.start()
@@ -124,22 +120,21 @@ class AdaptationAgent:
         if self._wanted is not None:
             self._coordinate(self._wanted, step)
         if proposal := self._switch.notice(step):
-            self._jobs.put(proposal)
+            self._jobs.put(partial(self._prove, proposal))
         changed = self._switch.change(step, self._pause)
         self._wait = None
         if changed is None:
             return None
-        assert self._prepared is not None
-        self._verified = self._prepared
-        self._note(step, "switched", f"all ranks run {self._verified.name} from step {step} on")
+        self._running = self._proved
+        self._note(step, "switched", f"all ranks run {self._running.name} from step {step} on")
         if self._wanted is not None:  # links are judged by what it was planned for
             self._detector.accept(self._wanted.times_s)
             self._wanted = None
-        return self._verified
+        return self._running
 
     def after(self, record: StepRecord) -> None:
         """A step is over."""
-        self._jobs.put(record)
+        self._jobs.put(partial(self._report, record))
 
     def close(self) -> None:
         """End the worker."""
@@ -173,42 +168,40 @@ class AdaptationAgent:
 
     def _note(self, step: int, kind: str, text: str) -> None:
         self.events.append(Event(step, kind, text, time.monotonic()))
-        logger.info("rank %d, step %d: %s: %s", self._group.rank, step, kind, text)
+        logger.info("rank %d, step %d: %s: %s", self._ranks.rank, step, kind, text)
 
     # ---- the worker ----
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                if isinstance(job, Proposal):
-                    self._prove(job)
-                elif isinstance(job, StepRecord):
-                    report = msgspec.msgpack.encode(job.report())
-                    self._channel.send(COORDINATOR, CHANNEL, report)
-                else:
-                    self._collect(job[0], msgspec.msgpack.decode(job[1], type=Report))
+                job()
             except Exception as error:  # adaptation is a service: training goes on without it
                 if self._watchdog.failure is None:
                     self._note(-1, "refused", f"adaptation failed: {error!r}")
-                    logger.exception("rank %d: adaptation", self._group.rank)
+                    logger.exception("rank %d: adaptation", self._ranks.rank)
 
     def _prove(self, proposal: Proposal) -> None:
         """Vote on a proposal, after proving it here."""
         problem, name = "", f"proposal {proposal.number}"
         try:
             verified = load(decode(proposal.schedule.encode(), name))
-            require_same_shape(verified, self._verified)
-            self._prepared = replace(verified, name=name)
-            _ = self._prepared.complete  # lowered here, not between steps
+            require_same_shape(verified, self._running)
+            self._proved = replace(verified, name=name)
+            _ = self._proved.complete  # lowered here, not between steps
         except LatecomerError as error:
             problem = str(error)
         self._switch.vote(proposal, problem)
 
-    def _collect(self, rank: int, report: Report) -> None:
+    def _report(self, record: StepRecord) -> None:
+        self._channel.send(COORDINATOR, CHANNEL, msgspec.msgpack.encode(record.report()))
+
+    def _collect(self, rank: int, payload: bytes) -> None:
         """One more report; the links are judged when all ranks have reported of a step."""
+        report = msgspec.msgpack.decode(payload, type=Report)
         of_step = self._reports.setdefault(report.step, {})
         of_step[rank] = report
-        if len(of_step) == self._group.world_size:
+        if len(of_step) == self._ranks.world_size:
             self._reports = {s: of for s, of in self._reports.items() if s > report.step}
             self._look(report.step, of_step)
         elif len(self._reports) > KEPT:
@@ -219,7 +212,7 @@ class AdaptationAgent:
 
         Reports on another schedule than the one that runs are of no use.
         """
-        running = self._verified
+        running = self._running
         if self._wanted or {report.digest for report in reports.values()} != {running.digest}:
             return
         times = links(reports)

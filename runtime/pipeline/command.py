@@ -58,22 +58,9 @@ def pipeline(
         raise ArgumentError("--during", during, "must be first and last step, as 6-17")
     from runtime.pipeline.demo import Setting
     from runtime.pipeline.faults import Faults, both_ways
-    from runtime.pipeline.load import load, require_ranks
     from runtime.pipeline.replan import Adaptation
 
-    if schedule is not None:
-        plan = load(schedule)
-        require_ranks(plan, plan.schedule.stages)
-        chosen = plan.schedule
-    else:
-        from synth.pipeline.plan import plan as make_plan
-        from synth.pipeline.problem import make
-        from verify.pipeline import uniform
-
-        if stages < 2:
-            raise ArgumentError("--stages", stages, "must be at least 2")
-        problem = make(microbatches, uniform(stages), range(stages))
-        chosen = make_plan(problem, "zero-bubble").schedule
+    chosen = _schedule(schedule, stages, microbatches)
     low, high, delay_ms = int(link[1]), int(link[2]), float(link[3])
     if abs(low - high) != 1 or max(low, high) >= chosen.stages:
         raise ArgumentError("--slow", slow, f"must join neighbours of 0..{chosen.stages - 1}")
@@ -115,7 +102,7 @@ def _run(setting: Setting, out: Path | None) -> bool:
     right = []
     chosen: dict[tuple[bool, str], list[Line]] = {}  # one step of each circumstance
     for lines, (fingerprints, loss) in zip(run(setting), list(sequential(setting)), strict=True):
-        first, step = lines[0], lines[0].step
+        first, step = lines[0], lines[0].record.step
         right.append([line.gradients for line in lines] == fingerprints and lines[-1].loss == loss)
         for event in first.events:
             print(f"         {event.kind}: {event.text}")
@@ -140,16 +127,17 @@ def _timelines(chosen: dict[tuple[bool, str], list[Line]], out: Path | None) -> 
     from runtime.pipeline.picture import bars, makespan_ms, side_by_side, text
     from verify.pipeline.picture import svg, trace
 
-    drawn = {key: bars({line.rank: line.record for line in of}) for key, of in chosen.items()}
-    end_ms = max((makespan_ms(of) for of in drawn.values()), default=1.0)
+    records = {key: {line.rank: line.record for line in of} for key, of in chosen.items()}
+    drawn = {key: bars(of) for key, of in records.items()}
+    end_ms = max(map(makespan_ms, drawn.values()), default=1.0)
     sheets = []
     for (slow, digest), of in drawn.items():
-        lines = chosen[slow, digest]
-        title = f"step {lines[0].step}, {'slow link' if slow else 'no delay'}"
+        first = chosen[slow, digest][0]
+        title = f"step {first.record.step}, {'slow link' if slow else 'no delay'}"
         print(f"\n{title}, schedule {digest[:6]}: {makespan_ms(of):.1f} ms")
         for rank, row in enumerate(text(of, COLUMNS, end_ms)):
             print(f"  rank {rank} {row}")
-        sheets += side_by_side(title, lines[0].schedule, {line.rank: line.record for line in lines})
+        sheets += side_by_side(title, first.schedule, records[slow, digest])
     print()
     if out is not None and sheets:
         out.mkdir(parents=True, exist_ok=True)

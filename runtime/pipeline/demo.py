@@ -11,6 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -82,7 +83,6 @@ class Line:
     """A step on one rank."""
 
     rank: int
-    step: int
     record: StepRecord
     gradients: str
     loss: float | None
@@ -105,10 +105,9 @@ def sequential(setting: Setting) -> Iterator[tuple[list[str], float]]:
             loss = loss_fn(functools.reduce(lambda out, block: block(out), blocks, x), y)
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.item())
-        for block in blocks:
-            for parameter in block.parameters():
-                assert parameter.grad is not None
-                parameter.grad.div_(n)
+        for parameter in (p for block in blocks for p in block.parameters()):
+            assert parameter.grad is not None
+            parameter.grad.div_(n)
         yield [_fingerprint(block) for block in blocks], sum(losses) / n
         for block in blocks:
             _descend(block)
@@ -124,33 +123,25 @@ def run(setting: Setting) -> Iterator[list[Line]]:
     deadline_s = (2 + setting.steps) * TIMEOUT_S
     body = _rank, setting.stages, setting
     for line in talk(*body, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
-        of_step = lines[line.step]
+        of_step = lines[line.record.step]
         of_step.append(line)
         if len(of_step) == setting.stages:
-            yield sorted(lines.pop(line.step), key=lambda line: line.rank)
+            yield sorted(of_step, key=lambda line: line.rank)
 
 
 def _rank(store: Store, rank: int, ranks: int, say: Say, setting: Setting) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    block, last = setting.blocks()[rank], rank == ranks - 1
-    pipeline = Pipeline(
-        block,
-        setting.schedule,
-        loss_fn,
-        timeout_s=TIMEOUT_S,
-        faults=setting.faults,
-        adaptation=setting.adaptation,
-    )
-    seen = 0
+    block, last, seen = setting.blocks()[rank], rank == ranks - 1, 0
+    how: Any = {"faults": setting.faults, "adaptation": setting.adaptation}
+    pipeline = Pipeline(block, setting.schedule, loss_fn, timeout_s=TIMEOUT_S, **how)
     for step in range(setting.steps):
         tokens, target = setting.batch(step)
         losses: list[torch.Tensor] = []
         inputs = () if rank else (tokens,)
         pipeline.step(*inputs, target=target if last else None, losses=losses)
-        events = pipeline.events
         loss = sum(loss.item() for loss in losses) / len(losses) if losses else None
-        ran, plan, gradients = pipeline.record, pipeline.verified.schedule, _fingerprint(block)
-        say(Line(rank, step, ran, gradients, loss, plan, events[seen:]))
+        plan, events = pipeline.verified.schedule, pipeline.events
+        say(Line(rank, pipeline.record, _fingerprint(block), loss, plan, events[seen:]))
         seen = len(events)
         _descend(block)
     pipeline.close()

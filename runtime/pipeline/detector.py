@@ -61,9 +61,8 @@ class Sensitivity:
 class Watched:
     """What is known of one link.
 
-    Attributes:
-        accepted_s: its time for which the present schedule was accepted; None before any.
-        direction, count: of the deviation that is being confirmed (+1 slower, -1 faster).
+    ``accepted_s`` is its time for which the present schedule was accepted (None before any),
+    ``direction`` (+1 slower, -1 faster) and ``count`` are those of a deviation to be confirmed.
     """
 
     accepted_s: float | None = None
@@ -79,16 +78,14 @@ class LinkDetector:
         self._watched: dict[tuple[int, int], Watched] = {}
 
     def look(self, times: Mapping[tuple[int, int], LinkTimes], forward_s: float) -> list[str]:
-        """The links that have changed by this step, and why.
+        """The links that have changed by this step, with its times, and why.
 
-        Args:
-            times: of each link in this step.
-            forward_s: the shortest forward of any stage.
+        ``forward_s`` is the shortest forward of any stage.
         """
         self._steps += 1
+        changes: list[str] = []
         if self._steps <= self._how.settle:
-            return []
-        changes = []
+            return changes
         for link, found in times.items():
             tolerance_s = self._how.tolerance_s(forward_s, found.noise_s)
             before = self._watched.get(link, Watched())

@@ -20,8 +20,7 @@ from verify.errors import ArgumentError
 class LinkFault:
     """A delay on what ``sender`` sends to ``receiver``, in steps ``first_step`` to ``last_step``.
 
-    Attributes:
-        last_step: the last step with the delay; None for all that follow.
+    Both included; None stands for all steps that follow.
     """
 
     sender: int
@@ -44,11 +43,9 @@ class LinkFault:
 
 
 class Faults:
-    """All delays to inject, the same object on every rank.
+    """All delays to inject, the same on every rank; several on one link add up.
 
-    Args:
-        faults: several on one link add up.
-        blocking: whether a send holds up the compute behind it.
+    With ``blocking`` a send holds up the compute behind it.
     """
 
     def __init__(self, faults: Iterable[LinkFault] = (), *, blocking: bool = False) -> None:
@@ -67,11 +64,9 @@ def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]
 
 
 def due_s(ready_s: float, link_free_s: float, delay: tuple[float, float]) -> tuple[float, float]:
-    """When a message handed over at ``ready_s`` is there, and when its link is free again.
+    """When a message is there that was handed over at ``ready_s``, and its link is free again.
 
-    Args:
-        link_free_s: when the messages before it no longer hold the link.
-        delay: (latency, occupancy).
+    ``link_free_s`` is when those before it no longer hold the link, ``delay`` (latency, occupancy).
     """
     latency_s, occupancy_s = delay
     free_s = max(ready_s, link_free_s) + occupancy_s

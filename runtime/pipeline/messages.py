@@ -214,21 +214,18 @@ class Mailbox:
             self._there[name] = message
             self._news.notify_all()
 
-    def has(self, receive: Action) -> bool:
-        """Whether :meth:`take` would not wait."""
-        return Name(self.step, receive) in self._there
+    def take(self, receive: Action) -> tuple[Arrived, bool]:
+        """Take away a message of this step; and whether it had to be waited for.
 
-    def take(self, receive: Action) -> Arrived:
-        """Wait for a message of this step and take it away; raises what :meth:`fail` was given."""
-        name = Name(self.step, receive)
+        Raises what :meth:`fail` was given.
+        """
+        name, stage = Name(self.step, receive), receive.stage
         with self._news:
-            if name not in self._there:
-                wait = WaitFor(
-                    name.step,
-                    f"the {name.content} for stage {receive.stage}, microbatch",
-                    receive.microbatch or 0,
-                    self._senders[receive.stage, receive.kind],
-                )
+            waits = name not in self._there
+            if waits:
+                what = f"the {name.content} for stage {stage}, microbatch"
+                peer = self._senders[stage, receive.kind]
+                wait = WaitFor(name.step, what, receive.microbatch or 0, peer)
                 self._wait = wait, time.monotonic()
                 self._news.wait_for(lambda: name in self._there or self._failure is not None)
                 self._wait = None
@@ -236,7 +233,7 @@ class Mailbox:
                 raise self._failure
             self.moved_s = time.monotonic()
             self._taken.add(name)
-            return self._there.pop(name)
+            return self._there.pop(name), waits
 
     def fail(self, error: LatecomerError) -> None:
         """End every wait, present and future."""

@@ -16,10 +16,9 @@ IDLE = "."
 
 
 def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
-    """All actions and messages of one step.
+    """All actions and messages of one step, from the records of every rank.
 
-    Args:
-        records: of every rank; their clocks are aligned by the messages between them.
+    Their clocks are aligned by the messages between them.
     """
     reports = {rank: record.report() for rank, record in records.items()}
     offset_s = clock_offsets(links(reports), len(records))
@@ -32,13 +31,12 @@ def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
 
     found = []
     for rank, record in records.items():
-        for span in record.spans:
-            began, ended = ms(span.began_s, rank), ms(span.ended_s, rank)
-            found.append(Bar(str(span.action), rank, began, ended))
-        for there in record.transits:
-            ready, arrived = ms(there.ready_s, there.sender), ms(there.arrived_s, rank)
-            action = str(send_of(there.receive))
-            found.append(Bar(action, there.sender, ready, max(ready, arrived), rank))
+        for did in record.spans:
+            found.append(Bar(str(did.action), rank, ms(did.began_s, rank), ms(did.ended_s, rank)))
+        for came in record.transits:
+            ready, arrived = ms(came.ready_s, came.sender), ms(came.arrived_s, rank)
+            action = str(send_of(came.receive))
+            found.append(Bar(action, came.sender, ready, max(ready, arrived), rank))
     return found
 
 

@@ -134,7 +134,7 @@ class Pipeline:
                     for stage, module in own.items()
                 ],
                 plan.microbatches,
-                loss_fn=self._recorder.timed(loss_fn),
+                loss_fn=self._recorder.with_loss(loss_fn),
             )
             self._gradients.register(self._runtime)
             self._run(self.verified)

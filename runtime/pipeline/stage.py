@@ -63,7 +63,6 @@ class DelegatedStage(PipelineStageBase):
         self._transport, self._recorder = transport, recorder
         self._local: dict[Action, Tensors] = {}  # handed over by a stage on the same rank
         self._inputs: dict[int, tuple[Any, ...]] = {}  # by microbatch, until their gradients go
-        self._began: Any = None
 
     # ---- what PyTorch's runtime prepares before the first step: nothing is exchanged ----
 
@@ -149,13 +148,12 @@ class DelegatedStage(PipelineStageBase):
         if receive in self._local:
             given = self._local.pop(receive)
             return given, tuple(t is not None and t.requires_grad for t in given)
-        waits = not transport.mailbox.has(receive)
-        message = transport.mailbox.take(receive)
+        message, waited = transport.mailbox.take(receive)
         transit = Transit(receive, message.sender, message.ready_s, message.arrived_s)
         self._recorder.record.transits.append(transit)
         tensors = transport.staging.use(message.staged)
-        if waits:
-            self._began = self._recorder.now()
+        if waited:
+            self._recorder.restart()
         return tensors, message.requires_grad
 
     # ---- the passes, timed from when the last one ended and their input is there ----
@@ -183,9 +181,8 @@ class DelegatedStage(PipelineStageBase):
 
     @contextlib.contextmanager
     def _timed(self, kind: Any, microbatch: int) -> Iterator[None]:
-        self._began = self._recorder.begin_action()
-        yield
-        self._recorder.end_action(Action(self.stage_index, kind, microbatch), self._began)
+        with self._recorder.timed(Action(self.stage_index, kind, microbatch)):
+            yield
         self._transport.mailbox.moved_s = time.monotonic()
 
     def clear_runtime_states(self) -> None:

@@ -9,7 +9,7 @@ the compute stream waits for that copy on the device. The host never waits for t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,15 +75,12 @@ class CudaStaging(HostStaging):
         self._outgoing.wait_stream(torch.cuda.current_stream(self._device))
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
-            source = tensor.detach()
-            found = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-            found.copy_(source, non_blocking=True)
-            source.record_stream(self._outgoing)  # its memory is not reused before
-            return found
+            pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            pinned.copy_(tensor.detach(), non_blocking=True)
+            tensor.record_stream(self._outgoing)  # its memory is not reused before
+            return pinned
 
-        with torch.cuda.device(self._device), torch.cuda.stream(self._outgoing):
-            copies = [None if t is None else copy(t) for t in tensors]
-            return Staged(copies, _event(self._outgoing))
+        return self._copies(self._outgoing, copy, tensors)
 
     def host(self, staged: Staged) -> Tensors:
         """Sending thread: waits for the copies (without the interpreter's lock)."""
@@ -96,12 +93,10 @@ class CudaStaging(HostStaging):
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
-        """Receiving thread: copies on the incoming stream."""
-        with torch.cuda.device(self._device), torch.cuda.stream(self._incoming):
-            copies = [
-                None if t is None else t.to(self._device, non_blocking=True) for t in tensors
-            ]  # torch keeps pinned memory until the copies from it are done
-            return Staged(copies, _event(self._incoming))
+        """Receiving thread: copies on the incoming stream; torch keeps pinned memory until then."""
+        return self._copies(
+            self._incoming, lambda pinned: pinned.to(self._device, non_blocking=True), tensors
+        )
 
     def use(self, staged: Staged) -> list[torch.Tensor | None]:
         """Compute thread: its stream waits for the copies, the host does not."""
@@ -112,11 +107,14 @@ class CudaStaging(HostStaging):
                 tensor.record_stream(stream)
         return staged.tensors
 
-
-def _event(stream: Any) -> Any:
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(stream)
-    return event
+    def _copies(
+        self, stream: Any, copy: Callable[[torch.Tensor], torch.Tensor], tensors: Tensors
+    ) -> Staged:
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
+            copies = [None if tensor is None else copy(tensor) for tensor in tensors]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(stream)
+        return Staged(copies, event)
 
 
 def staging_for(device: torch.device) -> HostStaging:

@@ -17,9 +17,10 @@ none at all unless that explains clearly more. Medians: a late thread or two do 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -35,8 +36,6 @@ CLEARLY = 0.5
 """An occupancy must bring the deviation below this share of that without any."""
 NOTICEABLE_S = 200e-6
 """Deviations below this are no evidence for an occupancy."""
-MOST_ARRIVALS = 1000
-"""A report holds the first so many messages of each sender: it has to fit into a datagram."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +83,17 @@ class StepRecord:
 
     def report(self) -> Report:
         """What the other ranks need to know of it."""
-        seconds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        took_s: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for span in self.spans:
-            seconds[span.action.kind][span.action.stage].append(span.ended_s - span.began_s)
-        arrivals: dict[int, list[tuple[float, float]]] = defaultdict(list)
+            took_s[span.action.kind][span.action.stage].append(span.ended_s - span.began_s)
+        came: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for transit in self.transits:
-            arrivals[transit.sender].append((transit.ready_s, transit.arrived_s))
+            came[transit.sender].append((transit.ready_s, transit.arrived_s))
         return Report(
             self.step,
             self.digest,
-            {kind: {s: median(each) for s, each in of.items()} for kind, of in seconds.items()},
-            {sender: sorted(pairs)[:MOST_ARRIVALS] for sender, pairs in arrivals.items()},
+            {kind: {s: median(each) for s, each in of.items()} for kind, of in took_s.items()},
+            {sender: fit(sorted(pairs)) for sender, pairs in came.items()},
         )
 
 
@@ -109,36 +108,28 @@ class Recorder:
         """A step begins."""
         self.record = StepRecord(step, digest, time.monotonic())
         self._marks: list[tuple[Action, Any, Any]] = []
+        self._began: Any = None
         self._last: Any = None  # where the last action ended
         self._zero: tuple[Any, float] | None = None
 
-    def now(self) -> Any:
-        """A mark on the device's time line."""
-        if self._cuda is None:
-            return time.monotonic()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._cuda))
-        if self._zero is None:
-            event.synchronize()
-            self._zero = event, time.monotonic()
-        return event
+    @contextlib.contextmanager
+    def timed(self, action: Action) -> Iterator[None]:
+        """Inside is an action; what comes between two belongs to the second."""
+        self._began = self._now() if self._last is None else self._last
+        yield
+        self._end(action, self._began)
 
-    def begin_action(self) -> Any:
-        """A mark for an action that does not wait: what comes between two belongs to the second."""
-        return self.now() if self._last is None else self._last
+    def restart(self) -> None:
+        """The action begins now: it had to wait."""
+        self._began = self._now()
 
-    def end_action(self, action: Action, began: Any) -> None:
-        """An action ends now that began at a mark."""
-        self._last = self.now()
-        self._marks.append((action, began, self._last))
-
-    def timed(self, loss_fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def with_loss(self, loss_fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         """The same function, whose time belongs to the forward before it."""
 
         def timed(*args: Any, **kwargs: Any) -> torch.Tensor:
             loss = loss_fn(*args, **kwargs)
             action, began, _ = self._marks.pop()
-            self.end_action(action, began)
+            self._end(action, began)
             return loss
 
         return timed
@@ -152,6 +143,21 @@ class Recorder:
         self.record.ended_s = time.monotonic()
         return self.record
 
+    def _end(self, action: Action, began: Any) -> None:
+        self._last = self._now()
+        self._marks.append((action, began, self._last))
+
+    def _now(self) -> Any:
+        """A mark on the device's time line."""
+        if self._cuda is None:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._cuda))
+        if self._zero is None:
+            event.synchronize()
+            self._zero = event, time.monotonic()
+        return event
+
     def _seconds(self, mark: Any) -> float:
         if self._zero is None:
             return float(mark)
@@ -160,25 +166,10 @@ class Recorder:
         return float(at_zero_s + zero.elapsed_time(mark) / 1e3)
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What a rank reports of one step.
-
-    Attributes:
-        durations: action kind -> stage -> median seconds.
-        arrivals: sender -> (ready by its clock, arrived by ours), in the order of arrival.
-    """
-
-    step: int
-    digest: str
-    durations: dict[str, dict[int, float]]
-    arrivals: dict[int, list[tuple[float, float]]]
-
-
 class LinkTimes(NamedTuple):
     """A link: its latency, for how long a message holds it, and by how much single messages differ.
 
-    ``offset_s`` is the higher rank's clock less the lower rank's. The fit of one direction does not
-    know it: its latency includes it.
+    ``offset_s`` is the higher rank's clock less the lower rank's.
     """
 
     latency_s: float
@@ -192,8 +183,25 @@ class LinkTimes(NamedTuple):
         return self.latency_s + self.occupancy_s
 
 
+class Report(msgspec.Struct, frozen=True):
+    """What a rank reports of one step.
+
+    Attributes:
+        durations: action kind -> stage -> median seconds.
+        came: sender -> this direction of the link; its latency includes the clocks' offset.
+    """
+
+    step: int
+    digest: str
+    durations: dict[str, dict[int, float]]
+    came: dict[int, LinkTimes]
+
+
 def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
-    """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
+    """One direction of a link from (ready, arrived) of its messages, in order; at least one.
+
+    What is found as the latency includes the offset of the two clocks.
+    """
     gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
     most_s = gaps[len(gaps) // 10] if gaps else 0.0
     plain, *others = (_fit(pairs, most_s * i / CANDIDATES) for i in range(CANDIDATES + 1))
@@ -216,19 +224,17 @@ def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
 
     The latency is the mean of both directions, occupancy and noise the larger ones.
     """
-    found = {}
-    for high, report in reports.items():
-        for low, there in report.arrivals.items():
-            back = reports[low].arrivals.get(high) if low < high and low in reports else None
-            if back:
-                up, down = fit(there), fit(back)
-                found[low, high] = LinkTimes(
-                    max(0.0, (up.latency_s + down.latency_s) / 2),
-                    max(up.occupancy_s, down.occupancy_s),
-                    max(up.noise_s, down.noise_s),
-                    (up.latency_s - down.latency_s) / 2,
-                )
-    return found
+    return {
+        (low, high): LinkTimes(
+            max(0.0, (up.latency_s + down.latency_s) / 2),
+            max(up.occupancy_s, down.occupancy_s),
+            max(up.noise_s, down.noise_s),
+            (up.latency_s - down.latency_s) / 2,
+        )
+        for high, report in reports.items()
+        for low, up in report.came.items()
+        if low < high and low in reports and (down := reports[low].came.get(high))
+    }
 
 
 def situation(

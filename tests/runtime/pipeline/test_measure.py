@@ -60,8 +60,8 @@ def test_a_link_is_measured_without_common_clocks(
     back = _direction([t + offset for t in ready], latency * MS, occupancy * MS, -offset, rng)
     durations = {"F": {0: 1.0}}
     reports = {
-        0: Report(0, "", durations, {1: back}),
-        1: Report(0, "", durations, {0: there}),
+        0: Report(0, "", durations, {1: fit(back)}),
+        1: Report(0, "", durations, {0: fit(there)}),
     }
     found = links(reports)[0, 1]
     # how much of it is occupancy can be seen only where messages had to wait for each other

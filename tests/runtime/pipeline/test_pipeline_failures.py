@@ -158,7 +158,7 @@ def test_messages_that_nobody_can_want(name: Name, sender: int, problem: str) ->
     else:
         mailbox.put(name, _arrived(sender))
         mailbox.begin(name.step)
-        assert mailbox.take(name.receive).sender == sender
+        assert mailbox.take(name.receive)[0].sender == sender
     mailbox.fail(RankFailure([1], "over"))
     with pytest.raises(RankFailure, match="over"):
         mailbox.take(parse_action("1RECV_F1"))
