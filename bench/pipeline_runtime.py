@@ -25,7 +25,7 @@ from torch import nn
 from runtime.pipeline import Adaptation, Faults, LinkFault, Pipeline, both_ways
 from runtime.pipeline.demo import Block
 from runtime.pipeline.demo import loss_fn as next_token
-from runtime.pipeline.observed import observed
+from runtime.pipeline.picture import observed
 from synth.pipeline.plan import plan
 from synth.pipeline.problem import make
 from verify.pipeline import Link, PipelineSchedule, Situation, check, uniform

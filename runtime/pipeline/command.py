@@ -13,6 +13,7 @@ from verify.errors import ArgumentError
 
 if TYPE_CHECKING:
     from runtime.pipeline.demo import Line, Setting
+    from verify.pipeline import PipelineSchedule
 
 LINK = re.compile(r"(\d{1,4})-(\d{1,4}):(\d{1,6}(?:\.\d{1,3})?)", re.ASCII)
 STEPS = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
@@ -46,21 +47,8 @@ def pipeline(
       python -m runtime pipeline --slow 0-1:50 --during 5-20 --out out/
       python -m runtime pipeline --no-adapt
     """
-    setting = _setting(stages, microbatches, steps, slow, during, schedule, adapt)
     if out is not None and out.exists() and not out.is_dir():
         raise ArgumentError("--out", str(out), "must be a folder")
-    raise typer.Exit(0 if _run(setting, out) else 1)
-
-
-def _setting(
-    stages: int,
-    microbatches: int,
-    steps: int,
-    slow: str,
-    during: str,
-    schedule: Path | None,
-    adapt: bool,
-) -> Setting:
     if steps < 1:
         raise ArgumentError("--steps", steps, "must be at least 1")
     link, span = LINK.fullmatch(slow), STEPS.fullmatch(during)
@@ -68,30 +56,34 @@ def _setting(
         raise ArgumentError("--slow", slow, "must be a link and a delay in ms, as 1-2:30")
     if span is None or int(span[1]) > int(span[2]):
         raise ArgumentError("--during", during, "must be first and last step, as 6-17")
-    from runtime.pipeline.adaptation import Adaptation
     from runtime.pipeline.demo import Setting
     from runtime.pipeline.faults import Faults, both_ways
-    from runtime.pipeline.load import load, require_ranks
+    from runtime.pipeline.replan import Adaptation
 
-    if schedule is not None:
-        plan = load(schedule)
-        require_ranks(plan, plan.schedule.stages)
-        chosen = plan.schedule
-    else:
-        from synth.pipeline.plan import plan as make_plan
-        from synth.pipeline.problem import make
-        from verify.pipeline import uniform
-
-        if stages < 2:
-            raise ArgumentError("--stages", stages, "must be at least 2")
-        problem = make(microbatches, uniform(stages), range(stages))
-        chosen = make_plan(problem, "zero-bubble").schedule
+    chosen = _schedule(schedule, stages, microbatches)
     low, high, delay_ms = int(link[1]), int(link[2]), float(link[3])
     if abs(low - high) != 1 or max(low, high) >= chosen.stages:
         raise ArgumentError("--slow", slow, f"must join neighbours of 0..{chosen.stages - 1}")
     first, last = int(span[1]), int(span[2])
     faults = both_ways(low, high, latency_s=delay_ms / 1e3, first_step=first, last_step=last)
-    return Setting(chosen, steps, Faults(faults), Adaptation() if adapt else None)
+    setting = Setting(chosen, steps, Faults(faults), Adaptation() if adapt else None)
+    raise typer.Exit(0 if _run(setting, out) else 1)
+
+
+def _schedule(path: Path | None, stages: int, microbatches: int) -> PipelineSchedule:
+    """That of the file, or zero-bubble's."""
+    from runtime.pipeline.load import load, require_ranks
+    from synth.pipeline.plan import plan
+    from synth.pipeline.problem import make
+    from verify.pipeline import uniform
+
+    if path is not None:
+        verified = load(path)
+        require_ranks(verified, verified.schedule.stages)
+        return verified.schedule
+    if stages < 2:
+        raise ArgumentError("--stages", stages, "must be at least 2")
+    return plan(make(microbatches, uniform(stages), range(stages)), "zero-bubble").schedule
 
 
 def _run(setting: Setting, out: Path | None) -> bool:
@@ -107,55 +99,45 @@ def _run(setting: Setting, out: Path | None) -> bool:
         f"{os.cpu_count()} cores; the delay is injected",
         flush=True,
     )
-    expected = list(sequential(setting))
-    shown: list[list[Line]] = []
-    right: list[bool] = []
-
-    def show(lines: list[Line]) -> None:
-        step = lines[0].step
-        fingerprints, loss = expected[step]
-        same = [line.gradients for line in lines] == fingerprints and lines[-1].loss == loss
-        right.append(same)
-        shown.append(lines)
-        for event in sorted((e for line in lines[:1] for e in line.events), key=lambda e: e.at_s):
+    right = []
+    chosen: dict[tuple[bool, str], list[Line]] = {}  # one step of each circumstance
+    for lines, (fingerprints, loss) in zip(run(setting), list(sequential(setting)), strict=True):
+        first, step = lines[0], lines[0].record.step
+        right.append([line.gradients for line in lines] == fingerprints and lines[-1].loss == loss)
+        for event in first.events:
             print(f"         {event.kind}: {event.text}")
-        delayed = any(setting.faults.delay_s(r, r + 1, step)[0] for r in range(plan.stages - 1))
+        slow = any(setting.faults.delay_s(r, r + 1, step)[0] for r in range(plan.stages - 1))
         seconds = max(line.record.ended_s - line.record.began_s for line in lines)
         print(
-            f"step {step:3d} {'slow link' if delayed else '         '} {seconds * 1e3:7.1f} ms  "
-            f"schedule {lines[0].record.digest[:6]}  loss {loss:.4f}  gradients "
-            f"{'equal the sequential run' if same else 'ARE WRONG'}  "
-            + "#"
-            * round(seconds * SCALE),
+            f"step {step:3d} {'slow link' if slow else '         '} {seconds * 1e3:7.1f} ms  "
+            f"schedule {first.record.digest[:6]}  loss {loss:.4f}  gradients "
+            f"{'equal the sequential run' if right[-1] else 'ARE WRONG'}  "
+            f"{'#' * round(seconds * SCALE)}",
             flush=True,
         )
-
-    run(setting, show)
-    _timelines(setting, shown, out)
+        if step:
+            chosen[slow, first.record.digest] = lines  # the last one of its kind
+    _timelines(chosen, out)
     print(f"gradients of {sum(right)} of {len(right)} steps equal the sequential run bit for bit")
     return all(right)
 
 
-def _timelines(setting: Setting, shown: list[list[Line]], out: Path | None) -> None:
-    """One step of each circumstance: its measured timeline, as text and as files."""
-    from runtime.pipeline.observed import bars, makespan_ms, side_by_side, text
+def _timelines(chosen: dict[tuple[bool, str], list[Line]], out: Path | None) -> None:
+    """The measured timelines of some steps, as text and as files."""
+    from runtime.pipeline.picture import bars, makespan_ms, side_by_side, text
     from verify.pipeline.picture import svg, trace
 
-    chosen: dict[tuple[bool, str], list[Line]] = {}
-    for lines in shown[1:]:
-        step = lines[0].step
-        delay = any(setting.faults.delay_s(r, r + 1, step)[0] for r in range(setting.stages - 1))
-        chosen[delay, lines[0].record.digest] = lines  # the last one of its kind
-    drawn = {key: bars({line.rank: line.record for line in of}) for key, of in chosen.items()}
-    end_ms = max((makespan_ms(of) for of in drawn.values()), default=1.0)
+    records = {key: {line.rank: line.record for line in of} for key, of in chosen.items()}
+    drawn = {key: bars(of) for key, of in records.items()}
+    end_ms = max(map(makespan_ms, drawn.values()), default=1.0)
     sheets = []
-    for (delayed, digest), of in drawn.items():
-        lines = chosen[delayed, digest]
-        title = f"step {lines[0].step}, {'slow link' if delayed else 'no delay'}"
+    for (slow, digest), of in drawn.items():
+        first = chosen[slow, digest][0]
+        title = f"step {first.record.step}, {'slow link' if slow else 'no delay'}"
         print(f"\n{title}, schedule {digest[:6]}: {makespan_ms(of):.1f} ms")
         for rank, row in enumerate(text(of, COLUMNS, end_ms)):
             print(f"  rank {rank} {row}")
-        sheets += side_by_side(title, lines[0].schedule, {line.rank: line.record for line in lines})
+        sheets += side_by_side(title, first.schedule, records[slow, digest])
     print()
     if out is not None and sheets:
         out.mkdir(parents=True, exist_ok=True)

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
-import multiprocessing as mp
-import queue
-import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from runtime.pipeline.adaptation import Adaptation, Event
+from runtime.pipeline.agent import Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.recorder import StepRecord
-from runtime.torch_versions import TCPStore
-from verify.errors import RankFailure
+from runtime.pipeline.replan import Adaptation
+from runtime.pipeline.timing import StepRecord
+from runtime.selftest.processes import Say, talk
+from runtime.torch_versions import Store
 from verify.pipeline import PipelineSchedule
 
 VOCABULARY, LENGTH, WIDTH, HEADS, SEQUENCES = 64, 24, 48, 4, 4
@@ -40,25 +36,17 @@ class Block(nn.Module):
 
     def __init__(self, first: bool, last: bool) -> None:
         super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, WIDTH) if first else None
-        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
-        self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY) if last else None
+        self.embed = nn.Embedding(VOCABULARY, WIDTH) if first else nn.Identity()
+        self.block = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.head = nn.Linear(WIDTH, VOCABULARY) if last else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Tokens (sequences, length), or activations with WIDTH more; logits at the last stage."""
-        if self.embed is not None:
-            x = self.embed(x)
-        rows, length, _ = x.shape
-        heads = self.mix(self.norms[0](x)).view(rows, length, 3, HEADS, WIDTH // HEADS)
-        q, k, v = heads.permute(2, 0, 3, 1, 4)
-        scores = (q @ k.transpose(-1, -2)) / math.sqrt(WIDTH // HEADS)
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(future, float("-inf")).softmax(-1)
-        x = x + self.out((weights @ v).transpose(1, 2).reshape(rows, length, WIDTH))
-        x = x + self.down(torch.relu(self.up(self.norms[1](x))))
-        return x if self.head is None else self.head(x)
+        future = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        out: torch.Tensor = self.head(self.block(self.embed(x), future, is_causal=True))
+        return out
 
 
 @dataclass(frozen=True)
@@ -92,16 +80,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Line:
-    """A step on one rank; ``error`` is set, and all else meaningless, where it failed."""
+    """A step on one rank."""
 
     rank: int
-    step: int
     record: StepRecord
     gradients: str
     loss: float | None
     schedule: PipelineSchedule
     events: list[Event]
-    error: str = ""
 
 
 def loss_fn(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -119,94 +105,47 @@ def sequential(setting: Setting) -> Iterator[tuple[list[str], float]]:
             loss = loss_fn(functools.reduce(lambda out, block: block(out), blocks, x), y)
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.item())
-        for block in blocks:
-            for parameter in block.parameters():
-                assert parameter.grad is not None
-                parameter.grad.div_(n)
+        for parameter in (p for block in blocks for p in block.parameters()):
+            assert parameter.grad is not None
+            parameter.grad.div_(n)
         yield [_fingerprint(block) for block in blocks], sum(losses) / n
         for block in blocks:
             _descend(block)
 
 
-def run(setting: Setting, show: Callable[[list[Line]], None]) -> None:
-    """Train on ``setting.stages`` processes; ``show`` gets the lines of all ranks of each step.
+def run(setting: Setting) -> Iterator[list[Line]]:
+    """Train on ``setting.stages`` processes; per step the lines of all ranks.
 
     Raises:
-        RankFailure: a process failed or fell silent.
+        RanksFailed: a process failed or fell silent.
     """
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["runtime.pipeline"])
-    limit = timedelta(seconds=TIMEOUT_S)
-    store = TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
-    lines: Any = context.Queue()
-    processes = [
-        context.Process(target=_rank, args=(r, setting, store.port, lines), daemon=True)
-        for r in range(setting.stages)
-    ]
-    for process in processes:
-        process.start()
-    waiting: dict[int, list[Line]] = {}
-    try:
-        for _ in range(setting.stages * setting.steps):
-            try:
-                line: Line = lines.get(timeout=2 * TIMEOUT_S)
-            except queue.Empty:
-                raise RankFailure([], f"no step ended within {2 * TIMEOUT_S:g} s") from None
-            if line.error:
-                raise RankFailure([line.rank], f"rank {line.rank} failed", [line.error])
-            waiting.setdefault(line.step, []).append(line)
-            if len(waiting[line.step]) == setting.stages:
-                show(sorted(waiting.pop(line.step), key=lambda line: line.rank))
-        for process in processes:
-            process.join(timeout=TIMEOUT_S)
-    finally:
-        for process in processes:
-            process.kill()
+    lines: dict[int, list[Line]] = defaultdict(list)
+    deadline_s = (2 + setting.steps) * TIMEOUT_S
+    body = _rank, setting.stages, setting
+    for line in talk(*body, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
+        of_step = lines[line.record.step]
+        of_step.append(line)
+        if len(of_step) == setting.stages:
+            yield sorted(of_step, key=lambda line: line.rank)
 
 
-def _rank(rank: int, setting: Setting, port: int, lines: Any) -> None:
-    torch.set_num_threads(1)
-    nothing = StepRecord(-1, "", 0.0)
-    try:
-        store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=TIMEOUT_S))
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=setting.stages)
-        block = setting.blocks()[rank]
-        pipeline = Pipeline(
-            block,
-            setting.schedule,
-            loss_fn,
-            timeout_s=TIMEOUT_S,
-            faults=setting.faults,
-            adaptation=setting.adaptation,
-        )
-        told = 0
-        for step in range(setting.steps):
-            tokens, target = setting.batch(step)
-            losses: list[torch.Tensor] = []
-            inputs = (tokens,) if rank == 0 else ()
-            last = rank == setting.stages - 1
-            pipeline.step(*inputs, target=target if last else None, losses=losses)
-            events = pipeline.events
-            loss = sum(loss.item() for loss in losses) / len(losses) if losses else None
-            lines.put(
-                Line(
-                    rank,
-                    step,
-                    pipeline.record,
-                    _fingerprint(block),
-                    loss,
-                    pipeline.verified.schedule,
-                    events[told:],
-                )
-            )
-            told = len(events)
-            _descend(block)
-        pipeline.close()
-        dist.destroy_process_group()
-    except Exception:
-        error = traceback.format_exc()
-        lines.put(Line(rank, -1, nothing, "", None, setting.schedule, [], error))
-        time.sleep(1.0)  # the queue's thread needs a moment before the process is killed
+def _rank(store: Store, rank: int, ranks: int, say: Say, setting: Setting) -> None:
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    block, last, seen = setting.blocks()[rank], rank == ranks - 1, 0
+    how: Any = {"faults": setting.faults, "adaptation": setting.adaptation}
+    pipeline = Pipeline(block, setting.schedule, loss_fn, timeout_s=TIMEOUT_S, **how)
+    for step in range(setting.steps):
+        tokens, target = setting.batch(step)
+        losses: list[torch.Tensor] = []
+        inputs = () if rank else (tokens,)
+        pipeline.step(*inputs, target=target if last else None, losses=losses)
+        loss = sum(loss.item() for loss in losses) / len(losses) if losses else None
+        plan, events = pipeline.verified.schedule, pipeline.events
+        say(Line(rank, pipeline.record, _fingerprint(block), loss, plan, events[seen:]))
+        seen = len(events)
+        _descend(block)
+    pipeline.close()
+    dist.destroy_process_group()
 
 
 def _fingerprint(block: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""Whether a link has become slow or has recovered, from its time per step; a pure function.
+"""Whether a link has become slow or has recovered, from its time per step.
 
 A link is judged against the time for which the present schedule was accepted. One slow step means
 nothing: the time must be off by more than the tolerance, in the same direction, in ``confirm``
@@ -9,9 +9,11 @@ never less than a few times the noise of single messages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from runtime.pipeline.timing import LinkTimes
 from verify.errors import ArgumentError
 
 
@@ -59,33 +61,51 @@ class Sensitivity:
 class Watched:
     """What is known of one link.
 
-    Attributes:
-        accepted_s: its time for which the present schedule was accepted; None before any.
-        direction, count: of the deviation that is being confirmed (+1 slower, -1 faster).
+    ``accepted_s`` is its time for which the present schedule was accepted (None before any),
+    ``direction`` (+1 slower, -1 faster) and ``count`` are those of a deviation to be confirmed.
     """
 
     accepted_s: float | None = None
     direction: int = 0
     count: int = 0
 
-    def accept(self, time_s: float) -> Watched:
-        """The present schedule is accepted for this time."""
-        return Watched(time_s)
+
+class LinkDetector:
+    """Judges all links of a pipeline, step after step."""
+
+    def __init__(self, how: Sensitivity) -> None:
+        self._how, self._steps = how, 0
+        self._watched: dict[tuple[int, int], Watched] = {}
+
+    def look(self, times: Mapping[tuple[int, int], LinkTimes], forward_s: float) -> list[str]:
+        """The links that have changed by this step, with its times, and why.
+
+        ``forward_s`` is the shortest forward of any stage.
+        """
+        self._steps += 1
+        changes: list[str] = []
+        if self._steps <= self._how.settle:
+            return changes
+        for link, found in times.items():
+            tolerance_s = self._how.tolerance_s(forward_s, found.noise_s)
+            before = self._watched.get(link, Watched())
+            watched, change, why = judge(before, found.total_s, tolerance_s, self._how.confirm)
+            self._watched[link] = watched
+            if change is not Change.NONE:
+                changes.append(f"{link[0]}-{link[1]} {change.value}: {why}")
+        return changes
+
+    def accept(self, times_s: Mapping[tuple[int, int], float]) -> None:
+        """The schedule that runs is accepted for these times of the links."""
+        self._watched |= {link: Watched(time_s) for link, time_s in times_s.items()}
 
 
 def judge(
     before: Watched, time_s: float, tolerance_s: float, confirm: int
 ) -> tuple[Watched, Change, str]:
-    """One more step of a link: what is known now, what has changed, and why.
-
-    Args:
-        before: what was known.
-        time_s: the link's time in this step.
-        tolerance_s: see :class:`Sensitivity`.
-        confirm: steps that must agree.
-    """
+    """One more step of a link, which took ``time_s``: what is known now, what changed, and why."""
     if before.accepted_s is None:
-        return before.accept(time_s), Change.NONE, f"first seen with {time_s * 1e3:.3g} ms"
+        return Watched(time_s), Change.NONE, f"first seen with {time_s * 1e3:.3g} ms"
     off_s = time_s - before.accepted_s
     numbers = (
         f"{time_s * 1e3:.3g} ms instead of {before.accepted_s * 1e3:.3g} ms "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from verify.errors import ArgumentError
 
@@ -19,8 +20,7 @@ from verify.errors import ArgumentError
 class LinkFault:
     """A delay on what ``sender`` sends to ``receiver``, in steps ``first_step`` to ``last_step``.
 
-    Attributes:
-        last_step: the last step with the delay; None for all that follow.
+    Both included; None stands for all steps that follow.
     """
 
     sender: int
@@ -43,11 +43,9 @@ class LinkFault:
 
 
 class Faults:
-    """All delays to inject, the same object on every rank.
+    """All delays to inject, the same on every rank; several on one link add up.
 
-    Args:
-        faults: several on one link add up.
-        blocking: whether a send holds up the compute behind it.
+    With ``blocking`` a send holds up the compute behind it.
     """
 
     def __init__(self, faults: Iterable[LinkFault] = (), *, blocking: bool = False) -> None:
@@ -60,29 +58,15 @@ class Faults:
         return sum(f.latency_s for f in found), sum(f.occupancy_s for f in found)
 
 
-def both_ways(
-    one: int,
-    other: int,
-    *,
-    latency_s: float = 0.0,
-    occupancy_s: float = 0.0,
-    first_step: int = 0,
-    last_step: int | None = None,
-) -> tuple[LinkFault, LinkFault]:
-    """The same delay in both directions between two ranks."""
-    return (
-        LinkFault(one, other, latency_s, occupancy_s, first_step, last_step),
-        LinkFault(other, one, latency_s, occupancy_s, first_step, last_step),
-    )
+def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]:
+    """The same delay, as for :class:`LinkFault`, in both directions between two ranks."""
+    return LinkFault(one, other, **delay), LinkFault(other, one, **delay)
 
 
 def due_s(ready_s: float, link_free_s: float, delay: tuple[float, float]) -> tuple[float, float]:
-    """When a message is there, and when its link is free again.
+    """When a message is there that was handed over at ``ready_s``, and its link is free again.
 
-    Args:
-        ready_s: when it was handed over.
-        link_free_s: when the messages before it no longer hold the link.
-        delay: (latency, occupancy).
+    ``link_free_s`` is when those before it no longer hold the link, ``delay`` (latency, occupancy).
     """
     latency_s, occupancy_s = delay
     free_s = max(ready_s, link_free_s) + occupancy_s

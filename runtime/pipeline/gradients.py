@@ -11,6 +11,8 @@ stages submits when the last of them is done, lowest stage first.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ class Gradients:
 
     Args:
         modules: stage -> module.
-        replicas: over the ranks that hold the same stages in other pipelines; None without any.
+        replicas: over the ranks that hold the same stages in other pipelines, if there are any.
     """
 
     def __init__(self, modules: dict[int, torch.nn.Module], replicas: Executor | None) -> None:
@@ -41,40 +43,33 @@ class Gradients:
     def register(self, runtime: PipelineScheduleRuntime) -> None:
         """Take over REDUCE_GRAD, if there are replicas."""
         if self._replicas is not None:
-            runtime.register_custom_function(ComputationType.REDUCE_GRAD, self._reduce)
+            reduce = partial(self._reduce, self._replicas)
+            runtime.register_custom_function(ComputationType.REDUCE_GRAD, reduce)
 
     def wait(self) -> None:
-        """Until all averages are in place.
-
-        Raises:
-            RankFailure: a replica is dead or silent.
-        """
+        """Until all averages are in place; RankFailure if a replica is dead or silent."""
         for operation, flat, gradients in self._flying:
             operation.wait()
-            sizes = [gradient.numel() for gradient in gradients]
-            for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
+            means = torch.split(flat, [gradient.numel() for gradient in gradients])
+            for gradient, mean in zip(gradients, means, strict=True):
                 gradient.copy_(mean.view_as(gradient))
         self._flying.clear()
         self._reduced.clear()
 
-    def _reduce(self, action: PipelineAction, ctx: PipelineContext) -> None:
+    def _reduce(self, replicas: Executor, action: PipelineAction, ctx: PipelineContext) -> None:
         runtime: Any = ctx.schedule_ref
         stage = next(s for s in runtime._stages if s.stage_index == action.stage_index)
         stage.perform_reduce_grad(runtime._n_microbatches if runtime.scale_grads else 1)
         self._reduced.add(action.stage_index)
-        if self._reduced == set(self._modules):
-            for module in self._modules.values():
-                self._submit(module)
-
-    def _submit(self, module: torch.nn.Module) -> None:
-        assert self._replicas is not None
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                by_dtype.setdefault(parameter.dtype, []).append(parameter.grad)
-        for gradients in by_dtype.values():
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            operation = self._replicas.submit(flat, average=True)
-            self._flying.append((operation, flat, gradients))
+        if self._reduced != set(self._modules):
+            return
+        for module in self._modules.values():
+            by_dtype = defaultdict(list)
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    by_dtype[parameter.dtype].append(parameter.grad)
+            for gradients in by_dtype.values():
+                flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+                self._flying.append((replicas.submit(flat, average=True), flat, gradients))

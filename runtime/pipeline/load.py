@@ -1,16 +1,21 @@
-"""Only proved pipeline schedules run: the one door from a schedule to a :class:`Pipeline`."""
+"""Only proved pipeline schedules run: the one door from a schedule to a :class:`Pipeline`.
+
+Also what a schedule requires of a rank: its modules, and from whom it receives.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
+import torch
 
 from verify.core.verdict import Verdict
-from verify.errors import ScheduleRefused
+from verify.errors import ArgumentError, ScheduleRefused
 from verify.pipeline import (
     PipelineReport,
     PipelineSchedule,
@@ -23,6 +28,9 @@ from verify.pipeline import (
 )
 from verify.pipeline.costs import Costs
 from verify.pipeline.render import render
+
+Modules = torch.nn.Module | Mapping[int, torch.nn.Module]
+"""The module of a rank's stage; for several stages, stage -> module."""
 
 
 @dataclass(frozen=True)
@@ -81,25 +89,17 @@ def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -
     return VerifiedPipeline(schedule, report, name)
 
 
-def require_ranks(verified: VerifiedPipeline, size: int) -> None:
-    """Refuse a schedule for another number of ranks.
-
-    Raises:
-        ScheduleRefused: the group has ``size`` ranks and the schedule another number.
-    """
-    if verified.schedule.ranks != size:
+def require_ranks(verified: VerifiedPipeline, ranks: int) -> None:
+    """Refuse (ScheduleRefused) a schedule for another number of ranks than the group's."""
+    if verified.schedule.ranks != ranks:
         raise ScheduleRefused(
             f"{verified.name} is a pipeline schedule for {verified.schedule.ranks} ranks, the "
-            f"group has {size}; make one with: synth pipeline --stages {size} ..."
+            f"group has {ranks}; make one with: synth pipeline --stages {ranks} ..."
         )
 
 
 def require_same_shape(new: VerifiedPipeline, old: VerifiedPipeline) -> None:
-    """Refuse a schedule that can't take the place of another one in a running pipeline.
-
-    Raises:
-        ScheduleRefused: another number of microbatches, or stages on other ranks.
-    """
+    """Refuse (ScheduleRefused) a schedule that can't take the place of one that runs."""
     ours, theirs = old.schedule, new.schedule
     if (ours.microbatches, ours.rank_of) != (theirs.microbatches, theirs.rank_of):
         raise ScheduleRefused(
@@ -107,3 +107,43 @@ def require_same_shape(new: VerifiedPipeline, old: VerifiedPipeline) -> None:
             f"{dict(sorted(theirs.rank_of.items()))}; the pipeline runs {ours.microbatches} on "
             f"{dict(sorted(ours.rank_of.items()))}, and neither can change between steps"
         )
+
+
+def own_modules(modules: Modules, stages: list[int]) -> dict[int, torch.nn.Module]:
+    """Stage -> module, checked."""
+    if isinstance(modules, torch.nn.Module):
+        modules = {stages[0]: modules}
+    if sorted(modules) != stages:
+        raise ArgumentError(
+            "modules", sorted(modules), f"must be the modules of stages {stages}, as scheduled"
+        )
+    for stage, module in modules.items():
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            raise ArgumentError(
+                f"modules[{stage}]",
+                "DistributedDataParallel",
+                "must be a plain module: its gradients would silently not be reduced",
+                "Pass the module itself, and replicas=",
+            )
+    return {stage: modules[stage] for stage in stages}
+
+
+def device_of(modules: dict[int, torch.nn.Module]) -> torch.device:
+    """The device of all parameters; ArgumentError if there are several."""
+    devices = {parameter.device for m in modules.values() for parameter in m.parameters()}
+    if len(devices) > 1:
+        names = sorted(map(str, devices))
+        raise ArgumentError("modules", names, "must be on one device per rank")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def senders(plan: PipelineSchedule, rank: int) -> dict[tuple[int, str], int]:
+    """(stage, RECV kind) -> the rank from which ``rank`` receives it, and to which it sends."""
+    found: dict[tuple[int, str], int] = {}
+    for stage in range(plan.stages - 1):
+        low, high = plan.rank_of[stage], plan.rank_of[stage + 1]
+        if low != high and rank == low:
+            found[stage, "RECV_B"] = high
+        if low != high and rank == high:
+            found[stage + 1, "RECV_F"] = low
+    return found

@@ -1,4 +1,4 @@
-"""Messages between stages as bytes: a header that names the message, then its tensors.
+"""Messages between stages: their bytes, and the mailbox where they wait for the compute.
 
     prefix   magic (4 bytes), length of the header (u32)
     header   JSON: step, action (the receive, ``2RECV_F5``), times, type and shape of each tensor
@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from io import BufferedReader
 from typing import NamedTuple
 
 import msgspec
 import torch
 
-from verify.errors import TensorError
+from runtime.health.diagnosis import WaitFor
+from runtime.pipeline.staging import Staged, Tensors
+from verify.errors import LatecomerError, TensorError
 from verify.pipeline import Action, parse_action
 
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")
 MAX_HEADER = 2**16
 BUFFER = 2**16
-Tensors = Sequence[torch.Tensor | None]
-"""Outputs of a stage, or gradients of its inputs: None for an input that has none."""
 
 
 class WireError(Exception):
@@ -44,13 +47,9 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a message is.
+    """What a message is: the RECV it answers (as in schedule files), and the metas of its tensors.
 
-    Attributes:
-        step: the training step it belongs to.
-        action: the RECV that it answers, in the notation of schedule files.
-        ready_s: sender's ``time.monotonic()`` when the data was handed over for sending.
-        tensors: in order; None where there is no tensor.
+    ``ready_s`` is the sender's ``time.monotonic()`` when it was handed over for sending.
     """
 
     step: int
@@ -65,18 +64,18 @@ class Name(NamedTuple):
     step: int
     receive: Action
 
+    @property
+    def content(self) -> str:
+        """What travels."""
+        return "activation" if self.receive.kind == "RECV_F" else "gradient"
+
     def __str__(self) -> str:
-        kind = "activation" if self.receive.kind == "RECV_F" else "gradient"
-        stage, microbatch = self.receive.stage, self.receive.microbatch
-        return f"the {kind} of microbatch {microbatch} for stage {stage} in step {self.step}"
+        stage, _, microbatch = self.receive
+        return f"the {self.content} of microbatch {microbatch} for stage {stage}, step {self.step}"
 
 
 def describe(tensors: Tensors) -> tuple[Meta | None, ...]:
-    """The metas of what a stage hands over.
-
-    Raises:
-        TensorError: something that is no dense tensor.
-    """
+    """The metas of what a stage hands over; TensorError if something is no dense tensor."""
     return tuple(None if tensor is None else _meta(tensor) for tensor in tensors)
 
 
@@ -90,7 +89,7 @@ def _meta(tensor: torch.Tensor) -> Meta:
 
 
 def encode(header: Header, tensors: Tensors) -> list[memoryview]:
-    """One message in parts, without a copy; ``tensors`` are contiguous, in host memory.
+    """One message in parts; ``tensors`` in host memory, without a copy where they are contiguous.
 
     Raises:
         TensorError: so many tensors that nobody would take their header.
@@ -105,19 +104,10 @@ def encode(header: Header, tensors: Tensors) -> list[memoryview]:
     return parts + [_bytes(t) for t in tensors if t is not None and t.numel()]
 
 
-def write(connection: socket.socket, header: Header, tensors: Tensors) -> None:
-    """Send one message; ``tensors`` are contiguous, in host memory.
-
-    Raises:
-        OSError: the connection ended.
-        TensorError: see :func:`encode`.
-    """
-    parts = encode(header, tensors)
-    sent = connection.sendmsg(parts)  # mostly all of it: one call, one hand-over of the lock
-    for part in parts:
-        if sent < len(part):
-            connection.sendall(part[sent:])
-        sent = max(0, sent - len(part))
+def write(connection: socket.socket, parts: list[memoryview], flags: int = 0) -> bytes:
+    """Send a message in one call; what the kernel did not take."""
+    sent = connection.sendmsg(parts, [], flags)
+    return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
 
 
 def read(
@@ -133,14 +123,14 @@ def read(
         WireError: not a message, or the connection ended within one.
         OSError: the connection failed.
     """
-    prefix = bytearray(PREFIX.size)
-    if not _fill(stream, memoryview(prefix), may_end=True):
+    if not (prefix := stream.read(PREFIX.size)):
         return None
+    _require(len(prefix), PREFIX.size)
     magic, length = PREFIX.unpack(prefix)
     if magic != MAGIC or length > MAX_HEADER:
         raise WireError("not a message of a pipeline")
-    text = bytearray(length)
-    _fill(stream, memoryview(text))
+    text = stream.read(length)
+    _require(len(text), length)
     try:
         header = msgspec.json.decode(text, type=Header)
         parse_action(header.action)
@@ -150,9 +140,15 @@ def read(
     for meta in header.tensors:
         tensor = None if meta is None else empty(meta.shape, _dtype(meta.dtype))
         if tensor is not None and tensor.numel():
-            _fill(stream, _bytes(tensor))
+            into = _bytes(tensor)
+            _require(stream.readinto(into), len(into))
         tensors.append(tensor)
     return header, tensors
+
+
+def _require(came: int, expected: int) -> None:
+    if came < expected:
+        raise WireError("the connection ended within a message")
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -163,18 +159,97 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _fill(stream: BufferedReader, into: memoryview, may_end: bool = False) -> bool:
-    """Receive exactly as many bytes; False if there was not one and ``may_end``."""
-    done = 0
-    while done < len(into):
-        count = stream.readinto(into[done:])
-        if not count:
-            if may_end and not done:
-                return False
-            raise WireError("the connection ended within a message")
-        done += count
-    return True
+@dataclass(frozen=True)
+class Arrived:
+    """A message that is there: its tensors are on their way to the device.
+
+    ``ready_s`` is by the *sender's* clock, ``arrived_s`` (the last byte was there) by ours.
+    """
+
+    sender: int
+    staged: Staged
+    requires_grad: tuple[bool, ...]
+    ready_s: float
+    arrived_s: float
+
+
+class Mailbox:
+    """Messages by name, from the receiving threads to the compute thread, a wait of the watchdog's.
+
+    A message that nobody can want is an error at once: for a stage or microbatch that is not here,
+    of a step that is over, or one that has come before.
+
+    Args:
+        senders: (stage, ``RECV_F`` or ``RECV_B``) -> the rank from which it comes.
+        microbatches: how many.
+    """
+
+    def __init__(self, senders: dict[tuple[int, str], int], microbatches: int) -> None:
+        self.step, self.moved_s = 0, time.monotonic()
+        self._senders, self._microbatches = senders, microbatches
+        self._there: dict[Name, Arrived] = {}
+        self._taken: set[Name] = set()
+        self._wait: tuple[WaitFor, float] | None = None
+        self._failure: LatecomerError | None = None
+        self._news = threading.Condition()
+
+    def begin(self, step: int) -> None:
+        """A step begins; messages of earlier ones are wrong from here on."""
+        with self._news:
+            self.step = step
+            self._taken.clear()
+
+    def waiting(self) -> tuple[WaitFor, float] | None:
+        """What the compute thread waits for, and since when."""
+        return self._wait
+
+    def put(self, name: Name, message: Arrived) -> None:
+        """A message is there; WireError if nobody can want it."""
+        with self._news:
+            if problem := self._problem(name, message.sender):
+                raise WireError(f"rank {message.sender} sent {name}: {problem}")
+            self._there[name] = message
+            self._news.notify_all()
+
+    def take(self, receive: Action) -> tuple[Arrived, bool]:
+        """Take away a message of this step; and whether it had to be waited for.
+
+        Raises what :meth:`fail` was given.
+        """
+        name, stage = Name(self.step, receive), receive.stage
+        with self._news:
+            waits = name not in self._there
+            if waits:
+                what = f"the {name.content} for stage {stage}, microbatch"
+                peer = self._senders[stage, receive.kind]
+                wait = WaitFor(name.step, what, receive.microbatch or 0, peer)
+                self._wait = wait, time.monotonic()
+                self._news.wait_for(lambda: name in self._there or self._failure is not None)
+                self._wait = None
+            if self._failure is not None:
+                raise self._failure
+            self.moved_s = time.monotonic()
+            self._taken.add(name)
+            return self._there.pop(name), waits
+
+    def fail(self, error: LatecomerError) -> None:
+        """End every wait, present and future."""
+        with self._news:
+            self._failure = error
+            self._news.notify_all()
+
+    def _problem(self, name: Name, sender: int) -> str:
+        stage, kind, microbatch = name.receive
+        expected = self._senders.get((stage, kind))
+        if expected != sender:
+            return "it has no business here" if expected is None else f"rank {expected} does that"
+        if microbatch is None or not 0 <= microbatch < self._microbatches:
+            return f"there are {self._microbatches} microbatches"
+        if name.step < self.step:
+            return f"step {self.step} has begun"
+        if name in self._there or name in self._taken:
+            return "it came a second time"
+        return ""

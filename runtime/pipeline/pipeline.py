@@ -2,7 +2,7 @@
 
 PyTorch's ``_PipelineScheduleRuntime`` loads the schedule as a compute_comms CSV and runs it; what
 is ours is the way messages travel (``runtime.pipeline.transport``), the deadlines on every wait
-(``runtime.pipeline.liveness``), the timing, and the change of schedule between two steps.
+(``runtime.health.watchdog``), the timing, and the change of schedule between two steps.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,28 @@ import torch
 import torch.distributed as dist
 
 from runtime.executor.executor import Executor
+from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
-from runtime.network.store_exchange import StoreExchange, require_all, tell, tell_all, within
-from runtime.pipeline.adaptation import Adaptation, Event
-from runtime.pipeline.controller import Adapter
+from runtime.network.store_exchange import StoreExchange
+from runtime.pipeline.agent import AdaptationAgent, Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.gradients import Gradients
-from runtime.pipeline.liveness import Liveness
-from runtime.pipeline.load import VerifiedPipeline, load, require_ranks, require_same_shape
-from runtime.pipeline.mailbox import Mailbox
-from runtime.pipeline.placement import Modules, device_of, neighbours, own_modules
-from runtime.pipeline.recorder import Recorder, StepRecord
-from runtime.pipeline.stage import DelegatedStage, StageContext
+from runtime.pipeline.load import (
+    Modules,
+    VerifiedPipeline,
+    device_of,
+    load,
+    own_modules,
+    require_ranks,
+    require_same_shape,
+    senders,
+)
+from runtime.pipeline.messages import Mailbox
+from runtime.pipeline.replan import Adaptation
+from runtime.pipeline.stage import DelegatedStage
 from runtime.pipeline.staging import staging_for
-from runtime.pipeline.transport import Links
+from runtime.pipeline.timing import Recorder
+from runtime.pipeline.transport import Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
@@ -41,8 +50,6 @@ CLOSE_S = 10.0
 POLL_S = 0.002
 
 _opened = 0
-
-Loss = Callable[..., torch.Tensor]
 
 
 class Pipeline:
@@ -78,7 +85,7 @@ class Pipeline:
         self,
         modules: Modules,
         schedule: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline,
-        loss_fn: Loss,
+        loss_fn: Callable[..., torch.Tensor],
         *,
         group: dist.ProcessGroup | None = None,
         store: Store | None = None,
@@ -92,80 +99,61 @@ class Pipeline:
         if not timeout_s > 0:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
         self.verified = load(schedule)
+        self._closed = False
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         require_ranks(self.verified, self.size)
         own = own_modules(modules, self.verified.stages_of(self.rank))
-        self.device = device_of(own)
+        device = device_of(own)
         if store is None:
             store = PrefixStore(f"latecomer/pipeline/{_opened}", store_of(group))
             _opened += 1
-        self.store, self.steps = store, 0
-        self._timeout_s, self._closed = timeout_s, False
-        self._recorder = Recorder(self.device)
-        plan = self.verified.schedule
-        to, sources = neighbours(plan, self.rank)
-        self._mailbox = Mailbox(sources, plan.microbatches)
-        staging = staging_for(self.device)
-        around = StageContext(dict(plan.rank_of), staging, self._mailbox, self._recorder)
-        self._around = around
-        self._datagrams = ControlChannel(
-            StoreExchange(PrefixStore("datagrams", store), self.rank, self.size, timeout_s)
-        )
-        try:
-            self._agree()
-            around.liveness = Liveness(self._datagrams, timeout_s, self._stop)
-            around.links = Links(
-                PrefixStore("links", store),
-                self._datagrams,
-                to=to,
-                origin=sources.values(),
-                staging=staging,
-                mailbox=self._mailbox,
-                lost=around.liveness.fail,
-                broken=around.liveness.broke,
-                faults=faults or Faults(),
-                timeout_s=timeout_s,
-            )
-        except BaseException:
-            if hasattr(around, "liveness"):
-                around.liveness.end()
-            self._datagrams.close()
-            raise
-        self.record = around.record = StepRecord(-1, self.verified.digest, 0.0)
+        ranks = self._ranks = StoreExchange(store, self.rank, self.size, timeout_s)
+        plan, staging = self.verified.schedule, staging_for(device)
+        mailbox = self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
+        self._recorder = Recorder(device)
+        self.steps, self.record = 0, self._recorder.record
         self._gradients = Gradients(own, replicas)
-        self._runtime = PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
-            [
-                DelegatedStage(module, stage, plan.stages, around, self.device, group, dw_builder)
-                for stage, module in own.items()
-            ],
-            plan.microbatches,
-            loss_fn=self._timed(loss_fn),
-        )
-        self._gradients.register(self._runtime)
-        self._load()
-        self._adapter = (
-            Adapter(
-                adaptation,
-                PrefixStore("adapt", store),
-                self.rank,
-                self.size,
-                self.verified,
-                lambda: self.failure,
-                timeout_s,
+        self._agent: AdaptationAgent | None = None
+        with contextlib.ExitStack() as opened:
+            channel = ControlChannel(ranks.under("datagrams"))
+            opened.callback(channel.close)
+            self._require_same_schedule()
+            watchdog = self._watchdog = Watchdog(channel, timeout_s)
+            opened.callback(watchdog.close)
+            watchdog.add(mailbox)
+            watchdog.on_failure(mailbox.fail)
+            delays = faults or Faults()
+            links = ranks.under("links")
+            transport = Transport(links, channel, plan, mailbox, staging, delays, watchdog)
+            opened.callback(transport.close, CLOSE_S)
+            watchdog.on_failure(lambda _: transport.abort())
+            ours = transport, self._recorder
+            self._runtime = PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
+                [
+                    DelegatedStage(module, stage, plan.stages, device, group, dw_builder, *ours)
+                    for stage, module in own.items()
+                ],
+                plan.microbatches,
+                loss_fn=self._recorder.with_loss(loss_fn),
             )
-            if adaptation is not None
-            else None
-        )
+            self._gradients.register(self._runtime)
+            self._run(self.verified)
+            opened.callback(self._leave_together)
+            if adaptation is not None:
+                keys = ranks.under("adapt")
+                self._agent = AdaptationAgent(adaptation, keys, channel, self.verified, watchdog)
+                opened.callback(self._agent.close)
+            self._opened = opened.pop_all()
 
     @property
     def events(self) -> list[Event]:
         """What the adaptation noticed, decided and did, with reasons; most of it on rank 0."""
-        return list(self._adapter.events) if self._adapter is not None else []
+        return list(self._agent.events) if self._agent is not None else []
 
     @property
     def failure(self) -> LatecomerError | None:
         """Why this pipeline has failed, if it has."""
-        return self._around.liveness.failure
+        return self._watchdog.failure
 
     def step(
         self,
@@ -189,27 +177,23 @@ class Pipeline:
             raise ArgumentError("pipeline", "closed", "a step needs an open pipeline")
         if self.failure is not None:
             raise self.failure
-        step = self.steps
-        if self._adapter is not None:
-            self._adapt(self._adapter, step)
-        self.steps += 1
-        self._around.record = record = StepRecord(step, self.verified.digest, time.monotonic())
+        self._change_over()
+        step, self.steps = self.steps, self.steps + 1
+        self._recorder.begin(step, self.verified.digest)
         self._mailbox.begin(step)
-        self._around.liveness.enter(step)
+        self._watchdog.enter(step)
         try:
             output = self._runtime.step(
                 *args, target=target, losses=losses, return_outputs=return_outputs, **kwargs
             )
             self._gradients.wait()
-            record.spans = self._recorder.collect()
+            self.record = self._recorder.end()
         except BaseException as error:  # whatever it is, nobody may be left waiting
             if error is not self.failure:
-                self._around.liveness.broke(error)
+                self._watchdog.broke(error)
             raise
-        record.ended_s = time.monotonic()
-        self.record = record
-        if self._adapter is not None:
-            self._adapter.after(record)
+        if self._agent is not None:
+            self._agent.after(self.record)
         return output
 
     def switch(self, schedule: PipelineSchedule | VerifiedPipeline) -> None:
@@ -217,80 +201,59 @@ class Pipeline:
 
         Raises:
             ScheduleRefused: not proved, or of another shape.
-        ArgumentError: the pipeline adapts, and so changes it by itself.
+            ArgumentError: the pipeline adapts, and so changes it by itself.
         """
-        if self._adapter is not None:
+        if self._agent is not None:
             raise ArgumentError("switch", "adaptation", "a pipeline that adapts does so by itself")
         verified = load(schedule)
         require_same_shape(verified, self.verified)
-        self.verified = verified
-        self._load()
+        self._run(verified)
 
     def close(self) -> None:
         """Wait until all ranks are done (unless one has failed) and disconnect."""
-        if self._closed:
-            return
         self._closed = True
-        if self._adapter is not None:
-            self._adapter.close()
-        if self.failure is None:
-            self._leave_together()
-        self._around.links.close(CLOSE_S)
-        self._around.liveness.end()
-        self._datagrams.close()
+        self._opened.close()
 
-    def _adapt(self, adapter: Adapter, step: int) -> None:
-        try:
-            verified = adapter.boundary(step)
-        except (TimeoutError, LatecomerError) as error:
-            self._around.liveness.fail(str(error))
-            assert self.failure is not None
-            raise self.failure from None
-        if verified is not None:
-            self.verified = verified
-            self._load()
-
-    def _load(self) -> None:
-        """Hand the schedule to PyTorch's runtime, which reads it from a file."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "schedule.csv"
-            path.write_bytes(self.verified.csv())
-            self._runtime._load_csv(str(path), format="compute_comms")
-
-    def _timed(self, loss_fn: Loss) -> Loss:
-        def timed(*args: Any, **kwargs: Any) -> torch.Tensor:
-            loss = loss_fn(*args, **kwargs)
-            self._recorder.extend()
-            return loss
-
-        return timed
-
-    def _agree(self) -> None:
-        """All ranks must start with the same schedule."""
+    def _require_same_schedule(self) -> None:
         own = self.verified.digest
-        told = tell_all(self.store, "schedule", self.rank, self.size, own, self._timeout_s)
-        require_all(told, range(self.size), self._timeout_s)
-        differing = ", ".join(str(r) for r in told if told[r] != own)
-        if differing:
+        digests = self._ranks.all_gather("schedule", own)
+        if differing := ", ".join(str(rank) for rank in digests if digests[rank] != own):
             raise ScheduleRefused(
                 f"rank {self.rank} has {self.verified.name} ({own[:12]}), rank(s) {differing} "
                 "another schedule"
             )
 
-    def _stop(self, failure: RankFailure) -> None:
-        """The pipeline has failed: nobody may wait any longer."""
-        self._mailbox.fail(failure)
-        if hasattr(self._around, "links"):  # or they are still being made, with a deadline
-            self._around.links.abort()
+    def _change_over(self) -> None:
+        """To the schedule on which all ranks have agreed, if there is one for the next step."""
+        if self._agent is None:
+            return
+        try:
+            verified = self._agent.before(self.steps)
+        except LatecomerError as error:
+            self._watchdog.fail(str(error))
+            assert self.failure is not None
+            raise self.failure from None
+        if verified is not None:
+            self._run(verified)
+
+    def _run(self, verified: VerifiedPipeline) -> None:
+        """Hand a schedule to PyTorch's runtime, which reads it from a file."""
+        self.verified = verified
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "schedule.csv"
+            path.write_bytes(verified.csv())
+            self._runtime._load_csv(str(path), format="compute_comms")
 
     def _leave_together(self) -> None:
         """A rank that is gone looks dead to those that are not done."""
-        deadline = time.monotonic() + min(CLOSE_S, self._timeout_s)
-        keys = [f"done/{rank}" for rank in range(self.size)]
+        limit_s = min(CLOSE_S, self._ranks.timeout_s)
+        deadline = time.monotonic() + limit_s
+        leaving = replace(self._ranks, timeout_s=limit_s).under("done")
+        keys = {rank: str(rank) for rank in range(self.size)}
         with contextlib.suppress(RankFailure):  # the store has gone before us
-            tell(self.store, keys[self.rank], "", min(CLOSE_S, self._timeout_s))
+            if self.failure is None:
+                leaving.send(str(self.rank))
             while time.monotonic() < deadline and self.failure is None:
-                left_s = max(POLL_S, deadline - time.monotonic())
-                if within(left_s, lambda: self.store.check(keys)):
+                if len(leaving.peek(keys)) == self.size:
                     return
                 time.sleep(POLL_S)

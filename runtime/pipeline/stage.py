@@ -1,7 +1,7 @@
 """A stage whose messages take our links instead of the process group's point-to-point calls.
 
 PyTorch's pipeline runtime asks a stage for lists of send and receive operations, which it posts
-and waits for. This stage returns empty lists: a send is handed to the links at once, and what a
+and waits for. This stage returns empty lists: a send is handed to the transport at once, and what a
 forward or backward needs is taken from the mailbox when it runs. All else, the passes themselves
 and the split of the backward into I and W, is PyTorch's own code.
 
@@ -13,18 +13,17 @@ that differ between versions are in ``runtime.torch_versions``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from runtime.pipeline.liveness import Liveness
-from runtime.pipeline.mailbox import Mailbox
-from runtime.pipeline.messages import Name, Tensors
-from runtime.pipeline.recorder import Recorder, StepRecord, Transit
-from runtime.pipeline.staging import Staging
-from runtime.pipeline.transport import Links
+from runtime.pipeline.staging import Tensors
+from runtime.pipeline.timing import Recorder, Transit
+from runtime.pipeline.transport import Transport
 from runtime.torch_versions import (
     PipelineStageBase,
     announce_inputs,
@@ -36,63 +35,15 @@ from verify.errors import TensorError
 from verify.pipeline import Action
 
 
-class StageContext:
-    """What the stages of one rank share.
-
-    Args:
-        rank_of: stage -> rank.
-        staging, mailbox, recorder: of this rank.
-
-    Attributes:
-        liveness: watches the waits; set when the ranks have met.
-        links: connections to other ranks; set when they exist.
-        record: of the step that runs.
-    """
-
-    def __init__(
-        self,
-        rank_of: dict[int, int],
-        staging: Staging,
-        mailbox: Mailbox,
-        recorder: Recorder,
-    ) -> None:
-        self.rank_of, self.staging, self.mailbox = rank_of, staging, mailbox
-        self.recorder = recorder
-        self.links: Links
-        self.liveness: Liveness
-        self.record: StepRecord
-
-    def send(self, receive: Action, tensors: Tensors) -> None:
-        """Hand a message to the links."""
-        self.links.send(self.rank_of[receive.stage], Name(self.record.step, receive), tensors)
-
-    def receive(self, receive: Action) -> tuple[list[torch.Tensor | None], tuple[bool, ...]]:
-        """Wait for a message; its tensors on the device, and which of them tracked gradients.
-
-        Raises:
-            RankFailure: it will not come.
-        """
-        name = Name(self.record.step, receive)
-        if not self.mailbox.has(name):
-            self.liveness.waits_for(name, self.mailbox.source(name))
-        arrived = self.mailbox.take(name)
-        self.liveness.waits_for(None)
-        self.record.transits.append(
-            Transit(receive, arrived.sender, arrived.ready_s, arrived.arrived_s)
-        )
-        return self.staging.use(arrived.staged), arrived.requires_grad
-
-
 class DelegatedStage(PipelineStageBase):
     """One stage of a pipeline; see the module.
 
     Args:
-        module: its part of the model.
+        module: its part of the model, on ``device``.
         index, stages: which stage of how many.
-        surroundings: of this rank.
-        device: where the module is.
         group: of the pipeline's ranks, for PyTorch's book-keeping.
         dw_builder: as for ``torch.distributed.pipelining.PipelineStage``.
+        transport, recorder: of this rank.
     """
 
     def __init__(
@@ -100,18 +51,18 @@ class DelegatedStage(PipelineStageBase):
         module: torch.nn.Module,
         index: int,
         stages: int,
-        surroundings: StageContext,
         device: torch.device,
         group: dist.ProcessGroup | None,
         dw_builder: Callable[[], Callable[..., None]] | None,
+        transport: Transport,
+        recorder: Recorder,
     ) -> None:
         with no_groups_of_its_own():
             super().__init__(module, index, stages, device, group, dw_builder)
         skip_validation(self)  # messages describe themselves
-        self._around = surroundings
+        self._transport, self._recorder = transport, recorder
         self._local: dict[Action, Tensors] = {}  # handed over by a stage on the same rank
         self._inputs: dict[int, tuple[Any, ...]] = {}  # by microbatch, until their gradients go
-        self._began: Any = None
 
     # ---- what PyTorch's runtime prepares before the first step: nothing is exchanged ----
 
@@ -135,7 +86,7 @@ class DelegatedStage(PipelineStageBase):
     # ---- messages ----
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Nothing to post: the links receive at any time."""
+        """Nothing to post: the connections are read at any time."""
         return []
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
@@ -144,21 +95,21 @@ class DelegatedStage(PipelineStageBase):
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Hand the activation over; nothing to wait for."""
-        outputs = self.fwd_cache[fwd_chunk_id][0]
-        self._around.send(Action(self.stage_index + 1, "RECV_F", fwd_chunk_id), _dense(outputs))
+        outputs = _dense(self.fwd_cache[fwd_chunk_id][0])
+        self._transport.send(Action(self.stage_index + 1, "RECV_F", fwd_chunk_id), outputs)
         return []
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         """Hand the gradient over; nothing to wait for."""
         gradients = self.get_local_bwd_output(bwd_chunk_id)
         if not self.is_first:
-            self._around.send(Action(self.stage_index - 1, "RECV_B", bwd_chunk_id), gradients)
+            self._transport.send(Action(self.stage_index - 1, "RECV_B", bwd_chunk_id), gradients)
         return []
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
         """Take the outputs of a stage on the same rank."""
-        outputs = prev_stage_outputs
-        outputs = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+        one = not isinstance(prev_stage_outputs, list | tuple)
+        outputs = (prev_stage_outputs,) if one else tuple(prev_stage_outputs)
         self._local[Action(self.stage_index, "RECV_F", mb_index)] = _dense(outputs)
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[torch.Tensor | None, ...]:
@@ -177,12 +128,7 @@ class DelegatedStage(PipelineStageBase):
         self._local[Action(self.stage_index, "RECV_B", mb_index)] = next_stage_bwd_outputs
 
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[torch.Tensor, ...]:
-        receive = Action(self.stage_index, "RECV_F", fwd_chunk_id)
-        if receive in self._local:
-            given = self._local.pop(receive)
-            tensors, flags = list(given), tuple(t is not None and t.requires_grad for t in given)
-        else:
-            tensors, flags = self._receive(receive)
+        tensors, flags = self._receive("RECV_F", fwd_chunk_id)
         track = self.has_backward and torch.is_grad_enabled()
         inputs = tuple(
             tensor.detach().requires_grad_(flag and track)
@@ -194,21 +140,28 @@ class DelegatedStage(PipelineStageBase):
         return inputs
 
     def _retrieve_recv_grads(self, bwd_chunk_id: int) -> tuple[torch.Tensor | None, ...]:
-        receive = Action(self.stage_index, "RECV_B", bwd_chunk_id)
+        return tuple(self._receive("RECV_B", bwd_chunk_id)[0])
+
+    def _receive(self, kind: Any, microbatch: int) -> tuple[Tensors, tuple[bool, ...]]:
+        """The tensors of a message, and which of them tracked gradients."""
+        receive, transport = Action(self.stage_index, kind, microbatch), self._transport
         if receive in self._local:
-            gradients = self._local.pop(receive)
-        else:
-            gradients, _ = self._receive(receive)
-        return tuple(gradients)
+            given = self._local.pop(receive)
+            return given, tuple(t is not None and t.requires_grad for t in given)
+        message, waited = transport.mailbox.take(receive)
+        transit = Transit(receive, message.sender, message.ready_s, message.arrived_s)
+        self._recorder.record.transits.append(transit)
+        tensors = transport.staging.use(message.staged)
+        if waited:
+            self._recorder.restart()
+        return tensors, message.requires_grad
 
     # ---- the passes, timed from when the last one ended and their input is there ----
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """F."""
-        self._began = self._around.recorder.begin()
-        output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-        self._ends(Action(self.stage_index, "F", fwd_chunk_id))
-        return output
+        with self._timed("F", fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
         self,
@@ -218,32 +171,25 @@ class DelegatedStage(PipelineStageBase):
         last_backward: bool = False,
     ) -> None:
         """B, or I where it is split."""
-        self._began = self._around.recorder.begin()
-        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
-        self._ends(Action(self.stage_index, "B" if full_backward else "I", bwd_chunk_id))
+        with self._timed("B" if full_backward else "I", bwd_chunk_id):
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """W."""
-        self._began = self._around.recorder.begin()
-        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
-        self._ends(Action(self.stage_index, "W", bwd_chunk_id))
+        with self._timed("W", bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+
+    @contextlib.contextmanager
+    def _timed(self, kind: Any, microbatch: int) -> Iterator[None]:
+        with self._recorder.timed(Action(self.stage_index, kind, microbatch)):
+            yield
+        self._transport.mailbox.moved_s = time.monotonic()
 
     def clear_runtime_states(self) -> None:
         """Forget the last step."""
         super().clear_runtime_states()
         self._local.clear()
         self._inputs.clear()
-
-    def _receive(self, receive: Action) -> tuple[list[torch.Tensor | None], tuple[bool, ...]]:
-        waits = not self._around.mailbox.has(Name(self._around.record.step, receive))
-        found = self._around.receive(receive)
-        if waits:
-            self._began = self._around.recorder.now()
-        return found
-
-    def _ends(self, action: Action) -> None:
-        self._around.recorder.add(action, self._began)
-        self._around.liveness.moved()
 
 
 def _dense(outputs: tuple[Any, ...]) -> Tensors:

@@ -9,12 +9,15 @@ the compute stream waits for that copy on the device. The host never waits for t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from runtime.pipeline.messages import Tensors
+Tensors = Sequence[torch.Tensor | None]
+"""Outputs of a stage, or gradients of its inputs: None for an input that has none."""
+CONTIGUOUS = torch.contiguous_format
 
 
 @dataclass(frozen=True)
@@ -25,65 +28,40 @@ class Staged:
     event: Any = None
 
 
-class Staging(Protocol):
-    """Between a device and host memory; each method says on which thread it is called.
+class HostStaging:
+    """CPU tensors: a copy on the way out, nothing on the way in.
 
     Attributes:
         direct: whether the tensors are in host memory as they are.
     """
 
-    direct: bool
-
-    def take(self, tensors: Tensors) -> Staged:
-        """Compute thread: start copying to host memory."""
-
-    def host(self, staged: Staged) -> Tensors:
-        """Sending thread: the copies, complete."""
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Receiving thread: host memory for a message."""
-
-    def land(self, tensors: Tensors) -> Staged:
-        """Receiving thread: start copying to the device."""
-
-    def use(self, staged: Staged) -> list[torch.Tensor | None]:
-        """Compute thread: the tensors on the device, safe to compute with."""
-
-
-class HostStaging:
-    """CPU tensors: a copy on the way out, nothing on the way in."""
-
     direct = True
 
     def take(self, tensors: Tensors) -> Staged:
-        """Compute thread: copies."""
+        """Compute thread: start copying to host memory."""
         return Staged(
-            [t if t is None else t.detach().clone(memory_format=CONTIGUOUS) for t in tensors]
+            [None if t is None else t.detach().clone(memory_format=CONTIGUOUS) for t in tensors]
         )
 
     def host(self, staged: Staged) -> Tensors:
-        """Sending thread: they are there already."""
+        """Sending thread: the copies, complete."""
         return staged.tensors
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Receiving thread: plain memory."""
+        """Receiving thread: host memory for a message."""
         return torch.empty(shape, dtype=dtype)
 
     def land(self, tensors: Tensors) -> Staged:
-        """Receiving thread: they are where they belong."""
+        """Receiving thread: start copying to the device."""
         return Staged(list(tensors))
 
     def use(self, staged: Staged) -> list[torch.Tensor | None]:
-        """Compute thread: as they are."""
+        """Compute thread: the tensors on the device, safe to compute with."""
         return staged.tensors
 
 
-class CudaStaging:
-    """CUDA tensors: pinned memory and two side streams.
-
-    Args:
-        device: a CUDA device.
-    """
+class CudaStaging(HostStaging):
+    """CUDA tensors: pinned memory and two side streams."""
 
     direct = False
 
@@ -95,20 +73,14 @@ class CudaStaging:
     def take(self, tensors: Tensors) -> Staged:
         """Compute thread: copies on the outgoing stream, behind what is queued so far."""
         self._outgoing.wait_stream(torch.cuda.current_stream(self._device))
-        copies: list[torch.Tensor | None] = []
-        with torch.cuda.device(self._device), torch.cuda.stream(self._outgoing):
-            for tensor in tensors:
-                if tensor is None:
-                    copies.append(None)
-                    continue
-                source = tensor.detach()
-                copy = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-                copy.copy_(source, non_blocking=True)
-                source.record_stream(self._outgoing)  # its memory is not reused before
-                copies.append(copy)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._outgoing)
-        return Staged(copies, event)
+
+        def copy(tensor: torch.Tensor) -> torch.Tensor:
+            pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            pinned.copy_(tensor.detach(), non_blocking=True)
+            tensor.record_stream(self._outgoing)  # its memory is not reused before
+            return pinned
+
+        return self._copies(self._outgoing, copy, tensors)
 
     def host(self, staged: Staged) -> Tensors:
         """Sending thread: waits for the copies (without the interpreter's lock)."""
@@ -121,14 +93,10 @@ class CudaStaging:
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
-        """Receiving thread: copies on the incoming stream."""
-        with torch.cuda.device(self._device), torch.cuda.stream(self._incoming):
-            copies = [
-                t if t is None else t.to(self._device, non_blocking=True) for t in tensors
-            ]  # torch keeps pinned memory until the copies from it are done
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._incoming)
-        return Staged(copies, event)
+        """Receiving thread: copies on the incoming stream; torch keeps pinned memory until then."""
+        return self._copies(
+            self._incoming, lambda pinned: pinned.to(self._device, non_blocking=True), tensors
+        )
 
     def use(self, staged: Staged) -> list[torch.Tensor | None]:
         """Compute thread: its stream waits for the copies, the host does not."""
@@ -139,10 +107,16 @@ class CudaStaging:
                 tensor.record_stream(stream)
         return staged.tensors
 
+    def _copies(
+        self, stream: Any, copy: Callable[[torch.Tensor], torch.Tensor], tensors: Tensors
+    ) -> Staged:
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
+            copies = [None if tensor is None else copy(tensor) for tensor in tensors]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(stream)
+        return Staged(copies, event)
 
-CONTIGUOUS = torch.contiguous_format
 
-
-def staging_for(device: torch.device) -> Staging:
+def staging_for(device: torch.device) -> HostStaging:
     """Host memory for stages on ``device``."""
     return CudaStaging(device) if device.type == "cuda" else HostStaging()

@@ -20,135 +20,105 @@ proposal for two steps on is seen, and its votes are there, before anybody has t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
+from runtime.network.store_exchange import StoreExchange
+
 COORDINATOR = 0
-GO, STAY = b"go", b"stay"
-
-
-class Keys(Protocol):
-    """Keys and values that all ranks see, sooner or later."""
-
-    def put(self, key: str, value: bytes) -> None:
-        """Write, once."""
-
-    def see(self, key: str) -> bytes | None:
-        """What is written, if it is seen yet."""
+GO, STAY = "go", "stay"
+FOR = "for"
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A schedule for all steps from ``first_step`` on.
-
-    Attributes:
-        number: proposals count from 0.
-        schedule: the text of the schedule file.
-    """
+    """A schedule (the text of the file) for all steps from ``first_step`` on; numbered from 0."""
 
     number: int
     first_step: int
-    schedule: bytes
+    schedule: str
 
 
-class SwitchMember:
-    """One rank's part.
+class Switch:
+    """One rank's part; that of the coordinator also proposes and decides.
 
     Args:
-        keys: shared.
-        rank: the own.
+        group: every write is seen sooner or later; used for nothing else.
     """
 
-    def __init__(self, keys: Keys, rank: int) -> None:
-        self._keys, self._rank = keys, rank
-        self._number = 0
-        self._proposal: Proposal | None = None
+    def __init__(self, group: StoreExchange) -> None:
+        self._group = group
+        self._next = 0  # the number of the proposal that is open here, or comes next
+        self._open: Proposal | None = None
         self._voted_for = False
+        self._lock = threading.Lock()  # no vote while the decision is being read
+        self._proposed = 0
+        self._undecided: Proposal | None = None
+
+    def propose(self, first_step: int, schedule: str) -> Proposal:
+        """Coordinator: propose a schedule; none may be undecided."""
+        assert self._undecided is None
+        self._undecided = proposal = Proposal(self._proposed, first_step, schedule)
+        self._group.send(f"proposal/{proposal.number}", msgspec.json.encode(proposal).decode())
+        self._proposed += 1
+        return proposal
+
+    def decide(self, step: int) -> str | None:
+        """Coordinator, before each step begins: why a proposal fell, "" if it holds.
+
+        None while there is none, or it is still open.
+        """
+        proposal = self._undecided
+        if proposal is None:
+            return None
+        ranks = range(self._group.world_size)
+        votes = self._group.peek({r: f"vote/{proposal.number}/{r}" for r in ranks})
+        against = [f"rank {r}: {vote}" for r, vote in sorted(votes.items()) if vote != FOR]
+        missing = [str(r) for r in ranks if r not in votes]
+        if missing and not against and step < proposal.first_step:
+            return None
+        if missing and not against:
+            against = [f"no vote yet from rank(s) {', '.join(missing)}"]
+        self._group.send(f"decision/{proposal.number}", STAY if against else GO)
+        self._undecided = None
+        return "; ".join(against)
 
     def notice(self, step: int) -> Proposal | None:
         """Before step ``step`` begins: a proposal that is new, to be proved and voted on."""
-        if self._proposal is not None:
+        if self._open is not None:
             return None
-        text = self._keys.see(f"proposal/{self._number}")
-        if text is None:
+        found = self._group.peek({COORDINATOR: f"proposal/{self._next}"})
+        if not found:
             return None
-        self._proposal = msgspec.msgpack.decode(text, type=Proposal)
         self._voted_for = False
-        return self._proposal if step < self._proposal.first_step else None
+        self._open = proposal = msgspec.json.decode(found[COORDINATOR], type=Proposal)
+        return proposal if step < proposal.first_step else None
 
     def vote(self, proposal: Proposal, problem: str = "") -> None:
         """Vote on what :meth:`notice` returned, for it without a ``problem``; too late is nothing.
 
-        Must not run at the same time as :meth:`change`.
+        On any thread.
         """
-        if self._proposal is not proposal:
-            return
-        self._voted_for = not problem
-        self._keys.put(f"vote/{proposal.number}/{self._rank}", problem.encode())
+        with self._lock:
+            if self._open is proposal:
+                self._voted_for = not problem
+                self._group.send(f"vote/{proposal.number}/{self._group.rank}", problem or FOR)
 
-    def change(
-        self, step: int, decided: Callable[[Callable[[], bytes | None]], bytes]
-    ) -> Proposal | None:
+    def change(self, step: int, pause: Callable[[Proposal], None]) -> Proposal | None:
         """Before step ``step`` begins: the proposal that holds from it on, if one does.
 
         Args:
-            step: the step that is about to begin.
-            decided: calls its argument until it returns a decision; has a deadline of its own.
-        """
-        proposal = self._proposal
-        if proposal is None or step < proposal.first_step:
-            return None
-        decision = STAY
-        if self._voted_for:
-            decision = decided(lambda: self._keys.see(f"decision/{proposal.number}"))
-        self._proposal = None  # from here on no vote for it
-        self._number += 1
-        return proposal if decision == GO else None
-
-
-class SwitchCoordinator:
-    """The part of the rank that proposes, beside its part as a member.
-
-    Args:
-        keys: shared.
-        size: number of ranks.
-    """
-
-    def __init__(self, keys: Keys, size: int) -> None:
-        self._keys, self._size = keys, size
-        self._number = 0
-        self._open: Proposal | None = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether a proposal is undecided."""
-        return self._open is not None
-
-    def propose(self, first_step: int, schedule: bytes) -> Proposal:
-        """Propose a schedule; none may be undecided."""
-        assert self._open is None
-        self._open = Proposal(self._number, first_step, schedule)
-        self._keys.put(f"proposal/{self._number}", msgspec.msgpack.encode(self._open))
-        self._number += 1
-        return self._open
-
-    def decide(self, step: int) -> str | None:
-        """Before step ``step`` begins, often enough: why a proposal fell, "" if it holds.
-
-        None while there is none, or it is still open.
+            pause: called between two looks for a decision; raises to end the wait.
         """
         proposal = self._open
-        if proposal is None:
+        if proposal is None or step < proposal.first_step:
             return None
-        votes = {r: self._keys.see(f"vote/{proposal.number}/{r}") for r in range(self._size)}
-        against = {r: vote.decode() for r, vote in votes.items() if vote}
-        missing = [r for r, vote in votes.items() if vote is None]
-        if missing and not against and step < proposal.first_step:
-            return None
-        reason = "; ".join(f"rank {r}: {text}" for r, text in against.items())
-        if missing and not reason:
-            reason = f"no vote yet from rank(s) {', '.join(map(str, missing))}"
-        self._keys.put(f"decision/{proposal.number}", STAY if reason else GO)
-        self._open = None
-        return reason
+        key = {COORDINATOR: f"decision/{proposal.number}"}
+        with self._lock:
+            decided = {} if self._voted_for else {COORDINATOR: STAY}
+            while not (decided := decided or self._group.peek(key)):
+                pause(proposal)
+            self._open = None  # from here on no vote for it
+        self._next += 1
+        return proposal if decided[COORDINATOR] == GO else None

@@ -1,4 +1,7 @@
-"""From what ranks recorded in a step to a situation in microseconds: durations and links.
+"""What a step took: when each action and message took place, and the link times found in that.
+
+On CUDA the host only queues work, so actions are timed by CUDA events and read when the step is
+over; the host's clock at the step's first event is their zero.
 
 Clocks need not agree. A message from a to b is handed over at ``ready`` on a's clock and is there
 at ``arrived`` on b's; the difference is its time on the way plus the offset of the two clocks. In
@@ -14,64 +17,165 @@ none at all unless that explains clearly more. Medians: a late thread or two do 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import torch
 
-from runtime.pipeline.recorder import StepRecord
-from verify.pipeline import Link, PipelineSchedule, Situation
+from verify.pipeline import Action, Link, PipelineSchedule, Situation
 
 CANDIDATES = 16
 CLEARLY = 0.5
 """An occupancy must bring the deviation below this share of that without any."""
 NOTICEABLE_S = 200e-6
 """Deviations below this are no evidence for an occupancy."""
-US = 1e6
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What a rank tells of one step.
+@dataclass(frozen=True)
+class Span:
+    """A compute action on this rank; seconds of ``time.monotonic()``."""
+
+    action: Action
+    began_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Transit:
+    """A message that came to this rank.
 
     Attributes:
-        digest: of the schedule it ran.
-        seconds: of the whole step.
-        durations: action kind -> stage -> median seconds.
-        arrivals: sender -> (ready by its clock, arrived by ours), in the order of arrival.
+        receive: what it answers.
+        sender: the rank it is from.
+        ready_s: when it was handed over, by the *sender's* clock.
+        arrived_s: when it was there, by this rank's clock.
     """
 
-    rank: int
+    receive: Action
+    sender: int
+    ready_s: float
+    arrived_s: float
+
+
+@dataclass
+class StepRecord:
+    """One step on one rank.
+
+    Attributes:
+        step: its number, from 0.
+        digest: of the schedule that it ran.
+        began_s, ended_s: of the whole step.
+    """
+
     step: int
     digest: str
-    seconds: float
-    durations: dict[str, dict[int, float]]
-    arrivals: dict[int, list[tuple[float, float]]]
+    began_s: float
+    ended_s: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+    transits: list[Transit] = field(default_factory=list)
+
+    def report(self) -> Report:
+        """What the other ranks need to know of it."""
+        took_s: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for span in self.spans:
+            took_s[span.action.kind][span.action.stage].append(span.ended_s - span.began_s)
+        came: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for transit in self.transits:
+            came[transit.sender].append((transit.ready_s, transit.arrived_s))
+        return Report(
+            self.step,
+            self.digest,
+            {kind: {s: median(each) for s, each in of.items()} for kind, of in took_s.items()},
+            {sender: fit(sorted(pairs)) for sender, pairs in came.items()},
+        )
 
 
-class Fit(NamedTuple):
-    """A direction of a link: seconds; the latency includes an unknown clock offset."""
+class Recorder:
+    """Times the actions of one step at a time on ``device``."""
 
-    latency_s: float
-    occupancy_s: float
-    noise_s: float
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device if device.type == "cuda" else None
+        self.begin(-1, "")
+
+    def begin(self, step: int, digest: str) -> None:
+        """A step begins."""
+        self.record = StepRecord(step, digest, time.monotonic())
+        self._marks: list[tuple[Action, Any, Any]] = []
+        self._began: Any = None
+        self._last: Any = None  # where the last action ended
+        self._zero: tuple[Any, float] | None = None
+
+    @contextlib.contextmanager
+    def timed(self, action: Action) -> Iterator[None]:
+        """Inside is an action; what comes between two belongs to the second."""
+        self._began = self._now() if self._last is None else self._last
+        yield
+        self._end(action, self._began)
+
+    def restart(self) -> None:
+        """The action begins now: it had to wait."""
+        self._began = self._now()
+
+    def with_loss(self, loss_fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """The same function, whose time belongs to the forward before it."""
+
+        def timed(*args: Any, **kwargs: Any) -> torch.Tensor:
+            loss = loss_fn(*args, **kwargs)
+            action, began, _ = self._marks.pop()
+            self._end(action, began)
+            return loss
+
+        return timed
+
+    def end(self) -> StepRecord:
+        """The step has ended; waits for the device."""
+        self.record.spans = [
+            Span(action, self._seconds(began), self._seconds(ended))
+            for action, began, ended in self._marks
+        ]
+        self.record.ended_s = time.monotonic()
+        return self.record
+
+    def _end(self, action: Action, began: Any) -> None:
+        self._last = self._now()
+        self._marks.append((action, began, self._last))
+
+    def _now(self) -> Any:
+        """A mark on the device's time line."""
+        if self._cuda is None:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._cuda))
+        if self._zero is None:
+            event.synchronize()
+            self._zero = event, time.monotonic()
+        return event
+
+    def _seconds(self, mark: Any) -> float:
+        if self._zero is None:
+            return float(mark)
+        zero, at_zero_s = self._zero
+        mark.synchronize()
+        return float(at_zero_s + zero.elapsed_time(mark) / 1e3)
 
 
 class LinkTimes(NamedTuple):
-    """A link, free of clocks.
+    """A link: its latency, for how long a message holds it, and by how much single messages differ.
 
-    Attributes:
-        latency_s: the mean of both directions.
-        occupancy_s: the larger of both directions.
-        noise_s: median deviation of single messages.
-        offset_s: the higher rank's clock less the lower rank's.
+    ``offset_s`` is the higher rank's clock less the lower rank's.
     """
 
     latency_s: float
     occupancy_s: float
     noise_s: float
-    offset_s: float
+    offset_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -79,65 +183,58 @@ class LinkTimes(NamedTuple):
         return self.latency_s + self.occupancy_s
 
 
-def report(record: StepRecord, rank: int) -> Report:
-    """Sum up a step."""
-    durations: dict[str, dict[int, list[float]]] = {}
-    for span in record.spans:
-        of_kind = durations.setdefault(span.action.kind, {})
-        of_kind.setdefault(span.action.stage, []).append(span.ended_s - span.began_s)
-    arrivals: dict[int, list[tuple[float, float]]] = {}
-    for transit in record.transits:
-        arrivals.setdefault(transit.sender, []).append((transit.ready_s, transit.arrived_s))
-    return Report(
-        rank,
-        record.step,
-        record.digest,
-        record.ended_s - record.began_s,
-        {kind: {s: median(values) for s, values in of.items()} for kind, of in durations.items()},
-        {sender: sorted(pairs) for sender, pairs in arrivals.items()},
-    )
+class Report(msgspec.Struct, frozen=True):
+    """What a rank reports of one step.
+
+    Attributes:
+        durations: action kind -> stage -> median seconds.
+        came: sender -> this direction of the link; its latency includes the clocks' offset.
+    """
+
+    step: int
+    digest: str
+    durations: dict[str, dict[int, float]]
+    came: dict[int, LinkTimes]
 
 
-def fit(pairs: Sequence[tuple[float, float]]) -> Fit:
-    """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
-    arrived = [there for _, there in pairs]
-    gaps = sorted(max(0.0, b - a) for a, b in pairwise(arrived))
+def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
+    """One direction of a link from (ready, arrived) of its messages, in order; at least one.
+
+    What is found as the latency includes the offset of the two clocks.
+    """
+    gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
     most_s = gaps[len(gaps) // 10] if gaps else 0.0
-    plain = _with_occupancy(pairs, 0.0)
-    best = min(
-        (_with_occupancy(pairs, most_s * i / CANDIDATES) for i in range(1, CANDIDATES + 1)),
-        key=lambda found: found.noise_s,
-    )
-    if plain.noise_s > NOTICEABLE_S and best.noise_s < CLEARLY * plain.noise_s:
-        return best
-    return plain
+    plain, *others = (_fit(pairs, most_s * i / CANDIDATES) for i in range(CANDIDATES + 1))
+    best = min(others, key=lambda found: found.noise_s)
+    explains = plain.noise_s > NOTICEABLE_S and best.noise_s < CLEARLY * plain.noise_s
+    return best if explains else plain
 
 
-def _with_occupancy(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> Fit:
+def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> LinkTimes:
     free_s, left = float("-inf"), []
     for ready_s, arrived_s in pairs:
         free_s = max(free_s, ready_s) + occupancy_s
         left.append(arrived_s - free_s)
     middle = median(left)
-    return Fit(middle, occupancy_s, median(abs(value - middle) for value in left))
+    return LinkTimes(middle, occupancy_s, median(abs(value - middle) for value in left))
 
 
 def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
-    """Every link over which messages went both ways in the step; lower rank first."""
-    found = {}
-    for high, told in reports.items():
-        for low, there in told.arrivals.items():
-            back = reports[low].arrivals.get(high) if low < high and low in reports else None
-            if not back:
-                continue
-            up, down = fit(there), fit(back)
-            found[low, high] = LinkTimes(
-                max(0.0, (up.latency_s + down.latency_s) / 2),
-                max(up.occupancy_s, down.occupancy_s),
-                max(up.noise_s, down.noise_s),
-                (up.latency_s - down.latency_s) / 2,
-            )
-    return found
+    """Every link over which messages went both ways in the step; lower rank first.
+
+    The latency is the mean of both directions, occupancy and noise the larger ones.
+    """
+    return {
+        (low, high): LinkTimes(
+            max(0.0, (up.latency_s + down.latency_s) / 2),
+            max(up.occupancy_s, down.occupancy_s),
+            max(up.noise_s, down.noise_s),
+            (up.latency_s - down.latency_s) / 2,
+        )
+        for high, report in reports.items()
+        for low, up in report.came.items()
+        if low < high and low in reports and (down := reports[low].came.get(high))
+    }
 
 
 def situation(
@@ -150,34 +247,34 @@ def situation(
     Where the backward ran fused its time is divided as in the schedule's own situation. Links
     without a measurement are taken to cost nothing. Memory limits stay.
     """
-    seconds: dict[tuple[str, int], float] = {}
-    for told in reports.values():
-        for kind, of in told.durations.items():
-            seconds |= {(kind, stage): value for stage, value in of.items()}
-    forward, backward, weight = [], [], []
+    took_s = {
+        (kind, stage): seconds
+        for report in reports.values()
+        for kind, of in report.durations.items()
+        for stage, seconds in of.items()
+    }
+    before, backward, weight = schedule.situation, [], []
     for stage in range(schedule.stages):
-        forward.append(_us(seconds[("F", stage)]))
-        planned_i, planned_w = schedule.situation.backward[stage], schedule.situation.weight[stage]
-        whole = planned_i + planned_w
-        fused_s = seconds.get(("B", stage), 0.0)
-        share = planned_i / whole if whole else 0.5
-        backward.append(_us(seconds.get(("I", stage), fused_s * share)))
-        weight.append(_us(seconds.get(("W", stage), fused_s * (1 - share))))
+        whole = before.backward[stage] + before.weight[stage]
+        share = before.backward[stage] / whole if whole else 0.5
+        fused_s = took_s.get(("B", stage), 0.0)
+        backward.append(_us(took_s.get(("I", stage), fused_s * share)))
+        weight.append(_us(took_s.get(("W", stage), fused_s * (1 - share))))
     return Situation(
-        forward=tuple(forward),
+        forward=tuple(_us(took_s["F", stage]) for stage in range(schedule.stages)),
         backward=tuple(backward),
         weight=tuple(weight),
         links=tuple(
-            Link((low, high), _us(link.latency_s), _us(link.occupancy_s))
-            for (low, high), link in sorted(times.items())
+            Link(ends, _us(link.latency_s), _us(link.occupancy_s))
+            for ends, link in sorted(times.items())
         ),
-        memory=schedule.situation.memory,
+        memory=before.memory,
         sends="buffered",
     )
 
 
 def _us(seconds: float) -> int:
-    return max(0, round(seconds * US))
+    return max(0, round(seconds * 1e6))
 
 
 def clock_offsets(times: Mapping[tuple[int, int], LinkTimes], ranks: int) -> dict[int, float]:

@@ -16,29 +16,31 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from io import BufferedReader
 from typing import cast
 
+from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.faults import Faults, due_s
-from runtime.pipeline.mailbox import Arrived, Mailbox
+from runtime.pipeline.load import senders
 from runtime.pipeline.messages import (
     BUFFER,
+    Arrived,
     Header,
+    Mailbox,
     Name,
-    Tensors,
     WireError,
     describe,
     encode,
     read,
     write,
 )
-from runtime.pipeline.staging import Staged, Staging
-from runtime.torch_versions import Store
-from verify.pipeline import parse_action
+from runtime.pipeline.staging import HostStaging, Staged, Tensors
+from verify.pipeline import Action, PipelineSchedule, parse_action
 
 GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())
 """The last message of a connection that is closed on purpose."""
@@ -48,180 +50,151 @@ BLOCKED_S = 0.1
 """A blocking send looks this often whether the connections are gone."""
 
 
-class Links:
+@dataclass
+class OutgoingMessage:
+    """A message that waits to be sent, or the rest of one that was sent in part."""
+
+    header: Header
+    staged: Staged
+    delay: tuple[float, float] = (0.0, 0.0)
+    rest: bytes = b""
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass
+class _Outgoing:
+    """The sending end of a connection."""
+
+    connection: socket.socket
+    messages: queue.SimpleQueue[OutgoingMessage | None] = field(default_factory=queue.SimpleQueue)
+    # counted by the compute thread and by the sending thread: equal while that one is idle
+    handed: int = 0
+    gone: int = 0
+
+
+class Transport:
     """One rank's connections to and from its neighbours.
 
     Args:
-        store: for meeting; the ranks of the pipeline, and nothing else, use it.
-        datagrams: gives address and token.
-        to, origin: ranks to send to, and ranks to receive from.
-        staging: between device and host memory.
-        mailbox: where what arrives is put.
-        lost: called with what was noticed when a connection fails, on that connection's thread.
-        broken: called there with what this rank itself failed on.
+        group: the ranks of the pipeline; nothing else uses its store.
+        channel: gives address and token.
+        plan: says who the neighbours are.
         faults: delays to inject.
-        timeout_s: how long to wait for the neighbours.
+        watchdog: is told when a connection ends or a thread breaks.
 
     Raises:
-        RankFailure: neighbours that did not connect within ``timeout_s``.
+        RankFailure: neighbours that did not connect within the group's time-out.
     """
 
     def __init__(
         self,
-        store: Store,
-        datagrams: ControlChannel,
-        *,
-        to: Iterable[int],
-        origin: Iterable[int],
-        staging: Staging,
+        group: StoreExchange,
+        channel: ControlChannel,
+        plan: PipelineSchedule,
         mailbox: Mailbox,
-        lost: Callable[[str], None],
-        broken: Callable[[BaseException], None],
+        staging: HostStaging,
         faults: Faults,
-        timeout_s: float,
+        watchdog: Watchdog,
     ) -> None:
-        self._rank = datagrams.rank
-        self._staging, self._mailbox = staging, mailbox
-        self._lost, self._broken, self._faults = lost, broken, faults
-        self._closing = False
-        self._outgoing, self._incoming = connect(
-            StoreExchange(store, datagrams.rank, datagrams.size, timeout_s),
-            datagrams.address,
-            datagrams.token,
-            to=set(to),
-            origin=set(origin),
+        self.mailbox, self.staging = mailbox, staging
+        self._rank, self._rank_of, self._faults = group.rank, dict(plan.rank_of), faults
+        self._watchdog, self._closing = watchdog, False
+        peers = set(senders(plan, group.rank).values())
+        outgoing, self._incoming = connect(
+            group, channel.address, channel.token, to=peers, origin=peers
         )
-        for connection in (*self._outgoing.values(), *self._incoming.values()):
+        self._outgoing = {peer: _Outgoing(connection) for peer, connection in outgoing.items()}
+        self._connections = [*outgoing.values(), *self._incoming.values()]
+        for connection in self._connections:
             connection.setblocking(True)
-        self._queues: dict[int, queue.SimpleQueue[OutgoingMessage | None]] = {
-            peer: queue.SimpleQueue() for peer in self._outgoing
-        }
-        # counted by the compute thread and by the sending thread: equal while that one is idle
-        self._handed = dict.fromkeys(self._outgoing, 0)
-        self._gone = dict.fromkeys(self._outgoing, 0)
-        self._threads = [
-            threading.Thread(target=self._send_to, args=(peer,), name=f"latecomer-to-{peer}")
-            for peer in self._outgoing
-        ] + [
-            threading.Thread(target=self._receive_from, args=(peer,), name=f"latecomer-from-{peer}")
-            for peer in self._incoming
-        ]
-        for thread in self._threads:
-            thread.daemon = True
-            thread.start()
+        self._sending = [self._start(self._send, "to", peer) for peer in peers]
+        self._receiving = [self._start(self._receive, "from", peer) for peer in peers]
 
-    def send(self, peer: int, name: Name, tensors: Tensors) -> None:
-        """Hand a message over; returns at once (unless ``faults.blocking``).
+    def send(self, receive: Action, tensors: Tensors) -> None:
+        """Hand over the message that ``receive`` waits for; TensorError for what can't travel.
 
-        Raises:
-            TensorError: something in it that is no dense tensor.
+        Returns at once, or with ``faults.blocking`` when the message has reached the other end.
         """
-        ready_s = time.monotonic()
-        header = Header(name.step, str(name.receive), ready_s, describe(tensors))
-        delay = self._faults.delay_s(self._rank, peer, name.step)
-        idle = self._handed[peer] == self._gone[peer]
-        if idle and self._staging.direct and not any(delay) and _size(tensors) <= SMALL:
-            rest = self._write_at_once(peer, header, tensors)
+        peer, step = self._rank_of[receive.stage], self.mailbox.step
+        header = Header(step, str(receive), time.monotonic(), describe(tensors))
+        delay = self._faults.delay_s(self._rank, peer, step)
+        end = self._outgoing[peer]
+        small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
+        if small and end.handed == end.gone and not any(delay):
+            parts = encode(header, tensors)
+            try:
+                rest = write(end.connection, parts, socket.MSG_DONTWAIT)
+            except OSError:  # it is full; or it has ended, which its thread will notice
+                rest = b"".join(parts)
             if not rest:
                 return
-            letter = OutgoingMessage(header, Staged([]), (0.0, 0.0), rest)
+            message = OutgoingMessage(header, Staged([]), rest=rest)
         else:
-            letter = OutgoingMessage(header, self._staging.take(tensors), delay, b"")
-        self._handed[peer] += 1
-        self._queues[peer].put(letter)
-        while self._faults.blocking and not self._closing and not letter.gone.wait(BLOCKED_S):
+            message = OutgoingMessage(header, self.staging.take(tensors), delay)
+        end.handed += 1
+        end.messages.put(message)
+        while self._faults.blocking and not self._closing and not message.gone.wait(BLOCKED_S):
             pass
-
-    def _write_at_once(self, peer: int, header: Header, tensors: Tensors) -> bytes:
-        """What the kernel does not take now; nothing else is being sent to ``peer``."""
-        parts = encode(header, [t if t is None else t.detach().contiguous() for t in tensors])
-        try:
-            sent = self._outgoing[peer].sendmsg(parts, [], socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._broke(f"the connection to rank {peer} failed: {error}")
-            return b""
-        return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
 
     def abort(self) -> None:
         """End all transfers, here and at the other ends."""
         self._closing = True
-        for connection in (*self._outgoing.values(), *self._incoming.values()):
+        for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        for letters in self._queues.values():
-            letters.put(None)
+        for end in self._outgoing.values():
+            end.messages.put(None)
 
     def close(self, limit_s: float) -> None:
         """Let what was handed over leave within ``limit_s`` seconds, then disconnect."""
-        for letters in self._queues.values():
-            letters.put(None)
+        for end in self._outgoing.values():
+            end.messages.put(None)
         deadline = time.monotonic() + limit_s
-        for thread in self._threads[: len(self._queues)]:
+        for thread in self._sending:
             thread.join(max(0.0, deadline - time.monotonic()))
         self.abort()
-        for thread in self._threads:
+        for thread in (*self._sending, *self._receiving):
             thread.join(max(0.1, deadline - time.monotonic()))
-        for connection in (*self._outgoing.values(), *self._incoming.values()):
+        for connection in self._connections:
             connection.close()
 
-    def _send_to(self, peer: int) -> None:
-        connection, letters, link_free_s = self._outgoing[peer], self._queues[peer], 0.0
-        try:
-            while (letter := letters.get()) is not None:
-                tensors = self._staging.host(letter.staged)
-                if any(letter.delay):
-                    due, link_free_s = due_s(letter.header.ready_s, link_free_s, letter.delay)
-                    time.sleep(max(0.0, due - time.monotonic()))
-                if letter.rest:
-                    connection.sendall(letter.rest)
-                else:
-                    write(connection, letter.header, tensors)
-                letter.gone.set()
-                self._gone[peer] += 1
-            write(connection, GOODBYE, ())
-        except OSError as error:
-            self._broke(f"the connection to rank {peer} failed: {error}")
-        except Exception as error:  # whatever it is, nobody may be left waiting
-            self._failed(error)
+    def _start(self, body: Callable[[int], None], direction: str, peer: int) -> threading.Thread:
+        def run() -> None:
+            try:
+                body(peer)
+            except (OSError, WireError) as error:
+                if not self._closing:
+                    noticed = f"the connection {direction} rank {peer} failed: {error}"
+                    self._watchdog.fail(noticed)
+            except Exception as error:  # whatever it is, nobody may be left waiting
+                if not self._closing:
+                    self._watchdog.broke(error)
 
-    def _receive_from(self, peer: int) -> None:
+        thread = threading.Thread(target=run, name=f"latecomer-{direction}-{peer}", daemon=True)
+        thread.start()
+        return thread
+
+    def _send(self, peer: int) -> None:
+        end, link_free_s = self._outgoing[peer], 0.0
+        while (message := end.messages.get()) is not None:
+            tensors = self.staging.host(message.staged)
+            if any(message.delay):
+                due, link_free_s = due_s(message.header.ready_s, link_free_s, message.delay)
+                time.sleep(max(0.0, due - time.monotonic()))
+            rest = message.rest or write(end.connection, encode(message.header, tensors))
+            end.connection.sendall(rest)
+            message.gone.set()
+            end.gone += 1
+        end.connection.sendall(write(end.connection, encode(GOODBYE, ())))
+
+    def _receive(self, peer: int) -> None:
         stream = cast(BufferedReader, self._incoming[peer].makefile("rb", BUFFER))
-        try:
-            while (message := read(stream, self._staging.empty)) is not None:
-                header, tensors = message
-                if header == GOODBYE:
-                    return
-                arrived_s = time.monotonic()
-                flags = tuple(meta is not None and meta.requires_grad for meta in header.tensors)
-                staged = self._staging.land(tensors)
-                arrived = Arrived(peer, staged, flags, header.ready_s, arrived_s)
-                self._mailbox.put(Name(header.step, parse_action(header.action)), arrived)
-            self._broke(f"rank {peer} closed the connection")
-        except (OSError, WireError) as error:
-            self._broke(f"the connection from rank {peer} failed: {error}")
-        except Exception as error:  # whatever it is, nobody may be left waiting
-            self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        if not self._closing:
-            self._broken(error)
-
-    def _broke(self, noticed: str) -> None:
-        if not self._closing:
-            self._lost(noticed)
-
-
-class OutgoingMessage:
-    """A message that waits to be sent, or the rest of one that was sent in part."""
-
-    def __init__(
-        self, header: Header, staged: Staged, delay: tuple[float, float], rest: bytes
-    ) -> None:
-        self.header, self.staged, self.delay, self.rest = header, staged, delay, rest
-        self.gone = threading.Event()
-
-
-def _size(tensors: Tensors) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+        while (message := read(stream, self.staging.empty)) is not None:
+            header, tensors = message
+            if header == GOODBYE:
+                return
+            arrived_s = time.monotonic()
+            flags = tuple(meta is not None and meta.requires_grad for meta in header.tensors)
+            arrived = Arrived(peer, self.staging.land(tensors), flags, header.ready_s, arrived_s)
+            self.mailbox.put(Name(header.step, parse_action(header.action)), arrived)
+        raise WireError("it was closed")

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import runtime.pipeline
 from runtime.__main__ import app
-from runtime.pipeline.observed import bars, makespan_ms, observed, planned, text
-from runtime.pipeline.recorder import Span, StepRecord, Transit
+from runtime.pipeline.picture import bars, makespan_ms, observed, planned, text
+from runtime.pipeline.timing import Span, StepRecord, Transit
 from tests.runtime.pipeline.test_gradients import schedule
 from verify.errors import InputError
 from verify.pipeline import parse_action

@@ -52,7 +52,7 @@ def test_tensors_come_as_they_went() -> None:
 
     def send() -> None:
         for _ in range(2):
-            write(one, header, TENSORS)
+            one.sendall(write(one, encode(header, TENSORS)))
         one.close()
 
     thread = threading.Thread(target=send)

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from runtime.pipeline.detector import Change, Sensitivity, Watched, judge
 from runtime.pipeline.faults import due_s
-from runtime.pipeline.recorder import Span, StepRecord, Transit
-from runtime.pipeline.timing import Report, clock_offsets, fit, links, report, situation
+from runtime.pipeline.timing import (
+    Report,
+    Span,
+    StepRecord,
+    Transit,
+    clock_offsets,
+    fit,
+    links,
+    situation,
+)
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 from verify.errors import ArgumentError
@@ -52,8 +60,8 @@ def test_a_link_is_measured_without_common_clocks(
     back = _direction([t + offset for t in ready], latency * MS, occupancy * MS, -offset, rng)
     durations = {"F": {0: 1.0}}
     reports = {
-        0: Report(0, 0, "", 1.0, durations, {1: back}),
-        1: Report(1, 0, "", 1.0, durations, {0: there}),
+        0: Report(0, "", durations, {1: fit(back)}),
+        1: Report(0, "", durations, {0: fit(there)}),
     }
     found = links(reports)[0, 1]
     # how much of it is occupancy can be seen only where messages had to wait for each other
@@ -101,7 +109,7 @@ def _record(kinds: str, rank: int) -> StepRecord:
 def test_a_situation_in_microseconds() -> None:
     for programs, kinds in ((zero_bubble(3, 5), "FIW"), (one_f_one_b(3, 5), "FB")):
         plan = schedule(programs)
-        reports = {rank: report(_record(kinds, rank), rank) for rank in range(3)}
+        reports = {rank: _record(kinds, rank).report() for rank in range(3)}
         times = links(reports)
         assert set(times) == {(0, 1), (1, 2)}
         found = situation(plan, reports, times)
@@ -118,7 +126,7 @@ def _run(times_ms: list[float], confirm: int = 2) -> list[Change]:
     for time_ms in times_ms:
         watched, change, _ = judge(watched, time_ms * MS, 4 * MS, confirm)
         if change is not Change.NONE:
-            watched = watched.accept(time_ms * MS)
+            watched = Watched(time_ms * MS)
         said.append(change)
     return said
 

@@ -10,12 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from runtime.health.diagnosis import RankStatus, WaitFor
 from runtime.pipeline import Pipeline, load
 from runtime.pipeline.faults import Faults, LinkFault, due_s
-from runtime.pipeline.liveness import patience_s
-from runtime.pipeline.mailbox import Arrived, Mailbox
-from runtime.pipeline.messages import Name, WireError
+from runtime.pipeline.messages import Arrived, Mailbox, Name, WireError
 from runtime.pipeline.staging import Staged
 from tests.runtime.pipeline.models import Block, batch, loss_fn, model
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, RANKS, matches, schedule, start
@@ -153,36 +150,18 @@ def test_messages_that_nobody_can_want(name: Name, sender: int, problem: str) ->
     mailbox = Mailbox({(1, "RECV_F"): 0, (1, "RECV_B"): 2}, 5)
     mailbox.begin(3)
     mailbox.put(_name("1RECV_F0"), _arrived(0))
-    mailbox.take(_name("1RECV_F0"))
+    mailbox.take(parse_action("1RECV_F0"))
     mailbox.put(_name("1RECV_F1"), _arrived(0))
     if problem:
         with pytest.raises(WireError, match=problem):
             mailbox.put(name, _arrived(sender))
     else:
         mailbox.put(name, _arrived(sender))
-        assert mailbox.take(name).sender == sender
+        mailbox.begin(name.step)
+        assert mailbox.take(name.receive)[0].sender == sender
     mailbox.fail(RankFailure([1], "over"))
     with pytest.raises(RankFailure, match="over"):
-        mailbox.take(_name("1RECV_F1"))
-
-
-def _waits(peer: int, idle_s: float, entered: int = 4) -> RankStatus:
-    return RankStatus(entered, WaitFor(3, "the gradient", 0, peer), idle_s)
-
-
-@pytest.mark.parametrize(
-    ("positions", "more_s"),
-    [
-        ({0: _waits(1, 11), 1: RankStatus(4, None, 2)}, 8),  # it computes
-        ({0: _waits(1, 11), 1: RankStatus(4, None, 12)}, -2),  # it does not go on
-        ({0: _waits(1, 11), 1: RankStatus(3, None, 1)}, 0),  # it has not begun the step
-        ({0: _waits(1, 11), 1: _waits(2, 9), 2: _waits(1, 1)}, 9),  # messages on a slow link
-        ({0: _waits(1, 11), 1: _waits(2, 11), 2: _waits(1, 10.5)}, -0.5),  # a dead link
-        ({0: RankStatus(4, None, 0), 1: _waits(0, 3)}, 10),  # the wait is over meanwhile
-    ],
-)
-def test_how_long_to_wait_on(positions: dict[int, RankStatus], more_s: float) -> None:
-    assert patience_s(positions, 0, 10.0) == pytest.approx(more_s)
+        mailbox.take(parse_action("1RECV_F1"))
 
 
 def test_injected_delays() -> None:

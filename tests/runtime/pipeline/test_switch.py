@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from runtime.pipeline.switch import GO, Proposal, SwitchCoordinator, SwitchMember
+from runtime.network.store_exchange import StoreExchange
+from runtime.pipeline.switch import FOR, GO, Proposal, Switch
 
 NEVER = 10**6
 STEPS = 9
@@ -16,78 +17,76 @@ class Late:
 
     def __init__(self, draw_delay) -> None:
         self.now, self._delay = 0, draw_delay
-        self.written: dict[str, tuple[int, bytes]] = {}
-        self.seen_at: dict[tuple[str, int], int] = {}
+        self.written: dict[str, tuple[int, str]] = {}
+        self._seen_at: dict[tuple[str, int], int] = {}
 
-
-class View:
-    def __init__(self, late: Late, rank: int) -> None:
-        self._late, self._rank = late, rank
-
-    def put(self, key: str, value: bytes) -> None:
-        assert key not in self._late.written, "written twice"
-        self._late.written[key] = (self._late.now, value)
-
-    def see(self, key: str) -> bytes | None:
-        late = self._late
-        if key not in late.written:
+    def seen(self, key: str, rank: int) -> str | None:
+        if key not in self.written:
             return None
-        at, value = late.written[key]
-        place = key, self._rank
-        if place not in late.seen_at:
-            late.seen_at[place] = at + late._delay()
-        return value if late.now >= late.seen_at[place] else None
+        at, value = self.written[key]
+        if (key, rank) not in self._seen_at:
+            self._seen_at[key, rank] = at + self._delay()
+        return value if self.now >= self._seen_at[key, rank] else None
+
+
+class View(StoreExchange):
+    """What a rank writes and sees of them."""
+
+    def send(self, key: str, value: str = "") -> None:
+        assert key not in self.store.written, "written twice"
+        self.store.written[key] = (self.store.now, value)
+
+    def peek(self, keys: dict[int, str]) -> dict[int, str]:
+        seen = {rank: self.store.seen(key, self.rank) for rank, key in keys.items()}
+        return {rank: value for rank, value in seen.items() if value is not None}
 
 
 class Waits(Exception):
     """No decision yet: the rank stands still."""
 
 
+def _stand_still(proposal: Proposal) -> None:
+    raise Waits
+
+
 class Rank:
     """Runs steps; votes some time after it noticed a proposal, or never."""
 
     def __init__(self, rank: int, size: int, late: Late, vote_after: list[int]) -> None:
-        view = View(late, rank)
-        self.member, self.step, self.version = SwitchMember(view, rank), 0, 0
-        self.coordinator = SwitchCoordinator(view, size) if rank == 0 else None
+        self.rank, self.step, self.version = rank, 0, 0
+        self.switch = Switch(View(late, rank, size, 0))
         self.vote_after, self.voting = vote_after, []
+        self.proposing = False
         self.ran: list[int] = []
         self.refusals: list[str] = []
 
     def boundary(self, now: int, propose: bool, ahead: int) -> None:
         """Everything before a step begins, then the step; raises Waits where it has to."""
         self.vote(now)
-        if self.coordinator is not None:
-            reason = self.coordinator.decide(self.step)
+        if self.rank == 0:
+            reason = self.switch.decide(self.step)
+            self.proposing = self.proposing and reason is None
             if reason:
                 self.refusals.append(reason)
-            if propose and not self.coordinator.busy:
-                self.coordinator.propose(self.step + ahead, b"")
-        proposal = self.member.notice(self.step)
+            if propose and not self.proposing:
+                self.switch.propose(self.step + ahead, "")
+                self.proposing = True
+        proposal = self.switch.notice(self.step)
         if proposal is not None:
             after = self.vote_after[proposal.number % len(self.vote_after)]
             self.voting.append((now + max(after, 0), proposal, after < 0))
         self.vote(now)
-        changed = self.change()
+        changed = self.switch.change(self.step, _stand_still)
         if changed is not None:
             self.version = changed.number + 1
         self.ran.append(self.version)
         self.step += 1
 
-    def change(self) -> Proposal | None:
-        def decided(look):
-            found = look()
-            if found is None:
-                raise Waits
-            return found
-
-        return self.member.change(self.step, decided)
-
     def vote(self, now: int) -> None:
         for due, proposal, against in self.voting[:]:
             if now >= due:
                 self.voting.remove((due, proposal, against))
-                self.member.vote(proposal, "not proved" if against else "")
+                self.switch.vote(proposal, "not proved" if against else "")
 
 
 @settings(max_examples=150, deadline=None)
@@ -118,7 +117,7 @@ def test_one_schedule_per_step_on_all_ranks(data, size: int, ahead: int) -> None
     for key, value in decisions.items():
         number = key.split("/")[1]
         votes = [late.written.get(f"vote/{number}/{r}") for r in range(size)]
-        assert value != GO or all(vote is not None and vote[1] == b"" for vote in votes)
+        assert value != GO or all(vote is not None and vote[1] == FOR for vote in votes)
 
 
 def test_with_a_prompt_store_two_steps_ahead_is_enough() -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.pipeline.recorder import StepRecord
-from runtime.pipeline.timing import clock_offsets, links, report, situation
+from runtime.pipeline.timing import StepRecord, clock_offsets, links, situation
 from verify.pipeline import Bar, PipelineSchedule, Situation, parse_action, timeline
 from verify.pipeline.picture import Sheet
 from verify.pipeline.schedule import COMPUTE, send_of
@@ -17,12 +16,11 @@ IDLE = "."
 
 
 def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
-    """All actions and messages of one step.
+    """All actions and messages of one step, from the records of every rank.
 
-    Args:
-        records: of every rank; their clocks are aligned by the messages between them.
+    Their clocks are aligned by the messages between them.
     """
-    reports = {rank: report(record, rank) for rank, record in records.items()}
+    reports = {rank: record.report() for rank, record in records.items()}
     offset_s = clock_offsets(links(reports), len(records))
     zero_s = min(
         span.began_s - offset_s[rank] for rank, record in records.items() for span in record.spans
@@ -33,13 +31,12 @@ def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
 
     found = []
     for rank, record in records.items():
-        for span in record.spans:
-            began, ended = ms(span.began_s, rank), ms(span.ended_s, rank)
-            found.append(Bar(str(span.action), rank, began, ended))
-        for there in record.transits:
-            ready, arrived = ms(there.ready_s, there.sender), ms(there.arrived_s, rank)
-            action = str(send_of(there.receive))
-            found.append(Bar(action, there.sender, ready, max(ready, arrived), rank))
+        for did in record.spans:
+            found.append(Bar(str(did.action), rank, ms(did.began_s, rank), ms(did.ended_s, rank)))
+        for came in record.transits:
+            ready, arrived = ms(came.ready_s, came.sender), ms(came.arrived_s, rank)
+            action = str(send_of(came.receive))
+            found.append(Bar(action, came.sender, ready, max(ready, arrived), rank))
     return found
 
 
@@ -51,7 +48,7 @@ def makespan_ms(drawn: Sequence[Bar]) -> float:
 
 def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Situation:
     """The situation that the ranks measured in a step of ``schedule``, in microseconds."""
-    reports = {rank: report(record, rank) for rank, record in records.items()}
+    reports = {rank: record.report() for rank, record in records.items()}
     return situation(schedule, reports, links(reports))
 
 
@@ -74,9 +71,8 @@ def side_by_side(
 
 def text(drawn: Sequence[Bar], width: int, end_ms: float) -> list[str]:
     """A line per rank: the kind of action that fills most of each of ``width`` slots."""
-    ranks = 1 + max(bar.rank for bar in drawn)
     slot = end_ms / width
-    most = [[(slot / 4, IDLE)] * width for _ in range(ranks)]
+    most = [[(slot / 4, IDLE)] * width for _ in range(1 + max(bar.rank for bar in drawn))]
     for bar in drawn:
         kind = parse_action(bar.action).kind
         if kind not in COMPUTE:

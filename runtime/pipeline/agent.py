@@ -1,0 +1,231 @@
+"""One rank's part of the adaptation: measure, judge, plan, and change over together.
+
+After every step a worker thread on each rank sends this rank's report of it to rank 0. There the
+worker has the links judged (``runtime.pipeline.detector``) and a schedule planned for those that
+changed (``runtime.pipeline.replan``). Between steps the training thread proposes it, and all ranks
+change over (``runtime.pipeline.switch``); the worker of each proves what is proposed. A report that
+is lost costs a look at the links, no more.
+
+Every decision is an event with its reason, also where nothing is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+
+import msgspec
+
+from runtime.health.diagnosis import WaitFor
+from runtime.health.watchdog import Watchdog
+from runtime.network.control_channel import ControlChannel
+from runtime.network.store_exchange import StoreExchange
+from runtime.pipeline.detector import LinkDetector
+from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
+from runtime.pipeline.replan import HEURISTIC, Adaptation, heuristic, replan
+from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
+from runtime.pipeline.timing import Report, StepRecord, links, situation
+from verify.errors import LatecomerError
+from verify.pipeline import PipelineSchedule, decode, encode
+
+CHANNEL = "reports"
+KEPT = 4
+"""Steps of which not all ranks have reported are forgotten when so many are newer."""
+AHEAD = 2
+MOST_AHEAD = 64
+"""Steps from a proposal to the step it is for; doubled when votes come too late."""
+POLL_S = 0.002
+END_S = 5.0
+
+logger = logging.getLogger("latecomer")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that was noticed, decided or done.
+
+    Attributes:
+        step: the step after which it was noticed, or before which it was done.
+        kind: ``link``, ``kept``, ``planned``, ``proposed``, ``refused``, ``switched``.
+        text: what and why.
+        at_s: ``time.monotonic()``.
+    """
+
+    step: int
+    kind: str
+    text: str
+    at_s: float
+
+
+@dataclass
+class _Wanted:
+    """The schedule to change to, and the link times it was planned for."""
+
+    schedule: PipelineSchedule
+    times_s: dict[tuple[int, int], float]
+    proposed: bool = False
+
+
+class AdaptationAgent:
+    """See the module; the wait for a decision is the watchdog's to look after.
+
+    Args:
+        ranks: of the pipeline, with keys of their own.
+        channel: carries the reports.
+        running: the schedule that runs.
+    """
+
+    def __init__(
+        self,
+        how: Adaptation,
+        ranks: StoreExchange,
+        channel: ControlChannel,
+        running: VerifiedPipeline,
+        watchdog: Watchdog,
+    ) -> None:
+        self.events: list[Event] = []
+        self.moved_s = time.monotonic()
+        self._how, self._ranks, self._channel = how, ranks, channel
+        self._running, self._watchdog = running, watchdog
+        self._wait: tuple[WaitFor, float] | None = None
+        self._switch = Switch(ranks)
+        self._proved = running  # what was proposed last
+        # from here on rank 0 only; the worker's while nothing is wanted, else the training thread's
+        self._detector = LinkDetector(how.sensitivity)
+        self._reports: dict[int, dict[int, Report]] = {}  # step -> rank -> report
+        self._wanted: _Wanted | None = None
+        self._ahead = AHEAD
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        if ranks.rank == COORDINATOR:
+            if how.planner is heuristic:
+                import_module(HEURISTIC)  # takes a second: now, not when a link turns slow
+            channel.listen(CHANNEL, lambda *said: self._jobs.put(partial(self._collect, *said)))
+        watchdog.add(self)
+        self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)
+        self._thread.start()
+
+    def before(self, step: int) -> VerifiedPipeline | None:
+        """Before a step begins, on the training thread: the schedule to change to, if any.
+
+        Raises:
+            LatecomerError: the pipeline failed while this rank waited for the decision, or the
+                store is gone.
+        """
+        if self._wanted is not None:
+            self._coordinate(self._wanted, step)
+        if proposal := self._switch.notice(step):
+            self._jobs.put(partial(self._prove, proposal))
+        changed = self._switch.change(step, self._pause)
+        self._wait = None
+        if changed is None:
+            return None
+        self._running = self._proved
+        self._note(step, "switched", f"all ranks run {self._running.name} from step {step} on")
+        if self._wanted is not None:  # links are judged by what it was planned for
+            self._detector.accept(self._wanted.times_s)
+            self._wanted = None
+        return self._running
+
+    def after(self, record: StepRecord) -> None:
+        """A step is over."""
+        self._jobs.put(partial(self._report, record))
+
+    def close(self) -> None:
+        """End the worker."""
+        self._jobs.put(None)
+        self._thread.join(timeout=END_S)
+
+    def waiting(self) -> tuple[WaitFor, float] | None:
+        """The decision that the training thread waits for, and since when."""
+        return self._wait
+
+    def _pause(self, proposal: Proposal) -> None:
+        if self._wait is None:
+            wait = WaitFor(proposal.first_step, "the decision on proposal", proposal.number, 0)
+            self._wait = wait, time.monotonic()
+        if self._watchdog.failure is not None:
+            raise self._watchdog.failure
+        time.sleep(POLL_S)
+
+    def _coordinate(self, wanted: _Wanted, step: int) -> None:
+        """Propose what is wanted, or decide on it."""
+        if not wanted.proposed:
+            text = encode(wanted.schedule).decode()
+            proposal = self._switch.propose(step + self._ahead, text)
+            wanted.proposed = True
+            text = f"proposal {proposal.number}, for step {proposal.first_step}"
+            self._note(step, "proposed", text)
+        elif reason := self._switch.decide(step):
+            self._note(step, "refused", reason)
+            self._ahead = min(2 * self._ahead, MOST_AHEAD)
+            self._wanted = None
+
+    def _note(self, step: int, kind: str, text: str) -> None:
+        self.events.append(Event(step, kind, text, time.monotonic()))
+        logger.info("rank %d, step %d: %s: %s", self._ranks.rank, step, kind, text)
+
+    # ---- the worker ----
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception as error:  # adaptation is a service: training goes on without it
+                if self._watchdog.failure is None:
+                    self._note(-1, "refused", f"adaptation failed: {error!r}")
+                    logger.exception("rank %d: adaptation", self._ranks.rank)
+
+    def _prove(self, proposal: Proposal) -> None:
+        """Vote on a proposal, after proving it here."""
+        problem, name = "", f"proposal {proposal.number}"
+        try:
+            verified = load(decode(proposal.schedule.encode(), name))
+            require_same_shape(verified, self._running)
+            self._proved = replace(verified, name=name)
+            _ = self._proved.complete  # lowered here, not between steps
+        except LatecomerError as error:
+            problem = str(error)
+        self._switch.vote(proposal, problem)
+
+    def _report(self, record: StepRecord) -> None:
+        self._channel.send(COORDINATOR, CHANNEL, msgspec.msgpack.encode(record.report()))
+
+    def _collect(self, rank: int, payload: bytes) -> None:
+        """One more report; the links are judged when all ranks have reported of a step."""
+        report = msgspec.msgpack.decode(payload, type=Report)
+        of_step = self._reports.setdefault(report.step, {})
+        of_step[rank] = report
+        if len(of_step) == self._ranks.world_size:
+            self._reports = {s: of for s, of in self._reports.items() if s > report.step}
+            self._look(report.step, of_step)
+        elif len(self._reports) > KEPT:
+            del self._reports[min(self._reports)]
+
+    def _look(self, step: int, reports: dict[int, Report]) -> None:
+        """Judge the links by one more step, unless a proposal is under way; plan if they changed.
+
+        Reports on another schedule than the one that runs are of no use.
+        """
+        running = self._running
+        if self._wanted or {report.digest for report in reports.values()} != {running.digest}:
+            return
+        times = links(reports)
+        forward_s = min(f for report in reports.values() for f in report.durations["F"].values())
+        changes = self._detector.look(times, forward_s)
+        for change in changes:
+            self._note(step, "link", change)
+        if not changes:
+            return
+        new, reason = replan(self._how, running, situation(running.schedule, reports, times))
+        times_s = {link: found.total_s for link, found in times.items()}
+        self._note(step, "planned" if new else "kept", reason)
+        if new is None:  # so that nothing is planned anew for the same
+            self._detector.accept(times_s)
+        else:
+            self._wanted = _Wanted(new, times_s)
