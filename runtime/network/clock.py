@@ -23,11 +23,8 @@ from runtime.network.protocol import Protocol
 
 DRIFT = 100e-6
 """Seconds per second by which two clocks may drift apart."""
-KEPT = 32
-BURST = 8
-BURST_GAP_S = 0.02
-PERIOD_S = 2.0
-OUTSTANDING = 64
+KEPT, OUTSTANDING = 32, 64
+BURST, BURST_GAP_S, PERIOD_S = 8, 0.02, 2.0
 UNKNOWN_S = 3600.0
 """The finite uncertainty of a clock that could not be aligned."""
 REFERENCE = 0
@@ -63,7 +60,7 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Aligned:
-    """The event that the alignment is known, and no longer infinitely uncertain."""
+    """The event that the alignment is known."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,7 @@ class Clock(Protocol[Ping | Pong, Aligned]):
 
         The burst goes on until it is answered, ever more slowly: the reference may not listen yet.
         """
-        timer_s = self.get_timer()
-        if timer_s is None or now_s < timer_s:
+        if (timer_s := self.get_timer()) is None or now_s < timer_s:
             return
         gap_s = PERIOD_S
         if self._asked < BURST - 1 or not self._samples:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Protocol(Generic[Message, Event]):
-    """One rank's state machine; messages and events wait in it until they are fetched."""
+    """One rank's state machine; messages and events wait in it until they are fetched, once."""
 
     def __init__(self) -> None:
         self._outbox: list[tuple[int, Message]] = []
@@ -34,7 +34,7 @@ class Protocol(Generic[Message, Event]):
         raise NotImplementedError
 
     def messages_to_send(self, now_s: float) -> list[tuple[int, Message]]:
-        """What must go out and to whom, in order; handed out once."""
+        """To whom what must go out, in order."""
         sends, self._outbox = self._outbox, []
         return sends
 
@@ -46,34 +46,19 @@ class Protocol(Generic[Message, Event]):
         """It is that time."""
 
     def next_event(self) -> Event | None:
-        """What the owner must know next; handed out once."""
+        """What the owner must know next."""
         return self._events.popleft() if self._events else None
 
     def _send(self, to: int, message: Message) -> None:
         self._outbox.append((to, message))
 
 
-def earliest(*timers: float | None) -> float | None:
-    """The first of some timers."""
-    return min((timer for timer in timers if timer is not None), default=None)
-
-
 class ProtocolRunner(Generic[Message, Event]):
-    """A protocol at work.
+    """A protocol at work; ``messages`` is the type of all its messages (a union).
 
     Messages are taken on the thread that listens to datagrams, so a rank answers while its main
     thread is busy or late; a second thread waits for the timer. One lock guards the protocol, and
-    nothing is sent under it.
-
-    Args:
-        protocol: used by this object alone from now on, and by what is given to :meth:`run`.
-        datagrams: closed by their owner.
-        messages: the type (a union) of all messages.
-        on_event: told of each event, in order; must be quick.
-        on_error: told of an exception that ends the second thread.
-
-    Attributes:
-        sent: messages sent, by type.
+    nothing is sent under it. ``datagrams`` are closed by their owner.
     """
 
     def __init__(
@@ -82,13 +67,10 @@ class ProtocolRunner(Generic[Message, Event]):
         datagrams: ControlChannel,
         channel: str,
         messages: Any,
-        on_event: Callable[[Event], None],
-        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self._protocol, self._datagrams, self._channel = protocol, datagrams, channel
-        self._on_event, self._on_error = on_event, on_error
         self._decoder = msgspec.msgpack.Decoder(messages)
-        self.sent: Counter[type] = Counter()
+        self._sent: Counter[type] = Counter()
         self._earlier = threading.Condition()  # the timer is due earlier than was waited for
         self._wakes_s = -math.inf
         self._closed = False
@@ -97,12 +79,26 @@ class ProtocolRunner(Generic[Message, Event]):
         self._thread = threading.Thread(target=self._wake, name=f"latecomer-{channel}", daemon=True)
         self._thread.start()
 
+    def handle_event(self, event: Event) -> None:
+        """Told of each event, in order, under the lock; must be quick."""
+
+    def handle_error(self, error: Exception) -> None:
+        """Told what the second thread has died of."""
+        raise error
+
     def run(self, act: Callable[[float], T]) -> T:
         """Call ``act``, which uses the protocol, with the time; send what follows from it."""
         with self._earlier:
             result = act(time.monotonic())
-            sends = self._consequences()
-        self._send(sends)
+            while (event := self._protocol.next_event()) is not None:
+                self.handle_event(event)
+            timer_s = self._protocol.get_timer()
+            if timer_s is not None and timer_s < self._wakes_s:
+                self._earlier.notify()
+            sends = self._protocol.messages_to_send(time.monotonic())
+            self._sent.update(type(message) for _, message in sends)
+        for peer, message in sends:
+            self._datagrams.send(peer, self._channel, msgspec.msgpack.encode(message))
         return result
 
     def close(self) -> None:
@@ -123,16 +119,13 @@ class ProtocolRunner(Generic[Message, Event]):
 
     def _wake(self) -> None:
         try:
-            while not self._closed:
-                self._wait()
-                if not self._closed:
-                    self.run(self._protocol.handle_timer)
+            while self._wait():
+                self.run(self._protocol.handle_timer)
         except Exception as error:  # without this thread nothing would ever be sent again
-            if self._on_error is None:
-                raise
-            self._on_error(error)
+            self.handle_error(error)
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Until the timer is due; false when closed."""
         with self._earlier:
             while not self._closed:
                 timer_s = self._protocol.get_timer()
@@ -142,18 +135,4 @@ class ProtocolRunner(Generic[Message, Event]):
                     break
                 self._earlier.wait(min(left_s, 3600.0))
             self._wakes_s = -math.inf
-
-    def _consequences(self) -> list[tuple[int, Message]]:
-        """Hand on the events, wake the thread if it must wait less; what is to be sent."""
-        while (event := self._protocol.next_event()) is not None:
-            self._on_event(event)
-        timer_s = self._protocol.get_timer()
-        if timer_s is not None and timer_s < self._wakes_s:
-            self._earlier.notify()
-        sends = self._protocol.messages_to_send(time.monotonic())
-        self.sent.update(type(message) for _, message in sends)
-        return sends
-
-    def _send(self, sends: list[tuple[int, Message]]) -> None:
-        for peer, message in sends:
-            self._datagrams.send(peer, self._channel, msgspec.msgpack.encode(message))
+            return not self._closed

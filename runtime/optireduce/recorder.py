@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runtime.network.clock import Clock, Ping, Pong
+from runtime.network.clock import Aligned, Alignment, Clock, Ping, Pong
 from runtime.network.control_channel import ControlChannel
 from runtime.network.protocol import ProtocolRunner
 from runtime.network.store_exchange import StoreExchange
@@ -38,31 +38,43 @@ REASONS = {
 }
 
 
+class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
+    """Aligns this rank's clock while it is told to; answers always."""
+
+    def __init__(self, datagrams: ControlChannel) -> None:
+        self._clock, self._aligned = Clock(datagrams.rank, asks=False), threading.Event()
+        super().__init__(self._clock, datagrams, "clock", Ping | Pong)
+
+    def ask(self, asks: bool) -> None:
+        """Begin, and wait a little for the first answer; or end."""
+        self.run(lambda now_s: setattr(self._clock, "asks", asks))
+        self._aligned.wait(ALIGN_S if asks else 0.0)
+
+    def alignment(self) -> Alignment:
+        return self.run(self._clock.alignment).finite
+
+    def handle_event(self, event: Aligned) -> None:
+        self._aligned.set()
+
+
 class EngineRecorder(Recorder):
     """An engine's: with stages and steps; ``datagrams`` carry the pings that align the clock."""
 
     def __init__(self, group: StoreExchange, datagrams: ControlChannel, losses: LossStats) -> None:
-        self._clock, self._aligned = Clock(group.rank, asks=False), threading.Event()
-        self._pings = ProtocolRunner(
-            self._clock, datagrams, "clock", Ping | Pong, lambda _: self._aligned.set()
-        )
-        self._losses = losses
+        self._clock, self._losses = _Clock(datagrams), losses
         self._next = self._closed = 0
         self._watched = False
         self._stages: deque[Stage] = deque(maxlen=KEPT)
-        super().__init__(
-            group, lambda: self._pings.run(self._clock.alignment).finite, lambda: self._next
-        )
+        super().__init__(group, self._clock.alignment, lambda: self._next)
 
     def close(self) -> None:
         """As for all recorders; pings are answered no more."""
         super().close()
-        self._pings.close()
+        self._clock.close()
 
     def begin(self, rounds: range) -> None:
         """As for all recorders; there are no rounds, and stages are always remembered."""
-        self._ask(True)
-        self._aligned.wait(ALIGN_S)
+        self._clock.ask(True)
         super().begin(rounds)
         self._stages.clear()
         self._closed = self._losses.totals["steps"]
@@ -71,7 +83,7 @@ class EngineRecorder(Recorder):
     def end(self) -> Rank:
         """As for all recorders, with stages and steps."""
         self._watched = False
-        self._ask(False)
+        self._clock.ask(False)
         first, offset_s = self._first, self.alignment().offset_s
         closed = self._losses.totals["steps"] - self._closed
         steps = list(self._losses.steps)[-closed:] if closed else []
@@ -113,12 +125,6 @@ class EngineRecorder(Recorder):
         for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
             times = stage.began_s + offset_s, stage.ended_s + offset_s
             self._stages.append(Stage(number, which, *times, end.value, stage.due, stage.lost))
-
-    def _ask(self, asks: bool) -> None:
-        def act(now_s: float) -> None:
-            self._clock.asks = asks
-
-        self._pings.run(act)
 
 
 def _step(step: StepRecord, offset_s: float) -> Step:

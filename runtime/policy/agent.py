@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runtime.network.clock import Aligned, Clock, Ping, Pong
-from runtime.network.protocol import Protocol, earliest
+from runtime.network.protocol import Protocol
 from runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
 from runtime.policy.epochs import EpochCommit
 from runtime.policy.forecast import next_epoch
@@ -59,7 +59,7 @@ class _Entered:
 
 
 class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
-    """One rank's agent; ``inputs`` has options, candidates and profile that all ranks share."""
+    """One rank's agent; all ranks have the same options, candidates and profile."""
 
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
         super().__init__()
@@ -112,10 +112,9 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def get_timer(self) -> float | None:
         """When something is to be sent, or decided."""
-        retries = [each.again_s for number, each in self._entered.items() if self._asks(number)]
-        return earliest(
-            self.clock.get_timer(), self.epochs.get_timer(), self._coordinator.get_timer(), *retries
-        )
+        timers = [part.get_timer() for part in (self.clock, self.epochs, self._coordinator)]
+        timers += [each.again_s for number, each in self._entered.items() if self._asks(number)]
+        return min((timer for timer in timers if timer is not None), default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Send, and decide, what is due by now."""
@@ -134,8 +133,9 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
                 self._decided.setdefault(message.operation, message)
                 self._compare(message.operation)
         elif isinstance(message, Arrive | Report):
-            if isinstance(message, Arrive) and sender != self.rank:
-                self._measure_delay(message, sender, now_s)
+            if isinstance(message, Arrive) and not self._coordinator.knows(sender, message):
+                offset_s = self.clock.alignment(now_s).offset_s
+                self.inputs.correction.add_delay(now_s + offset_s - message.at_s)
             self._coordinator.receive_message(message, sender, now_s)
             self._collect(self._coordinator, now_s)
             self._replan(now_s)
@@ -163,10 +163,10 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
                 self._run(operation, entered, QUIET)
                 self._unreported.append((operation, entered.at_s, entered.nbytes, entered.kind))
                 if now_s >= self._report_s or len(self._unreported) >= MOST_REPORTED:
-                    self._report(now_s, epoch.coordinator)
+                    self._report(epoch.coordinator, now_s)
             else:
                 if self._unreported:
-                    self._report(now_s, epoch.coordinator)
+                    self._report(epoch.coordinator, now_s)
                 self._tell(operation, entered, epoch.coordinator, now_s)
                 if self.inputs.options.mode == "predict":
                     decision = predicted(entered.nbytes, epoch, self.inputs)
@@ -186,23 +186,25 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         entered.told = True
         self._decided[operation] = Decide(operation, entered.nbytes, entered.kind, decision)
 
-    def _report(self, now_s: float, to: int) -> None:
+    def _report(self, to: int, now_s: float) -> None:
         """Tell the coordinator what happened while nobody asked."""
-        report = Report(tuple(self._unreported), self._consumed, tuple(self._done))
-        self._unreported.clear()
-        self._done.clear()
+        arrivals, self._unreported = tuple(self._unreported), []
         self._report_s = now_s + REPORT_S
-        self._post([(to, report)], now_s)
+        self._post([(to, Report(arrivals, self._consumed, self._ends()))], now_s)
 
     def _tell(self, operation: int, entered: _Entered, to: int, now_s: float) -> None:
         """Tell the coordinator that this rank has come."""
-        at_s, nbytes, kind = entered.at_s, entered.nbytes, entered.kind
-        arrive = Arrive(operation, at_s, nbytes, kind, self._consumed, tuple(self._done))
-        self._done.clear()
         entered.told = True
         entered.again_s = now_s + entered.pause_s
         entered.pause_s = min(LONGEST_RETRY_S, 2 * entered.pause_s)
-        self._post([(to, arrive)], now_s)
+        about = entered.at_s, entered.nbytes, entered.kind, self._consumed, self._ends()
+        self._post([(to, Arrive(operation, *about))], now_s)
+
+    def _ends(self) -> tuple[tuple[int, float], ...]:
+        """Operations that are done and not told yet."""
+        done = tuple(self._done)
+        self._done.clear()
+        return done
 
     def _collect(self, part: Clock | EpochCommit | Coordinator, now_s: float) -> None:
         """Take what a part of this agent has to send and to tell."""
@@ -226,18 +228,11 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
     def _compare(self, operation: int) -> None:
         """See to it that the decision is for the buffer that this rank has."""
         entered, decide = self._entered.get(operation), self._decided.get(operation)
-        if entered is None or decide is None:
-            return
-        own = entered.nbytes, entered.kind
-        if own != (decide.nbytes, decide.kind):
-            buffers = dict.fromkeys(range(self.inputs.world_size), (decide.nbytes, decide.kind))
-            self._raise(disagreement(operation, buffers | {self.rank: own}))
-
-    def _measure_delay(self, arrive: Arrive, sender: int, now_s: float) -> None:
-        """Note how long the first word of an arrival took."""
-        if not self._coordinator.knows(sender, arrive.operation):
-            offset_s = self.clock.alignment(now_s).offset_s
-            self.inputs.correction.add_delay(now_s + offset_s - arrive.at_s)
+        if entered is not None and decide is not None:
+            own, theirs = (entered.nbytes, entered.kind), (decide.nbytes, decide.kind)
+            if own != theirs:
+                buffers = dict.fromkeys(range(self.inputs.world_size), theirs)
+                self._raise(disagreement(operation, buffers | {self.rank: own}))
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""
@@ -245,7 +240,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         if seen == self._forecast_at or not self.epochs.may_propose:
             return
         self._forecast_at = seen
-        epoch = next_epoch(self.epochs.latest, self._coordinator.largest, self.inputs)
-        if epoch is not None:
+        largest, current = self._coordinator.largest, self.epochs.latest
+        if (epoch := next_epoch(current, largest, self.inputs)) is not None:
             self.epochs.propose(epoch, now_s)
             self._collect(self.epochs, now_s)

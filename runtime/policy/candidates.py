@@ -10,7 +10,7 @@ together.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,13 +29,7 @@ MOST_RANKS_SEARCHED = 32
 SEARCH_S = 5.0
 
 
-class _Offer(msgspec.Struct):
-    candidate: Candidate
-    schedule: str
-
-
-@dataclass(frozen=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Proved schedules, and what each costs; the same on all ranks."""
 
     schedules: tuple[Verified, ...]
@@ -51,17 +45,19 @@ def candidates(group: StoreExchange, most_late: int) -> Candidates:
     """
     if group.rank == 0:
         group.send(KEY, _made(group.world_size, most_late))
-    offers = msgspec.json.decode(group.receive_from(0, KEY), type=list[_Offer])
-    return Candidates(
-        tuple(load(decode(each.schedule.encode(), each.candidate.name)) for each in offers),
-        tuple(each.candidate for each in offers),
-    )
+    made = msgspec.json.decode(group.receive_from(0, KEY), type=list[tuple[Candidate, str]])
+    schedules = tuple(load(decode(text.encode(), each.name)) for each, text in made)
+    return Candidates(schedules, tuple(each for each, _ in made))
 
 
 @functools.cache
 def _made(ranks: int, most_late: int) -> str:
-    offers = [_offer(name, schedule) for name, schedule in _make(ranks, most_late)]
-    return msgspec.json.encode(offers).decode()
+    """Each candidate, and its schedule as text; as JSON."""
+    made = [
+        (_priced(name, schedule), encode(schedule).decode())
+        for name, schedule in _make(ranks, most_late)
+    ]
+    return msgspec.json.encode(made).decode()
 
 
 def _make(ranks: int, most_late: int) -> list[tuple[str, Schedule]]:
@@ -82,12 +78,11 @@ def _make(ranks: int, most_late: int) -> list[tuple[str, Schedule]]:
     return made
 
 
-def _offer(name: str, schedule: Schedule) -> _Offer:
-    from synth.cost import Cost, completion_cost, waiting_cost
+def _priced(name: str, schedule: Schedule) -> Candidate:
+    from synth.cost import completion_cost, waiting_cost
 
-    def phase(cost: Cost) -> Phase:
-        return Phase(cost.messages, float(cost.share))
-
-    waiting, completion = phase(waiting_cost(schedule)), phase(completion_cost(schedule))
-    candidate = Candidate(name, len(schedule.late), waiting, completion)
-    return _Offer(candidate, encode(schedule).decode())
+    waiting, completion = (
+        Phase(cost.messages, float(cost.share))
+        for cost in (waiting_cost(schedule), completion_cost(schedule))
+    )
+    return Candidate(name, len(schedule.late), waiting, completion)

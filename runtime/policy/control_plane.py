@@ -1,7 +1,4 @@
-"""A rank's control plane at work: its agent on a control channel.
-
-A rank answers and coordinates while its main thread is busy or late (``ProtocolRunner``).
-"""
+"""A rank's control plane: its agent, at work on a control channel."""
 
 from __future__ import annotations
 
@@ -16,37 +13,31 @@ from runtime.policy.agent import Decided, RankAgent
 from runtime.policy.coordinator import Fault
 from runtime.policy.messages import Decision, Message
 
-CHANNEL = "decisions"
-
 
 class PlaneClosed(Exception):
     """The control plane has ended: the executor has failed, or is being closed."""
 
 
-class ControlPlane:
+class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
     """The control plane of one rank.
 
     Args:
         agent: is used by this object alone from now on.
-        datagrams: closed by their owner.
         on_fault: is told, on a thread of its own, of ranks that disagree; once.
     """
 
     def __init__(
         self, agent: RankAgent, datagrams: ControlChannel, on_fault: Callable[[Fault], None]
     ) -> None:
-        self._agent, self._rank, self._on_fault = agent, datagrams.rank, on_fault
+        self._agent, self._on_fault = agent, on_fault
         self._aligned = threading.Event()
         self._decisions: queue.SimpleQueue[Decided | None] = queue.SimpleQueue()
-        self._runner = ProtocolRunner(
-            agent, datagrams, CHANNEL, Message, self._take_event, self._broke
-        )
+        super().__init__(agent, datagrams, "decisions", Message)
 
     @property
     def sent(self) -> int:
         """Messages sent about operations and epochs (not those that align clocks)."""
-        sent = self._runner.sent
-        return sent.total() - sent[Ping] - sent[Pong]
+        return self._sent.total() - self._sent[Ping] - self._sent[Pong]
 
     def align(self, within_s: float) -> None:
         """Wait until this rank's clock is aligned, but no longer than ``within_s``."""
@@ -54,7 +45,7 @@ class ControlPlane:
 
     def arrive(self, operation: int, nbytes: int, kind: str) -> None:
         """This rank comes to an operation with a buffer of ``nbytes`` bytes."""
-        self._runner.run(lambda now_s: self._agent.arrive(operation, nbytes, kind, now_s))
+        self.run(lambda now_s: self._agent.arrive(operation, nbytes, kind, now_s))
 
     def decision(self, operation: int) -> Decision:
         """Wait for the decision on ``operation``, the next.
@@ -71,22 +62,23 @@ class ControlPlane:
 
     def done(self, operation: int) -> None:
         """This rank has the result of an operation."""
-        self._runner.run(lambda now_s: self._agent.done(operation, now_s))
+        self.run(lambda now_s: self._agent.done(operation, now_s))
 
     def waits_for(self, operation: int) -> int:
         """The rank whose word a decision waits for."""
-        return self._runner.run(lambda now_s: self._agent.waits_for(operation))
+        return self.run(lambda now_s: self._agent.waits_for(operation))
 
     def alignment(self) -> Alignment:
         """How this rank's clock relates to the reference's now, with a finite uncertainty."""
-        return self._runner.run(self._agent.clock.alignment).finite
+        return self.run(self._agent.clock.alignment).finite
 
     def close(self) -> None:
         """End the waits and the thread; messages are no longer answered with decisions."""
         self._decisions.put(None)
-        self._runner.close()
+        super().close()
 
-    def _take_event(self, event: Aligned | Decided | Fault) -> None:
+    def handle_event(self, event: Aligned | Decided | Fault) -> None:
+        """Hand it to who waits for it."""
         if isinstance(event, Decided):
             self._decisions.put(event)
         elif isinstance(event, Aligned):
@@ -94,6 +86,6 @@ class ControlPlane:
         else:
             threading.Thread(target=self._on_fault, args=(event,), daemon=True).start()
 
-    def _broke(self, error: Exception) -> None:
-        """Without the thread that ends no decision would ever come."""
-        self._on_fault(Fault((self._rank,), f"broke its control plane, {error!r}"))
+    def handle_error(self, error: Exception) -> None:
+        """No decision would ever come."""
+        self._on_fault(Fault((self._agent.rank,), f"broke its control plane, {error!r}"))

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from runtime.network.protocol import Protocol
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
 from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message, Report
 from runtime.policy.options import PolicyInputs
-from runtime.policy.rules import RULES, Arrivals
+from runtime.policy.rules import RULES, ArrivalState
 
 QUIET = Decision(NATIVE, (), "nobody was late lately: nobody asks")
 REMEMBERED = 1024
@@ -35,40 +35,13 @@ class Fault:
     text: str
 
 
-@dataclass
-class ArrivalState(Arrivals):
-    """What is known of one operation.
-
-    Attributes:
-        at_s, done_s: on the reference clock.
-        ready_s: when a schedule's waiting phases end, by prediction, on the own clock.
-        unready_s: what of them the profile left to do when the last rank came.
-    """
-
-    at_s: dict[int, float] = field(default_factory=dict)
-    buffers: dict[int, tuple[int, str]] = field(default_factory=dict)
-    decision: Decision | None = None
-    done_s: dict[int, float] = field(default_factory=dict)
-    ready_s: float = -math.inf
-    unready_s: float = 0.0
-
-    @property
-    def aligned(self) -> bool:
-        """All arrivals are on one clock."""
-        return not any(math.isnan(at_s) for at_s in self.at_s.values())
-
-
 class Coordinator(Protocol[Message, Fault]):
-    """One rank's part; idle on most ranks. ``epochs`` tells who coordinates what.
-
-    Attributes:
-        largest: bytes of the largest buffer seen.
-    """
+    """One rank's part; idle on most ranks. ``epochs`` tells who coordinates what."""
 
     def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit) -> None:
         super().__init__()
         self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
-        self.largest = 0
+        self.largest = 0  # bytes of a buffer
         self._epochs = epochs
         self._rule = RULES.get(inputs.options.mode)
         self._states: dict[int, ArrivalState] = {}
@@ -92,7 +65,7 @@ class Coordinator(Protocol[Message, Fault]):
             self._on_arrive(message, sender, now_s)
 
     def get_timer(self) -> float | None:
-        """When a wait that is going on will be over."""
+        """When a wait is over."""
         return self._wait_s
 
     def handle_timer(self, now_s: float) -> None:
@@ -100,10 +73,11 @@ class Coordinator(Protocol[Message, Fault]):
         if self._wait_s is not None and self._wait_s <= now_s:
             self._decide(now_s)
 
-    def knows(self, rank: int, operation: int) -> bool:
-        """Whether a rank's arrival was heard of before (or is forgotten)."""
-        state = self._states.get(operation)
-        return operation < min(self._consumed) or (state is not None and rank in state.at_s)
+    def knows(self, sender: int, arrive: Arrive) -> bool:
+        """Whether this arrival is its own, was heard of before, or is forgotten."""
+        state = self._states.get(arrive.operation)
+        old = arrive.operation < min(self._consumed) or (state is not None and sender in state.at_s)
+        return old or sender == self.rank
 
     def missing(self, operation: int) -> tuple[int, ...]:
         """The ranks that have not come to an operation; none if nothing is known of it."""
@@ -198,28 +172,26 @@ class Coordinator(Protocol[Message, Fault]):
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
             decide = self._decided[operation] = Decide(operation, *buffers.pop(), decision)
-            for rank in range(self.world_size):
-                self._send(rank, decide)
+            self._outbox += ((rank, decide) for rank in range(self.world_size))
 
     def _occupy(
         self, state: ArrivalState, decision: Decision, now_s: float, *, complete: bool
     ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
-        if decision.candidate == NATIVE:
-            takes_s = 0.0 if complete else self.inputs.native_s(state.nbytes)
+        factor = self.inputs.correction.factor(decision.candidate == NATIVE)
+        times = self._times(decision, state.nbytes)
+        takes_s = times.completion_s if complete else times.waiting_s
+        self._free_s = max(self._free_s, now_s) + factor * takes_s
+        if complete:
+            state.unready_s = max(0.0, state.ready_s - now_s) / factor
         else:
-            factor = self.inputs.correction.factor(False)
-            chosen = self._times(decision, state.nbytes)
-            takes_s = factor * (chosen.completion_s if complete else chosen.waiting_s)
-            if complete:
-                state.unready_s = max(0.0, state.ready_s - now_s) / factor
-        self._free_s = max(self._free_s, now_s) + takes_s
-        if not complete:
             state.ready_s = self._free_s
             self._newest = state.operation
 
     def _times(self, decision: Decision, nbytes: int) -> Times:
-        """What a schedule takes by the profile."""
+        """What a method takes by the profile; native has nothing left to do after its start."""
+        if decision.candidate == NATIVE:
+            return Times(NATIVE, self.inputs.native_s(nbytes, corrected=False), 0.0)
         found = self.inputs.times(len(decision.late), nbytes, corrected=False)
         return next(each for each in found if each.candidate == decision.candidate)
 
@@ -239,27 +211,24 @@ class Coordinator(Protocol[Message, Fault]):
         if operation >= self._newest:
             self._free_s = -math.inf  # where one rank is done, the links are, or nearly
         state = self._states.get(operation)
-        if state is None:
-            return
-        state.done_s[sender] = done_s
-        if len(state.done_s) == self.world_size == len(state.at_s):
-            self._forget(operation)
-            if state.aligned:
-                self._learn(state)
+        if state is not None:
+            state.done_s[sender] = done_s
+            if len(state.done_s) == self.world_size == len(state.at_s):
+                self._forget(operation)
+                if state.aligned:
+                    self._learn(state)
 
     def _learn(self, state: ArrivalState) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""
         last_s, end_s = max(state.at_s.values()), max(state.done_s.values())
         begins_s = max(last_s, self._last_done_s)
         self._last_done_s = max(end_s, self._last_done_s)
-        if (decision := state.decision) is None:
+        if state.decision is None:
             return
-        native = decision.candidate == NATIVE
-        if native:
-            expected_s = self.inputs.native_s(state.nbytes, corrected=False)
-        else:
-            unready_s = max(0.0, state.unready_s - (begins_s - last_s))
-            expected_s = unready_s + self._times(decision, state.nbytes).completion_s
+        native = state.decision.candidate == NATIVE
+        times = self._times(state.decision, state.nbytes)
+        unready_s = max(0.0, state.unready_s - (begins_s - last_s))
+        expected_s = times.waiting_s if native else unready_s + times.completion_s
         self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 

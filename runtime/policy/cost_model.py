@@ -30,20 +30,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What ``python -m runtime profile`` measures.
-
-    Attributes:
-        ranks: on how many ranks.
-        native: of the library's all-reduce, taken as a ring.
-        schedule: of our executor.
-    """
+    """What ``python -m runtime profile`` measures: the library's all-reduce, and our executor."""
 
     ranks: int
     native: Line
     schedule: Line
 
     def native_s(self, nbytes: int) -> float:
-        """N: the native all-reduce of ``nbytes`` bytes."""
+        """N: the native all-reduce of ``nbytes`` bytes, taken as a ring."""
         hops = 2 * (self.ranks - 1)
         return self.native.seconds(hops, hops / self.ranks, nbytes)
 
@@ -56,13 +50,7 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A schedule that decisions may choose.
-
-    Attributes:
-        name: for reasons and records.
-        late: how many late ranks it has.
-        waiting, completion: its cost before and after the last rank's arrival.
-    """
+    """A schedule for so many late ranks; its cost before and after the last one's arrival."""
 
     name: str
     late: int

@@ -82,10 +82,7 @@ class EpochCommit(Protocol[EpochMessage, None]):
         return next(epoch for epoch in reversed(self._epochs) if epoch.first <= operation)
 
     def propose(self, epoch: Epoch, now_s: float) -> None:
-        """Begin to change over to ``epoch``, whose version and first operation are chosen here.
-
-        Only where :attr:`may_propose`.
-        """
+        """Begin to change over, if :attr:`may_propose`; version and first are chosen here."""
         assert self.may_propose
         first = max(self._bound, self.latest.first) + self._margin
         self._seen += 1

@@ -48,10 +48,7 @@ class History:
         return [arrivals[-late] - arrivals[-1 - late] for arrivals in ordered]
 
     def lateness(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
-        """Per operation: from the last arrival of all others to the last of ``ranks``.
-
-        Negative where others came later. At least one rank must not be in ``ranks``.
-        """
+        """Per operation: from the last arrival of all others to the last of ``ranks`` (or < 0)."""
         return self._after_others(max, ranks, recent)
 
     def separation(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
@@ -86,11 +83,9 @@ class ModelCorrection:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[bool, deque[float]] = {
-            native: deque(maxlen=KEPT // 4) for native in (False, True)
-        }
-        self._count = 0
         self._delays: deque[float] = deque(maxlen=KEPT // 4)
+        self._seen = {native: self._delays.copy() for native in (False, True)}
+        self._count = 0
 
     def add_delay(self, delay_s: float) -> None:
         """A message from another rank was so long on its way (NaN: not known)."""
@@ -104,12 +99,11 @@ class ModelCorrection:
 
     def add(self, native: bool, predicted_s: float, taken_s: float) -> None:
         """One operation: predicted and taken from the last arrival on."""
-        if predicted_s <= 0:
-            return
-        self._seen[native].append(min(MOST, max(LEAST[native], taken_s / predicted_s)))
-        self._count += 1
-        if self._count % FORGET_EVERY == 0 and self._seen[not native]:
-            self._seen[not native].popleft()
+        if predicted_s > 0:
+            self._seen[native].append(min(MOST, max(LEAST[native], taken_s / predicted_s)))
+            self._count += 1
+            if self._count % FORGET_EVERY == 0 and self._seen[not native]:
+                self._seen[not native].popleft()
 
     def factor(self, native: bool) -> float:
         """What to multiply a prediction with: the median of what was seen, 1 at first."""

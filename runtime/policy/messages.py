@@ -33,12 +33,10 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         version: epochs are numbered; numbers of those that failed are not used again.
-        first: the first operation it holds for.
         coordinator: the rank that hears of arrivals, decides, and proposes the next epoch.
-        late, delay_s: who is predicted to be late, and by how much (mode predict).
+        late, delay_s, reason: who is predicted to be late, by how much, and why (mode predict).
         quiet: every operation runs natively and nobody asks; arrivals are reported now and then
             (mode auto, while there is no straggler).
-        reason: why.
     """
 
     version: int
@@ -99,12 +97,7 @@ class Arrive(_Message, frozen=True):
 
 
 class Report(_Message, frozen=True):
-    """In a quiet epoch: what a rank did since its last report. Sent once; it may be lost.
-
-    Attributes:
-        arrivals: operation, when (as in ``Arrive``), bytes and kind of the buffer.
-        consumed, done: as in ``Arrive``.
-    """
+    """The same of many operations in a quiet epoch, where nobody asks. Sent once; may be lost."""
 
     arrivals: tuple[tuple[int, float, int, str], ...]
     consumed: int

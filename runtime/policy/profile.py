@@ -35,11 +35,9 @@ Run = Callable[[torch.Tensor], object]
 
 
 def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Profile:
-    """The profile as this rank sees it; all ranks call it together.
+    """The profile as this rank sees it, of the native all-reduce and of ``candidate``'s schedule.
 
-    Args:
-        native: the library's all-reduce.
-        schedule: the same by the schedule of ``candidate``.
+    All ranks call it together.
     """
     hops = 2 * (ranks - 1)
     messages = candidate.waiting.messages + candidate.completion.messages
@@ -57,10 +55,7 @@ def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Pro
 def shared_profile(
     group: StoreExchange, given: Profile | None, methods: tuple[Run, Run], candidate: Candidate
 ) -> Profile:
-    """The profile that rank 0 was given or, together with all others, measures.
-
-    Args:
-        methods: the native all-reduce, and the schedule of ``candidate``.
+    """The profile that rank 0 was given or, together with all others, measures (see ``measure``).
 
     Raises:
         RankFailure: ranks that did not join in time; or a measurement failed.

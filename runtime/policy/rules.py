@@ -1,8 +1,8 @@
 """How an operation runs, in every mode. Pure functions.
 
 Native, static and predict decide from what all ranks share. In eager and auto the coordinator asks
-at each arrival, and when a wait is over; ``Arrivals`` is the state: who is there, and since when,
-on the coordinator's own clock (no alignment enters).
+at each arrival, and when a wait is over; what counts is who is there, and since when, on the
+coordinator's own clock (no alignment enters).
 """
 
 from __future__ import annotations
@@ -31,35 +31,46 @@ class Later:
 
 
 @dataclass
-class Arrivals:
-    """The arrivals at one operation, so far.
+class ArrivalState:
+    """What the coordinator knows of one operation.
 
     Attributes:
-        nbytes: size of the buffer.
-        seen_s: per rank, when the coordinator heard of its arrival.
-        free_s: when the links will have done the operations before, by prediction.
+        seen_s: by rank, when it heard of the arrival, on its own clock.
+        at_s, done_s: by rank, arrival and result, on the reference clock.
+        free_s: when the links will have done the operations before, by prediction; own clock.
         started: how many operations before have been started and still miss a rank.
+        ready_s: when a schedule's waiting phases end, by prediction.
+        unready_s: what of them the profile left to do when the last rank came.
     """
 
     operation: int
     nbytes: int
     seen_s: dict[int, float] = field(default_factory=dict)
+    at_s: dict[int, float] = field(default_factory=dict)
+    done_s: dict[int, float] = field(default_factory=dict)
+    buffers: dict[int, tuple[int, str]] = field(default_factory=dict)
+    decision: Decision | None = None
     free_s: float = -math.inf
     started: int = 0
+    ready_s: float = -math.inf
+    unready_s: float = 0.0
 
     def missing(self, world_size: int) -> tuple[int, ...]:
         """The ranks that have not come."""
         return tuple(rank for rank in range(world_size) if rank not in self.seen_s)
 
+    @property
+    def aligned(self) -> bool:
+        """All arrivals are on one clock."""
+        return not any(math.isnan(at_s) for at_s in self.at_s.values())
 
-Rule = Callable[[float, Arrivals, PolicyInputs], Decision | Later]
+
+Ranks = tuple[int, ...]
+Rule = Callable[[float, ArrivalState, PolicyInputs], Decision | Later]
 
 
 def small(nbytes: int, inputs: PolicyInputs) -> str:
-    """Why nothing can be gained on a buffer of ``nbytes`` bytes; empty if something can.
-
-    From what all ranks share (no history, no correction): every rank finds the same.
-    """
+    """Why nothing can be gained on ``nbytes`` bytes; empty if something can. Alike on all ranks."""
     native_s = inputs.native_s(nbytes, corrected=False)
     for late in range(1, inputs.most_late + 1):
         if worth_s(native_s, inputs.times(late, nbytes, corrected=False)):
@@ -79,15 +90,16 @@ def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
     return _for_late(nbytes, epoch.late, epoch.delay_s, epoch.reason or NOBODY, inputs)
 
 
-def eager(now_s: float, state: Arrivals, inputs: PolicyInputs) -> Decision | Later:
+def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
     """Start without who is missing when nobody has come for the threshold.
 
     It counts from when the links are free: before that nothing is gained by a start.
     """
     threshold_s = inputs.options.threshold_s
 
-    def wait(missing: tuple[int, ...], passed_s: float, free_s: float) -> tuple[Wait, str]:
-        found = break_even(*_priced(state, inputs, len(missing)))
+    def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
+        nbytes = state.nbytes
+        found = break_even(inputs.native_s(nbytes), inputs.times(len(missing), nbytes))
         if threshold_s is None or found.candidate == NATIVE:
             return _patient(found, state, free_s), PATIENCE
         tau_s = max(free_s, threshold_s) if state.started else free_s + threshold_s
@@ -96,11 +108,11 @@ def eager(now_s: float, state: Arrivals, inputs: PolicyInputs) -> Decision | Lat
     return _decide(now_s, state, inputs, wait)
 
 
-def auto(now_s: float, state: Arrivals, inputs: PolicyInputs) -> Decision | Later:
+def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
-    def wait(missing: tuple[int, ...], passed_s: float, free_s: float) -> tuple[Wait, str]:
-        native_s, found = _priced(state, inputs, len(missing))
+    def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
+        native_s, found = inputs.native_s(state.nbytes), inputs.times(len(missing), state.nbytes)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.separation(missing, LATELY)
         anybodys = inputs.history.gaps(len(missing), LATELY)
@@ -117,15 +129,10 @@ RULES: dict[str, Rule] = {"eager": eager, "auto": auto}
 """The modes in which a coordinator decides each operation."""
 
 
-def _priced(state: Arrivals, inputs: PolicyInputs, late: int) -> tuple[float, list[Times]]:
-    """N, and W and C of the candidates for so many late ranks."""
-    return inputs.native_s(state.nbytes), inputs.times(late, state.nbytes)
+def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
+    """A break-even wait behind other operations: it counts from when the links are free.
 
-
-def _patient(wait: Wait, state: Arrivals, free_s: float) -> Wait:
-    """A break-even wait behind other operations.
-
-    It counts from when the links are free. Where those before were started without a rank that is
+    Where those before were started without a rank that is
     still missing, it has been missing since, and their waits and this one's together are what
     it has to have been: then all of them together lose no more than twice what they would cost.
     """
@@ -137,9 +144,9 @@ def _patient(wait: Wait, state: Arrivals, free_s: float) -> Wait:
 
 def _decide(
     now_s: float,
-    state: Arrivals,
+    state: ArrivalState,
     inputs: PolicyInputs,
-    wait: Callable[[tuple[int, ...], float, float], tuple[Wait, str]],
+    wait: Callable[[Ranks, float, float], tuple[Wait, str]],
 ) -> Decision | Later:
     missing = state.missing(inputs.world_size)
     if not missing:

@@ -1,6 +1,6 @@
 """How long those who are there wait for who is missing, before they start without it.
 
-A question of the kind "rent or buy". With N, W, C as in ``costs`` and a rank that comes L seconds
+A question of the kind "rent or buy". With N, W, C as in ``cost_model`` and a rank that comes L s
 after the others, a wait that is given up after tau takes, from the others' arrival,
 
     L <= tau      L + N                            it came in time: the native all-reduce
@@ -23,24 +23,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from runtime.policy.cost_model import LEAST_GAIN, Times
+from runtime.policy.messages import NATIVE
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait until ``tau_s`` after the last arrival (infinite: for all), then run ``candidate``.
+    """Wait until ``tau_s`` after the last arrival (by default for all), then run ``candidate``.
 
     Attributes:
         mean_s, native_s: predicted time of this wait, and of waiting for all; from the others'
             arrival, with the lateness that is expected (NaN at break-even).
     """
 
-    tau_s: float
-    candidate: int
+    tau_s: float = math.inf
+    candidate: int = NATIVE
     mean_s: float = math.nan
     native_s: float = math.nan
-
-
-FOR_ALL = Wait(math.inf, -1)
 
 
 def worth_s(native_s: float, found: Sequence[Times]) -> float:
@@ -52,15 +50,14 @@ def worth_s(native_s: float, found: Sequence[Times]) -> float:
 def break_even(native_s: float, found: Sequence[Times]) -> Wait:
     """The wait where nothing is known of the lateness."""
     if not worth_s(native_s, found):
-        return FOR_ALL
+        return Wait()
 
     def price_s(each: Times) -> float:
         return max(0.0, each.waiting_s + each.completion_s - native_s)
 
     best = min(found, key=lambda each: each.completion_s + price_s(each))
-    if best.completion_s >= (1 - LEAST_GAIN) * native_s:
-        return FOR_ALL
-    return Wait(price_s(best), best.candidate)
+    worth = best.completion_s < (1 - LEAST_GAIN) * native_s
+    return Wait(price_s(best), best.candidate) if worth else Wait()
 
 
 def learned(
@@ -73,9 +70,6 @@ def learned(
     """The best wait for a lateness drawn from those of ``lateness_s`` that exceed ``passed_s``.
 
     At least one must. A wait for all is taken unless a schedule gains ``LEAST_GAIN``.
-
-    Args:
-        free_s: from the others' arrival until the links have done the operations before.
     """
     seen = np.sort(np.asarray([each for each in lateness_s if each > passed_s], dtype=float))
     assert len(seen)
@@ -83,7 +77,7 @@ def learned(
     in_time = seen[None, :] <= taus[:, None]
     native_means = np.maximum(seen, free_s) + native_s
     mean_for_all_s = float(native_means.mean())
-    best = Wait(math.inf, -1, mean_for_all_s, mean_for_all_s)
+    best = Wait(mean_s=mean_for_all_s, native_s=mean_for_all_s)
     limit_s = mean_for_all_s - LEAST_GAIN * native_s
     begins = np.maximum(taus, free_s)[:, None]
     for each in found:
@@ -91,6 +85,6 @@ def learned(
         means = np.where(in_time, native_means[None, :], started).mean(1)
         place = int(means.argmin())
         if means[place] < min(limit_s, best.mean_s):
-            mean_s = float(means[place])
-            best = Wait(float(taus[place]), each.candidate, mean_s, mean_for_all_s)
+            tau_s, mean_s = float(taus[place]), float(means[place])
+            best = Wait(tau_s, each.candidate, mean_s, mean_for_all_s)
     return best

@@ -13,7 +13,7 @@ from runtime.policy.forecast import better_coordinator, next_epoch
 from runtime.policy.history import LEAST, MOST, ModelCorrection
 from runtime.policy.messages import NATIVE, Decision, Epoch
 from runtime.policy.options import Options
-from runtime.policy.rules import RULES, Arrivals, Later, predicted, static
+from runtime.policy.rules import RULES, ArrivalState, Later, predicted, static
 from runtime.policy.thresholds import break_even, learned
 from tests.runtime.policy.network import LARGE, inputs
 from verify.errors import ArgumentError
@@ -81,7 +81,7 @@ def _known(rows=(), mode="auto", **options):
 
 
 def _here(*ranks, at_s=0.0):
-    return Arrivals(0, LARGE, dict.fromkeys(ranks, at_s))
+    return ArrivalState(0, LARGE, dict.fromkeys(ranks, at_s))
 
 
 @pytest.mark.parametrize("mode", ["eager", "auto"])
