@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
-from runtime.optireduce.replicas import Replicas
+from runtime.optireduce.sync import Replicas
 from runtime.torch_versions import GradBucket, PrefixStore, store_of
 
 logger = logging.getLogger("latecomer")

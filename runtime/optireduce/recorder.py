@@ -7,12 +7,12 @@ submitted, those of the warm-up (over TCP) first, so all ranks count alike.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runtime.optireduce.clocks import Clocks
 from runtime.optireduce.loss import LossStats, StepRecord
-from runtime.optireduce.udp.exchange import Exchange
-from runtime.optireduce.udp.reassembly import End
+from runtime.optireduce.udp.reassembly import End, StageReceiver
 from runtime.telemetry.records import Rank, Record, Stage, Step
 from runtime.telemetry.source import LIVE
 from runtime.torch_versions import Store
@@ -103,16 +103,18 @@ class EngineSource:
         operation.future().add_done_callback(done)
         return operation
 
-    def ended(self, operation: AllReduceWork, exchange: Exchange, done_s: float) -> None:
+    def ended(
+        self, operation: AllReduceWork, stages: Sequence[StageReceiver], done_s: float
+    ) -> None:
         """An operation over UBT is over."""
         if not self._watched:
             return
         number = self._ledger.reliable + operation.number
-        ends = [stage.end or End.TIMEOUT for stage in exchange.stages]
+        ends = [stage.end or End.TIMEOUT for stage in stages]
         worst = max(ends, key=list(End).index)
         self._record(operation, number, done_s, OVER_UBT, REASONS[worst])
         offset_s = self._clocks.alignment().offset_s
-        for which, (stage, end) in enumerate(zip(exchange.stages, ends, strict=True), start=1):
+        for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
             self._stages.append(
                 Stage(
                     operation=number - self._first,
