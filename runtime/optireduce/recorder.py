@@ -18,7 +18,6 @@ from runtime.telemetry.source import LIVE
 from runtime.torch_versions import Store
 
 if TYPE_CHECKING:
-    from runtime.executor.operation import Operation
     from runtime.network.control_channel import ControlChannel
     from runtime.work import AllReduceWork
 
@@ -92,7 +91,7 @@ class EngineSource:
         """An operation was submitted."""
         self._next += 1
 
-    def reliable(self, operation: Operation) -> Operation:
+    def reliable(self, operation: AllReduceWork) -> AllReduceWork:
         """The operation that was just entered runs over TCP."""
         number = self._next - 1
 

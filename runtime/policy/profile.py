@@ -23,7 +23,7 @@ SMALL, LARGE = 2**14, 2**21
 REPEATS = 3
 LEAST_ALPHA_S, LEAST_BETA_S = 1e-7, 1e-13
 
-Run = Callable[[torch.Tensor], None]
+Run = Callable[[torch.Tensor], object]
 """Sums a tensor over all ranks, in place, and returns when it is done."""
 
 

@@ -8,22 +8,20 @@ wait for each other until the time-out.
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from runtime.health.native_work import ControlPlane
+from runtime.health.native_work import FailureDetector
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
 
 CLOSE_S = 5.0
 
 
-class Engine(ControlPlane, Protocol):
-    """What is started: an executor, a reducer, an OptiReduce engine."""
+class Engine(FailureDetector, Protocol):
+    """What is started: an executor, a dispatcher, an OptiReduce engine."""
 
     def submit(self, tensor: torch.Tensor, *, average: bool) -> AllReduceWork:
         """Start the sum or average of ``tensor``, in place; returns at once."""
@@ -36,27 +34,21 @@ E = TypeVar("E", bound=Engine)
 
 
 class Starting(Generic[E]):
-    """An engine on its way, and then the engine.
+    """An engine on its way, made by ``start`` on a thread of its own, and then the engine.
 
-    Args:
-        start: makes the engine; called once, on a thread of its own.
+    Attributes:
+        ready: the engine, if it runs.
     """
 
     def __init__(self, start: Callable[[], E]) -> None:
-        self._start = start
-        self._engine: E | None = None
+        self.ready: E | None = None
         self._error: LatecomerError | None = None
-        self._closed = False
-        self._waiting: deque[tuple[AllReduceWork, dict[str, Any]]] = deque()
+        self._waiting: list[tuple[AllReduceWork, dict[str, Any]]] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="latecomer-start", daemon=True)
-        self._thread.start()
-
-    @property
-    def ready(self) -> E | None:
-        """The engine, if it runs."""
-        return self._engine
+        threading.Thread(
+            target=self._run, args=(start,), name="latecomer-start", daemon=True
+        ).start()
 
     @property
     def engine(self) -> E:
@@ -68,8 +60,8 @@ class Starting(Generic[E]):
         self._over.wait()
         if self._error is not None:
             raise self._error
-        assert self._engine is not None
-        return self._engine
+        assert self.ready is not None
+        return self.ready
 
     def submit(self, tensor: torch.Tensor, *, average: bool, **options: Any) -> AllReduceWork:
         """Start an operation now, or as soon as the engine runs; returns at once.
@@ -80,24 +72,22 @@ class Starting(Generic[E]):
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if self._engine is None:
-                operation = AllReduceWork(len(self._waiting), tensor, average, time.monotonic())
-                self._waiting.append((operation, options))
-                return operation
-        return self._engine.submit(tensor, average=average, **options)
+            if self.ready is None:
+                work = AllReduceWork(len(self._waiting), tensor, average)
+                self._waiting.append((work, options))
+                return work
+        return self.ready.submit(tensor, average=average, **options)
 
     def close(self) -> None:
         """Release the engine; one that has not started after some seconds is released later."""
-        with self._lock:
-            self._closed = True
         if not self._over.wait(CLOSE_S):
             self._fail(LatecomerError("the group was destroyed before its first all-reduce began"))
-        elif self._engine is not None:
-            self._engine.close()
+        elif self.ready is not None:
+            self.ready.close()
 
-    def _run(self) -> None:
+    def _run(self, start: Callable[[], E]) -> None:
         try:
-            engine = self._start()
+            engine = start()
         except LatecomerError as error:
             self._fail(error)
         except Exception as error:  # whatever it is, nobody may be left waiting
@@ -108,24 +98,23 @@ class Starting(Generic[E]):
             with self._lock:
                 if self._error is None:
                     self._hand_over(engine)
-                    self._engine = engine
-            if self._engine is None:
+                    self.ready = engine
+            if self.ready is None:
                 engine.close()
         self._over.set()
 
     def _hand_over(self, engine: E) -> None:
-        while self._waiting:
-            operation, options = self._waiting.popleft()
+        for work, options in self._waiting:
             try:
-                started = engine.submit(operation.tensor, average=operation.average, **options)
+                started = engine.submit(work.tensor, average=work.average, **options)
             except LatecomerError as error:
-                operation.settle(error)
+                work.settle(error)
             else:
-                started.then(operation.settle)
+                started.then(work.settle)
 
     def _fail(self, error: LatecomerError) -> None:
         with self._lock:
             self._error = error
-            waiting, self._waiting = self._waiting, deque()
-        for operation, _ in waiting:
-            operation.settle(error)
+            waiting, self._waiting = self._waiting, []
+        for work, _ in waiting:
+            work.settle(error)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.executor.operation import SUMMABLE
+from runtime.executor.preflight import SUMMABLE
 from runtime.torch_versions import Store
 from verify.errors import LatecomerError
 

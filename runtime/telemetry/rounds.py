@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from runtime.executor.operation import Observer
 from runtime.telemetry.timeline import Span
+from runtime.work import Observer
 
 
 class Rounds(Observer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from runtime.executor.operation import Observer, Operation
+from runtime.work import AllReduceWork, Observer
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Timeline(Observer):
             began = self._begun.pop((operation, phase, round))
             self.spans.append(Span(operation, phase, round, began, time.monotonic()))
 
-    def done(self, operation: Operation) -> None:
+    def done(self, operation: AllReduceWork) -> None:
         """Remember arrival and completion."""
         self.arrived_s[operation.number] = operation.arrived_s
         self.done_s[operation.number] = operation.done_s

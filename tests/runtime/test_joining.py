@@ -80,22 +80,21 @@ def _stops_at(rank, size, store, body, place, how):
 
 
 PLACES = [
-    (_executor, "runtime.executor.executor:Datagrams"),
+    (_executor, "runtime.executor.executor:ControlChannel"),
     (_executor, "runtime.executor.executor:agree"),
-    (_executor, "runtime.executor.movers:connect"),
+    (_executor, "runtime.executor.executor:connect"),
     (_reducer, "runtime.policy.dispatcher:agree"),
-    (_reducer, "runtime.policy.dispatcher:offers"),
+    (_reducer, "runtime.policy.dispatcher:candidates"),
     (_reducer, "runtime.policy.dispatcher:shared_profile"),
-    (_pipeline, "runtime.pipeline.pipeline:Datagrams"),
+    (_pipeline, "runtime.pipeline.pipeline:ControlChannel"),
     (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
     (_pipeline, "runtime.pipeline.pipeline:Links"),
     (_optireduce, "runtime.optireduce.engine:meet"),
-    (_optireduce, "runtime.optireduce.engine:Datagrams"),
     (_optireduce, "runtime.optireduce.engine:Reliable"),
 ]
 CASES = [(body, place, "dies") for body, place in PLACES]
 # there Gloo connects, which a rank that lives and does not come holds up unnamed
-CASES.append((_reducer, "runtime.policy.dispatcher:Native", "dies"))
+CASES.append((_reducer, "runtime.policy.dispatcher:NativeAllReduce", "dies"))
 SILENT = [pytest.param(*case, "is silent", marks=pytest.mark.long) for case in PLACES]
 
 

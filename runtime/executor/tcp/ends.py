@@ -1,8 +1,8 @@
 """What one rank sends and receives in an operation, and which bytes must be done before which.
 
-A *move* is one end of a transfer. All transfers of a round read the state at its start, and moves
-of one chunk happen in the order of rounds. Every move goes through its chunk from the first byte
-to the last, so what must be done before a byte of it may move is the same byte of others:
+All transfers of a round read the state at its start, and those of one chunk happen in the order of
+rounds. Every transfer goes through its chunk from the first byte to the last, so what must be done
+before a byte of it may move on this rank is the same byte of others:
 
     a send      after the last receive into the chunk in an earlier round
     a receive   after all sends of the chunk since then, up to those of its own round; if there are
@@ -22,13 +22,13 @@ from runtime.executor.program import PhasePlan
 
 @dataclass(frozen=True, slots=True)
 class TransferEnd:
-    """One end of a transfer.
+    """This rank's end of a transfer.
 
     Attributes:
         index: the transfer's number within the schedule, the same at both ends.
-        lane: the phase it belongs to.
+        phase: number of the phase it belongs to.
         step: position in :attr:`RankProgram.steps`.
-        after: moves of the same chunk (positions in :attr:`RankProgram.all`) that go before it,
+        after: ends at the same chunk (positions in :attr:`RankProgram.ends`) that go before it,
             byte by byte.
     """
 
@@ -37,67 +37,60 @@ class TransferEnd:
     reduce: bool
     peer: int
     chunk: int
-    lane: int
+    phase: int
     step: int
     after: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class RankProgram:
-    """All moves of a rank.
+    """All that one rank sends and receives.
 
     Attributes:
-        all: in the order of rounds, sends before receives.
-        at: transfer index -> position in ``all``.
-        waiting: for each move, the receives that have it in ``after``.
-        lanes: for each phase, its receives in order.
+        ends: in the order of rounds, sends before receives.
+        at: transfer index -> position in ``ends``.
+        waiting: for each end, the receives that have it in ``after``.
+        receives: for each phase, its receives in order.
         steps: (phase, round within it) of each step.
     """
 
-    all: tuple[TransferEnd, ...]
+    ends: tuple[TransferEnd, ...]
     at: dict[int, int]
     waiting: tuple[tuple[int, ...], ...]
-    lanes: tuple[tuple[int, ...], ...]
+    receives: tuple[tuple[int, ...], ...]
     steps: tuple[tuple[str, int], ...]
 
 
-def moves(phases: Sequence[PhasePlan]) -> RankProgram:
-    """The moves of a rank's plan."""
-    made: list[TransferEnd] = []
+def rank_program(phases: Sequence[PhasePlan]) -> RankProgram:
+    """The ends of transfers in a rank's plan."""
+    ends: list[TransferEnd] = []
     steps: list[tuple[str, int]] = []
+    receives: list[list[int]] = [[] for _ in phases]
     received: dict[int, int] = {}  # chunk -> the last receive into it
     sent: dict[int, list[int]] = {}  # chunk -> sends of it since then
-    for lane, phase in enumerate(phases):
+    for number, phase in enumerate(phases):
         for step in phase.steps:
-            for send in step.sends:
-                after = tuple(received[c] for c in (send.chunk,) if c in received)
-                sent.setdefault(send.chunk, []).append(len(made))
-                made.append(
-                    TransferEnd(
-                        send.index, True, False, send.peer, send.chunk, lane, len(steps), after
-                    )
-                )
+            place = number, len(steps)
+            for s in step.sends:
+                after = tuple(received[c] for c in (s.chunk,) if c in received)
+                sent.setdefault(s.chunk, []).append(len(ends))
+                ends.append(TransferEnd(s.index, True, False, s.peer, s.chunk, *place, after))
             for r in step.receives:
                 after = tuple(sent.pop(r.chunk, ()))
                 if not after and r.chunk in received:
                     after = (received[r.chunk],)
-                received[r.chunk] = len(made)
-                made.append(
-                    TransferEnd(r.index, False, r.reduce, r.peer, r.chunk, lane, len(steps), after)
-                )
+                received[r.chunk] = len(ends)
+                receives[number].append(len(ends))
+                ends.append(TransferEnd(r.index, False, r.reduce, r.peer, r.chunk, *place, after))
             steps.append((phase.name, step.round))
-    waiting: list[list[int]] = [[] for _ in made]
-    for position, move in enumerate(made):
-        for earlier in move.after:
-            if not move.send:
-                waiting[earlier].append(position)
+    waiting: list[list[int]] = [[] for _ in ends]
+    for position, end in enumerate(ends):
+        for earlier in end.after if not end.send else ():
+            waiting[earlier].append(position)
     return RankProgram(
-        all=tuple(made),
-        at={move.index: position for position, move in enumerate(made)},
+        ends=tuple(ends),
+        at={end.index: position for position, end in enumerate(ends)},
         waiting=tuple(map(tuple, waiting)),
-        lanes=tuple(
-            tuple(p for p, move in enumerate(made) if move.lane == lane and not move.send)
-            for lane in range(len(phases))
-        ),
+        receives=tuple(map(tuple, receives)),
         steps=tuple(steps),
     )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.executor.program import plan
-from runtime.executor.tcp.ends import moves
+from runtime.executor.tcp.ends import rank_program
 from tests.runtime import schedules
 
 ALL = [
@@ -76,8 +76,8 @@ def _by_rounds(schedule):
 def _by_moves(schedule, dice):
     """The same for two bytes of each chunk, with one move of one byte at a time, in any order."""
     ranks = range(schedule.ranks)
-    plans = [moves(plan(schedule, rank)) for rank in ranks]
-    done = [[0] * len(p.all) for p in plans]
+    plans = [rank_program(plan(schedule, rank)) for rank in ranks]
+    done = [[0] * len(p.ends) for p in plans]
     wire = {}  # (transfer, byte) -> what travels
     state = {
         (rank, chunk, byte): f"{rank}"
@@ -88,7 +88,7 @@ def _by_moves(schedule, dice):
     while True:
         may = []
         for rank in ranks:
-            for i, move in enumerate(plans[rank].all):
+            for i, move in enumerate(plans[rank].ends):
                 byte = done[rank][i]
                 free = byte < min([2, *(done[rank][j] for j in move.after)])
                 if free and (move.send or (move.index, byte) in wire):
@@ -96,7 +96,7 @@ def _by_moves(schedule, dice):
         if not may:
             break
         rank, i, byte = dice.choice(may)
-        move = plans[rank].all[i]
+        move = plans[rank].ends[i]
         place = rank, move.chunk, byte
         if move.send:
             wire[move.index, byte] = state[place]

@@ -8,12 +8,12 @@ import socket
 import pytest
 import torch
 
-from runtime.executor.operation import Mismatch, Observer, Operation
 from runtime.executor.program import plan
 from runtime.executor.tcp import loop as engines
-from runtime.executor.tcp.frames import GRANT, HEADER
-from runtime.executor.tcp.loop import Engine
-from runtime.executor.tcp.sizes import NETWORK, ONE_HOST
+from runtime.executor.tcp.connection import Mismatch
+from runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
+from runtime.executor.tcp.loop import EventLoop
+from runtime.work import AllReduceWork, Observer
 from tests.runtime import schedules
 
 WAIT_S = 20.0
@@ -30,17 +30,17 @@ class Peer:
         self.socket.settimeout(WAIT_S)
         self.ended, self.failed = queue.Queue(), queue.Queue()
         self.schedule = schedules.ring(2)
-        self.engine = Engine(
+        self.engine = EventLoop(
             {1: ours},
             0,
             len(self.schedule.phases),
-            observer=Observer(),
-            ended=self.ended.put,
-            failed=lambda noticed, error: self.failed.put((noticed, error)),
+            Observer(),
+            self.ended.put,
+            lambda noticed, error: self.failed.put((noticed, error)),
         )
         # Rank 0 sends ``first`` and then receives its sum back; rank 1 does so with ``second``.
         (self.first, self.second), (self.second_back, self.first_back) = (
-            [move.index for part in (step.sends, step.receives) for move in part]
+            [each.index for part in (step.sends, step.receives) for each in part]
             for phase in plan(self.schedule, 0)
             for step in phase.steps
         )
@@ -49,11 +49,11 @@ class Peer:
 
     def submit(self, number, numel):
         tensor = torch.arange(numel, dtype=torch.float32)
-        bounds = tuple(numel * c // 2 for c in range(3))
-        plans = plan(self.schedule, 0)
-        operation = Operation(number, (0, ()), tensor, plans, bounds, False, 0.0)
-        self.engine.submit(operation)
-        return operation
+        work = AllReduceWork(number, tensor, False)
+        work.key, work.plans = (0, ()), plan(self.schedule, 0)
+        work.bounds = tuple(numel * c // 2 for c in range(3))
+        self.engine.submit(work)
+        return work
 
     def read(self, length):
         data = bytearray()
@@ -66,8 +66,8 @@ class Peer:
         came = b""
         while not holds(came):
             length, transfer, _, offset, self.digest = HEADER.unpack(self.read(HEADER.size))
-            if transfer & GRANT:
-                self.granted[transfer ^ GRANT] = offset
+            if transfer & CREDIT:
+                self.granted[transfer ^ CREDIT] = offset
             came += self.read(length)
         return came
 
@@ -75,7 +75,7 @@ class Peer:
         return HEADER.pack(len(data), transfer, 0, offset, self.digest) + data
 
     def grant(self, transfer, upto):
-        self.socket.sendall(HEADER.pack(0, transfer | GRANT, 0, upto, self.digest))
+        self.socket.sendall(HEADER.pack(0, transfer | CREDIT, 0, upto, self.digest))
 
     def close(self):
         self.engine.abort()

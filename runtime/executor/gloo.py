@@ -1,7 +1,7 @@
 """The library's own all-reduce, in a Gloo group of its own, as one of the ways an operation runs.
 
 Operations start in the order in which they are given and may overlap, as under plain DDP. A thread
-waits for them; when one fails (a peer died) it says so and the owner finds out who is to blame.
+waits for them; when one fails (a peer died) it says so and the owner finds out who failed.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ import torch.distributed as dist
 
 from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import close_connections, reason
-from runtime.torch_versions import AllreduceOptions, Store
+from runtime.network.store_exchange import StoreExchange
+from runtime.torch_versions import AllreduceOptions
+from runtime.work import AllReduceWork
 
 PHASE = "all-reduce"
 
 
-class Native:
+class NativeAllReduce:
     """All-reduces by Gloo.
 
     Args:
-        store: for connecting, under a prefix of its own.
-        timeout_s: Gloo's own time limit of one operation.
+        group: for connecting, under a prefix of its own; Gloo's operations have its ``timeout_s``.
+        ended: is called with each operation whose result is in place.
         failed: is told when an operation has failed, once; all later ones have failed, too.
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, timeout_s: float, failed: Callable[[str], None]
+        self,
+        group: StoreExchange,
+        ended: Callable[[AllReduceWork], None],
+        failed: Callable[[str], None],
     ) -> None:
-        self._rank, self._size = rank, size
-        self._failed = failed
+        self._rank, self._size = group.rank, group.world_size
+        self._ended, self._failed = ended, failed
+        timeout = timedelta(seconds=group.timeout_s)
         # Any: the stubs give backends no collectives
-        self._group: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
-        self._queue: queue.SimpleQueue[tuple[int, Any, Callable[[], None]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._gloo: Any = dist.ProcessGroupGloo(group.store, self._rank, self._size, timeout)
+        self._queue: queue.SimpleQueue[tuple[AllReduceWork, Any] | None] = queue.SimpleQueue()
         self._closing = False
         self._waiting: tuple[WaitFor, float] | None = None
         self.moved_s = time.monotonic()
-        self._thread = threading.Thread(target=self._wait, name="latecomer-native", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="latecomer-native", daemon=True)
         self._thread.start()
 
-    def start(self, number: int, flat: torch.Tensor, ended: Callable[[], None]) -> None:
-        """Start the sum of ``flat``, in place; ``ended`` is called when it is there.
-
-        Args:
-            number: of the operation, for messages.
-        """
+    def start(self, work: AllReduceWork) -> None:
+        """Start an operation."""
+        if work.average:
+            work.flat.div_(self._size)
         try:
-            work = self._group.allreduce([flat], AllreduceOptions())
+            self._queue.put((work, self._gloo.allreduce([work.flat], AllreduceOptions())))
         except RuntimeError as error:
-            self._lost(number, error)
-            return
-        self._queue.put((number, work, ended))
+            self._lost(work.number, error)
 
     def run(self, flat: torch.Tensor) -> None:
         """The sum of ``flat``, in place, before any operation has been started."""
-        self._group.allreduce([flat], AllreduceOptions()).wait()
+        self._gloo.allreduce([flat], AllreduceOptions()).wait()
 
     def waiting(self) -> tuple[WaitFor, float] | None:
         """What this rank waits for, and since when; a ring waits for the rank before."""
@@ -71,12 +71,12 @@ class Native:
 
     def abort(self) -> None:
         """End every wait, here and on the peers: closes all connections."""
-        if (group := self._group) is not None:
-            close_connections(group, self._rank, self._size)
+        if (gloo := self._gloo) is not None:
+            close_connections(gloo, self._rank, self._size)
 
     def set_timeout(self, timeout_s: float) -> None:
         """Change Gloo's own time limit from now on."""
-        self._group._set_default_timeout(timedelta(seconds=timeout_s))
+        self._gloo._set_default_timeout(timedelta(seconds=timeout_s))
 
     def close(self, timeout_s: float) -> None:
         """Release the group, when the operations in flight are done, or after ``timeout_s``."""
@@ -86,20 +86,20 @@ class Native:
             self._closing = True
             self.abort()
             self._thread.join(timeout_s)
-        self._group = None
+        self._gloo = None
 
-    def _wait(self) -> None:
+    def _run(self) -> None:
         while (item := self._queue.get()) is not None:
-            number, work, ended = item
+            work, native = item
             peer = (self._rank - 1) % self._size
-            self._waiting = WaitFor(number, PHASE, 0, peer), time.monotonic()
+            self._waiting = WaitFor(work.number, PHASE, 0, peer), time.monotonic()
             try:
-                work.wait()
+                native.wait()
             except RuntimeError as error:
-                self._lost(number, error)
+                self._lost(work.number, error)
                 return
             self._waiting, self.moved_s = None, time.monotonic()
-            ended()
+            self._ended(work)
 
     def _lost(self, number: int, error: RuntimeError) -> None:
         if not self._closing:

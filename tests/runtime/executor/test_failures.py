@@ -122,7 +122,7 @@ def _talks_nonsense(rank, size, store, said):
     executor.submit(torch.ones(50)).wait()
     together(store, rank, size, "first is done")
     if rank == 1:
-        executor._engine._links[0]._socket.send(said)
+        executor._engine._connections[0]._socket.send(said)
     with pytest.raises(RankFailure):
         print([executor.submit(torch.ones(50)).wait() for _ in range(2)])
     executor.close()

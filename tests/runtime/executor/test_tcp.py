@@ -10,8 +10,8 @@ import torch
 
 from runtime import Executor, load
 from runtime.executor.tcp import loop as engine
-from runtime.executor.tcp.backlog import HELD_S, LOOK_S, MOST, SendBacklog
-from runtime.executor.tcp.sizes import NETWORK, ONE_HOST
+from runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBacklog
+from runtime.executor.tcp.frames import NETWORK, ONE_HOST
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import RankFailure
@@ -43,7 +43,7 @@ def _bits(rank, size, store, schedule, sizes, narrow):
         engine.fitting = lambda connections: NETWORK
     executor = Executor(load(schedule), store, rank, size, timeout_s=30)
     if narrow:
-        for link in executor._engine._links.values():
+        for link in executor._engine._connections.values():
             link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     cases = [(numel, dtype) for numel in sizes for dtype in (torch.float32, torch.bfloat16)]
     operations = []
@@ -125,7 +125,7 @@ class _Line:
 @pytest.mark.parametrize("rate", [25e6, 200e6, 50e9])
 def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkeypatch):
     line = _Line(rate)
-    monkeypatch.setattr("runtime.executor.tcp.backlog.time.monotonic", lambda: line.now)
+    monkeypatch.setattr("runtime.executor.tcp.flow_control.time.monotonic", lambda: line.now)
     port = SendBacklog([line], NETWORK.held)
     held, idle = [], 0
     for _ in range(300):  # looks, a millisecond apart
@@ -134,6 +134,6 @@ def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkey
         held.append(line.unacknowledged())
         line.pass_time(LOOK_S)
         idle += line.unacknowledged() == 0
-    wanted = min(max(rate * HELD_S, NETWORK.held), MOST)
+    wanted = min(max(rate * HELD_S, NETWORK.held), MOST_HELD)
     assert all(wanted / 2 <= bytes <= wanted + NETWORK.frame for bytes in held[150:])
-    assert idle <= (300 if rate * LOOK_S > MOST else 30)
+    assert idle <= (300 if rate * LOOK_S > MOST_HELD else 30)

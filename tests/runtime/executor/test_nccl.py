@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.executor.nccl import NcclMover
-from runtime.executor.operation import Observer, Operation
-from runtime.executor.phase_workers import PhaseWorkers
+from runtime.executor.nccl import PhaseWorkers
 from runtime.executor.program import plan
+from runtime.network.store_exchange import StoreExchange
 from runtime.selftest import conformance
+from runtime.work import AllReduceWork, Observer
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, values
 
@@ -79,20 +79,19 @@ def _over_the_stand_in(rank, size, store, schedule):
     ):
         failures = []
         lanes = PhaseWorkers(
-            NcclMover(store, rank, size, [schedule], 20.0),
-            rank,
-            size,
+            StoreExchange(store, rank, size, 20.0),
             len(schedule.phases),
-            observer=Observer(),
-            ended=lambda operation: operation.settle(),
-            failed=lambda noticed, error: failures.append((noticed, error)),
+            Observer(),
+            lambda operation: operation.settle(),
+            lambda noticed, error: failures.append((noticed, error)),
         )
         plans, numbers = plan(schedule, rank), itertools.count()
 
         def all_reduce(tensor, average):
             k = schedule.chunks
             bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
-            operation = Operation(next(numbers), (0, ()), tensor, plans, bounds, average, 0.0)
+            operation = AllReduceWork(next(numbers), tensor, average)
+            operation.key, operation.plans, operation.bounds = (0, ()), plans, bounds
             lanes.submit(operation)
             operation.wait(timedelta(seconds=30))
             assert not failures
