@@ -26,7 +26,7 @@ from collections.abc import Callable
 import torch
 
 from runtime.optireduce import hadamard
-from runtime.optireduce.shards import Shards
+from runtime.optireduce.bucket import combine, shard_bounds
 
 EACH = 356
 """float32 elements in a datagram of 1472 bytes."""
@@ -50,8 +50,7 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
     """Every rank's result, [n, numel], by the runtime's own mean."""
     n, results = len(gradients), gradients.clone()
     for owner in range(n):
-        shards = Shards(gradients[owner].clone(), n, EACH * 4)
-        low, high = shards.bounds[owner], shards.bounds[owner + 1]
+        low, high = shard_bounds(gradients.shape[1], n)[owner : owner + 2]
         count = -(-(high - low) // EACH)
         scratch, arrived = {}, {}
         for sender in set(range(n)) - {owner}:
@@ -60,7 +59,7 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
             padded[: high - low] = gradients[sender, low:high]
             scratch[sender] = padded.view(torch.uint8).numpy().reshape(count, EACH * 4)
             arrived[sender] = mask[::EACH].numpy()
-        mean = shards.combine(owner, 0, scratch, arrived, True)
+        mean = combine(gradients[owner, low:high], owner, scratch, arrived, True)
         for rank in range(n):
             mask = loss.arrived(high - low)
             there = torch.ones_like(mask) if rank == owner else mask

@@ -132,7 +132,7 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str]) -> None:
         "wrong": wrong,
         "ends": [ledger.totals[f"end {kind}"] for kind in ("complete", "early", "timeout")],
         "loss": ledger.totals["lost"] / max(1, ledger.totals["due"]),
-        "bound": engine.council.bound_s,
+        "bound": engine.sync_point.bound_s,
     }
     if rank == 0:
         print(ledger.table(20), dict(ledger.dropped), file=sys.stderr)

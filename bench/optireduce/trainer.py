@@ -157,7 +157,7 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
     if attachment is not None:
         totals = attachment.ledger.totals
         told |= {"lost": totals["lost"] / max(1, totals["due"]), "skipped": totals["skipped"]}
-        told["bound_s"] = attachment.engine.council.bound_s
+        told["bound_s"] = attachment.engine.sync_point.bound_s
         told["drift"] = max(drift, attachment.resync() if whole else 0.0)
     if whole:
         marks.append(right())

@@ -6,7 +6,7 @@
                                         [--first-seed 0] [--shares 0 0.01 0.05 0.1] [--steps 0]
 
 On the lab: the same models, starts and batches with plain DDP over Gloo and with OptiReduce, in
-turn; time of a step after the warm-up (rank 0's, councils and re-synchronizations among them) and
+turn; time of a step after the warm-up (rank 0's, with sync points and re-synchronizations) and
 test accuracy after all steps (OptiReduce: after a last re-synchronization). The mean step says how
 long a training takes. A run that has had ``--cap`` seconds stops: how many steps there were is in
 the table, and it has no accuracy then.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from runtime.optireduce import hadamard
-from runtime.optireduce.udp.codec import Codec
+from runtime.optireduce.udp.datagram import Codec, Header
 
 NUMEL = 2**22
 
@@ -69,7 +69,7 @@ def main() -> None:
         written, read = [], []
         for _ in range(200):
             began = time.perf_counter()
-            sender.data(rows, source, 0, 40, stage=0, receiver=0, operation=1)
+            sender.data(rows, source, 0, 40, Header(0, 0, 1))
             middle = time.perf_counter()
             list(receiver.read(rows, Counter()))
             written.append(middle - began)

@@ -1,10 +1,15 @@
-"""One operation on its way through the engine: tensor, exchange and what has to be done to them.
+"""One bucket on its way over UBT: its tensor, its shards, what has arrived, and what is made of it.
 
-    encode    transform the tensor (where that is on), lay out its shards, allocate scratch
-    reduce    of some datagrams of the own shard: the mean of what arrived (or the sum that it
-              stands for), written into the tensor
-    finish    fill what is missing, undo the transform
+Stage 0 brings the peers' contributions to the own shard into scratch memory, one piece per sender;
+stage 1 brings the owners' results straight into the tensor. An owner begins with its broadcast
+before stage 0 is over: run by run, where every contribution is there, so that the two stages
+overlap. Shard o of the tensor is read only by the sends to its owner o, and written only by o's
+broadcast; o broadcasts a run when it has all contributions to it, or takes no more: so no rank that
+still listens ever gets bytes that were overwritten.
 
+The divisor is that of each datagram's range by itself: the mean over the contributions that came,
+the own one always among them. Its weights add up to one, so if losses do not depend on values, and
+the ranks' gradients have the same expectation (data dealt out at random), so has the result.
 Where a piece of another owner's shard is lost in the second stage, the tensor still holds this
 rank's own contribution: that is what stands in for the mean there (own data, of the same
 expectation, and no further copy is needed), and times the number of ranks for the sum.
@@ -12,72 +17,211 @@ expectation, and no further copy is needed), and times the number of ranks for t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from runtime.optireduce import hadamard
-from runtime.optireduce.loss import StepRecord
 from runtime.optireduce.options import Options
-from runtime.optireduce.shards import Shards
-from runtime.optireduce.udp.datagram import operation_id
-from runtime.optireduce.udp.exchange import Exchange
+from runtime.optireduce.udp.datagram import Bytes, operation_id
+from runtime.optireduce.udp.reassembly import Numbers, StageReceiver
 from runtime.work import AllReduceWork
 
 
 @dataclass(eq=False)
 class Bucket:
-    """An operation in flight.
+    """An operation in flight: :meth:`encode`, ``Protocol.open``, then :meth:`finish`.
 
     Args:
-        operation: what the caller holds.
-        step, bucket: its name on all ranks.
-        record: of the step.
+        work: what the caller holds.
+        step, index: its name on all ranks.
         seed: of the transform; ``None``: it is off.
+        bounds: world_size + 1 element offsets; rank r owns ``flat[bounds[r]:bounds[r + 1]]``.
+
+    Attributes:
+        operation: step and index as on the wire.
+        number: operations count from 0 on every rank.
+        shards: per rank, the bytes of its shard in the tensor (uint8 views).
+        scratch: per peer, uint8 [datagrams, payload]: its contribution to the own shard.
+        stages: the receive stages.
+        entered: peers that have given a sign of having entered.
+        repeat_s: when credits are repeated.
+        fresh: datagrams of the own shard since it was last looked for complete runs.
     """
 
-    operation: AllReduceWork
+    work: AllReduceWork
     step: int
-    bucket: int
-    record: StepRecord
-    seed: int | None
+    index: int
+    rank: int
+    bounds: Sequence[int]
+    options: Options
+    seed: int | None = None
+    stages: tuple[StageReceiver, ...] = ()
+    entered: set[int] = field(default_factory=set)
+    repeat_s: float = 0.0
+    fresh: int = 0
 
-    def encode(self, options: Options, rank: int, size: int) -> Exchange:
-        """Prepare the tensor; what UBT has to know of it."""
-        flat = self.operation.flat
+    def __post_init__(self) -> None:
+        self.number, self.operation = self.work.number, operation_id(self.step, self.index)
+
+    def encode(self) -> None:
+        """Transform the tensor (where that is on), lay out its shards, allocate scratch."""
+        flat, payload = self.work.flat, self.options.payload_bytes
         if self.seed is not None:
-            hadamard.transform(flat, self.seed, block=options.hadamard_block)
-        self._shards = Shards(flat, size, options.payload_bytes)
-        own = len(self._shards.bytes(rank))
-        count = -(-own // options.payload_bytes)
-        scratch = np.empty((size - 1, count, options.payload_bytes), np.uint8)
-        peers = [peer for peer in range(size) if peer != rank]
-        self.exchange = Exchange(
-            operation_id(self.step, self.bucket),
-            self.operation.number,
-            rank,
-            {r: self._shards.bytes(r) for r in range(size)},
-            dict(zip(peers, scratch, strict=True)),
-            options.payload_bytes,
-            self.reduce,
+            hadamard.transform(flat, self.seed, block=self.options.hadamard_block)
+        raw, width, size = flat.view(torch.uint8).numpy(), flat.element_size(), len(self.bounds) - 1
+        self._each = payload // width
+        self.shards: list[Bytes] = [
+            raw[self.bounds[r] * width : self.bounds[r + 1] * width] for r in range(size)
+        ]
+        count = -(-len(self.shards[self.rank]) // payload)
+        pieces = np.empty((size - 1, count, payload), np.uint8)
+        peers = [peer for peer in range(size) if peer != self.rank]
+        self.scratch: dict[int, Bytes] = dict(zip(peers, pieces, strict=True))
+        self._reduced = np.zeros(count, bool)
+
+    def open(self, now_s: float, bound_s: float) -> None:
+        """Receive from now on; ``bound_s``: of a stage."""
+        payload, absence_s = self.options.payload_bytes, self.options.absence_s
+        own = dict.fromkeys(self.scratch, len(self.shards[self.rank]))
+        others = {peer: len(self.shards[peer]) for peer in self.scratch}
+        self.stages = (
+            StageReceiver(own, payload, now_s, absence_s, bound_s),
+            StageReceiver(others, payload, now_s, absence_s, 2 * bound_s),
         )
-        return self.exchange
+
+    def source(self, stage: int, peer: int) -> Bytes:
+        """The bytes that go to ``peer``: its shard first, then the own one."""
+        return self.shards[peer if stage == 0 else self.rank]
+
+    def place(self, stage: int, sender: int, rows: Bytes, numbers: Numbers) -> None:
+        """Copy payloads to where they belong.
+
+        Args:
+            rows: uint8 [datagrams, payload bytes].
+            numbers: of the datagrams within the shard, all different.
+        """
+        if stage == 0:
+            self.scratch[sender][numbers] = rows
+            return
+        shard, nbytes = self.shards[sender], self.options.payload_bytes
+        whole = len(shard) // nbytes
+        table = shard[: whole * nbytes].reshape(whole, nbytes)
+        if isinstance(numbers, slice):
+            if numbers.stop <= whole:
+                table[numbers] = rows
+                return
+            numbers = np.arange(numbers.start, numbers.stop)
+        inside = numbers < whole
+        table[numbers[inside]] = rows[inside]
+        for row in rows[~inside]:  # the last, partial one
+            shard[whole * nbytes :] = row[: len(shard) - whole * nbytes]
+
+    def reduce_runs(self, least: int) -> Iterator[tuple[int, int]]:
+        """Reduce what can be, in runs of at least so many datagrams: (first, one past the last).
+
+        While the first stage goes on that is where all contributions have arrived; after it, all
+        the rest.
+        """
+        self.fresh = 0
+        padded = np.zeros(len(self._reduced) + 2, bool)  # so that every run has two edges
+        left, first = padded[1:-1], self.stages[0]
+        np.logical_not(self._reduced, out=left)
+        if first.end is None:
+            for sender in first.senders.values():
+                left &= sender.arrived
+        edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
+        for begin, stop in zip(edges[::2], edges[1::2], strict=True):
+            if stop - begin >= least:
+                self.reduce(begin, stop)
+                self._reduced[begin:stop] = True
+                yield begin, stop
 
     def reduce(self, first: int, stop: int) -> None:
         """No more comes of datagrams ``first`` to ``stop`` - 1 of the own shard: their mean."""
-        exchange = self.exchange
-        arrived = {r: s.arrived[first:stop] for r, s in exchange.stages[0].senders.items()}
-        scratch = {r: rows[first:stop] for r, rows in exchange.scratch.items()}
-        shards, rank = self._shards, exchange.rank
-        mean = shards.combine(rank, first, scratch, arrived, self.operation.average)
-        shards.run(rank, first, stop - first).copy_(mean)
+        own = self._run(self.rank, first, stop)
+        received = {r: rows[first:stop] for r, rows in self.scratch.items()}
+        arrived = {r: s.arrived[first:stop] for r, s in self.stages[0].senders.items()}
+        own.copy_(combine(own, self.rank, received, arrived, self.work.average))
 
-    def finish(self, options: Options) -> None:
+    def finish(self) -> None:
         """The second stage is over: make the result of what is in the tensor."""
-        if not self.operation.average:
-            for rank, sender in self.exchange.stages[1].senders.items():
-                if not sender.complete:
-                    self._shards.scale_missing(rank, sender.arrived)
+        if not self.work.average:
+            for rank, sender in self.stages[1].senders.items():
+                for number in np.flatnonzero(~sender.arrived).tolist():
+                    self.scale_missing(rank, number)
         if self.seed is not None:
-            flat = self.operation.flat
-            hadamard.transform(flat, self.seed, block=options.hadamard_block, inverse=True)
+            block = self.options.hadamard_block
+            hadamard.transform(self.work.flat, self.seed, block=block, inverse=True)
+
+    def scale_missing(self, rank: int, number: int) -> None:
+        """Let the own contribution stand for the sum in a lost datagram of a rank's shard."""
+        self._run(rank, number, number + 1).mul_(len(self.shards))
+
+    def _run(self, rank: int, first: int, stop: int) -> torch.Tensor:
+        """The elements of datagrams ``first`` to ``stop`` - 1 of a rank's shard (a view)."""
+        shard = self.work.flat[self.bounds[rank] : self.bounds[rank + 1]]
+        return shard[first * self._each : stop * self._each]
+
+
+def shard_bounds(numel: int, world_size: int) -> list[int]:
+    """world_size + 1 element offsets: as even as can be."""
+    return [numel * rank // world_size for rank in range(world_size + 1)]
+
+
+def combine(
+    own: torch.Tensor,
+    rank: int,
+    received: Mapping[int, Bytes],
+    arrived: Mapping[int, np.ndarray],
+    average: bool,
+) -> torch.Tensor:
+    """The mean of what arrived of a run of datagrams, or as many times it as there are ranks.
+
+    In at least float32, added up in the order of ranks, so that without loss the result does not
+    depend on timing.
+
+    Args:
+        own: the contribution of this ``rank``, one dimension.
+        received: per peer, uint8 [datagrams, payload], what it sent; gaps are set to zero.
+        arrived: per peer, bool [datagrams].
+        average: the mean; else an estimate of the sum (the sum itself if all arrived).
+    """
+    wide = np.float64 if own.dtype is torch.float64 else np.float32
+    raw = own.view(torch.uint8).numpy()
+    total: np.ndarray | None = None
+    complete = True
+    for sender in range(len(received) + 1):
+        if sender == rank:
+            term = _numbers(raw, own)
+        else:
+            if not arrived[sender].all():
+                complete, received[sender][~arrived[sender]] = False, 0
+            term = _numbers(received[sender].reshape(-1)[: len(raw)], own)
+        if total is None:
+            total = term.astype(wide)
+        else:
+            total += term
+    assert total is not None
+    if complete:
+        if average:
+            total /= wide(len(received) + 1)
+        return torch.from_numpy(total)
+    # an element depends on what came of it alone: not on its neighbours' losses
+    divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
+    each = next(iter(received.values())).shape[1] // own.element_size()
+    if average:
+        total /= np.repeat(divisors, each)[: len(total)].astype(wide)
+    else:
+        scale = (len(received) + 1) / divisors
+        total *= np.repeat(scale, each)[: len(total)].astype(wide)
+    return torch.from_numpy(total)
+
+
+def _numbers(raw: Bytes, like: torch.Tensor) -> np.ndarray:
+    """The numbers in ``raw``; bfloat16, which numpy has not, as float32."""
+    if like.dtype is torch.bfloat16:
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return raw.view(f"f{like.element_size()}")

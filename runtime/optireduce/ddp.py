@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.loss import LossStats
-from runtime.optireduce.replicas import Replicas
+from runtime.optireduce.sync import Replicas
 from runtime.torch_versions import GradBucket
 from runtime.work import AllReduceWork
 

@@ -1,7 +1,7 @@
-"""The ledger: what each step lost, how its stages ended, and what follows from that.
+"""Statistics of loss: what each step lost, how its stages ended, and what follows from that.
 
 A step's loss is the share of the datagrams due on this rank, in both stages, that did not arrive;
-what an owner did not get of others for its shard is in the owner's ledger.
+what an owner did not get of others for its shard is in the owner's statistics.
 A step above ``skip_loss`` should not be applied; when the mean of the last steps is above
 ``stop_loss`` training stops with :class:`LossExceeded`.
 """
@@ -9,20 +9,22 @@ A step above ``skip_loss`` should not be applied; when the mean of the last step
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import to_builtins
 
+from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.exchange import Exchange
 from runtime.optireduce.udp.protocol import Protocol
-from runtime.optireduce.udp.reassembly import End
+from runtime.optireduce.udp.reassembly import End, StageReceiver
 from runtime.selftest.missing import Missing, missing
 from verify.errors import LossExceeded
 
+logger = logging.getLogger("latecomer")
 KEPT_STEPS = 10_000
 
 
@@ -73,10 +75,12 @@ class StepRecord:
         """Share of the datagrams due that did not arrive."""
         return sum(self.lost) / max(1, sum(self.due))
 
-    def add(self, exchange: Exchange, node: Protocol, seconds: float, hadamard: bool) -> None:
+    def add(
+        self, stages: Sequence[StageReceiver], protocol: Protocol, seconds: float, hadamard: bool
+    ) -> None:
         """Enter an operation that is over."""
         self.operations += 1
-        for number, stage in enumerate(exchange.stages):
+        for number, stage in enumerate(stages):
             self.due[number] += stage.due
             self.lost[number] += stage.lost
             self.ends[(stage.end or End.TIMEOUT).value] += 1
@@ -85,11 +89,11 @@ class StepRecord:
                     self.by_rank[rank] += sender.count - sender.seen
         self.seconds.append(seconds)
         self.ended_s = time.monotonic()
-        self.bound_s, self.hadamard = node.bound_s, hadamard
-        self.expected_s = node.expected[0].expected_s, node.expected[1].expected_s
-        self.grace_percent = node.expected[0].percent
-        self.incast = node.incast.announced, node.incast.allowed
-        pacers = node.sender.pacers.values()
+        self.bound_s, self.hadamard = protocol.bound_s, hadamard
+        first, second = protocol.estimators
+        self.expected_s, self.grace_percent = (first.expected_s, second.expected_s), first.percent
+        self.incast = protocol.incast.own, protocol.incast.allowed
+        pacers = protocol.sender.pacers.values()
         self.rate, self.rtt_s = min(p.rate for p in pacers), max(p.rtt_s for p in pacers)
 
 
@@ -113,6 +117,7 @@ class LossStats:
         self.dropped_from: Mapping[tuple[int, str], int] = {}
         self.reliable = 0
         self.missing: list[Missing] | None = None
+        self._open: dict[int, StepRecord] = {}
 
     @property
     def skip(self) -> bool:
@@ -124,41 +129,47 @@ class LossStats:
         records = list(self.steps)[-last:]
         return sum(record.loss for record in records) / max(1, len(records))
 
-    def end(self, exchange: Exchange) -> None:
-        """An operation over UBT is over: record what is missing, if that is wanted."""
+    def submitted(self, step: int, index: int, last: bool) -> None:
+        """A bucket is on its way over UBT; ``last``: of its step."""
+        record = self._open.setdefault(step, StepRecord(step))
+        record.submitted, record.sealed = index + 1, last
+
+    def ended(self, bucket: Bucket, protocol: Protocol, seconds: float) -> LossExceeded | None:
+        """It is over, after so long; the error, if it is time to stop."""
+        record = self._open[bucket.step]
+        record.add(bucket.stages, protocol, seconds, bucket.seed is not None)
         if self.missing is not None:
-            self.missing.append(missing(exchange))
+            self.missing.append(missing(bucket.stages))
+        if not record.complete:
+            return None
+        del self._open[bucket.step]
+        return self.close_step(record)
 
     def close_step(self, record: StepRecord) -> LossExceeded | None:
         """Enter a step that is over; the error, if it is time to stop."""
         options = self._options
         record.skipped = record.loss > options.skip_loss
+        if record.skipped:
+            about = self.rank, record.step, 100 * record.loss
+            logger.warning("rank %d: step %d lost %.1f%%, above skip_loss", *about)
         self.steps.append(record)
         self.totals.update(steps=1, due=sum(record.due), lost=sum(record.lost))
         self.totals.update(skipped=record.skipped, operations=record.operations)
         self.totals.update({f"end {kind}": count for kind, count in record.ends.items()})
         window = list(self.steps)[-options.stop_window :]
-        if len(window) < options.stop_window or self.loss(len(window)) <= options.stop_loss:
+        loss = self.loss(len(window))
+        if len(window) < options.stop_window or loss <= options.stop_loss:
             return None
         lost: Counter[int] = Counter()
         for one in window:
             lost.update(one.by_rank)
         noted = [f"{count} {kind}" for kind, count in sorted(self.dropped.items()) if count]
-        noted += [f"{count} of them from rank {r}" for r, count in self._loudest()]
-        return LossExceeded(
-            self.loss(len(window)),
-            options.stop_loss,
-            len(window),
-            [r for r, _ in lost.most_common()],
-            ", ".join(noted),
-        )
-
-    def _loudest(self) -> list[tuple[int, int]]:
-        """The rank of which most datagrams were dropped, with their number."""
         by_rank: Counter[int] = Counter()
         for (rank, _), count in self.dropped_from.items():
             by_rank[rank] += count
-        return by_rank.most_common(1)
+        noted += [f"{count} of them from rank {rank}" for rank, count in by_rank.most_common(1)]
+        ranks = [rank for rank, _ in lost.most_common()]
+        return LossExceeded(loss, options.stop_loss, len(window), ranks, ", ".join(noted))
 
     def table(self, last: int = 10) -> str:
         """The last steps, one line each."""
@@ -188,29 +199,24 @@ class LossStats:
 
     def prometheus(self) -> str:
         """The state as a Prometheus text file."""
-        label = f'{{rank="{self.rank}"}}'
-        lines = []
-
-        def put(name: str, kind: str, value: float, labels: str = label) -> None:
-            full = f"latecomer_optireduce_{name}"
-            if f"# TYPE {full} {kind}" not in lines:
-                lines.append(f"# TYPE {full} {kind}")
-            lines.append(f"{full}{labels} {value:g}")
-
-        for name in ("steps", "operations", "due", "lost", "skipped"):
-            put(f"{name}_total", "counter", self.totals[name])
-        for end in End:
-            labels = f'{{rank="{self.rank}",end="{end.value}"}}'
-            put("stages_total", "counter", self.totals[f"end {end.value}"], labels)
-        for reason, count in sorted(self.dropped.items()):
-            labels = f'{{rank="{self.rank}",kind="{reason}"}}'
-            put("dropped_datagrams_total", "counter", count, labels)
+        names = ("steps", "operations", "due", "lost", "skipped")
+        families: dict[str, dict[str, float]] = {
+            **{f"{name}_total": {"": self.totals[name]} for name in names},
+            "stages_total": {f',end="{end}"': self.totals[f"end {end}"] for end in End},
+            "dropped_datagrams_total": {f',kind="{k}"': n for k, n in sorted(self.dropped.items())},
+        }
         if self.steps:
             record = self.steps[-1]
-            put("loss", "gauge", record.loss)
-            put("bound_seconds", "gauge", record.bound_s)
-            put("expected_seconds", "gauge", max(record.expected_s))
-            put("incast_announced", "gauge", record.incast[0])
-            put("pacing_rate_bytes", "gauge", record.rate)
-            put("hadamard", "gauge", float(record.hadamard))
+            families["loss"] = {"": record.loss}
+            families["bound_seconds"] = {"": record.bound_s}
+            families["expected_seconds"] = {"": max(record.expected_s)}
+            families["incast_announced"] = {"": record.incast[0]}
+            families["pacing_rate_bytes"] = {"": record.rate}
+            families["hadamard"] = {"": record.hadamard}
+        lines = []
+        for name, samples in families.items():
+            full = f"latecomer_optireduce_{name}"
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE {full} {kind}"] if samples else []
+            lines += [f'{full}{{rank="{self.rank}"{more}}} {v:g}' for more, v in samples.items()]
         return "\n".join(lines) + "\n"

@@ -7,13 +7,14 @@ says so. All ranks must use the same options; the engine compares a digest of th
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from verify.errors import ArgumentError
 
 HEADER_BYTES = 48
 KIB = 1024
+MOST_BYTES, MOST_SEGMENTS = 65_507, 64  # of one call with UDP_SEGMENT
 When = Literal["auto", "on", "off"]
 
 
@@ -81,10 +82,11 @@ class Options:
     resync_steps: int = 50  # parameters are averaged reliably; 0: never
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ArgumentError(name, value, f"must be in {low:g}..{high:g}")
+        for (low, high), names in _RANGES.items():
+            for name in names.split():
+                value = getattr(self, name)
+                if not low <= value <= high:
+                    raise ArgumentError(name, value, f"must be in {low:g}..{high:g}")
         if self.datagram_bytes % 8:
             raise ArgumentError("datagram_bytes", self.datagram_bytes, "must be a multiple of 8")
         if self.hadamard_block & (self.hadamard_block - 1):
@@ -105,53 +107,43 @@ class Options:
         return self.datagram_bytes - HEADER_BYTES
 
     @property
+    def burst(self) -> int:
+        """Datagrams in a burst: no more than one call to the kernel takes."""
+        burst = max(1, self.burst_bytes // self.datagram_bytes)
+        return min(burst, MOST_BYTES // self.datagram_bytes, MOST_SEGMENTS)
+
+    @property
     def digest(self) -> str:
         """Equal on ranks that have equal options."""
         return hashlib.sha256(repr(sorted(asdict(self).items())).encode()).hexdigest()
 
 
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("datagram_bytes", 128, 65_000),
-    ("burst_bytes", 128, 65_536),
-    ("window_bytes", 4096, 2**30),
-    ("window_most_bytes", 4096, 2**30),
-    ("window_step_bytes", 0, 2**30),
-    ("grant_bytes", 128, 2**30),
-    ("send_buffer_bytes", 4096, 2**30),
-    ("receive_buffer_bytes", 4096, 2**30),
-    ("bound_s", 0, 3600),
-    ("warmup_steps", 0, 10_000),
-    ("reliable_steps", 0, 10_000),
-    ("warmup_bound_s", 0.01, 3600),
-    ("bound_percentile", 1, 100),
-    ("bound_factor", 0.1, 1000),
-    ("bound_floor_s", 0, 3600),
-    ("absence_s", 0, 3600),
-    ("dead_s", 0.1, 3600),
-    ("last_share", 0, 1),
-    ("end_copies", 0, 10),
-    ("grace_percent", 0, 1000),
-    ("grace_most_percent", 0, 1000),
-    ("grace_floor_s", 0, 60),
-    ("grace_up_loss", 0, 1),
-    ("grace_down_loss", 0, 1),
-    ("expected_weight", 0.001, 1),
-    ("incast", 1, 255),
-    ("incast_up_after", 1, 1000),
-    ("incast_down_loss", 0, 1),
-    ("rtt_low_s", 1e-6, 10),
-    ("rtt_high_s", 1e-6, 10),
-    ("rate_start", 1, 1e12),
-    ("rate_least", 1, 1e12),
-    ("rate_most", 1, 1e12),
-    ("rate_step", 0, 1e12),
-    ("rate_decrease", 0.01, 0.99),
-    ("stall_s", 1e-4, 60),
-    ("hadamard_above", 0, 1),
-    ("hadamard_block", 2, 2**16),
-    ("skip_loss", 0, 1),
-    ("stop_loss", 0, 1),
-    ("stop_window", 1, 100_000),
-    ("resync_steps", 0, 2**31),
-)
-assert {name for name, _, _ in _RANGES} <= {field.name for field in fields(Options)}
+_RANGES: dict[tuple[float, float], str] = {
+    (128, 65_000): "datagram_bytes",
+    (128, 65_536): "burst_bytes",
+    (4096, 2**30): "window_bytes window_most_bytes send_buffer_bytes receive_buffer_bytes",
+    (0, 2**30): "window_step_bytes",
+    (128, 2**30): "grant_bytes",
+    (0, 3600): "bound_s bound_floor_s absence_s",
+    (0, 10_000): "warmup_steps reliable_steps",
+    (0.01, 3600): "warmup_bound_s",
+    (1, 100): "bound_percentile",
+    (0.1, 1000): "bound_factor",
+    (0.1, 3600): "dead_s",
+    (0, 1): "last_share grace_up_loss grace_down_loss incast_down_loss "
+    "hadamard_above skip_loss stop_loss",
+    (0, 10): "end_copies",
+    (0, 1000): "grace_percent grace_most_percent",
+    (0, 60): "grace_floor_s",
+    (0.001, 1): "expected_weight",
+    (1, 255): "incast",
+    (1, 1000): "incast_up_after",
+    (1e-6, 10): "rtt_low_s rtt_high_s",
+    (1, 1e12): "rate_start rate_least rate_most",
+    (0, 1e12): "rate_step",
+    (0.01, 0.99): "rate_decrease",
+    (1e-4, 60): "stall_s",
+    (2, 2**16): "hadamard_block",
+    (1, 100_000): "stop_window",
+    (0, 2**31): "resync_steps",
+}

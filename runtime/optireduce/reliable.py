@@ -1,13 +1,12 @@
 """The reliable sibling: the same transpose AllReduce over TCP, as a schedule that is proved.
 
-It runs the first steps of the warm-up, and later what must not be lost: the ranks' councils and the
-parameters at a re-synchronization. The schedule is made here and proved like any other before it
-runs.
+It runs the first steps of the warm-up, and later what must not be lost: the ranks' sync points and
+the parameters at a re-synchronization. The schedule is made here and proved like any other before
+it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -18,7 +17,6 @@ from runtime.health.native_work import NativeWaits
 from runtime.torch_versions import Store
 from runtime.work import AllReduceWork
 from verify.core.schedule import Incast, Phase, Schedule, Transfer
-from verify.errors import LatecomerError
 
 
 def transpose(n: int) -> Schedule:
@@ -32,18 +30,8 @@ def transpose(n: int) -> Schedule:
     return Schedule(ranks=n, chunks=n, ports=Incast(1), phases=phases)
 
 
-class Reliable:
-    """TAR over TCP on a group of ranks.
-
-    Args:
-        store: as for :class:`Executor`.
-        timeout_s, native_waits: as for :class:`Executor`.
-        failed: is told once why nothing goes over it any more, before any operation raises that;
-            any thread, which must not be held up.
-
-    Attributes:
-        executor: that runs it.
-    """
+class Reliable(Executor):
+    """TAR over TCP on a group of ranks; see :class:`Executor`."""
 
     def __init__(
         self,
@@ -52,23 +40,11 @@ class Reliable:
         size: int,
         timeout_s: float,
         native_waits: NativeWaits | None = None,
-        *,
-        failed: Callable[[LatecomerError], None],
     ) -> None:
-        self.rank, self.size, self.failed = rank, size, failed
-        self.executor = Executor(
-            load(transpose(size)),
-            store,
-            rank,
-            size,
-            timeout_s=timeout_s,
-            native_waits=native_waits,
+        schedule = load(transpose(size))
+        super().__init__(
+            schedule, store, rank, size, timeout_s=timeout_s, native_waits=native_waits
         )
-        self.executor.watchdog.on_failure(failed)
-
-    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
-        """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""
-        return self.executor.submit(tensor, average=average)
 
     def average(self, tensor: torch.Tensor) -> torch.Tensor:
         """The average over the ranks, in place, the same bits everywhere. Collective.
@@ -89,10 +65,6 @@ class Reliable:
         rows: list[list[float]] = self._wait(self.submit(table)).tolist()
         return rows
 
-    def close(self) -> None:
-        """Release threads and connections."""
-        self.executor.close()
-
-    def _wait(self, operation: AllReduceWork) -> torch.Tensor:
+    def _wait(self, work: AllReduceWork) -> torch.Tensor:
         # the executor itself gives up within its time; the margin is for a loaded machine
-        return operation.wait(timedelta(seconds=2 * self.executor.timeout_s + 10))
+        return work.wait(timedelta(seconds=2 * self.timeout_s + 10))

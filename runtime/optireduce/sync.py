@@ -1,22 +1,26 @@
-"""What the ranks decide together, reliably, between two steps: the bound, and the transform.
+"""What the ranks do together, reliably, between two steps: decide, and make their replicas equal.
 
-All ranks come to a council before the same steps, so nothing has to be agreed on over a network
-that loses what is said. The first ends the warm-up; the others come every ``resync_steps`` steps.
+All ranks come to a sync point before the same steps, so nothing has to be agreed on over a network
+that loses what is sent. The first ends the warm-up; the others come every ``resync_steps`` steps.
 
-Source of the bound: OptiReduce (arXiv 2310.06993), section 3.2.1, see ``ubt.bound``. Deviation:
-every council sets it anew, by the latest operations on the largest bucket so far. A stage that
-timed out counts with the bound that it had, so where more than the percentile allows time out the
-bound grows by ``bound_factor``.
+Source of the bound: OptiReduce (arXiv 2310.06993), section 3.2.1. Deviations: the stage times are
+those of UBT itself, which depend on other things than a reliable transport's; and every sync point
+sets the bound anew, by the latest operations on the largest bucket so far. A stage that timed out
+counts with the bound that it had, so where more than the percentile allows time out the bound grows
+by ``bound_factor``.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+
+import torch
 
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
-from runtime.optireduce.udp.bound import bound_s
+from runtime.optireduce.udp.adaptive import hard_bound_s
 
 LATEST = 256
 """Operations of a rank that count."""
@@ -37,37 +41,102 @@ class SyncPoint:
         self.bound_s = options.bound_s or options.warmup_bound_s
         self.hadamard = options.hadamard == "on"
 
-    def due(self, step: int) -> bool:
-        """Whether a council comes before ``step``."""
+    def is_due(self, step: int) -> bool:
+        """Whether the ranks meet before ``step``."""
         options = self._options
         if step == options.warmup_steps:
             return step > 0
         after = step - options.warmup_steps
         return after > 0 and bool(options.resync_steps) and after % options.resync_steps == 0
 
-    def took(self, size: int, stage_s: float) -> None:
+    def took(self, nbytes: int, stage_s: float) -> None:
         """An operation over UBT is over.
 
         Args:
-            size: bytes of the bucket.
+            nbytes: of the bucket.
             stage_s: time of a stage: the first's, or half of both if that is more.
         """
-        if size > self._largest:
-            self._largest = size
+        if nbytes > self._largest:
+            self._largest = nbytes
             self._times_s.clear()
-        if size == self._largest:
+        if nbytes == self._largest:
             self._times_s.append(stage_s)
 
-    def meet(self, reliable: Reliable, ledger: LossStats) -> None:
-        """Decide. Collective.
+    def decide(self, reliable: Reliable, losses: LossStats) -> None:
+        """Set the bound and the transform anew. Collective.
 
         Raises:
             RankFailure: a rank is dead or silent.
         """
         options, own = self._options, list(self._times_s)
-        told = reliable.gather([float(len(own)), ledger.loss(options.resync_steps)])
+        gathered = reliable.gather([float(len(own)), losses.loss(options.resync_steps)])
         if options.hadamard == "auto":
-            self.hadamard = max(loss for _, loss in told) >= options.hadamard_above
-        fewest = int(min(count for count, _ in told))
+            self.hadamard = max(loss for _, loss in gathered) >= options.hadamard_above
+        fewest = int(min(count for count, _ in gathered))
         if fewest and not options.bound_s:
-            self.bound_s = bound_s(reliable.gather(own[-fewest:]), options)
+            self.bound_s = hard_bound_s(reliable.gather(own[-fewest:]), options)
+
+
+class Replicas:
+    """What all ranks should hold alike.
+
+    A piece that is lost in the second stage is lost at one rank: it applies another gradient there
+    than the others do. So replicas drift apart until they are averaged.
+
+    Args:
+        parameters: of the model, on the CPU.
+        optimizer: its state is averaged, too.
+
+    Attributes:
+        drift: at the last re-synchronization, before it: the largest, over the ranks, of
+            |x - mean| / |mean| (Euclidean norms over all parameters).
+        resyncs: how many there were.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        reliable: Reliable,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._parameters, self._reliable, self._optimizer = parameters, reliable, optimizer
+        self.drift = 0.0
+        self.resyncs = 0
+
+    def resync(self) -> float:
+        """Measure the drift, then average. Collective, between two steps.
+
+        Raises:
+            RankFailure: a rank is dead or silent.
+        """
+        distance, norm = self._average([p.detach() for p in self._parameters if p.requires_grad])
+        state = self._state()
+        sizes = [float(len(state)), float(sum(t.numel() for t in state))]
+        if all(other == sizes for other in self._reliable.gather(sizes)):
+            self._average(state)  # not where a rank has no state yet: it skipped its first updates
+        drifts = self._reliable.gather([distance / norm if norm else 0.0])
+        self.drift = max(drift for (drift,) in drifts)
+        self.resyncs += 1
+        return self.drift
+
+    def _average(self, tensors: Sequence[torch.Tensor]) -> tuple[float, float]:
+        """(distance from the mean before, norm of the mean)"""
+        if not tensors:
+            return 0.0, 0.0
+        own = torch.cat([t.reshape(-1).to(torch.float32) for t in tensors])
+        mean = self._reliable.average(own.clone())
+        parts = torch.split(mean, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+        return float((own - mean).norm()), float(mean.norm())
+
+    def _state(self) -> list[torch.Tensor]:
+        if self._optimizer is None:
+            return []
+        return [
+            value
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+            for _, value in sorted(self._optimizer.state.get(parameter, {}).items())
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1
+        ]

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import torch
 
-from runtime.optireduce.udp.exchange import Exchange
 from runtime.optireduce.udp.reassembly import StageReceiver
 
 
@@ -36,9 +35,9 @@ class Missing(msgspec.Struct, frozen=True):
         return sum(map(len, (*self.contributions.values(), *self.results.values())))
 
 
-def missing(exchange: Exchange) -> Missing:
+def missing(stages: Sequence[StageReceiver]) -> Missing:
     """The record of an operation that is over."""
-    first, second = exchange.stages
+    first, second = stages
     return Missing(_numbers(first), _numbers(second), first.due + second.due)
 
 

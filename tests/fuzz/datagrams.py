@@ -20,9 +20,9 @@ from types import FunctionType
 import numpy as np
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import HEADER, MAGIC, VERSION, Type
+from runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION, Header, Type
 from runtime.optireduce.udp.reassembly import SenderBitmap
-from tests.runtime.optireduce.simulation import SESSION, Host, check, content, options, result
+from tests.runtime.optireduce.simulation import SESSION, Host, content, options, result
 
 SIZES = (200, 150, 330)
 """Bytes of the ranks' shards; rank 0 is attacked."""
@@ -70,10 +70,10 @@ def genuine(operation, key):
             source = shard(sender, stage)
             count = -(-len(source) // PAYLOAD)
             rows = np.zeros((count, OPTIONS.datagram_bytes), np.uint8)
-            codec.data(rows, source, 0, count - 1, stage=stage, receiver=0, operation=operation)
+            codec.data(rows, source, 0, count - 1, Header(stage, 0, operation))
             found += [row.tobytes() for row in rows]
-            found.append(codec.control(Type.END, stage, 0, operation))
-            found.append(codec.control(Type.CREDIT, stage, 0, operation, offset=1000))
+            found.append(codec.control(Type.END, Header(stage, 0, operation)))
+            found.append(codec.control(Type.CREDIT, Header(stage, 0, operation), offset=1000))
     return found
 
 
@@ -82,36 +82,35 @@ GENUINE = {(o, key): genuine(o, key) for o in OPEN for key in (b"", KEY)}
 
 def forged(program, operation):
     """A header with chosen fields, and the payload that belongs to it if all of them are right."""
-    header = np.zeros(1, HEADER)
-    header["magic"], header["version"], header["session"] = MAGIC, VERSION, SESSION
-    header["kind"] = program.pick(2, 3, 2, 3, 4, 5, 6, 7, program.number())
-    header["sender"] = program.pick(1, 2, 1, 2, 0, 3, program.number(2))
-    header["operation"] = program.pick(
+    kind = program.pick(2, 3, 2, 3, 4, 5, 6, 7, program.number())
+    sender = program.pick(1, 2, 1, 2, 0, 3, program.number(2))
+    named = program.pick(
         operation, operation, operation, (operation + 1) % 2**64, operation - 1, program.number(8)
     )
-    header["offset"] = program.number() * program.pick(PAYLOAD, PAYLOAD, 1, 2**24)
-    header["flags"] = program.pick(0, 0, 1, 2, 4, 6, program.number())
-    header["incast"] = program.number()
-    for name in ("expected_us", "tag"):
-        header[name] = program.pick(0, program.number(4))
-    header["length"] = program.pick(PAYLOAD, PAYLOAD, 200 % PAYLOAD, 150 % PAYLOAD, 330 % PAYLOAD,
-                                    program.number(2))  # fmt: skip
+    offset = program.number() * program.pick(PAYLOAD, PAYLOAD, 1, 2**24)
+    flags, incast = program.pick(0, 0, 1, 2, 4, 6, program.number()), program.number()
+    expected_us, tag = (program.pick(0, program.number(4)) for _ in range(2))
+    length = program.pick(
+        PAYLOAD, PAYLOAD, 200 % PAYLOAD, 150 % PAYLOAD, 330 % PAYLOAD, program.number(2)
+    )
+    header = bytearray(
+        PACKED.pack(MAGIC, VERSION, kind, sender, 0, SESSION, named, offset, length, flags, incast,
+                    expected_us, 0, tag)
+    )  # fmt: skip
     wrong = program.number()
     if wrong < 8:  # something of the envelope
-        row = header.view(np.uint8)
-        row[program.pick(0, 2, 6, 8, 15)] ^= 1 + wrong
+        header[program.pick(0, 2, 6, 8, 15)] ^= 1 + wrong
     if program.pick(False, False, False, True):
-        return header.tobytes()
-    head = header[0]
-    stage, sender, offset = int(head["kind"]) & 1, int(head["sender"]), int(head["offset"])
+        return bytes(header)
+    stage = kind & 1
     payload = np.full(PAYLOAD, 254, np.uint8)
     if sender in (1, 2):
         source = shard(sender, stage)
         part = source[offset : offset + PAYLOAD]
-        fits = len(part) == head["length"] and offset % PAYLOAD == 0
-        ours = wrong >= 8 and head["operation"] == operation
+        fits = len(part) == length and offset % PAYLOAD == 0
+        ours = wrong >= 8 and named == operation
         payload[: len(part)] = part if fits and ours else ~part
-    return header.tobytes() + payload.tobytes()
+    return bytes(header) + payload.tobytes()
 
 
 def changed(program, data):
@@ -134,11 +133,9 @@ def attack(data):
         nonlocal batch
         for size in sorted({len(one) for one in batch if one}):
             rows = np.frombuffer(b"".join(d for d in batch if len(d) == size), np.uint8)
-            for one in host.codec.read(rows.reshape(-1, size), host.drops):
-                host.node.hear(one, now)
+            host.protocol.receive_datagrams(rows.reshape(-1, size), now)
         batch = []
-        host.poll(now)
-        host.out(now)
+        host.advance(now)
 
     while not program.over:
         choice = program.number() % 8
@@ -154,16 +151,14 @@ def attack(data):
             feed()
             now = min(now + program.number() / 4000, 0.9 * DEADLINE_S)
     feed()
-    exchange = host.exchanges[operation]
-    for stage in exchange.stages:
+    bucket = host.buckets[operation]
+    for stage in bucket.stages:
         for expected in stage.senders.values():
             assert expected.seen == expected.arrived.sum() <= expected.count
-    host.poll(DEADLINE_S + 1e-6)
-    assert all(stage.end is not None for stage in exchange.stages), "not over by t_B"
-    assert operation not in host.node.open_exchanges, "still open after t_B"
-    for sender in (1, 2):
-        own = content(0, sender, SIZES[sender])
-        check(exchange, 1, sender, exchange.shards[sender], shard(sender, 1), own)
+    host.advance(DEADLINE_S + 1e-6)
+    assert all(stage.end is not None for stage in bucket.stages), "not over by t_B"
+    assert operation in host.over_s, "still open after t_B"
+    bucket.check_results()
 
 
 def plant():

@@ -90,7 +90,6 @@ PLACES = [
     (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
     (_pipeline, "runtime.pipeline.pipeline:Links"),
     (_optireduce, "runtime.optireduce.engine:meet"),
-    (_optireduce, "runtime.optireduce.engine:ControlChannel"),
     (_optireduce, "runtime.optireduce.engine:Reliable"),
 ]
 CASES = [(body, place, "dies") for body, place in PLACES]

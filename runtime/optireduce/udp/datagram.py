@@ -1,32 +1,24 @@
-"""The wire format of UBT: one header of 48 bytes for every datagram, little-endian.
+"""The wire format of UBT, and its codec: one header of 48 bytes for every datagram, little-endian.
 
-    byte   0  magic      u16   0x5542
-           2  version    u8    2
-           3  kind       u8    2 * type + stage; type 1 data, 2 credit, 3 end; stage 0 or 1
-           4  sender     u16   rank
-           6  receiver   u16   rank
-           8  session    u64   random, from the store
-          16  bucket     u32   within the step
-          20  step       u32   wraps; ids are compared as serial numbers
-          24  offset     u32   data: first byte within the shard; credit: largest ``passed`` seen
-          28  length     u16   data: bytes of payload that count; credit: datagrams that may be
-                             underway, beyond those that have passed
-          30  flags      u8    1: among the sender's last percentile; 2: the stage is over here;
-                             4: so is the operation, nothing will come from here
-          31  incast     u8    senders that this rank takes at once
-          32  expected   u32   this rank's t_C of the stage, microseconds
-          36  passed     u32   data: how many datagrams of the shard will have been sent with the
-                             burst that this one belongs to
-          40  tag        u64   keyed BLAKE2b over everything else; 0 without authentication
+``PACKED`` has its fields in order: magic, version, kind (2 * type + stage), sender, receiver,
+session, operation (step and bucket), offset, length, flags, incast, expected_us, passed, tag; what
+each means is in docs/optireduce.md.
 
 A data datagram is always ``datagram_bytes`` long (the last one of a shard is padded), so that the
 kernel can segment and coalesce them; the others are the header alone. The datagrams of a shard may
 be sent in any order; ``passed`` counts them in the order of sending, so that a credit says what has
-left the network, lost or not. :mod:`codec` writes and reads them.
+left the network, lost or not. What the datagrams of a burst have in common is written, and checked,
+once. Reading never raises: what does not belong here is counted by kind and dropped.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import itertools
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -37,30 +29,11 @@ from runtime.optireduce.options import HEADER_BYTES
 MAGIC, VERSION = 0x5542, 2
 LAST, OVER, GONE = 1, 2, 4
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-FIELDS = {
-    "magic": ("<u2", 0),
-    "version": ("u1", 2),
-    "kind": ("u1", 3),
-    "sender": ("<u2", 4),
-    "receiver": ("<u2", 6),
-    "session": ("<u8", 8),
-    "operation": ("<u8", 16),
-    "offset": ("<u4", 24),
-    "length": ("<u2", 28),
-    "flags": ("u1", 30),
-    "incast": ("u1", 31),
-    "expected_us": ("<u4", 32),
-    "passed": ("<u4", 36),
-    "tag": ("<u8", 40),
-}
-HEADER = np.dtype(
-    {
-        "names": list(FIELDS),
-        "formats": [kind for kind, _ in FIELDS.values()],
-        "offsets": [at for _, at in FIELDS.values()],
-        "itemsize": HEADER_BYTES,
-    }
-)
+PACKED = struct.Struct("<HBBHHQQIHBBIIQ")
+FLAGS_AT, TAG_AT = 30, 40
+FIXED = np.uint64(0xFFFF0000_00FFFFFF)  # magic, version and receiver in the first word
+INTERLEAVED = 8
+"""So many changes of sender in what was read together: sorting pays."""
 
 
 class Type(IntEnum):
@@ -71,14 +44,14 @@ class Type(IntEnum):
     END = 3
 
 
-def operation_id(step: int, bucket: int) -> int:
-    """Step and bucket as the one number that is on the wire."""
-    return (step % 2**32) << 32 | bucket % 2**32
+class Header(NamedTuple):
+    """What datagrams to one peer have in common; the field ``operation`` is bucket and step."""
 
-
-def is_before(a: int, b: int) -> bool:
-    """Whether operation ``a`` is older than ``b``: serial number arithmetic (RFC 1982), 64 bits."""
-    return 0 < (b - a) % 2**64 < 2**63
+    stage: int
+    receiver: int
+    operation: int
+    incast: int = 1
+    expected_us: int = 0
 
 
 class Batch(NamedTuple):
@@ -101,3 +74,176 @@ class Batch(NamedTuple):
     incast: int
     expected_us: int
     passed: int
+
+
+def operation_id(step: int, bucket: int) -> int:
+    """Step and bucket as the one number that is on the wire."""
+    return (step % 2**32) << 32 | bucket % 2**32
+
+
+def is_before(a: int, b: int) -> bool:
+    """Whether operation ``a`` is older than ``b``: serial number arithmetic (RFC 1982), 64 bits."""
+    return 0 < (b - a) % 2**64 < 2**63
+
+
+class Codec:
+    """Writes and reads the datagrams of one rank.
+
+    Args:
+        session: shared by the ranks.
+        key: for authentication; empty: none.
+    """
+
+    def __init__(
+        self, session: int, rank: int, world_size: int, datagram_bytes: int, key: bytes = b""
+    ) -> None:
+        self.session, self.rank, self.world_size = session, rank, world_size
+        self.datagram_bytes, self.key = datagram_bytes, key
+        self.payload_bytes = datagram_bytes - HEADER_BYTES
+        self._fixed = np.uint64(MAGIC | VERSION << 16 | rank << 48)
+
+    def data(
+        self,
+        rows: Bytes,
+        source: Bytes,
+        first: int,
+        marks_from: int,
+        header: Header,
+        passed: int | np.ndarray = 0,
+    ) -> None:
+        """Fill ``rows`` with consecutive data datagrams.
+
+        Args:
+            rows: uint8 [datagrams, datagram_bytes], overwritten.
+            source: the shard's bytes.
+            first: number of the first datagram within the shard.
+            marks_from: datagrams from this number on are marked as the last percentile.
+            passed: datagrams of the shard sent with these and before; or of each one, with its
+                burst and before.
+        """
+        count, nbytes = len(rows), self.payload_bytes
+        head = self._pack(Type.DATA, header, length=nbytes)
+        rows[:, :HEADER_BYTES] = np.frombuffer(head, np.uint8)
+        words = rows[:, :HEADER_BYTES].view("<u4")
+        words[:, 6] = np.arange(first * nbytes, (first + count) * nbytes, nbytes)
+        words[:, 9] = passed
+        if first + count > marks_from:
+            rows[max(0, marks_from - first) :, FLAGS_AT] = LAST
+        part = source[first * nbytes : (first + count) * nbytes]
+        whole = len(part) // nbytes
+        rows[:whole, HEADER_BYTES:] = part[: whole * nbytes].reshape(whole, nbytes)
+        if whole < count:
+            left = part[whole * nbytes :]
+            rows[whole, HEADER_BYTES : HEADER_BYTES + len(left)] = left
+            rows[whole, HEADER_BYTES + len(left) :] = 0
+            rows[whole, :HEADER_BYTES].view("<u2")[14] = len(left)
+        self._seal(rows)
+
+    def control(
+        self, kind: Type, header: Header, *, offset: int = 0, length: int = 0, flags: int = 0
+    ) -> bytes:
+        """A credit or an end."""
+        head = self._pack(kind, header, offset, length, flags)
+        if not self.key:
+            return head
+        row = np.frombuffer(head, np.uint8).reshape(1, HEADER_BYTES).copy()
+        self._seal(row)
+        return row.tobytes()
+
+    def read(self, rows: Bytes, dropped: Counter[str]) -> Iterator[Batch]:
+        """The batches in ``rows``, uint8 [datagrams, bytes of each].
+
+        What is dropped is counted: ``malformed``, ``foreign`` (another session), ``misdirected``
+        (to or from another rank), ``forged`` (bad tag).
+        """
+        if not len(rows):
+            return
+        if rows.shape[1] not in (HEADER_BYTES, self.datagram_bytes):
+            dropped["malformed"] += len(rows)
+            return
+        words = rows[:, :HEADER_BYTES].view("<u8")
+        # the usual batch is of one sender and operation: then the first row speaks for all
+        alike = len(rows) == 1 or bool((words[1:, :3] == words[0, :3]).all())
+        if not (alike and words[0, 0] & FIXED == self._fixed and words[0, 1] == self.session):
+            good = (words[:, 0] & FIXED == self._fixed) & (words[:, 1] == self.session)
+            if not good.all():
+                self._count_bad(words[~good], dropped)
+                rows, words = rows[good], words[good]
+        if self.key and len(rows):
+            sealed = [
+                hmac.compare_digest(self._tag(row), row[TAG_AT:HEADER_BYTES].tobytes())
+                for row in rows
+            ]
+            if not all(sealed):
+                dropped["forged"] += len(rows) - sum(sealed)
+                rows, words = rows[sealed], words[sealed]
+        if not len(rows):
+            return
+        for part in [slice(0, len(rows))] if alike else _parts(words[:, [0, 2]]):
+            batch = self._batch(rows[part], words[part])
+            if isinstance(batch, str):
+                dropped[batch] += len(rows[part])
+            else:
+                yield batch
+
+    def _batch(self, rows: Bytes, words: np.ndarray) -> Batch | str:
+        """The batch, or why it is dropped."""
+        head, _, operation, third, fourth, _ = words[-1].tolist()
+        kind, sender = head >> 24 & 0xFF, head >> 32 & 0xFFFF
+        nbytes = HEADER_BYTES if kind >> 1 != Type.DATA else self.datagram_bytes
+        if not 2 <= kind <= 7 or rows.shape[1] != nbytes:
+            return "malformed"
+        if sender >= self.world_size or sender == self.rank:
+            return "misdirected"
+        places = words[:, 3].view(np.int64)
+        return Batch(
+            Type(kind >> 1),
+            kind & 1,
+            sender,
+            operation,
+            places & 0xFFFFFFFF,
+            places >> 32 & 0xFFFF,
+            places >> 48 & 0xFF,
+            rows[:, HEADER_BYTES:],
+            third >> 56,
+            fourth & 0xFFFFFFFF,
+            fourth >> 32,
+        )
+
+    def _pack(
+        self, kind: Type, header: Header, offset: int = 0, length: int = 0, flags: int = 0
+    ) -> bytes:
+        stage, receiver, operation, incast, expected_us = header
+        return PACKED.pack(
+            MAGIC, VERSION, 2 * kind + stage, self.rank, receiver, self.session, operation,
+            min(offset, 2**32 - 1), min(length, 2**16 - 1), flags, min(incast, 255),
+            min(expected_us, 2**32 - 1), 0, 0,
+        )  # fmt: skip
+
+    def _count_bad(self, words: np.ndarray, dropped: Counter[str]) -> None:
+        malformed = words[:, 0] & np.uint64(0xFFFFFF) != self._fixed & np.uint64(0xFFFFFF)
+        foreign = ~malformed & (words[:, 1] != self.session)
+        dropped["malformed"] += int(malformed.sum())
+        dropped["foreign"] += int(foreign.sum())
+        dropped["misdirected"] += int((~malformed & ~foreign).sum())
+
+    def _tag(self, row: Bytes) -> bytes:
+        mac = hashlib.blake2b(row[:TAG_AT].tobytes(), key=self.key, digest_size=8)
+        mac.update(row[HEADER_BYTES:].data)
+        return mac.digest()
+
+    def _seal(self, rows: Bytes) -> None:
+        if self.key:
+            for row in rows:
+                row[TAG_AT:HEADER_BYTES] = np.frombuffer(self._tag(row), np.uint8)
+
+
+def _parts(ids: np.ndarray) -> Sequence[slice | np.ndarray]:
+    """The rows of each sender and operation; sorted if they come interleaved."""
+    starts = np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1
+    if len(starts) < INTERLEAVED:
+        bounds = [0, *starts.tolist(), len(ids)]
+        return [slice(low, high) for low, high in itertools.pairwise(bounds)]
+    order = np.lexsort((ids[:, 1], ids[:, 0]))
+    ids = ids[order]
+    return np.split(order, np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1)

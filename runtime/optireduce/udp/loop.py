@@ -1,31 +1,31 @@
-"""One rank's end of UBT: a node, a socket and the thread that runs them.
+"""One rank's end of UBT: the protocol, its socket, and the two threads that run them.
 
-The thread moves datagrams and reduces what has come, run by run, while it is in the cache; what
-takes longer (laying out, transforming) is done elsewhere. Others hand it work with
-:meth:`EventLoop.call`. Between two looks at the clock it takes in a limited number of batches, so
-that a flood of datagrams cannot keep a stage from ending. Where the network hands over frame by
-frame it pauses for a moment after a look that found few, as cards moderate their interrupts: a look
+One thread moves datagrams and reduces what has come, run by run, while it is in the cache; the
+other lays out and transforms, which takes longer, so that neither keeps the other waiting. A bucket
+goes from the second (``Bucket.encode``) to the first (``Protocol.open``) and back
+(``Bucket.finish``). Between two looks at the clock a limited number of batches is taken in, so that
+a flood of datagrams cannot keep a stage from ending. Where the network hands over frame by frame
+the loop pauses for a moment after a look that found few, as cards moderate their interrupts: a look
 costs far more than a datagram.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
+import queue
 import select
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-import numpy as np
-
+from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.datagram import Type
-from runtime.optireduce.udp.protocol import Ended, Protocol
-from runtime.optireduce.udp.sender import ShardSend
-from runtime.optireduce.udp.socket import BURSTS, UdpSocket
+from runtime.optireduce.udp.datagram import Codec
+from runtime.optireduce.udp.protocol import BURSTS, Protocol
+from runtime.optireduce.udp.socket import UdpSocket
 
 BATCHES, DATAGRAMS = 8, 1024
 """Received between two looks at the clock; the batch that reaches it is the last."""
@@ -34,71 +34,106 @@ FEW = 64
 """Datagrams of data found at one look, below which the next one waits for more."""
 PAUSE_S = 0.0005
 """So long; 200 Mbit/s bring eight full frames in it, 1000 Mbit/s 42."""
+CLOSE_S = 5.0
 
 
 class EventLoop:
-    """Runs a node on a socket.
+    """Carries buckets over UBT, several in flight.
 
     Args:
-        ended: called on the endpoint's thread when a stage or an operation is over.
-        broken: called once, on that thread, with the exception that ended it.
+        codec: of the session; it knows the ranks.
+        channel: connected; closed with this.
+        bound_s: t_B to begin with.
+        done: called on a thread of this with each bucket whose result is in its tensor.
+        broken: called with whatever a thread did not expect; nothing is carried after it.
     """
 
     def __init__(
         self,
         options: Options,
-        node: Protocol,
+        codec: Codec,
         channel: UdpSocket,
-        ended: Callable[[Ended], None],
+        bound_s: float,
+        done: Callable[[Bucket], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        self._options, self.node, self.channel = options, node, channel
-        self._ended, self._broken = ended, broken
+        self.protocol = Protocol(options, codec, bound_s, channel.together)
+        self._channel, self._done, self._broken = channel, done, broken
+        self._most = BURSTS * options.burst
         self._calls: deque[Callable[[], None]] = deque()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
         self._closing = False
         self._found = 0
-        self._bursts = 1
-        self._written: tuple[ShardSend, int] | None = None
-        self._thread = threading.Thread(target=self._run, name="latecomer-ubt", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
+            for run, name in ((self._loop, "latecomer-ubt"), (self._compute, "latecomer-mean"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def start(self) -> None:
-        """Begin; peers must be connected."""
-        self._thread.start()
+    def submit(self, bucket: Bucket) -> None:
+        """Carry it; returns at once."""
+        self._work.put(functools.partial(self._encode, bucket))
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Run a short function on the endpoint's thread, soon."""
+    def set_bound(self, bound_s: float) -> None:
+        """t_B of operations that are submitted from now on."""
+        self._call(lambda: self.protocol.set_bound(bound_s))
+
+    def keep_waiting(self, since_s: float) -> Iterator[int]:
+        """Ranks not heard of in an operation that this one has entered before ``since_s``."""
+        for bucket in list(self.protocol.buckets.values()):
+            stage = bucket.stages[0]
+            if stage.end is None and stage.began_s < since_s:
+                yield from list(stage.absent)
+
+    def close(self) -> None:
+        """End the threads and close the socket."""
+        self._closing = True
+        self._call(lambda: None)
+        self._work.put(None)
+        for thread in self._threads:
+            thread.join(timeout=CLOSE_S)
+        for one in (self._waker, self._woken, self._channel):
+            one.close()
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Run a short function on the thread that moves datagrams, soon."""
         self._calls.append(function)
         with contextlib.suppress(OSError):  # full: it is awake anyway
             self._waker.send(b"\0")
 
-    def close(self) -> None:
-        """End the thread and close the socket."""
-        self._closing = True
-        self.call(lambda: None)
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5.0)
-        for one in (self._waker, self._woken, self.channel):
-            one.close()
+    def _encode(self, bucket: Bucket) -> None:
+        bucket.encode()
+        self._call(lambda: self.protocol.open(bucket, time.monotonic()))
 
-    def _run(self) -> None:
+    def _finish(self, bucket: Bucket) -> None:
+        bucket.finish()
+        self._done(bucket)
+
+    def _guarded(self, run: Callable[[], None]) -> None:
         try:
-            self._loop()
-        except Exception as error:  # whatever it is, nobody may be left waiting
+            run()
+        except Exception as error:  # whatever it is, no rank may be left waiting
             self._broken(error)
 
+    def _compute(self) -> None:
+        while (task := self._work.get()) is not None:
+            self._guarded(task)
+
     def _loop(self) -> None:
+        protocol = self.protocol
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
-        poll.register(self.channel, select.POLLIN)
-        wake_s, full, watched = 0.0, False, False
+        poll.register(self._channel, select.POLLIN)
+        wake_s, is_full, was_full = 0.0, False, False
         while not self._closing:
             wait_s = min(max(0.0, wake_s - time.monotonic()), LONGEST_S)
-            if full != watched:
-                poll.modify(self.channel, select.POLLIN | (select.POLLOUT if full else 0))
-                watched = full
+            if is_full != was_full:
+                poll.modify(self._channel, select.POLLIN | (select.POLLOUT if is_full else 0))
+                was_full = is_full
             ready = poll.poll(wait_s * 1e3)
             if 0 < self._found < FEW:
                 time.sleep(PAUSE_S)
@@ -107,78 +142,36 @@ class EventLoop:
             while self._calls:
                 self._calls.popleft()()
             empty = self._receive()
-            for ended in self.node.poll(time.monotonic(), empty):
-                self._ended(ended)
-            burst_s, full = self._send()
-            wake_s = 0.0 if not empty else min(burst_s, self.node.wake_s())
+            protocol.handle_timer(time.monotonic(), socket_empty=empty)
+            while bucket := protocol.next_event():
+                self._work.put(functools.partial(self._finish, bucket))
+            is_full = self._send()
+            wake_s = protocol.get_timer() if empty else 0.0
 
     def _receive(self) -> bool:
         """Take in some batches; whether the socket is empty now."""
-        node, self._found, taken = self.node, 0, 0
+        self._found = taken = 0
         for _ in range(BATCHES):
             if taken >= DATAGRAMS:
                 break
-            rows = self.channel.receive()
+            rows = self._channel.receive()
             if rows is None:
                 return True
-            now_s, taken = time.monotonic(), taken + len(rows)
-            for batch in node.codec.read(rows, node.counts):
-                node.hear(batch, now_s)
-                if batch.type is Type.DATA:
-                    self._found += len(batch.offsets)
-            self._flush()  # credits at once: the sender may be waiting for them
+            taken += len(rows)
+            self._found += self.protocol.receive_datagrams(rows, time.monotonic())
+            self._send(data=False)  # credits at once: the sender may be waiting for them
         return False
 
-    def _flush(self) -> bool:
-        """Send the short datagrams that are due; whether all went."""
-        outbox = self.node.outbox
-        while outbox:
-            if not self.channel.send(*outbox[0]):
-                return False
-            outbox.popleft()
-        return True
-
-    def _send(self) -> tuple[float, bool]:
-        """Send some; when to send next, and whether the kernel is full (poll tells when not)."""
-        node, channel = self.node, self.channel
-        if not self._flush():
-            return math.inf, True
-        left = BURSTS * channel.burst
+    def _send(self, *, data: bool = True) -> bool:
+        """Send some; whether the kernel is full (poll tells when not)."""
+        left = self._most
         while left > 0:
             now_s = time.monotonic()
-            if self._written is None or self._written[0].over:
-                step = node.burst(now_s, self._bursts)
-                if isinstance(step, float):
-                    return step, False
-                self._written = self._write(*step)
-            flow, count = self._written
-            taken = channel.send_rows(flow.peer, count)
-            if taken:  # else it stays written
-                self._written = None
-                node.sent(flow, taken, now_s)
-            if taken < count:
-                self._bursts = 1
-                return math.inf, True
-            self._bursts = min(BURSTS, 2 * self._bursts)
+            if (out := self.protocol.datagrams_to_send(now_s, data=data)) is None:
+                return False
+            taken = self._channel.send(out.peer, out.rows)
+            self.protocol.sent(out, taken, now_s)
+            if taken < len(out.rows):
+                return True
             left -= taken
-        return 0.0, False
-
-    def _write(self, flow: ShardSend, first: int, count: int) -> tuple[ShardSend, int]:
-        """Write a burst; its flow and length."""
-        node, channel = self.node, self.channel
-        count = min(count, self._bursts * channel.burst)
-        exchange = node.open_exchanges[flow.operation]
-        last = first + (count - 1) // channel.together * channel.together  # the last call's
-        node.codec.data(
-            channel.rows[:count],
-            exchange.source(flow.stage, flow.peer),
-            first,
-            max(last, node.marks_from(flow, first, count)),
-            stage=flow.stage,
-            receiver=flow.peer,
-            operation=flow.operation,
-            incast=node.incast.announced,
-            expected_us=int(node.expected[flow.stage].own_s * 1e6),
-            passed=flow.sent + np.minimum(channel.ends[:count], count),
-        )
-        return flow, count
+        return False

@@ -2,268 +2,299 @@
 
 It ties the state machines together: a batch that was read goes to the stage it belongs to and its
 payload to its place; what of the own shard has come from all is reduced and broadcast; credits go
-out as data comes in; flows are told what the peers grant; stages are polled. What belongs to an
-operation that is over is answered by saying so.
+out as data comes in; shards on their way are told what the peers grant; stages are looked at. What
+belongs to an operation that is over is answered by saying so.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
 from typing import NamedTuple
 
+import numpy as np
+
+from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.acks import AckSender
-from runtime.optireduce.udp.bound import CompletionEstimator
-from runtime.optireduce.udp.codec import Codec
-from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Type, is_before
-from runtime.optireduce.udp.early import EarlyBuffer
-from runtime.optireduce.udp.exchange import Exchange
-from runtime.optireduce.udp.incast import Incast
-from runtime.optireduce.udp.reassembly import StageReceiver
+from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
+from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Type, is_before
+from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import Sender, ShardSend
 
 RUN = 16
 """Datagrams of the own shard that are reduced and broadcast together, if there are more to come."""
-MARKED = 8
-"""So many datagrams at least are marked as a flow's last: a mark must not hang on one datagram."""
+BURSTS = 4
+"""Written together at most."""
 STALLS_IN_BOUND = 10
 """A sender notices a stall after so small a part of t_B at the latest."""
 
 
-class Ended(NamedTuple):
-    """A stage is over (0, 1), or (2) the operation: nothing is received or sent any more."""
+class Outgoing(NamedTuple):
+    """Datagrams for a peer.
 
-    exchange: Exchange
-    stage: int
+    Attributes:
+        rows: uint8 [datagrams, bytes of each]; valid until they are reported as sent.
+        shard: of which these are data; else it is one short datagram.
+    """
+
+    peer: int
+    rows: Bytes
+    shard: ShardSend | None = None
 
 
 class Protocol:
     """One rank's UBT.
 
     Args:
-        codec: writes the datagrams.
+        codec: writes and reads the datagrams.
         bound_s: t_B.
+        together: datagrams that one call to the kernel takes at most.
+
+    Attributes:
+        buckets: those that are open, by operation.
+        dropped, dropped_from: datagrams, by kind, and (those that could be told) by sender and
+            kind.
     """
 
-    def __init__(self, options: Options, codec: Codec, bound_s: float) -> None:
+    def __init__(self, options: Options, codec: Codec, bound_s: float, together: int = 1) -> None:
         self.options, self.codec = options, codec
-        self.peers = [r for r in range(codec.size) if r != codec.rank]
-        self.sender = Sender(options, codec.rank, codec.size)
-        self.expected = (
-            CompletionEstimator(options, bound_s),
-            CompletionEstimator(options, bound_s),
-        )
+        self.peers = [r for r in range(codec.world_size) if r != codec.rank]
+        self.sender = Sender(options, codec.rank, codec.world_size)
+        self.estimators = [CompletionEstimator(options, bound_s) for _ in (0, 1)]
         self.incast = Incast(options, len(self.peers))
-        self.announcer = AckSender(options, codec, self.incast, self.expected)
-        self.outbox = self.announcer.outbox
-        self.counts: Counter[str] = Counter()
-        self.by_sender: Counter[tuple[int, str]] = Counter()
-        self.open_exchanges: dict[int, Exchange] = {}
+        self.acks = AckSender(options, codec, self.incast, self.estimators)
+        self.dropped: Counter[str] = Counter()
+        self.dropped_from: Counter[tuple[int, str]] = Counter()
+        self.buckets: dict[int, Bucket] = {}
         self._newest: int | None = None
         self._early = EarlyBuffer()
-        self.bind(bound_s)
+        self._over: deque[Bucket] = deque()
+        self._together, self._bursts = together, 1
+        self._rows: Bytes = np.zeros((BURSTS * options.burst, codec.datagram_bytes), np.uint8)
+        places = np.arange(len(self._rows), dtype=np.uint32)
+        self._burst_ends = (places // options.burst + 1) * options.burst
+        self._written: Outgoing | None = None
+        self._send_s = math.inf
+        self.set_bound(bound_s)
 
-    def bind(self, bound_s: float) -> None:
+    def set_bound(self, bound_s: float) -> None:
         """From now on t_B is this, for operations that are opened later."""
         self.bound_s = bound_s
-        self.sender.stalls_by(bound_s / STALLS_IN_BOUND)
-        self.announcer.bind(bound_s)
-        for expected in self.expected:
-            expected.most_s = bound_s
+        self.sender.notice_stalls_within(bound_s / STALLS_IN_BOUND)
+        self.acks.set_bound(bound_s)
+        for estimator in self.estimators:
+            estimator.bound_s = bound_s
 
-    def open(self, exchange: Exchange, now_s: float) -> None:
+    def open(self, bucket: Bucket, now_s: float) -> None:
         """Enter an operation: tell the peers, and queue the sends."""
-        own = len(exchange.shards[self.codec.rank])
-        sizes = (
-            dict.fromkeys(self.peers, own),
-            {peer: len(exchange.shards[peer]) for peer in self.peers},
-        )
-        exchange.stages = tuple(
-            StageReceiver(
-                sizes[i], exchange.payload, now_s, self.options.absence_s, self.bound_s * (i + 1)
-            )
-            for i in (0, 1)
-        )
-        self.open_exchanges[exchange.operation] = exchange
-        self._newest = exchange.operation
-        self.announcer.enter(exchange, now_s)
-        rank, size = self.codec.rank, self.codec.size
-        for place in range(1, size):
-            peer = (rank + place) % size
+        bucket.open(now_s, self.bound_s)
+        self.buckets[bucket.operation] = bucket
+        self._newest = bucket.operation
+        self.acks.enter(bucket, now_s)
+        rank, world_size = self.codec.rank, self.codec.world_size
+        for place in range(1, world_size):
+            peer = (rank + place) % world_size
             for stage in (0, 1):
-                order = (exchange.number, stage, place)
-                length = len(exchange.source(stage, peer))
-                flow = ShardSend(peer, stage, exchange.operation, length, exchange.payload, order)
-                if not flow.over:
-                    self.sender.add(flow)
+                order = (bucket.number, stage, place)
+                count = -(-len(bucket.source(stage, peer)) // self.options.payload_bytes)
+                if count:
+                    shard = ShardSend(peer, stage, bucket.operation, count, order)
+                    self.sender.add(shard)
                     if stage == 0:
-                        flow.offer(0, flow.count)
-        for batch in self._early.take(exchange.operation):
-            self.hear(batch, now_s)
+                        shard.offer(0, count)
+        for batch in self._early.take(bucket.operation):
+            self._receive(batch, now_s)
 
-    def hear(self, batch: Batch, now_s: float) -> None:
-        """Datagrams have arrived."""
-        exchange = self.open_exchanges.get(batch.operation)
-        if exchange is None:
-            self._stranger(batch, now_s)
+    def receive_datagrams(self, rows: Bytes, now_s: float) -> int:
+        """What came in, uint8 [datagrams, bytes of each]; how many of them are data."""
+        count = 0
+        for batch in self.codec.read(rows, self.dropped):
+            self._receive(batch, now_s)
+            count += len(batch.offsets) if batch.type is Type.DATA else 0
+        return count
+
+    def datagrams_to_send(self, now_s: float, *, data: bool = True) -> Outgoing | None:
+        """What must go out next, if anything; :meth:`sent` reports how much of it did.
+
+        Args:
+            data: not only the short ones, which go first.
+        """
+        if self.acks.outbox:
+            peer, short = self.acks.outbox[0]
+            return Outgoing(peer, np.frombuffer(short, np.uint8)[None])
+        if not data:
+            return None
+        if self._written is None or self._written.shard is None or self._written.shard.over:
+            most = self._bursts * self.options.burst
+            step = self.sender.next(now_s, self.incast.allowed, most)
+            if isinstance(step, float):
+                self._send_s = step
+                return None
+            self._written = self._write(*step)
+        return self._written
+
+    def sent(self, out: Outgoing, count: int, now_s: float) -> None:
+        """``count`` datagrams of ``out`` are on their way; the rest comes again later."""
+        whole = count == len(out.rows)
+        self._send_s = now_s if whole else math.inf  # else the owner knows when there is room
+        if out.shard is None:
+            if whole:
+                self.acks.outbox.popleft()
             return
-        sender = batch.sender
-        self.incast.told(sender, batch.incast)
-        self.expected[batch.stage].told(sender, batch.expected_us / 1e6)
-        if batch.type is Type.CREDIT and batch.lengths[-1]:
-            self.sender.told(sender, int(batch.lengths[-1]))
-        if sender not in exchange.entered:
-            self._enter(exchange, sender, now_s)
-        if batch.type is Type.DATA:
-            self._data(exchange, batch, now_s)
-        elif batch.type is Type.END:
-            exchange.stages[batch.stage].all_sent(sender, now_s)
-        else:
-            self._credited(exchange, batch, now_s)
+        self._bursts = min(BURSTS, 2 * self._bursts) if whole else 1
+        if count:  # else it stays written
+            self._written = None
+            self._sent(out.shard, count, now_s)
 
-    def poll(self, now_s: float, empty: bool) -> Iterator[Ended]:
-        """Move the clock on; what has ended. ``empty``: the socket has just been found so."""
-        for exchange in list(self.open_exchanges.values()):
-            for number, stage in enumerate(exchange.stages):
-                grace_s = self.expected[number].grace_s(stage.elapsed_s)
-                if stage.end is None and stage.poll(now_s, grace_s, empty):
-                    self._over(exchange, number, now_s)
-                    yield Ended(exchange, number)
+    def get_timer(self) -> float:
+        """When :meth:`handle_timer` or :meth:`datagrams_to_send` has something to do."""
+        times = [self._send_s, self.acks.get_timer()]
+        for bucket in self.buckets.values():
+            times += [bucket.repeat_s, bucket.stages[1].hard_s]
+            times += [stage.deadline_s for stage in bucket.stages if stage.end is None][:1]
+        return min(times)
+
+    def handle_timer(self, now_s: float, *, socket_empty: bool) -> None:
+        """Move the clock on; ``socket_empty``: it has just been found so."""
+        for bucket in list(self.buckets.values()):
+            for number, stage in enumerate(bucket.stages):
+                grace_s = self.estimators[number].grace_s(stage.elapsed_s)
+                if stage.end is None and stage.handle_timer(now_s, grace_s, socket_empty):
+                    self._end_stage(bucket, number, now_s)
                 if stage.end is None:
                     break
-            if self._done(exchange, now_s):
-                del self.open_exchanges[exchange.operation]
-                self.sender.drop(exchange.operation)
-                yield Ended(exchange, 2)
+            if self._is_over(bucket, now_s):
+                del self.buckets[bucket.operation]
+                for shard in list(self.sender.pending(bucket.operation)):
+                    self.sender.finish(shard)
+                self._over.append(bucket)
             else:
-                self.announcer.repeat(exchange, now_s)
-        self.announcer.poll(now_s)
+                self.acks.repeat(bucket, now_s)
+        self.acks.handle_timer(now_s)
 
-    def burst(self, now_s: float, bursts: int = 1) -> tuple[ShardSend, int, int] | float:
-        """What to send next, or when to ask again; :meth:`sent` reports it done.
+    def next_event(self) -> Bucket | None:
+        """The next bucket that is over: nothing of it is received or sent any more."""
+        return self._over.popleft() if self._over else None
 
-        Args:
-            bursts: so many at most, to one peer.
-        """
-        return self.sender.next(now_s, self.incast.allowed, bursts)
-
-    def sent(self, flow: ShardSend, count: int, now_s: float) -> None:
-        """``count`` datagrams of ``flow`` are on their way."""
-        if flow.stage == 1 and not flow.sent:
-            self.announcer.follows(flow)
-        self.sender.took(flow, count, now_s)
-        if flow.sent == flow.count:
-            self.sender.finish(flow)
-            self.announcer.all_sent(flow, now_s)
-
-    def wake_s(self) -> float:
-        """When :meth:`poll` has something to do, if nothing arrives."""
-        times = [self.announcer.wake_s]
-        for exchange in self.open_exchanges.values():
-            times += [exchange.repeat_s, exchange.stages[1].hard_s]
-            times += [stage.deadline_s for stage in exchange.stages if stage.end is None][:1]
-        return min(times, default=math.inf)
-
-    def marks_from(self, flow: ShardSend, first: int, count: int) -> int:
-        """Datagrams from this number on are marked: the flow's last percentile, at least eight.
-
-        Only among those that end the flow: a mark means that all is sent. A sender that still
-        waits for credit must not look like a network that loses.
-
-        Args:
-            first: the number of the datagram that is sent next.
-            count: how many are sent with it.
-        """
-        left = flow.count - flow.sent
-        if count < left:
-            return first + count
-        return first + max(0, left - max(MARKED, int(flow.count * self.options.last_share)))
-
-    def _enter(self, exchange: Exchange, sender: int, now_s: float) -> None:
-        """The first sign that a peer has entered the operation."""
-        exchange.entered.add(sender)
-        for stage in (0, 1):
-            exchange.stages[stage].enter(sender, now_s)
-            if flow := self.sender.flow(exchange.operation, stage, sender):
-                self.sender.enter(flow, now_s)
-
-    def _data(self, exchange: Exchange, batch: Batch, now_s: float) -> None:
-        stage, sender = exchange.stages[batch.stage], batch.sender
-        drop = functools.partial(self._drop, sender)
-        rows, numbers, count = stage.take(
-            sender, batch.offsets, batch.lengths, batch.flags, now_s, drop
+    def _write(self, shard: ShardSend, first: int, count: int) -> Outgoing:
+        """A burst, in :attr:`_rows`."""
+        last = first + (count - 1) // self._together * self._together  # the last call's
+        marks_from = shard.marks_from(first, count, self.options.last_share)
+        rows = self._rows[:count]
+        self.codec.data(
+            rows,
+            self.buckets[shard.operation].source(shard.stage, shard.peer),
+            first,
+            max(last, marks_from),
+            self.acks.header(shard.stage, shard.peer, shard.operation),
+            shard.sent + np.minimum(self._burst_ends[:count], count),
         )
-        if count:
-            exchange.place(batch.stage, sender, batch.payload[rows], numbers)
-        if stage.end is not None:
-            self.expected[batch.stage].late(exchange.operation, len(batch.offsets), now_s)
-            self.announcer.over(batch.stage, sender, exchange.operation, OVER)
+        return Outgoing(shard.peer, rows, shard)
+
+    def _sent(self, shard: ShardSend, count: int, now_s: float) -> None:
+        if shard.stage == 1 and not shard.sent:
+            self.acks.follows(shard)
+        self.sender.sent(shard, count, now_s)
+        if shard.sent == shard.count:
+            self.sender.finish(shard)
+            self.acks.all_sent(shard, now_s)
+
+    def _receive(self, batch: Batch, now_s: float) -> None:
+        bucket, sender = self.buckets.get(batch.operation), batch.sender
+        if bucket is None:
+            self._receive_other(batch, now_s)
             return
-        expected = stage.senders[sender]
-        expected.passed = max(expected.passed, min(batch.passed, expected.count))
-        self.announcer.heard(exchange, batch.stage, sender)
+        self.incast.announced(sender, batch.incast)
+        self.estimators[batch.stage].announced(sender, batch.expected_us / 1e6)
+        if batch.type is Type.CREDIT and batch.lengths[-1]:
+            self.sender.announced(sender, int(batch.lengths[-1]))
+        if sender not in bucket.entered:
+            self._enter(bucket, sender, now_s)
+        if batch.type is Type.DATA:
+            self._receive_data(bucket, batch, now_s)
+        elif batch.type is Type.END:
+            bucket.stages[batch.stage].all_sent(sender, now_s)
+        else:
+            self._receive_credit(bucket, batch, now_s)
+
+    def _enter(self, bucket: Bucket, sender: int, now_s: float) -> None:
+        """The first sign that a peer has entered the operation."""
+        bucket.entered.add(sender)
+        for number, stage in enumerate(bucket.stages):
+            stage.enter(sender, now_s)
+            if shard := self.sender.shard(bucket.operation, number, sender):
+                self.sender.enter(shard, now_s)
+
+    def _receive_data(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
+        stage, sender = bucket.stages[batch.stage], batch.sender
+        rows, numbers, count = stage.take(batch, now_s, functools.partial(self._drop, sender))
+        if count:
+            bucket.place(batch.stage, sender, batch.payload[rows], numbers)
+        if stage.end is not None:
+            self.estimators[batch.stage].late(bucket.operation, len(batch.offsets), now_s)
+            self.acks.over(batch.stage, sender, bucket.operation, OVER)
+            return
+        bitmap = stage.senders[sender]
+        bitmap.passed = max(bitmap.passed, min(batch.passed, bitmap.count))
+        self.acks.received(bucket, batch.stage, sender)
         if batch.stage == 0:
-            exchange.fresh += count
-            if exchange.fresh >= RUN * len(self.peers):
-                self._broadcast(exchange, RUN)
+            bucket.fresh += count
+            if bucket.fresh >= RUN * len(self.peers):
+                self._broadcast(bucket, RUN)
         else:  # a sender begins with its second stage to a peer when its first is sent
-            exchange.stages[0].all_sent(sender, now_s)
+            bucket.stages[0].all_sent(sender, now_s)
 
-    def _broadcast(self, exchange: Exchange, least: int) -> None:
-        """Reduce what is there in runs of at least so many datagrams, and queue it for all."""
-        flows = [self.sender.flow(exchange.operation, 1, peer) for peer in self.peers]
-        for first, stop in exchange.runs(least):
-            for flow in flows:
-                if flow is not None:
-                    flow.offer(first, stop)
-
-    def _credited(self, exchange: Exchange, batch: Batch, now_s: float) -> None:
-        flags, stage, sender = int(batch.flags[-1]), batch.stage, batch.sender
+    def _receive_credit(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
+        flags, sender = int(batch.flags[-1]), batch.sender
         if flags & GONE:
-            for receiving in exchange.stages:
-                receiving.all_sent(sender, now_s)
-        flow = self.sender.flow(exchange.operation, stage, sender)
-        if flow is None:
+            for stage in bucket.stages:
+                stage.all_sent(sender, now_s)
+        shard = self.sender.shard(bucket.operation, batch.stage, sender)
+        if shard is None:
             return
         if flags & (OVER | GONE):
-            self.sender.finish(flow)
-            return
-        self.sender.credit(flow, int(batch.offsets.max()), now_s)
+            self.sender.finish(shard)
+        else:
+            self.sender.credit(shard, int(batch.offsets.max()), now_s)
 
-    def _over(self, exchange: Exchange, number: int, now_s: float) -> None:
-        stage = exchange.stages[number]
-        self.expected[number].ended(stage, exchange.operation, now_s)
-        self.incast.ended(stage)
-        if number == 0:
-            exchange.stages[1].begin(now_s)
-            self._broadcast(exchange, 1)
-        for peer, expected in stage.senders.items():
-            if not expected.complete:
-                self.announcer.over(number, peer, exchange.operation, OVER)
-
-    def _done(self, exchange: Exchange, now_s: float) -> bool:
-        first, second = exchange.stages
-        if first.end is None or second.end is None:
-            return False
-        waiting = any(self.sender.pending(exchange.operation))
-        return not waiting or now_s >= second.hard_s
-
-    def _stranger(self, batch: Batch, now_s: float) -> None:
+    def _receive_other(self, batch: Batch, now_s: float) -> None:
         """Something of an operation that is not open here."""
-        newest = self._newest
-        if newest is None or is_before(newest, batch.operation):
+        if self._newest is None or is_before(self._newest, batch.operation):
             if not self._early.keep(batch):
                 self._drop(batch.sender, "early", len(batch.offsets))
             return
         if batch.type is Type.DATA:
             self._drop(batch.sender, "stale", len(batch.offsets))
-            self.expected[batch.stage].late(batch.operation, len(batch.offsets), now_s)
+            self.estimators[batch.stage].late(batch.operation, len(batch.offsets), now_s)
         if batch.type is not Type.END and not int(batch.flags[-1]) & OVER:
-            self.announcer.over(batch.stage, batch.sender, batch.operation, OVER | GONE)
+            self.acks.over(batch.stage, batch.sender, batch.operation, OVER | GONE)
+
+    def _broadcast(self, bucket: Bucket, least: int) -> None:
+        """Reduce what is there in runs of at least so many datagrams, and queue it for all."""
+        shards = [self.sender.shard(bucket.operation, 1, peer) for peer in self.peers]
+        for first, stop in bucket.reduce_runs(least):
+            for shard in shards:
+                if shard is not None:
+                    shard.offer(first, stop)
+
+    def _end_stage(self, bucket: Bucket, number: int, now_s: float) -> None:
+        stage = bucket.stages[number]
+        self.estimators[number].ended(stage, bucket.operation, now_s)
+        self.incast.ended(stage)
+        if number == 0:
+            bucket.stages[1].began_s = now_s
+            self._broadcast(bucket, 1)
+        for peer, bitmap in stage.senders.items():
+            if not bitmap.complete:
+                self.acks.over(number, peer, bucket.operation, OVER)
+
+    def _is_over(self, bucket: Bucket, now_s: float) -> bool:
+        if any(stage.end is None for stage in bucket.stages):
+            return False
+        return not any(self.sender.pending(bucket.operation)) or now_s >= bucket.stages[1].hard_s
 
     def _drop(self, sender: int, kind: str, count: int) -> None:
-        self.counts[kind] += count
-        self.by_sender[sender, kind] += count
+        self.dropped[kind] += count
+        self.dropped_from[sender, kind] += count

@@ -14,12 +14,22 @@ one of the expected ones is refused; each is placed at most once; after the end 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 import numpy as np
 
-from runtime.optireduce.udp.datagram import LAST
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.udp.datagram import LAST, Batch, is_before
+
+EARLY_BYTES = 1 << 20
+"""Kept of each sender."""
+EARLY_OPERATIONS = 64
+STEPS = np.arange(1024)
+Drop = Callable[[str, int], None]
+"""Is given the kind and number of datagrams that are refused."""
+Numbers = slice | np.ndarray
 
 
 class End(StrEnum):
@@ -30,31 +40,23 @@ class End(StrEnum):
     TIMEOUT = "timeout"
 
 
-Drop = Callable[[str, int], None]
-"""Is told the kind and number of datagrams that are refused."""
-Numbers = slice | np.ndarray
-STEPS = np.arange(1024)
-
-
 class SenderBitmap:
-    """The datagrams of one sender.
-
-    Args:
-        size: bytes of the shard.
-        payload: bytes in a datagram.
+    """The datagrams of one sender: ``nbytes`` bytes, ``payload`` in a datagram.
 
     Attributes:
         arrived: bool [datagrams].
         seen, passed: how many have arrived; how many had been sent with the latest that has.
         marked: its last percentile has been seen, or its "all is sent".
+        credit_at: how many must have passed for the next credit.
+        repeated: how many had passed when repeats were due last.
     """
 
-    def __init__(self, size: int, payload: int) -> None:
-        self.size, self.payload = size, payload
-        self.count = -(-size // payload)
+    def __init__(self, nbytes: int, payload: int) -> None:
+        self.nbytes, self.payload = nbytes, payload
+        self.count = -(-nbytes // payload)
         self.arrived = np.zeros(self.count, bool)
-        self.seen = 0
-        self.passed = 0
+        self.seen = self.passed = self.repeated = 0
+        self.credit_at = 0.0
         self.marked = self.count == 0
 
     @property
@@ -73,7 +75,7 @@ class SenderBitmap:
             return slice(0, count), slice(first, first + count), count
         numbers = offsets // self.payload
         last = self.count - 1
-        due = np.where(numbers == last, self.size - last * self.payload, self.payload)
+        due = np.where(numbers == last, self.nbytes - last * self.payload, self.payload)
         right = (offsets % self.payload == 0) & (numbers < self.count) & (lengths == due)
         rows = np.flatnonzero(right)
         if len(rows) < len(offsets):
@@ -98,7 +100,7 @@ class SenderBitmap:
         if (offsets != (STEPS[:count] + first) * self.payload).any():
             return None
         whole = count - (first + count == self.count)
-        tail = self.size - (self.count - 1) * self.payload
+        tail = self.nbytes - (self.count - 1) * self.payload
         if (lengths[:whole] != self.payload).any() or (whole < count and lengths[-1] != tail):
             return None
         return None if self.arrived[first : first + count].any() else first
@@ -113,6 +115,12 @@ class StageReceiver:
         now_s: when this rank entered the operation.
         absence_s: how long to wait for ranks that have not entered it.
         allowed_s: the bound, from when all have.
+
+    Attributes:
+        absent: ranks that have given no sign of having entered the operation.
+        due, lost: datagrams; those that have not arrived.
+        began_s: from when on it is waited for (the second stage: when the first is over).
+        quiet_s: since when all is marked and nothing new has come.
     """
 
     def __init__(
@@ -123,28 +131,22 @@ class StageReceiver:
         absence_s: float,
         allowed_s: float,
     ) -> None:
-        self.senders = {rank: SenderBitmap(size, payload) for rank, size in sizes.items()}
-        self.began_s, self.ended_s = now_s, 0.0
+        self.senders = {rank: SenderBitmap(nbytes, payload) for rank, nbytes in sizes.items()}
+        self.due = self.lost = sum(sender.count for sender in self.senders.values())
+        self.absent = set(sizes)
         self.end: End | None = None
-        self.grace_s = 0.0
+        self.began_s, self.ended_s = now_s, 0.0
+        self.quiet_s: float | None = None
+        self._grace_s = 0.0
         self._allowed_s = allowed_s
-        self._absent = set(sizes)
         self._all_there_s = now_s + absence_s if sizes else now_s
-        self._quiet_s: float | None = None
         self._marked_s = math.inf
         self._last_s = now_s
-        self._left = sum(sender.count for sender in self.senders.values())
-        self.due = self._left
 
     @property
-    def absent(self) -> Sequence[int]:
-        """Ranks that have given no sign of having entered the operation."""
-        return sorted(self._absent)
-
-    @property
-    def lost(self) -> int:
-        """Datagrams that have not arrived."""
-        return self._left
+    def loss(self) -> float:
+        """Share of the datagrams that has not arrived."""
+        return self.lost / self.due if self.due else 0.0
 
     @property
     def elapsed_s(self) -> float:
@@ -162,59 +164,35 @@ class StageReceiver:
         return max(0.0, until_s - self._all_there_s)
 
     @property
-    def loss(self) -> float:
-        """Share of the datagrams that has not arrived."""
-        return self._left / self.due if self.due else 0.0
-
-    @property
-    def quiet_s(self) -> float:
-        """Since when nothing new has come, of a stage that has ended early; else -inf."""
-        if self.end is not End.EARLY or self._quiet_s is None:
-            return -math.inf
-        return self._quiet_s
-
-    @property
     def hard_s(self) -> float:
-        """The bound: :meth:`poll` ends the stage then, whatever arrives."""
+        """The bound: :meth:`handle_timer` ends the stage then, whatever arrives."""
         return self._all_there_s + self._allowed_s
 
     @property
     def deadline_s(self) -> float:
-        """When :meth:`poll` will end the stage, if nothing more arrives."""
-        early = math.inf if self._quiet_s is None else self._quiet_s + self.grace_s
+        """When :meth:`handle_timer` will end the stage, if nothing more arrives."""
+        early = math.inf if self.quiet_s is None else self.quiet_s + self._grace_s
         return min(self.hard_s, early)
-
-    def begin(self, now_s: float) -> None:
-        """From now on it is waited for (the second stage: when the first is over)."""
-        self.began_s = now_s
 
     def enter(self, sender: int, now_s: float) -> None:
         """A sign that ``sender`` has entered the operation."""
-        if sender in self._absent:
-            self._absent.discard(sender)
-            if not self._absent:
+        if sender in self.absent:
+            self.absent.discard(sender)
+            if not self.absent:
                 self._all_there_s = min(self._all_there_s, now_s)
 
-    def take(
-        self,
-        sender: int,
-        offsets: np.ndarray,
-        lengths: np.ndarray,
-        flags: np.ndarray,
-        now_s: float,
-        drop: Drop,
-    ) -> tuple[Numbers, Numbers, int]:
+    def take(self, batch: Batch, now_s: float, drop: Drop) -> tuple[Numbers, Numbers, int]:
         """Data arrives; see :meth:`SenderBitmap.take`. After the end everything is stale."""
-        if self.end is not None or sender not in self.senders:
-            drop("stale", len(offsets))
+        if self.end is not None or batch.sender not in self.senders:
+            drop("stale", len(batch.offsets))
             return slice(0, 0), slice(0, 0), 0
-        self.enter(sender, now_s)
-        expected = self.senders[sender]
-        rows, numbers, count = expected.take(offsets, lengths, drop)
+        self.enter(batch.sender, now_s)
+        bitmap = self.senders[batch.sender]
+        rows, numbers, count = bitmap.take(batch.offsets, batch.lengths, drop)
         if count:
-            self._left -= count
-            self._quiet_s, self._last_s = None, now_s
-            expected.marked = expected.marked or bool((flags[rows] & LAST).any())
+            self.lost -= count
+            self.quiet_s, self._last_s = None, now_s
+            bitmap.marked = bitmap.marked or bool((batch.flags[rows] & LAST).any())
         return rows, numbers, count
 
     def all_sent(self, sender: int, now_s: float) -> None:
@@ -223,26 +201,60 @@ class StageReceiver:
             self.enter(sender, now_s)
             self.senders[sender].marked = True
 
-    def poll(self, now_s: float, grace_s: float, empty: bool) -> End | None:
+    def handle_timer(self, now_s: float, grace_s: float, socket_empty: bool) -> End | None:
         """Whether the stage is over.
 
         Args:
-            now_s: the clock.
             grace_s: x % of t_C: how long to wait on after the last marks.
-            empty: the socket has just been found empty.
+            socket_empty: it has just been found so.
         """
         if self.end is None:
-            self.grace_s = grace_s
-            if not self._left:
+            self._grace_s = grace_s
+            if not self.lost:
                 self.end = End.COMPLETE
             elif now_s >= self.hard_s:
                 self.end = End.TIMEOUT
-            elif empty and all(s.marked or s.complete for s in self.senders.values()):
+            elif socket_empty and all(s.marked or s.complete for s in self.senders.values()):
                 self._marked_s = min(self._marked_s, now_s)
-                if self._quiet_s is None:
-                    self._quiet_s = now_s
-                if now_s >= self._quiet_s + grace_s:
+                if self.quiet_s is None:
+                    self.quiet_s = now_s
+                if now_s >= self.quiet_s + grace_s:
                     self.end = End.EARLY
             if self.end is not None:
                 self.ended_s = now_s
         return self.end
+
+
+class EarlyBuffer:
+    """What came for operations that this rank has not entered yet, within limits.
+
+    A sender does not wait for the sign that a peer has entered an operation before it sends a first
+    grant of datagrams, so a rank that comes last finds data there instead of waiting for it.
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[Batch]] = {}
+        self._nbytes: Counter[int] = Counter()
+
+    def keep(self, batch: Batch) -> bool:
+        """Copy a batch; whether there was room."""
+        nbytes = _nbytes(batch)
+        known = batch.operation in self._batches or len(self._batches) < EARLY_OPERATIONS
+        if not known or self._nbytes[batch.sender] + nbytes > EARLY_BYTES:
+            return False
+        self._nbytes[batch.sender] += nbytes
+        copied = {k: getattr(batch, k).copy() for k in ("offsets", "lengths", "flags", "payload")}
+        self._batches.setdefault(batch.operation, []).append(batch._replace(**copied))
+        return True
+
+    def take(self, operation: int) -> list[Batch]:
+        """What came for an operation, in order; what is older is forgotten."""
+        taken = self._batches.pop(operation, [])
+        gone = [o for o in self._batches if is_before(o, operation)]
+        for batch in [*taken, *(b for o in gone for b in self._batches.pop(o))]:
+            self._nbytes[batch.sender] -= _nbytes(batch)
+        return taken
+
+
+def _nbytes(batch: Batch) -> int:
+    return len(batch.offsets) * HEADER_BYTES + batch.payload.nbytes

@@ -1,39 +1,62 @@
-"""UDP from Python with segmentation and receive offload, rows packed by numpy.
+"""UDP from Python, many datagrams by one system call, in rows that numpy reads in place.
 
-``UDP_SEGMENT`` lets one ``send`` carry many datagrams of one length, ``UDP_GRO`` lets a message
-that is received hold many; :mod:`gathering` takes many messages at once. Where the kernel refuses
-them, each datagram goes by itself, and :attr:`UdpSocket.how` says so.
+``UDP_SEGMENT`` lets one ``sendmsg`` carry many datagrams of one length. ``recvmmsg`` (by ctypes)
+takes many messages at once: on a network that hands over frame by frame a call for each would cost
+more than all the rest that is done with it. Where the kernel coalesces (``UDP_GRO``) a message
+holds many datagrams of one length, which a control message tells, the last one perhaps shorter.
+Where the kernel refuses either, each datagram goes by itself, and :attr:`UdpSocket.how` says so.
+Linux on 64 bits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import itertools
+import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.batch_reader import GONE, MESSAGES, BatchReader
 from runtime.optireduce.udp.datagram import Bytes
 
 UDP_SEGMENT, UDP_GRO = 103, 104
-MOST_BYTES = 65_507
-MOST_SEGMENTS = 64
-BURSTS = 4
-"""Written together at most."""
+MESSAGES = 256
+"""Taken by one call; memory that is not used is never touched."""
+ROOM_BYTES = 1 << 16
+"""What one message may hold."""
+STRIDE_BYTES = ROOM_BYTES + 1536
+"""From one message's room to the next: not a power of two, whose rows would share cache lines."""
+GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
+"""An earlier datagram came back, since its peer is not there: no error of this socket."""
 NOTHING: Bytes = np.zeros((0, 1), np.uint8)
+HEADER = np.dtype(  # struct mmsghdr
+    {
+        "names": ["vector", "vectors", "control", "control_bytes", "flags", "length"],
+        "formats": ["<u8", "<u8", "<u8", "<u8", "<i4", "<u4"],
+        "offsets": [16, 24, 32, 40, 48, 56],
+        "itemsize": 64,
+    }
+)
+CONTROL = np.dtype(  # struct cmsghdr and its one number
+    {
+        "names": ["level", "type", "segment"],
+        "formats": ["<i4", "<i4", "<i4"],
+        "offsets": [8, 12, 16],
+        "itemsize": 32,
+    }
+)
+_recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
 
 
 class UdpSocket:
-    """One rank's socket.
-
-    Args:
-        address: to bind to; the port is chosen by the kernel.
+    """One rank's socket, bound to ``address`` and a port that the kernel chooses.
 
     Attributes:
         address: (host, port) under which others reach it.
@@ -42,57 +65,54 @@ class UdpSocket:
     """
 
     def __init__(self, options: Options, address: str) -> None:
-        self._options = options
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self._peers: dict[int, tuple[str, int]] = {}
-        self._gathering = BatchReader(self._socket, UDP_GRO)
+        self._reader = BatchReader(self._socket)
         self._held: deque[Bytes] = deque()
         self._drained = False
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
-        self.segments = options.offload and self._try(UDP_SEGMENT, options.datagram_bytes)
-        self.coalesces = options.offload and self._try(UDP_GRO, 1)
-        if self.segments:  # per call instead: the short datagrams must go by themselves
+        segments = options.offload and self._try(UDP_SEGMENT, options.datagram_bytes)
+        coalesces = options.offload and self._try(UDP_GRO, 1)
+        if segments:  # per call instead: the short datagrams must go by themselves
             self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
         self.how = (
             f"UDP {self.address[0]}:{self.address[1]}, "
-            f"send {'GSO' if self.segments else 'one by one'}, "
-            f"receive {'GRO' if self.coalesces else 'one by one'}, "
+            f"send {'GSO' if segments else 'one by one'}, "
+            f"receive {'GRO' if coalesces else 'one by one'}, "
             f"receive buffer {granted // 1024} KiB"
         )
-        burst = max(1, options.burst_bytes // options.datagram_bytes)
-        self.burst = min(burst, MOST_BYTES // options.datagram_bytes, MOST_SEGMENTS)
-        self.together = self.burst if self.segments else 1
-        self.rows: Bytes = np.zeros((BURSTS * self.burst, options.datagram_bytes), np.uint8)
-        self.ends = (np.arange(len(self.rows), dtype=np.uint32) // self.burst + 1) * self.burst
-        self._segment = [
-            (socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", options.datagram_bytes))
-        ]
+        self.together = options.burst if segments else 1
+        segment = struct.pack("H", options.datagram_bytes)
+        self._segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, segment)]
 
     def connect(self, peers: Mapping[int, tuple[str, int]]) -> None:
-        """Tell the addresses of the other ranks."""
+        """Set the addresses of the other ranks."""
         self._peers = dict(peers)
 
     def fileno(self) -> int:
         """For poll."""
         return self._socket.fileno()
 
-    def send_rows(self, peer: int, count: int) -> int:
-        """Send the first ``count`` of :attr:`rows`; how many the kernel took (0: it is full)."""
+    def send(self, peer: int, rows: Bytes) -> int:
+        """Send uint8 [datagrams, bytes of each]; how many the kernel took (0: it is full)."""
         to, step = self._peers[peer], self.together
-        for first in range(0, count, step):
-            rows = self.rows[first : min(first + step, count)]
-            if not self._send([rows.data], self._segment if len(rows) > 1 else [], to):
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            try:
+                self._socket.sendmsg([part.data], self._segment if len(part) > 1 else [], 0, to)
+            except BlockingIOError:
                 return first
-        return count
-
-    def send(self, peer: int, data: bytes) -> bool:
-        """Send one short datagram; whether the kernel took it."""
-        return self._send([data], [], self._peers[peer])
+            except OSError as error:
+                if error.errno == errno.ENOBUFS:
+                    return first
+                if error.errno not in GONE:  # as good as lost on the way
+                    raise
+        return len(rows)
 
     def receive(self) -> Bytes | None:
         """Datagrams of one length, uint8 [datagrams, bytes], or none (0 rows); ``None``: empty.
@@ -103,7 +123,7 @@ class UdpSocket:
             return self._held.popleft()
         taken = 0
         if not self._drained:
-            taken, batches = self._gathering.read()
+            taken, batches = self._reader.read()
             self._held.extend(batches)
         self._drained = 0 < taken < MESSAGES  # then the next call needs not ask the kernel
         if not taken:
@@ -114,20 +134,99 @@ class UdpSocket:
         """Close the socket."""
         self._socket.close()
 
-    def _send(self, parts: list[Any], control: list[Any], to: tuple[str, int]) -> bool:
-        try:
-            self._socket.sendmsg(parts, control, 0, to)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno == errno.ENOBUFS:
-                return False
-            if error.errno not in GONE:  # as good as lost on the way
-                raise
-        return True
-
     def _try(self, option: int, value: int) -> bool:
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.IPPROTO_UDP, option, value)
             return True
         return False
+
+
+class BatchReader:
+    """Reads a socket that does not block.
+
+    Datagrams of one length that follow each other are one batch, out of how many messages they may
+    be: what a batch costs the protocol does not depend on its size.
+    """
+
+    def __init__(self, source: socket.socket) -> None:
+        self._descriptor = source.fileno()
+        self._rows: Bytes = np.zeros((MESSAGES, STRIDE_BYTES), np.uint8)
+        self._flat: Bytes = self._rows.reshape(-1)
+        self._vectors = np.zeros((MESSAGES, 2), "<u8")
+        self._vectors[:, 0] = self._rows.ctypes.data + np.arange(MESSAGES) * STRIDE_BYTES
+        self._vectors[:, 1] = ROOM_BYTES
+        self._control = np.zeros(MESSAGES, CONTROL)
+        self._headers = np.zeros(MESSAGES, HEADER)
+        self._headers["vector"] = self._vectors.ctypes.data + np.arange(MESSAGES) * 16
+        self._headers["vectors"] = 1
+        control_at = np.arange(MESSAGES) * CONTROL.itemsize
+        self._headers["control"] = self._control.ctypes.data + control_at
+        self._lengths = self._headers["length"]
+        self._control_bytes = self._headers["control_bytes"]
+        self._at = self._headers.ctypes.data
+
+    def read(self) -> tuple[int, list[Bytes]]:
+        """(messages taken, their datagrams: uint8 [datagrams, bytes] of one length each).
+
+        The rows are valid until the next call.
+        """
+        self._control_bytes[:] = CONTROL.itemsize
+        taken = _recvmmsg(
+            self._descriptor, ctypes.c_void_p(self._at), MESSAGES, socket.MSG_DONTWAIT, None
+        )
+        if taken < 0:
+            error = ctypes.get_errno()
+            if error in (errno.EAGAIN, errno.EINTR):
+                return 0, []
+            if error in GONE:
+                return 1, []
+            raise OSError(error, os.strerror(error))
+        return taken, list(self._batches(taken))
+
+    def _batches(self, taken: int) -> Iterator[Bytes]:
+        lengths = self._lengths[:taken]
+        if (self._control_bytes[:taken] == 0).all():
+            edges = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1
+            for low, high in itertools.pairwise([0, *edges.tolist(), taken]):
+                if length := int(lengths[low]):
+                    yield self._rows[low:high, :length]
+            return
+        yield from self._joined(lengths.tolist(), self._segments(taken))
+
+    def _segments(self, taken: int) -> list[int]:
+        """Per message the length of its datagrams."""
+        control = self._control[:taken]
+        coalesced = (
+            (self._control_bytes[:taken] != 0)
+            & (control["level"] == socket.IPPROTO_UDP)
+            & (control["type"] == UDP_GRO)
+        )
+        segments: list[int] = np.where(
+            coalesced, control["segment"], self._lengths[:taken]
+        ).tolist()
+        return segments
+
+    def _joined(self, sizes: list[int], segments: list[int]) -> Iterator[Bytes]:
+        """Datagrams of one length that follow each other, as one batch.
+
+        They are moved together in memory, which costs far less than a batch more.
+        """
+        flat = self._flat
+        first = end = each = 0  # of the batch so far: bytes first to end - 1
+        for number, (size, segment) in enumerate(zip(sizes, segments, strict=True)):
+            start = number * STRIDE_BYTES
+            if segment != each:
+                if end > first:
+                    yield flat[first:end].reshape(-1, each)
+                first, end, each = start, start, segment
+            whole = size // each * each if each else 0
+            if start != end:
+                flat[end : end + whole] = flat[start : start + whole]
+            end += whole
+            if whole < size:  # the last one of what was coalesced may be shorter
+                if end > first:
+                    yield flat[first:end].reshape(-1, each)
+                yield flat[start + whole : start + size].reshape(1, -1)
+                first = end = each = 0
+        if end > first:
+            yield flat[first:end].reshape(-1, each)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import PrefixStore
 
+from runtime.optireduce import bucket
+from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
-from runtime.optireduce.shards import Shards
-from runtime.optireduce.udp.exchange import Exchange
 from runtime.selftest import conformance
 from runtime.selftest.audit import Audit
 from runtime.selftest.missing import Missing, expected
@@ -82,32 +82,32 @@ def _nothing(_):
 
 def _wrong_sum(rank):
     """One owner adds a unit to the first element of a run."""
-    combine = Shards.combine
+    combine = bucket.combine
 
-    def off(self, *arguments):
-        total = combine(self, *arguments)
+    def off(*arguments):
+        total = combine(*arguments)
         if rank == 1 and len(total):
             total[0] += 1
         return total
 
-    Shards.combine = off
+    bucket.combine = off
 
 
 def _left_out(rank):
     """One owner does not add a contribution that came."""
-    place = Exchange.place
+    place = Bucket.place
 
     def empty(self, stage, sender, rows, numbers):
         if (rank, stage, sender) == (2, 0, 0):
             rows = np.zeros_like(rows)
         place(self, stage, sender, rows, numbers)
 
-    Exchange.place = empty
+    Bucket.place = empty
 
 
 def _wrong_bit(rank):
     """One rank gets a result with another bit than its owner has."""
-    place = Exchange.place
+    place = Bucket.place
 
     def flipped(self, stage, sender, rows, numbers):
         if (rank, stage, sender) == (0, 1, 2):
@@ -115,24 +115,24 @@ def _wrong_bit(rank):
             rows[0, 0] ^= 1
         place(self, stage, sender, rows, numbers)
 
-    Exchange.place = flipped
+    Bucket.place = flipped
 
 
 def _misplaced(rank):
     """One rank puts results eight bytes from where they belong."""
-    place = Exchange.place
+    place = Bucket.place
 
     def shifted(self, stage, sender, rows, numbers):
         if (rank, stage) == (1, 1):
             rows = np.roll(rows, 8, axis=1)
         place(self, stage, sender, rows, numbers)
 
-    Exchange.place = shifted
+    Bucket.place = shifted
 
 
 def _unscaled(_):
     """A lost result of a sum is the own contribution as it is."""
-    Shards.scale_missing = lambda *_: None
+    Bucket.scale_missing = lambda *_: None
 
 
 def _audited(rank, size, store, plant, share):

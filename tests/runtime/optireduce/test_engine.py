@@ -16,6 +16,7 @@ import torch.distributed as dist
 import runtime
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
+from runtime.optireduce.udp.datagram import Header
 from runtime.selftest.missing import expected
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, RankFailure
@@ -112,14 +113,14 @@ def _floods(rank, size, store):
     over = threading.Event()
     if rank == 2:
         stale = np.zeros((1, options.datagram_bytes), np.uint8)
-        codec = engine._carrier.node.codec
-        codec.data(stale, stale[0], 0, 9, stage=0, receiver=0, operation=2**63 + 5)
+        codec = engine._loop.protocol.codec
+        codec.data(stale, stale[0], 0, 9, Header(0, 0, 2**63 + 5))
 
         def flood():
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:
                 while not over.is_set():
                     for data in (b"noise", os.urandom(1472), stale.tobytes()):
-                        attacker.sendto(data, engine._meeting.addresses[0])
+                        attacker.sendto(data, engine._session.addresses[0])
                     over.wait(0.001)  # more than a machine can take in would be loss
 
         threading.Thread(target=flood, daemon=True).start()
@@ -131,8 +132,8 @@ def _floods(rank, size, store):
         worst = max(worst, tensor.max().item() - 3, 1 - tensor.min().item())
     together(store, rank, size, "over")
     over.set()
-    node = engine._carrier.node
-    found = worst, dict(node.counts), dict(node.by_sender)
+    ledger = engine.ledger
+    found = worst, dict(ledger.dropped), dict(ledger.dropped_from)
     engine.close()
     return found
 

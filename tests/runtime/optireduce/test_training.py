@@ -15,7 +15,7 @@ import runtime
 from runtime.ddp import attach
 from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
-from runtime.optireduce.replicas import Replicas
+from runtime.optireduce.sync import Replicas
 from tests.runtime.optireduce.faults import lose
 from tests.runtime.spawning import spawn, together, values
 
@@ -120,7 +120,7 @@ def test_replicas_drift_where_something_was_lost_and_nowhere_else():
 
 def _drifts(rank, size, store, away):
     """The drift of replicas of which rank 0's is so far from the others', and what they become."""
-    reliable = Reliable(store, rank, size, timeout_s=120, failed=lambda error: None)
+    reliable = Reliable(store, rank, size, timeout_s=120)
     model = nn.Linear(3, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[4.0, 0.0, 3.0 + away * (rank == 0)]]))

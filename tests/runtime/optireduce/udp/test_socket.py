@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.udp.batch_reader import MESSAGES, BatchReader
-from runtime.optireduce.udp.socket import UDP_GRO, UDP_SEGMENT
+from runtime.optireduce.udp.socket import MESSAGES, UDP_GRO, UDP_SEGMENT, BatchReader
 
 TIMEOUT_S = 10.0
 
@@ -34,7 +33,7 @@ def sockets(coalesce):
                 gathered.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
             except OSError:
                 pytest.skip("the kernel does not coalesce")
-        yield sender, BatchReader(gathered, UDP_GRO), gathered, plain
+        yield sender, BatchReader(gathered), gathered, plain
 
 
 def burst(sender, receivers, data, size):

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from runtime import ddp
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
-from runtime.optireduce.replicas import Replicas
+from runtime.optireduce.sync import Replicas
 from tests.runtime.spawning import spawn, together
 from verify.errors import RankFailure
 

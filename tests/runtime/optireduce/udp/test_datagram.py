@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.optireduce.udp.codec import Codec
-from runtime.optireduce.udp.datagram import HEADER_BYTES, LAST, Type, is_before, operation_id
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.udp.datagram import LAST, Codec, Header, Type, is_before, operation_id
 from tests.runtime.optireduce.simulation import SESSION
 
 SIZE = 128
@@ -19,10 +19,9 @@ KEY = b"k" * 32
 SENDER, RECEIVER = Codec(SESSION, 1, 3, SIZE), Codec(SESSION, 0, 3, SIZE)
 
 
-def _rows(codec, source, first=0, count=None, operation=5, marks=10**6, **more):
-    count = -(-len(source) // PAYLOAD) if count is None else count
-    rows = np.zeros((count, SIZE), np.uint8)
-    codec.data(rows, source, first, marks, stage=1, receiver=0, operation=operation, **more)
+def _rows(codec, source, operation=5, marks=10**6, passed=0, **announced):
+    rows = np.zeros((-(-len(source) // PAYLOAD), SIZE), np.uint8)
+    codec.data(rows, source, 0, marks, Header(1, 0, operation, **announced), passed)
     return rows
 
 
@@ -44,7 +43,7 @@ def test_data_comes_back_as_it_was(data, operation, marks):
 
 
 def test_a_control_datagram_comes_back():
-    data = SENDER.control(Type.CREDIT, 0, 0, 7, offset=2**40, flags=2, incast=300)
+    data = SENDER.control(Type.CREDIT, Header(0, 0, 7, incast=300), offset=2**40, flags=2)
     (batch,) = RECEIVER.read(np.frombuffer(data, np.uint8).reshape(1, -1), Counter())
     assert (batch.type, int(batch.offsets[0]), int(batch.flags[0])) == (Type.CREDIT, 2**32 - 1, 2)
     assert batch.incast == 255

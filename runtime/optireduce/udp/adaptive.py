@@ -1,0 +1,254 @@
+"""What adapts to the network: how long to wait, how many senders at once, how fast to send.
+
+Source: OptiReduce (arXiv 2310.06993), section 3.2. Three state machines, each pure: times, counts
+and what other ranks announce in their headers go in, numbers come out.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+from runtime.optireduce.options import Options
+from runtime.optireduce.udp.reassembly import End, StageReceiver
+
+LEAST_S = 1e-6
+"""Of t_C: the unit in which it travels, where 0 means that it is not known."""
+PERIOD = 8
+"""Stages whose mean loss counts for incast."""
+EXCUSED_FACTOR = 2.0
+"""A loss up to so many times the excused one is excused."""
+EXCUSED_DECAY = 0.9
+"""Per period."""
+STALL_ROUND_TRIPS = 4
+TREND_WEIGHT = 0.3
+"""TIMELY's weight of the newest difference of round trips."""
+
+
+def hard_bound_s(times_s: Iterable[Sequence[float]], options: Options) -> float:
+    """t_B from the stage times of all ranks, of which there is one at least (section 3.2.1)."""
+    times = sorted(time for rank in times_s for time in rank)
+    at = min(len(times) - 1, int(len(times) * options.bound_percentile / 100))
+    return max(options.bound_floor_s, options.bound_factor * times[at])
+
+
+class CompletionEstimator:
+    """t_C, when a stage (first or second) is expected to be complete, and the grace x % of it.
+
+    Section 3.2.2. Deviations: before the first stage t_C is the time of that stage so far; and x
+    doubles only where waiting longer would have helped, that is where datagrams came after the end
+    of their stage and within the longest wait that x allows. What the network has lost, or holds
+    back for longer, does not come however long one waits.
+
+    Attributes:
+        bound_s: t_B: t_C never exceeds it.
+        own_s: this rank's t_C; 0 before its first stage is over.
+        expected_s: t_C: the median over the ranks, of what they announced last; 0: none has yet.
+        percent: x.
+    """
+
+    def __init__(self, options: Options, bound_s: float) -> None:
+        self._options, self.bound_s = options, bound_s
+        self.own_s = self.expected_s = 0.0
+        self.percent = options.grace_percent
+        self._announced_s: dict[int, float] = {}
+        self._reach_s: dict[int, float] = {}
+        self._late = 0
+
+    def grace_s(self, elapsed_s: float) -> float:
+        """How long to wait on after the last marks; ``elapsed_s`` stands in for an unknown t_C."""
+        expected_s = self.expected_s or elapsed_s
+        return max(self._options.grace_floor_s, expected_s * self.percent / 100)
+
+    def announced(self, rank: int, expected_s: float) -> None:
+        """Another rank's t_C, from a header (0: it says nothing); held to t_B."""
+        if expected_s > 0 and self._announced_s.get(rank) != expected_s:
+            self._announced_s[rank] = expected_s
+            self._update()
+
+    def late(self, operation: int, count: int, now_s: float) -> None:
+        """So many datagrams came when their stage was over."""
+        if now_s <= self._reach_s.get(operation, -math.inf):
+            self._late += count
+
+    def ended(self, stage: StageReceiver, operation: int, now_s: float) -> None:
+        """A stage is over: adapt t_C and x."""
+        if not stage.due:
+            return
+        options, received = self._options, 1 - stage.loss
+        late, self._late = self._late / stage.due, 0
+        self._reach_s = {o: until_s for o, until_s in self._reach_s.items() if until_s >= now_s}
+        if stage.end is End.EARLY and stage.quiet_s is not None:
+            longest_s = self.expected_s * options.grace_most_percent / 100
+            self._reach_s[operation] = stage.quiet_s + longest_s
+        if stage.end is End.COMPLETE:
+            sample_s = stage.elapsed_s
+        elif stage.end is End.TIMEOUT or not received:
+            sample_s = self.bound_s
+        else:
+            sample_s = stage.elapsed_s / received
+        sample_s = max(LEAST_S, min(sample_s, self.bound_s))
+        weight = options.expected_weight if self.own_s else 1.0
+        self.own_s += weight * (sample_s - self.own_s)
+        self._update()
+        if late > options.grace_up_loss:
+            self.percent = min(options.grace_most_percent, self.percent * 2)
+        elif late < options.grace_down_loss:
+            self.percent = max(1.0, self.percent - 1)
+
+    def _update(self) -> None:
+        known = [time for time in (self.own_s, *self._announced_s.values()) if time]
+        self.expected_s = min(self.bound_s, statistics.median(known))
+
+
+class Incast:
+    """How many senders a receiver takes at once, and how many datagrams of them.
+
+    Section 3.2.3: each receiver announces a number, one more after clean stages, less on loss or a
+    time-out; a sender uses the smallest that was announced to it. Deviations: it begins with all,
+    since senders that take turns leave ports idle; one more only after several clean stages in a
+    row, and half instead of one less, as in TCP. Ours, too: the bytes that may be underway to a
+    receiver (its window, shared by the senders it takes at once) move likewise and first, since a
+    smaller window costs little and fewer senders cost much; so senders become fewer only where the
+    window is what it began with. Losses are looked at in periods, as one stage's luck is no sign.
+    And a half that does not help is taken back: where the next period's mean loss is not half of
+    what it was, it is not its cause, and losses of that size are excused from then on.
+
+    Attributes:
+        own: what this rank announces; never more than its ``peers``.
+        excused: the share lost that has not to do with incast.
+    """
+
+    def __init__(self, options: Options, peers: int) -> None:
+        self._options, self._peers = options, max(1, peers)
+        self.own = min(options.incast, self._peers)
+        self.window_bytes = options.window_bytes
+        self.excused = 0.0
+        self._clean = 0
+        self._announced: dict[int, int] = {}
+        self._losses: list[float] = []
+        self._before: tuple[int, int, float] | None = None
+
+    @property
+    def allowed(self) -> int:
+        """To how many peers this rank may send at once."""
+        return max(1, min([self._peers, *self._announced.values()]))
+
+    @property
+    def window(self) -> int:
+        """How many datagrams may be underway from each sender."""
+        return max(1, self.window_bytes // self.own // self._options.datagram_bytes)
+
+    def announced(self, rank: int, senders: int) -> None:
+        """Another rank's number, from a header."""
+        self._announced[rank] = senders
+
+    def ended(self, stage: StageReceiver) -> None:
+        """A stage is over: adapt."""
+        if not stage.due:
+            return
+        self._losses.append(stage.loss)
+        if stage.end is End.TIMEOUT:
+            self._halve()
+            self._before, self._clean, self._losses = None, 0, []
+            return
+        if self._before is None:
+            self._rise(stage.loss)
+        if len(self._losses) == PERIOD:
+            self._judge(sum(self._losses) / PERIOD)
+            self._losses = []
+
+    @property
+    def _limit(self) -> float:
+        return max(self._options.incast_down_loss, EXCUSED_FACTOR * self.excused)
+
+    def _rise(self, loss: float) -> None:
+        options = self._options
+        if loss > self._limit:
+            self._clean = 0
+            return
+        self._clean += 1
+        more = self.window_bytes + options.window_step_bytes
+        self.window_bytes = min(options.window_most_bytes, more)
+        if self._clean >= options.incast_up_after:
+            self.own, self._clean = min(self._peers, self.own + 1), 0
+
+    def _halve(self) -> None:
+        least = self._options.window_bytes
+        if self.window_bytes > least:
+            self.window_bytes = max(least, self.window_bytes // 2)
+        else:
+            self.own = max(1, self.own // 2)
+
+    def _judge(self, mean: float) -> None:
+        """A period is over: halve, or see whether that has helped."""
+        limit, self.excused = self._limit, self.excused * EXCUSED_DECAY
+        if self._before is not None:
+            own, window_bytes, before = self._before
+            self._before = None
+            if mean > before / 2:
+                self.own, self.window_bytes = own, window_bytes
+                self.excused = max(self.excused, before, mean)
+        elif mean > limit:
+            self._before = self.own, self.window_bytes, mean
+            self._halve()
+
+
+class Pacer:
+    """How fast to send to one peer: a light rate control in the style of TIMELY (SIGCOMM 2015).
+
+    Below ``rtt_low_s`` the rate rises by a step, above ``rtt_high_s`` it falls in proportion,
+    between them the trend of the round trip decides, as a share of ``rtt_high_s`` (TIMELY: of the
+    shortest round trip, but our clocks are those of threads that wait for a processor). It is there
+    to avoid congestion collapse, not to share fairly; the receiver's credits hold a sender back
+    first.
+
+    Attributes:
+        stall_most_s: see :attr:`stall_s`.
+        rate: bytes per second.
+        rtt_s: moving average; 0 before the first sample.
+        next_s: when the next burst may go.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.stall_most_s = options.stall_s
+        self.rate = min(max(options.rate_start, options.rate_least), options.rate_most)
+        self.rtt_s = self.next_s = self._trend_s = self._last_s = 0.0
+
+    @property
+    def stall_s(self) -> float:
+        """Silence after which what is underway counts as lost: a few round trips."""
+        least_s = max(self._options.stall_s, STALL_ROUND_TRIPS * self.rtt_s)
+        return min(self.stall_most_s, least_s) if self.rtt_s else self.stall_most_s
+
+    def sent(self, nbytes: int, now_s: float) -> None:
+        """So much was handed to the kernel."""
+        self.next_s = max(self.next_s, now_s) + nbytes / self.rate
+
+    def answered(self, rtt_s: float) -> None:
+        """A credit came back after ``rtt_s`` seconds."""
+        if not 0 <= rtt_s < 60:
+            return
+        options = self._options
+        if self._last_s:
+            self._trend_s += TREND_WEIGHT * (rtt_s - self._last_s - self._trend_s)
+        self._last_s = rtt_s
+        self.rtt_s = rtt_s if not self.rtt_s else 0.875 * self.rtt_s + 0.125 * rtt_s
+        if rtt_s < options.rtt_low_s:
+            self._set(self.rate + options.rate_step)
+        elif rtt_s > options.rtt_high_s:
+            self._set(self.rate * (1 - options.rate_decrease * (1 - options.rtt_high_s / rtt_s)))
+        elif self._trend_s <= 0:
+            self._set(self.rate + options.rate_step)
+        else:
+            gradient = min(1.0, self._trend_s / options.rtt_high_s)
+            self._set(self.rate * (1 - options.rate_decrease * gradient))
+
+    def stalled(self) -> None:
+        """Nothing came back: half the rate."""
+        self._set(self.rate * self._options.rate_decrease)
+
+    def _set(self, rate: float) -> None:
+        self.rate = min(max(rate, self._options.rate_least), self._options.rate_most)
