@@ -71,10 +71,6 @@ class NativeWaits:
         self._looked_s: float | None = None  # when the wait began that has been looked into
         self.detector: FailureDetector | None = None
 
-    def oldest_s(self) -> float | None:
-        """When the oldest wait of now began (``time.monotonic()``)."""
-        return min(list(self._began_s.values()), default=None)
-
     def watch(self, watchdog: Watchdog) -> None:
         """Put the waits under watch: each that lasts long is looked into, once."""
         watchdog.suspect(self._overdue, f"rank {self._rank} waits long for a collective")
@@ -110,7 +106,7 @@ class NativeWaits:
                 raise failure from error
 
     def _overdue(self, limit_s: float) -> Collection[int]:
-        since_s = self.oldest_s()
+        since_s = min(list(self._began_s.values()), default=None)
         if since_s is None or since_s == self._looked_s or time.monotonic() < since_s + limit_s:
             return ()
         self._looked_s = since_s

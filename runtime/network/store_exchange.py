@@ -94,55 +94,27 @@ class StoreExchange:
         return {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
 
     def _require(self, received: Iterable[int], ranks: Collection[int]) -> None:
-        require_all(received, ranks, self.timeout_s)
+        if absent := sorted(set(ranks) - set(received)):
+            names = ", ".join(map(str, absent))
+            text = f"rank(s) {names}: did not join within {self.timeout_s:g} s"
+            raise RankFailure(absent, text)
 
     def _within(self, ask: Callable[[], T]) -> T:
-        return within(self.timeout_s + ANSWER_S, ask)
+        """What ``ask`` returns of the store, which has our time for it, and some more."""
+        limit_s = self.timeout_s + ANSWER_S
+        found: list[T] = []
+        problem = f"no answer within {limit_s:g} s"
 
+        def run() -> None:
+            nonlocal problem
+            try:
+                found.append(ask())
+            except RuntimeError as error:
+                problem = str(error).split("\n", 1)[0]
 
-def tell(store: Store, key: str, said: str, timeout_s: float) -> None:
-    """Former name of :meth:`StoreExchange.send`."""
-    StoreExchange(store, 0, 1, timeout_s).send(key, said)
-
-
-def hear(store: Store, keys: dict[int, str], timeout_s: float) -> dict[int, str]:
-    """Former name of :meth:`StoreExchange.receive`."""
-    return StoreExchange(store, 0, 1, timeout_s).receive(keys)
-
-
-def tell_all(
-    store: Store, key: str, rank: int, size: int, said: str, timeout_s: float
-) -> dict[int, str]:
-    """Former name of :meth:`StoreExchange.gather`."""
-    return StoreExchange(store, rank, size, timeout_s).gather(key, said)
-
-
-def require_all(told: Iterable[int], ranks: Iterable[int], timeout_s: float) -> None:
-    """Raise RankFailure for those of ``ranks`` that have not sent."""
-    if absent := sorted(set(ranks) - set(told)):
-        names = ", ".join(map(str, absent))
-        raise RankFailure(absent, f"rank(s) {names}: did not join within {timeout_s:g} s")
-
-
-def within(limit_s: float, ask: Callable[[], T]) -> T:
-    """What ``ask`` returns of the store, which has so many seconds for it.
-
-    Raises:
-        RankFailure: the store is gone; names no rank.
-    """
-    found: list[T] = []
-    problems: list[str] = []
-
-    def run() -> None:
-        try:
-            found.append(ask())
-        except RuntimeError as error:
-            problems.append(str(error).split("\n", 1)[0])
-
-    asking = threading.Thread(target=run, name="latecomer-store", daemon=True)
-    asking.start()
-    asking.join(limit_s)
-    if found:
-        return found[0]
-    problem = problems[0] if problems else f"no answer within {limit_s:g} s"
-    raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")
+        asking = threading.Thread(target=run, name="latecomer-store", daemon=True)
+        asking.start()
+        asking.join(limit_s)
+        if found:
+            return found[0]
+        raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")
