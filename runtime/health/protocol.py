@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from runtime.health.diagnosis import RankStatus
+from runtime.network.protocol import Protocol
 from verify.errors import RankFailure
 
 ASK_AGAIN_S = 0.1
@@ -75,8 +75,8 @@ class Question:
         return self.asked_s + min(self.left_s, ASK_AGAIN_S)
 
 
-class HealthProtocol:
-    """One rank's end of the talk about failures; it has no socket, thread or clock.
+class HealthProtocol(Protocol[bytes, str]):
+    """One rank's end of it; the only event is that another rank has raised the alarm, once.
 
     Args:
         status: where this rank stands now.
@@ -86,13 +86,12 @@ class HealthProtocol:
     """
 
     def __init__(self, rank: int, world_size: int, status: Callable[[], RankStatus]) -> None:
+        super().__init__()
         self.rank, self.world_size = rank, world_size
         self.verdict: RankFailure | None = None
         self._status = status
         self._numbers = itertools.count()
         self._open: dict[int, Question] = {}
-        self._outgoing: list[tuple[int, bytes]] = []
-        self._events: deque[str] = deque()
         self._is_alarmed = False
 
     def ask(self, grace_s: float, now_s: float, *, alarm: bool = False) -> Question:
@@ -110,31 +109,26 @@ class HealthProtocol:
         self.verdict = self.verdict or verdict
         self._end_questions()
         told = pack_verdict(self.verdict)
-        self._outgoing += [(p, told) for p in range(self.world_size) if p != self.rank]
+        self._outbox += [(peer, told) for peer in range(self.world_size) if peer != self.rank]
 
-    def receive_message(self, payload: bytes, sender: int, now_s: float) -> None:
+    def receive_message(self, message: bytes, sender: int, now_s: float) -> None:
         """Take a message of another rank.
 
         Raises:
             ValueError: it is none, or speaks of ranks that do not exist.
         """
-        message = unpack(payload, self.world_size)
-        if message.asks:
+        said = unpack(message, self.world_size)
+        if said.asks:
             if self.verdict is not None:  # whoever asks because this rank gives up learns why
-                self._outgoing.append((sender, pack_verdict(self.verdict)))
-            self._outgoing.append((sender, pack_answer(message.question, self._status())))
-        if message.status is not None and message.question in self._open:
-            self._open[message.question].answers[sender] = message.status
-        self.verdict = self.verdict or message.verdict
-        if (message.alarm or message.failed is not None) and not self._is_alarmed:
+                self._send(sender, pack_verdict(self.verdict))
+            self._send(sender, pack_answer(said.question, self._status()))
+        if said.status is not None and said.question in self._open:
+            self._open[said.question].answers[sender] = said.status
+        self.verdict = self.verdict or said.verdict
+        if (said.alarm or said.failed is not None) and not self._is_alarmed:
             self._is_alarmed = True
             self._events.append(f"told by rank {sender}")
         self._end_questions()
-
-    def messages_to_send(self) -> list[tuple[int, bytes]]:
-        """(To whom, datagram), each once."""
-        outgoing, self._outgoing = self._outgoing, []
-        return outgoing
 
     def get_timer(self) -> float | None:
         """When :meth:`handle_timer` is due."""
@@ -149,16 +143,12 @@ class HealthProtocol:
                 self._send_question(question)
         self._end_questions()
 
-    def next_event(self) -> str | None:
-        """Another rank has raised the alarm: which, once."""
-        return self._events.popleft() if self._events else None
-
     def _send_question(self, question: Question) -> None:
         message = Message(asks=True, alarm=question.alarm, question=question.number)
         data = msgspec.msgpack.encode(message)
         unheard = set(range(self.world_size)) - set(question.answers)
         if self.verdict is None and question.left_s > 0:
-            self._outgoing += [(peer, data) for peer in sorted(unheard)]
+            self._outbox += [(peer, data) for peer in sorted(unheard)]
 
     def _end_questions(self) -> None:
         for question in list(self._open.values()):

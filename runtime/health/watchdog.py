@@ -255,5 +255,5 @@ class Watchdog:
             self._news.notify_all()
 
     def _send(self) -> None:
-        for peer, payload in self._protocol.messages_to_send():
+        for peer, payload in self._protocol.messages_to_send(time.monotonic()):
             self._channel.send(peer, CHANNEL, payload)

@@ -33,7 +33,11 @@ class Group:
 
     def deliver(self):
         """True if anything was on its way."""
-        sent = [(r, *told) for r, rank in enumerate(self.ranks) for told in rank.messages_to_send()]
+        sent = [
+            (r, *told)
+            for r, rank in enumerate(self.ranks)
+            for told in rank.messages_to_send(self.now_s)
+        ]
         for sender, peer, payload in sent:
             if not {sender, peer} & self.deaf:
                 self.ranks[peer].receive_message(payload, sender, self.now_s)
