@@ -5,6 +5,7 @@ The store's own time-out is 60 s and nobody waits for so long here: what ends a 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import socket
@@ -67,12 +68,11 @@ def _stops_at(rank, size, store, body, place, how):
             os._exit(1)
         time.sleep(100)
 
+    module, name = place.rsplit(":", 1)
+    *path, last = name.split(".")
+    owner = functools.reduce(getattr, path, importlib.import_module(module))
+    assert callable(getattr(owner, last))
     if rank == VICTIM:
-        module, name = place.rsplit(":", 1)
-        owner = importlib.import_module(module)
-        *path, last = name.split(".")
-        for part in path:
-            owner = getattr(owner, part)
         setattr(owner, last, stop)
     with pytest.raises(RankFailure) as caught:
         body(rank, size, store)
@@ -87,32 +87,25 @@ PLACES = [
     (_reducer, "runtime.policy.dispatcher:candidates"),
     (_reducer, "runtime.policy.dispatcher:shared_profile"),
     (_pipeline, "runtime.pipeline.pipeline:ControlChannel"),
-    (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
-    (_pipeline, "runtime.pipeline.pipeline:Links"),
+    (_pipeline, "runtime.pipeline.pipeline:Pipeline._require_same_schedule"),
+    (_pipeline, "runtime.pipeline.pipeline:Transport"),
     (_optireduce, "runtime.optireduce.engine:meet"),
     (_optireduce, "runtime.optireduce.engine:Reliable"),
 ]
 CASES = [(body, place, "dies") for body, place in PLACES]
-# there Gloo connects, which a rank that lives and does not come holds up unnamed
+# there Gloo connects or works, which a rank that lives and does not come holds up unnamed
 CASES.append((_reducer, "runtime.policy.dispatcher:NativeAllReduce", "dies"))
+CASES.append((_measuring, "runtime.policy.profile:measure", "dies"))
 SILENT = [pytest.param(*case, "is silent", marks=pytest.mark.long) for case in PLACES]
 
 
 @pytest.mark.parametrize(("body", "place", "how"), CASES + SILENT)
 def test_a_rank_that_goes_no_further_is_named(body, place, how):
-    _named(spawn(_stops_at, SIZE, body, place, how, victims=[VICTIM], timeout_s=50))
-
-
-def _named(outcomes):
+    outcomes = spawn(_stops_at, SIZE, body, place, how, victims=[VICTIM], timeout_s=50)
     for rank in {*range(SIZE)} - {VICTIM}:
         assert outcomes[rank].finished, f"rank {rank} died or hung"
         assert not outcomes[rank].error, outcomes[rank].error
         assert outcomes[rank].value == (VICTIM,)
-
-
-def test_a_rank_that_dies_while_links_are_measured_is_named():
-    place = "runtime.policy.profile:measure"
-    _named(spawn(_stops_at, SIZE, _measuring, place, "dies", victims=[VICTIM], timeout_s=50))
 
 
 def _profile(rank, size, store, port, folder, missing):

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from datetime import timedelta
 
 import pytest
@@ -14,9 +13,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from runtime import Executor, load
-from runtime.optireduce.engine import Engine
-from runtime.optireduce.options import Options as OptiReduceOptions
 from runtime.pipeline import Adaptation, Pipeline
 from runtime.pipeline import load as load_pipeline
 from runtime.pipeline.staging import HostStaging
@@ -24,7 +20,6 @@ from runtime.policy.agent import RankAgent
 from runtime.policy.cost_model import Line, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Options
-from tests.runtime import schedules
 from tests.runtime.pipeline.models import batch, loss_fn, model
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule, start
 from tests.runtime.spawning import spawn, together, values
@@ -106,42 +101,6 @@ def _closes(rank, size, store, options):
 @pytest.mark.parametrize("options", [NATIVE, STATIC], ids=["native", "static"])
 def test_closing_ends_what_is_still_waited_for(options):
     values(spawn(_closes, SIZE, options, timeout_s=100))
-
-
-def _watchman(rank, size, store):
-    """The watchman of every rank breaks while they wait for one that does not come."""
-    executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=SOON_S)
-    executor.watchdog._look = _break
-    if rank == VICTIM:
-        together(store, rank, size, "over")
-        return None
-    with pytest.raises(RankFailure) as failed:
-        executor.submit(torch.ones(90)).wait(WAIT)
-    together(store, rank, size, "over")
-    return failed.value.ranks
-
-
-def test_a_watchman_that_breaks_ends_the_wait():
-    first, _, last = values(spawn(_watchman, SIZE, timeout_s=80))
-    assert first == last == (VICTIM,)
-
-
-def _watch_over_ubt(rank, size, store):
-    options = OptiReduceOptions(warmup_steps=0, bound_s=5.0, dead_s=90.0)
-    engine = Engine(store, rank, size, options=options, timeout_s=30)
-    if rank == VICTIM:
-        failed = threading.Event()
-        engine.reliable.watchdog.on_failure(lambda error: failed.set())
-        engine._loop.keep_waiting = _break
-        assert failed.wait(60)
-        return str(engine.failure)
-    return None
-
-
-def test_a_watch_over_ubt_that_breaks_is_the_engine_s_failure():
-    said = values(spawn(_watch_over_ubt, 2, timeout_s=80))[VICTIM]
-    assert "rank 1 broke its watchdog" in said
-    assert "injected" in said
 
 
 def _pipeline(rank, size, store, method):

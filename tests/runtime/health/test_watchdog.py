@@ -112,31 +112,12 @@ def test_a_silent_rank_ends_a_long_wait_and_the_others_are_told(peers, watch):
     assert told[0].ranks == (2,)
 
 
-def test_a_rank_that_has_not_entered_is_named(peers, watch):
-    peers.statuses[1] = RankStatus(0)
-    assert _failure(watch(SOON_S, Source(), Source(peer=1))).ranks == (1,)
-
-
 def test_a_wait_for_a_rank_that_goes_on_is_granted_time_again_and_again(peers, watch):
     watchdog = watch(SOON_S, Source(peer=1))
     _until(lambda: peers.asked().count(1) >= 3)
     assert watchdog.failure is None
     peers.statuses[1] = RankStatus(1, idle_s=SOON_S)
     assert _failure(watchdog).ranks == (1,)
-
-
-def test_a_cycle_of_waits_is_an_excuse_until_nobody_on_it_has_moved(peers, watch):
-    waits = WaitFor(0, "reduce", 2, 0)
-    peers.statuses[1] = RankStatus(1, waits, idle_s=0.0)
-    watchdog = watch(SOON_S, Source(peer=1))
-    _until(lambda: peers.asked().count(1) >= 2)
-    assert watchdog.failure is None
-    peers.statuses[1] = RankStatus(1, waits, idle_s=SOON_S)
-    source = Source(peer=1)
-    source.moved_s -= SOON_S
-    failure = _failure(watchdog)
-    assert failure.ranks == (0, 1)
-    assert "wait for each other" in str(failure)
 
 
 def test_without_a_wait_nobody_is_asked(peers, watch):

@@ -16,6 +16,18 @@ from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError, LatecomerError
 
 
+def _alone(call, rank, size, store):
+    """The error of a call to which some ranks do not come; all are here before and after it."""
+    together(store, rank, size, "before")
+    error = ""
+    try:
+        call()
+    except (RuntimeError, LatecomerError) as raised:
+        error = str(raised)
+    together(store, rank, size, "after")
+    return error
+
+
 def _barriers(rank, size, store):
     group = start(rank, size, store)
     dist.barrier()
@@ -23,14 +35,11 @@ def _barriers(rank, size, store):
     dist.barrier(async_op=True).wait()
     dist.monitored_barrier()
     dist.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
-    together(store, rank, size, "before")
-    error = ""
-    if rank != 1:
-        try:
-            dist.monitored_barrier(group, timedelta(seconds=1.0), wait_all_ranks=True)
-        except RuntimeError as raised:
-            error = str(raised)
-    together(store, rank, size, "after")
+    limit = timedelta(seconds=1.0)
+    error = _alone(
+        lambda: rank == 1 or dist.monitored_barrier(group, limit, wait_all_ranks=True),
+        rank, size, store,
+    )  # fmt: skip
     config = dist.get_backend_config(), dist.get_backend()
     dist.destroy_process_group()
     return error, config
@@ -45,14 +54,8 @@ def test_barriers_are_those_of_gloo():
 def _plain_gloo(rank, size, store):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     dist.monitored_barrier()
-    together(store, rank, size, "before")
-    error = ""
-    if rank == 0:
-        try:
-            dist.monitored_barrier(timeout=timedelta(seconds=1))
-        except RuntimeError as raised:
-            error = str(raised)
-    together(store, rank, size, "after")
+    limit = timedelta(seconds=1)
+    error = _alone(lambda: rank or dist.monitored_barrier(timeout=limit), rank, size, store)
     dist.destroy_process_group()
     return error
 
@@ -73,14 +76,7 @@ def _limits(rank, size, store, schedule):
         change()
         dist.all_reduce(torch.ones(4))
         found.append(engine.timeout_s)
-    together(store, rank, size, "before")
-    error = ""
-    if rank == 0:
-        try:
-            dist.all_reduce(torch.ones(4))  # nobody else comes
-        except LatecomerError as raised:
-            error = str(raised)
-    together(store, rank, size, "after")
+    error = _alone(lambda: rank or dist.all_reduce(torch.ones(4)), rank, size, store)
     dist.destroy_process_group()
     return found, error
 
