@@ -18,6 +18,8 @@ version; the versions are those with which the tests were run. ``docs/runtime.md
 | :func:`no_groups_of_its_own` | none | none | by a flag | messages take our links |
 """
 
+# ruff: noqa: PLC0414  (an alias tells mypy that a name is for other modules)
+
 from __future__ import annotations
 
 import contextlib
@@ -28,27 +30,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import (
-    AllreduceOptions,
-    Backend,
-    BarrierOptions,
-    GradBucket,
-    PrefixStore,
-    Store,
-    TCPStore,
-    Work,
-)
+from torch._C._distributed_c10d import AllreduceOptions as AllreduceOptions
+from torch._C._distributed_c10d import Backend as Backend
+from torch._C._distributed_c10d import BarrierOptions as BarrierOptions
+from torch._C._distributed_c10d import GradBucket as GradBucket
+from torch._C._distributed_c10d import PrefixStore as PrefixStore
+from torch._C._distributed_c10d import Store as Store
+from torch._C._distributed_c10d import TCPStore as TCPStore
+from torch._C._distributed_c10d import Work as Work
 from torch.distributed import config, distributed_c10d
-from torch.distributed.distributed_c10d import GroupName, _get_default_group, _world
+from torch.distributed.distributed_c10d import GroupName as GroupName
+from torch.distributed.distributed_c10d import _get_default_group, _world
 
 if TYPE_CHECKING:
-    from torch.distributed.pipelining.schedules import _Action as PipelineAction
-    from torch.distributed.pipelining.schedules import _ComputationType as ComputationType
-    from torch.distributed.pipelining.schedules import _PipelineContext as PipelineContext
-    from torch.distributed.pipelining.schedules import (
-        _PipelineScheduleRuntime as PipelineScheduleRuntime,
-    )
-    from torch.distributed.pipelining.stage import _PipelineStageBase as PipelineStageBase
+    from torch.distributed.pipelining import schedules, stage
+
+    ComputationType = schedules._ComputationType
+    PipelineAction = schedules._Action
+    PipelineContext = schedules._PipelineContext
+    PipelineScheduleRuntime = schedules._PipelineScheduleRuntime
+    PipelineStageBase = stage._PipelineStageBase
 else:
     _PIPELINING = {
         "ComputationType": ("schedules", "_ComputationType"),
@@ -65,32 +66,6 @@ else:
         module, private = _PIPELINING[name]
         return getattr(import_module(f"torch.distributed.pipelining.{module}"), private)
 
-
-__all__ = [
-    "PYTHON_BACKENDS",
-    "AllreduceOptions",
-    "Backend",
-    "BarrierOptions",
-    "ComputationType",
-    "GradBucket",
-    "GroupName",
-    "PipelineAction",
-    "PipelineContext",
-    "PipelineScheduleRuntime",
-    "PipelineStageBase",
-    "PrefixStore",
-    "Store",
-    "TCPStore",
-    "Work",
-    "allow_monitored_barrier",
-    "announce_inputs",
-    "count_operations",
-    "no_groups_of_its_own",
-    "own_connection",
-    "skip_validation",
-    "store_of",
-    "take_input_gradients",
-]
 
 _DIRECTIONS = "pipeline_per_direction_p2p"
 PYTHON_BACKENDS = hasattr(Backend, "new_window")
