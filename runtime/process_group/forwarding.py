@@ -34,34 +34,13 @@ from runtime.torch_versions import (
 )
 
 BACKEND = "latecomer"
-COLLECTIVES = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "gather",
-    "gather_into_tensor",
-    "gather_single",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
-)
+COLLECTIVES = """
+_allgather_base _reduce_scatter_base all_gather_single all_gather_single_coalesced
+all_to_all_single allgather allgather_coalesced allgather_into_tensor_coalesced allreduce
+allreduce_coalesced alltoall alltoall_base barrier broadcast gather gather_into_tensor
+gather_single recv recv_anysource reduce reduce_scatter reduce_scatter_single
+reduce_scatter_single_coalesced reduce_scatter_tensor_coalesced scatter send
+"""
 """Every method of a ProcessGroup, of any torch from 2.11 on, that starts a collective."""
 
 HOOKS = ("register_pre_hook", "unregister_pre_hook", "register_post_hook", "unregister_post_hook")
@@ -214,7 +193,7 @@ def _override(
             setattr(owner, name, overriding(name))
 
 
-_override(ForwardingGroup, dist.ProcessGroup, COLLECTIVES, ForwardingGroup._call)
-_override(LatecomerBackend, Backend, COLLECTIVES, LatecomerBackend._call)
+_override(ForwardingGroup, dist.ProcessGroup, COLLECTIVES.split(), ForwardingGroup._call)
+_override(LatecomerBackend, Backend, COLLECTIVES.split(), LatecomerBackend._call)
 if PYTHON_BACKENDS:
     _override(ForwardingGroup, dist.ProcessGroup, HOOKS, ForwardingGroup._change)
