@@ -3,6 +3,7 @@
     import runtime
     runtime.configure(mode="auto")                    # or LATECOMER_MODE (_LATE, _PROFILE)
     runtime.configure("schedule.json", late=7)        # or LATECOMER_SCHEDULE and LATECOMER_LATE
+    runtime.configure(algorithm="optireduce")         # or LATECOMER_ALGORITHM=optireduce
     dist.init_process_group(backend="latecomer")      # from torch 2.14 on without the import
 
 Every other collective runs through Gloo (CPU) or NCCL (CUDA). An ``all_reduce`` goes by the mode or
@@ -23,7 +24,8 @@ from runtime.config import Scheduled, configuration
 from runtime.executor.executor import Executor
 from runtime.executor.load import Late
 from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.group import OptiReduceCollectives
+from runtime.optireduce.engine import Engine
+from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
 from runtime.policy import modes
 from runtime.policy.dispatcher import AllReduceDispatcher
@@ -85,6 +87,22 @@ class ScheduleCollectives(Collectives):
         """
         verified, _ = self.chosen
         self.chosen = verified, verified.late_ranks(late)
+
+
+class OptiReduceCollectives(Collectives):
+    """All-reduces over UBT, of floating point tensors; each is a step of its own."""
+
+    path = "optireduce"
+    dtypes = FLOATS
+    chosen: Options
+
+    def unfit(self, device: torch.device) -> str:
+        """OptiReduce takes CPU tensors."""
+        return "" if device.type == "cpu" else f"device {device.type}"
+
+    def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
+        """An engine (collective)."""
+        return Engine(*place, options=self.chosen, **common)
 
 
 class LatecomerGroup(ForwardingGroup):
