@@ -34,9 +34,13 @@ STRANGERS = {
 }
 
 
-def _together(size, ranks, strangers=lambda rank, port: None, timeout_s=20.0):
+def _store():
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
+
+
+def _together(size, ranks, strangers=lambda rank, port: None, timeout_s=20.0, store=None):
     """What each of ``ranks`` has to lower and from higher ones, or raises; strangers come first."""
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
+    store = store or _store()
     made, real = {}, socket.create_server
     rank_of = threading.local()
 
@@ -109,31 +113,19 @@ def test_members_that_claim_a_rank_that_does_not_call_are_dropped():
 
 
 @pytest.mark.parametrize("ranks", [[0, 2], [0, 2, 3]])
-def test_ranks_that_are_not_there_are_named_and_nobody_else(ranks):
+def test_ranks_that_are_not_there_are_named_and_no_other(ranks):
     absent = tuple(sorted({0, 1, 2, 3} - set(ranks)))
     made = _together(4, ranks, timeout_s=1.0)
     assert {rank: failure.ranks for rank, failure in made.items()} == dict.fromkeys(ranks, absent)
 
 
-def test_a_rank_that_tells_its_port_and_goes_no_further_is_named_and_nobody_else():
+def test_a_rank_that_sends_its_port_and_goes_no_further_is_named_and_no_other():
     """It dies between two steps of joining; the others connect with each other meanwhile."""
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
-    failed = {}
-
-    def join(rank):
-        ends = {"to": range(rank), "origin": range(rank + 1, 4)}
-        with pytest.raises(RankFailure) as caught:
-            connect(StoreExchange(store.clone(), rank, 4, 3.0), "127.0.0.1", TOKEN, **ends)
-        failed[rank] = caught.value.ranks
-
+    store = _store()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         store.set("tcp/1", f"127.0.0.1:{mute.getsockname()[1]}")
-        threads = [threading.Thread(target=join, args=(rank,)) for rank in (0, 2, 3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=30)
-    assert failed == dict.fromkeys((0, 2, 3), (1,))
+        made = _together(4, [0, 2, 3], timeout_s=3.0, store=store)
+    assert {rank: failure.ranks for rank, failure in made.items()} == dict.fromkeys((0, 2, 3), (1,))
 
 
 def _besieged(rank, size, store, kind, body):
