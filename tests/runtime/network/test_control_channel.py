@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -19,40 +20,24 @@ from verify.errors import RankFailure
 def ends():
     """The endpoints of three ranks, in this process."""
     store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=10))
-    made: dict[int, ControlChannel] = {}
-
-    def make(rank):
-        made[rank] = ControlChannel(StoreExchange(store.clone(), rank, 3, 10))
-
-    threads = [threading.Thread(target=make, args=(rank,)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=20)
+    groups = [StoreExchange(store.clone(), rank, 3, 10) for rank in range(3)]
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(ControlChannel, groups))
     yield made
-    for end in made.values():
+    for end in made:
         end.close()
         end.close()  # once is enough, twice is no error
 
 
 def test_channels_reach_their_own_handlers_from_every_rank(ends):
-    heard, all_there = [], threading.Semaphore(0)
-
-    def hear(channel):
-        def handler(sender, payload):
-            heard.append((channel, sender, payload))
-            all_there.release()
-
-        return handler
-
-    ends[1].listen("a", hear("a"))
-    ends[1].listen("arrivals", hear("arrivals"))
+    heard = queue.SimpleQueue()
+    for channel in ("a", "arrivals"):
+        ends[1].listen(channel, lambda *what, channel=channel: heard.put((channel, *what)))
     sent = [("a", 0, b""), ("arrivals", 2, b"\x00" * MAX_PAYLOAD), ("a", 1, b"to myself")]
     for channel, sender, payload in sent:
         ends[sender].send(1, channel, payload)
-    assert all(all_there.acquire(timeout=10) for _ in sent)
-    assert sorted(heard) == sorted(sent)
-    assert [end.dropped for end in ends.values()] == [0, 0, 0]
+    assert sorted(heard.get(timeout=10) for _ in sent) == sorted(sent)
+    assert [end.dropped for end in ends] == [0, 0, 0]
 
 
 def test_a_handler_that_fails_is_not_the_end(ends, caplog):

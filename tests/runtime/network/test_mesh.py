@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -41,7 +42,7 @@ def _store():
 def _together(size, ranks, strangers=lambda rank, port: None, timeout_s=20.0, store=None):
     """What each of ``ranks`` has to lower and from higher ones, or raises; strangers come first."""
     store = store or _store()
-    made, real = {}, socket.create_server
+    real = socket.create_server
     rank_of = threading.local()
 
     def create_server(*args, **kwargs):
@@ -51,22 +52,18 @@ def _together(size, ranks, strangers=lambda rank, port: None, timeout_s=20.0, st
 
     def join(rank):
         rank_of.rank = rank
-        ends = {"to": range(rank), "origin": range(rank + 1, size)}
+        group = StoreExchange(store.clone(), rank, size, timeout_s)
         try:
-            group = StoreExchange(store.clone(), rank, size, timeout_s)
-            lower, higher = connect(group, "127.0.0.1", TOKEN, **ends)
-            made[rank] = lower | higher
+            lower, higher = connect(
+                group, "127.0.0.1", TOKEN, to=range(rank), origin=range(rank + 1, size)
+            )
         except RankFailure as failure:
-            made[rank] = failure
+            return failure
+        return lower | higher
 
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in ranks]
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
         patch.setattr("runtime.network.mesh.socket.create_server", create_server)
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=30)
-    return made
+        return dict(zip(ranks, pool.map(join, ranks), strict=True))
 
 
 def _check_and_close(made, kept):
