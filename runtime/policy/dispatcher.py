@@ -58,7 +58,6 @@ class AllReduceDispatcher:
 
     Attributes:
         executor: what runs the schedules.
-        failure: why operations fail, if they do.
         records: what happened to the last operations, oldest first; reference clock.
         source: what ``runtime.watch`` is told.
         moved_s: ``time.monotonic()`` of the last decision.
@@ -152,7 +151,7 @@ class AllReduceDispatcher:
 
     @property
     def failure(self) -> LatecomerError | None:
-        """See :class:`runtime.Executor`."""
+        """Why operations fail, if they do."""
         return self.executor.failure
 
     @property
