@@ -1,7 +1,4 @@
-"""One thread that drives all connections of a rank: waits, takes what has come, and goes on.
-
-Which bytes go next is decided by ``runtime.executor.tcp.flow_control``.
-"""
+"""One thread that drives all connections of a rank: waits, takes what has come, and goes on."""
 
 from __future__ import annotations
 
