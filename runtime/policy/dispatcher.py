@@ -59,8 +59,6 @@ class AllReduceDispatcher:
     Attributes:
         executor: what runs the schedules.
         records: what happened to the last operations, oldest first; reference clock.
-        source: what ``runtime.watch`` is told.
-        moved_s: ``time.monotonic()`` of the last decision.
 
     Raises:
         ArgumentError: CUDA, or ranks with different options.

@@ -104,8 +104,6 @@ class Starting:
 
     def _hand_over(self, work: AllReduceWork, options: dict[str, Any]) -> None:
         try:
-            started = self.engine.submit(work.tensor, average=work.average, **options)
+            self.engine.submit(work.tensor, average=work.average, **options).then(work.settle)
         except LatecomerError as error:
             work.settle(error)
-        else:
-            started.then(work.settle)

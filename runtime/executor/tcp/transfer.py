@@ -47,13 +47,7 @@ class Buffer:
 
 
 class TransferState:
-    """The progress of one operation.
-
-    Attributes:
-        size, done, credit, arrived: bytes, for each of ``program.ends``.
-        left: ends that are not complete.
-        moved_s: ``time.monotonic()`` when the last byte moved.
-    """
+    """The progress of one operation: bytes for each of ``program.ends``, ends that are ``left``."""
 
     def __init__(
         self, work: AllReduceWork, spare: list[Buffer], observer: Observer, sizes: Sizes
