@@ -22,8 +22,7 @@ class AllReduceWork:
 
     Attributes:
         number: operations count from 0 on every rank, in the same order.
-        tensor: the caller's; it holds the result when the operation is done.
-        flat: the same memory as one dimension.
+        tensor, flat: the caller's, which holds the result in the end; it as one dimension.
         average: every rank divides by the number of ranks before the sum.
         arrived_s, done_s: ``time.monotonic()`` when it was submitted and when it was done.
         error: why it failed, if it did.

@@ -47,7 +47,7 @@ class NativeAllReduce:
         self._thread.start()
 
     def start(self, work: AllReduceWork) -> None:
-        """Start an operation."""
+        """Start an operation; divides at once where it is an average."""
         if work.average:
             work.flat.div_(self._size)
         try:

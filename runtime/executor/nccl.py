@@ -105,10 +105,11 @@ class PhaseWorkers:
                     self._drain(work)
                     self._ended(work)
                 self.moved_s = time.monotonic()
-            except (TimeoutError, dist.DistBackendError) as error:  # others have left, or hang
-                self._report(str(error), None)
             except Exception as error:  # whatever it is, nobody may be left waiting
-                self._report("broke", error)
+                if not self._stop:  # else it is a consequence of the failure that stopped us
+                    is_theirs = isinstance(error, TimeoutError | dist.DistBackendError)
+                    noticed = f"rank {self._group.rank} {error}"
+                    self._failed(noticed, None if is_theirs else error)
         if phase < self._phases:
             self._queues[phase + 1].put(None)
 
@@ -159,7 +160,3 @@ class PhaseWorkers:
                 chunk.add_(data)
             elif end.scratch:
                 chunk.copy_(data)
-
-    def _report(self, noticed: str, error: Exception | None) -> None:
-        if not self._stop:  # else it is a consequence of the failure that stopped us
-            self._failed(f"rank {self._group.rank} {noticed}", error)

@@ -48,10 +48,15 @@ def unsummable(
     return "", ""
 
 
-def require_summable(tensor: torch.Tensor, device: torch.device, average: bool) -> None:
-    """Raise TensorError for what an executor on ``device`` can't carry."""
+def require_summable(
+    tensor: torch.Tensor,
+    device: torch.device,
+    average: bool,
+    dtypes: Collection[torch.dtype] = SUMMABLE,
+) -> None:
+    """Raise TensorError for what can't be carried on ``device``."""
     if tensor.device.type != device.type:
         raise TensorError(f"the tensor is on {tensor.device}, the executor on {device}")
-    reason, requirement = unsummable(tensor, average)
+    reason, requirement = unsummable(tensor, average, dtypes)
     if reason:
         raise TensorError(f"a tensor can't be carried: {reason}; {requirement}")

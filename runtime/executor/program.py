@@ -12,8 +12,8 @@ last, so what must be done before a byte of it may move on this rank is the same
     a receive   after all sends of the chunk since then, up to those of its own round; if there are
                 none, after the last receive (an earlier turn of the same round counts as earlier)
 
-That is all: there is no barrier between rounds, phases or chunks. The order in which the sums are
-formed is that of the rounds, so the same schedule gives the same bits however the bytes arrive.
+There is no barrier between rounds, phases or chunks. Sums are formed in the order of rounds, so the
+same schedule gives the same bits however the bytes arrive.
 """
 
 from __future__ import annotations

@@ -58,10 +58,7 @@ class AllReduceDispatcher:
 
     Attributes:
         executor: what runs the schedules.
-        failure: why operations fail, if they do.
         records: what happened to the last operations, oldest first; reference clock.
-        source: what ``runtime.watch`` is told.
-        moved_s: ``time.monotonic()`` of the last decision.
 
     Raises:
         ArgumentError: CUDA, or ranks with different options.
@@ -152,7 +149,7 @@ class AllReduceDispatcher:
 
     @property
     def failure(self) -> LatecomerError | None:
-        """See :class:`runtime.Executor`."""
+        """Why operations fail, if they do."""
         return self.executor.failure
 
     @property

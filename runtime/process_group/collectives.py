@@ -64,7 +64,7 @@ class Collectives:
             count_operations(backend)
             self.native._register_backend(torch.device(device), kind, backend)
         self.waits = NativeWaits(self._gloo, rank, size)
-        self._engines: dict[str, Starting[Any]] = {}
+        self._engines: dict[str, Starting] = {}
         self._lock = threading.Lock()
 
     # -- for subclasses
@@ -187,7 +187,7 @@ class Collectives:
             how = f"by {path}" if path == self.path else f"natively: {path}"
             logger.info("rank %d: allreduce goes %s", self.rank, how)
 
-    def _starting(self, device: torch.device) -> Starting[Any]:
+    def _starting(self, device: torch.device) -> Starting:
         with self._lock:
             if device.type not in self._engines:
                 self._engines[device.type] = Starting(lambda: self._started(device))

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -25,6 +25,8 @@ CLOSE_S = 5.0
 class Engine(FailureDetector, Protocol):
     """What is started: an executor, a dispatcher, an OptiReduce engine."""
 
+    timeout_s: float
+
     def submit(self, tensor: torch.Tensor, *, average: bool) -> AllReduceWork:
         """Start the sum or average of ``tensor``, in place; returns at once."""
 
@@ -32,27 +34,24 @@ class Engine(FailureDetector, Protocol):
         """Release threads and connections."""
 
 
-E = TypeVar("E", bound=Engine)
-
-
-class Starting(Generic[E]):
+class Starting:
     """An engine on its way, made by ``start`` on a thread of its own, and then the engine."""
 
-    def __init__(self, start: Callable[[], E]) -> None:
+    def __init__(self, start: Callable[[], Engine]) -> None:
         self._start = start
-        self._started: Future[E] = Future()
+        self._started: Future[Engine] = Future()
         self._numbers = itertools.count()
         self._lock = threading.RLock()  # nothing overtakes what has waited for the engine
         threading.Thread(target=self._run, name="latecomer-start", daemon=True).start()
 
     @property
-    def ready(self) -> E | None:
+    def ready(self) -> Engine | None:
         """The engine, if it runs."""
         started = self._started
         return started.result() if started.done() and not started.exception() else None
 
     @property
-    def engine(self) -> E:
+    def engine(self) -> Engine:
         """The engine, once it runs; raises the LatecomerError for which it could not start."""
         return self._started.result()
 
@@ -92,7 +91,7 @@ class Starting(Generic[E]):
             if not self._settle(engine):
                 engine.close()
 
-    def _settle(self, outcome: E | LatecomerError) -> bool:
+    def _settle(self, outcome: Engine | LatecomerError) -> bool:
         """The engine is there, or will not be; false if the other was said before."""
         with self._lock:
             if self._started.done():
@@ -105,8 +104,6 @@ class Starting(Generic[E]):
 
     def _hand_over(self, work: AllReduceWork, options: dict[str, Any]) -> None:
         try:
-            started = self.engine.submit(work.tensor, average=work.average, **options)
+            self.engine.submit(work.tensor, average=work.average, **options).then(work.settle)
         except LatecomerError as error:
             work.settle(error)
-        else:
-            started.then(work.settle)

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from verify import Incast, Phase, Schedule, Transfer
+
+
+def by_rounds(schedule: Schedule, state: dict[tuple[int, int], Any], add: Callable) -> dict:
+    """What each rank ends with for each chunk, with a barrier after every round."""
+    for phase in schedule.phases:
+        for transfers in phase.rounds:
+            before = dict(state)
+            for t in transfers:
+                come, own = before[t.src, t.chunk], state[t.dst, t.chunk]
+                state[t.dst, t.chunk] = add(own, come) if t.op == "reduce" else come
+    return state
 
 
 def ring(n: int) -> Schedule:
@@ -43,10 +57,7 @@ def straggler(n: int, m: int = 1) -> Schedule:
 
     scatter = tuple(r for layer in range(m) for r in rotation("reduce", layer))
     exchange = tuple(
-        (
-            Transfer(late, c % helpers, c, "reduce"),
-            Transfer(c % helpers, late, c, "reduce"),
-        )
+        (Transfer(late, c % helpers, c, "reduce"), Transfer(c % helpers, late, c, "reduce"))
         for c in chunks
     )
     gather = tuple(r for layer in range(m) for r in rotation("copy", layer))
@@ -60,19 +71,11 @@ def swapping() -> Schedule:
     Rank 0 sums chunk 0 and rank 1 chunk 1; then, in one round, each passes its sum on. Before
     that both exchange chunk 0 by reduce (in place on both sides), which must be staged too.
     """
-    return Schedule(
-        ranks=2,
-        chunks=2,
-        phases=(
-            Phase("exchange", (), ((Transfer(0, 1, 0, "reduce"), Transfer(1, 0, 0, "reduce")),)),
-            Phase(
-                "swap",
-                (),
-                (
-                    (Transfer(1, 0, 1, "reduce"),),
-                    (Transfer(0, 1, 1, "copy"), Transfer(1, 0, 0, "copy")),
-                    (Transfer(0, 1, 0, "copy"), Transfer(1, 0, 0, "copy")),
-                ),
-            ),
-        ),
+    exchange = (Transfer(0, 1, 0, "reduce"), Transfer(1, 0, 0, "reduce"))
+    swap = (
+        (Transfer(1, 0, 1, "reduce"),),
+        (Transfer(0, 1, 1, "copy"), Transfer(1, 0, 0, "copy")),
+        (Transfer(0, 1, 0, "copy"), Transfer(1, 0, 0, "copy")),
     )
+    phases = (Phase("exchange", (), (exchange,)), Phase("swap", (), swap))
+    return Schedule(ranks=2, chunks=2, phases=phases)

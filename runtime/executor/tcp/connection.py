@@ -16,8 +16,7 @@ from termios import TIOCOUTQ
 from runtime.executor.tcp.frames import CREDIT, HEADER, LARGEST_FRAME
 from runtime.executor.tcp.transfer import TransferState
 
-READS = 16
-"""Reads from one connection before others have their turn."""
+READS = 16  # from one connection before others have their turn
 Find = Callable[[int, int, int, int, int, int], tuple[TransferState, int] | None]
 """Given (peer, transfer, operation, offset, length, digest)."""
 
@@ -37,10 +36,8 @@ class Mismatch(Exception):
 class Connection:
     """This rank's end of the connection to ``peer``; PeerLost is raised if it is closed.
 
-    Args:
-        find: whose data comes next after a frame's header, and at which end of a transfer;
-            nothing if the header was all.
-        wake: bytes of data that are worth a wake-up.
+    ``find`` tells from a header whose data comes next, and at which end of a transfer; ``wake``
+    bytes of data are worth a wake-up.
     """
 
     def __init__(self, tcp: socket.socket, peer: int, find: Find, wake: int) -> None:

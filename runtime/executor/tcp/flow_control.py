@@ -129,12 +129,7 @@ class SendBacklog:
 
 
 class Sender:
-    """The sends of one rank for which there is credit.
-
-    Attributes:
-        held_back: something may go as soon as the backlog is smaller.
-        moved_s: ``time.monotonic()`` when something last went.
-    """
+    """The sends of one rank for which there is credit."""
 
     def __init__(
         self, connections: Connections, states: Mapping[int, TransferState], sizes: Sizes
@@ -142,8 +137,8 @@ class Sender:
         self._connections, self._states = connections, states
         self._backlog = SendBacklog(connections.values(), sizes.held)
         self._ready: list[tuple[int, int]] = []  # (operation, end), in order
-        self.held_back = False
-        self.moved_s = time.monotonic()
+        self.held_back = False  # something may go as soon as the backlog is smaller
+        self.moved_s = time.monotonic()  # when something last went
 
     def receive_credit(self, state: TransferState, i: int, upto: int) -> None:
         """The receiver of send ``i`` allows it up to byte ``upto``."""

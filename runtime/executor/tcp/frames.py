@@ -32,26 +32,15 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes.
+    """Bytes."""
 
-    Attributes:
-        frame: data in a frame, the unit in which other transfers may come in between.
-        wake: data that is worth waking the receiver for, and that is passed on at once.
-        due: how far a due transfer may be ahead of its place: some frames, so that the sender
-            need not pause while a credit is on its way.
-        nearly: left of those before it with which the next transfer counts as due.
-        ahead: the most that a transfer behind the due one may be ahead.
-        held: what the kernel may always hold: on a network, the windows of two due transfers.
-        whole: windows begin where the place is no longer free, not where the transfer has come to.
-    """
-
-    frame: int
-    wake: int
-    due: int
-    nearly: int
-    ahead: int
-    held: int
-    whole: bool
+    frame: int  # data in a frame, the unit in which other transfers may come in between
+    wake: int  # data that is worth waking the receiver for, and that is passed on at once
+    due: int  # how far a due transfer may be ahead of its place, while a credit is on its way
+    nearly: int  # left of those before it with which the next transfer counts as due
+    ahead: int  # the most that a transfer behind the due one may be ahead
+    held: int  # what the kernel may always hold: on a network, the windows of two due transfers
+    whole: bool  # windows begin where the place is not free yet, not at what has come
 
 
 NETWORK = Sizes(32 * KIB, 32 * KIB, 96 * KIB, 96 * KIB, 64 * KIB, 192 * KIB, False)

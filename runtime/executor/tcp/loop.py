@@ -1,7 +1,4 @@
-"""One thread that drives all connections of a rank: waits, takes what has come, and goes on.
-
-Which bytes go next is decided by ``runtime.executor.tcp.flow_control``.
-"""
+"""One thread that drives all connections of a rank: waits, takes what has come, and goes on."""
 
 from __future__ import annotations
 
@@ -21,10 +18,8 @@ from runtime.executor.tcp.transfer import Buffer, TransferState
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork, Observer
 
-CLOSE_S = 5.0
-STOP_S = 1.0
-STUCK_S = 0.25
-"""A thread that has worked for so long without a look at its connections is held up itself."""
+CLOSE_S, STOP_S = 5.0, 1.0
+STUCK_S = 0.25  # without a look at its connections: the thread is held up itself
 
 
 class EventLoop:
@@ -33,10 +28,8 @@ class EventLoop:
     Args:
         sockets: to all other ranks, non-blocking; closed here.
         phases: the most phases of any schedule.
-        observer: is told about steps, on the loop's thread.
         ended: is called with each operation whose result is in place.
-        failed: is called once with what was noticed, and with the exception if it is this rank's
-            own; the loop's thread ends with that.
+        failed: is called once with what was noticed, and with the exception if it is this rank's.
     """
 
     def __init__(
@@ -99,7 +92,7 @@ class EventLoop:
         self.abort()
 
     def waiting(self) -> tuple[WaitFor, float] | None:
-        """What the oldest operation waits for, and since when; ``None`` if it does not wait.
+        """What the oldest operation waits for, if it does, and since when.
 
         Any thread: it reads counts that only grow, so at worst what it says has just passed.
         """

@@ -2,10 +2,8 @@
 
 Every end of a transfer has a count of bytes that are *done*: handed to the kernel (send), or in
 place in the tensor (receive: copied, or added). The dependencies of ``runtime.executor.program``
-are inequalities between these counts. What arrives before its place is free waits in buffers; how
-much that can be is bounded by the credit given.
-
-Sums are formed frame by frame, while the data is in the cache, by torch's own kernels.
+are inequalities between these counts. What arrives before its place is free waits in buffers, as
+much as there is credit for. Torch adds frame by frame, while the data is in the cache.
 """
 
 from __future__ import annotations
@@ -49,13 +47,7 @@ class Buffer:
 
 
 class TransferState:
-    """The progress of one operation.
-
-    Attributes:
-        size, done, credit, arrived: bytes, for each of ``program.ends``.
-        left: ends that are not complete.
-        moved_s: ``time.monotonic()`` when the last byte moved.
-    """
+    """The progress of one operation: bytes for each of ``program.ends``, ends that are ``left``."""
 
     def __init__(
         self, work: AllReduceWork, spare: list[Buffer], observer: Observer, sizes: Sizes
@@ -113,8 +105,7 @@ class TransferState:
     def sendable(self, i: int) -> int:
         """How many bytes of send ``i`` make up the next frame; 0 if it has to wait.
 
-        Frames begin at whole elements. A frame is not cut short for lack of data that is on its
-        way, unless a good part of it is there.
+        Frames begin at whole elements, and wait for a good part of the data that is on its way.
         """
         done, credit, size = self.done[i], self.credit[i], self.size[i]
         upto = min(credit, self.limit(i))

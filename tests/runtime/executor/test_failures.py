@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from runtime import Executor, Observer, load
-from runtime.executor.tcp.frames import HEADER
+from runtime.executor.tcp import loop
+from runtime.executor.tcp.frames import HEADER, NETWORK
 from synth.arrivals.generate import search
 from tests.runtime import schedules
 from tests.runtime.spawning import spawn, together
@@ -43,86 +44,103 @@ class Fault(Observer):
                 raise RuntimeError("injected")
 
 
-def _run(rank, size, store, victim, what, place):
-    fault = Fault(what, *place) if rank == victim else None
-    executor = Executor(
-        load(schedules.straggler(size)), store, rank, size, timeout_s=TIMEOUT_S, observer=fault
-    )
+def _run(rank, size, store, schedule, victim, what, place, lateness=()):
+    """Whom the failure names, and whether a new group of the survivors works.
+
+    ``lateness`` are seconds before each operation; without a ``place`` the victim dies before it
+    arrives at operation 1.
+    """
+    fault = Fault(what, *place) if rank == victim and place else None
+    executor = Executor(load(schedule), store, rank, size, timeout_s=TIMEOUT_S, observer=fault)
     try:
-        for _ in range(5):
+        for number in range(5):
+            time.sleep(dict(lateness).get(rank, 0.0))
+            if rank == victim and number == 1 and not place:
+                os.kill(os.getpid(), signal.SIGKILL)
             executor.submit(torch.ones(50_000)).wait()
     except RankFailure as failure:
         with pytest.raises(RankFailure):
             executor.submit(torch.ones(3))
         executor.close()
-        if rank == victim:
-            return failure.ranks, None
-        return failure.ranks, _new_group(rank, size, store, victim)
+        return failure.ranks, rank == victim or _new_group(rank, size, store, victim)
     return None
 
 
 def _new_group(rank, size, store, victim):
     """The survivors start again among themselves, under a new prefix."""
     survivors = [r for r in range(size) if r != victim]
-    executor = Executor(
-        load(schedules.straggler(size - 1)),
-        dist.PrefixStore("again", store),
-        survivors.index(rank),
-        size - 1,
-        timeout_s=30,
-    )
+    place = dist.PrefixStore("again", store), survivors.index(rank), size - 1
+    executor = Executor(load(schedules.straggler(size - 1)), *place, timeout_s=30)
     total = executor.submit(torch.full((9,), float(rank))).wait()[0].item()
     executor.close()
     return total == sum(survivors)
 
 
-PLACES = [
-    (0, (2, "reduce_scatter", 0)),
-    (1, (2, "completion", 1)),
-    (2, (2, "reduce_scatter", 1)),
-    (3, (2, "completion", 0)),
-    (3, (2, "completion", 2)),
-    (0, (0, "reduce_scatter", 0)),
-]
-
-
-@pytest.mark.parametrize(("victim", "place"), PLACES)
-def test_a_killed_rank_is_named_by_all_survivors_and_a_new_group_works(victim, place):
-    outcomes = spawn(_run, 4, victim, "kill", place, timeout_s=40)
-    assert not outcomes[victim].finished
+def _all_name(outcomes, victim, *, dies=True):
+    assert outcomes[victim].finished != dies
     for rank, outcome in enumerate(outcomes):
-        if rank != victim:
+        if rank != victim or not dies:
             assert not outcome.error, outcome.error
-            ranks, again = outcome.value
-            assert ranks == (victim,)
-            assert again is True
+            assert outcome.value == ((victim,), True)
+
+
+@pytest.mark.parametrize(
+    ("victim", "place"),
+    [
+        (0, (2, "reduce_scatter", 0)),
+        (1, (2, "completion", 1)),
+        (2, (2, "reduce_scatter", 1)),
+        (3, (2, "completion", 0)),
+        (3, (2, "completion", 2)),
+        (0, (0, "reduce_scatter", 0)),
+    ],
+)
+def test_a_killed_rank_is_named_by_all_survivors_and_a_new_group_works(victim, place):
+    schedule = schedules.straggler(4)
+    _all_name(spawn(_run, 4, schedule, victim, "kill", place, timeout_s=40), victim)
 
 
 @pytest.mark.parametrize("what", ["stop", "stick"])
 def test_a_silent_rank_is_named_within_the_time_set(what):
-    outcomes = spawn(_run, 4, 2, what, (1, "completion", 2), timeout_s=40, victims=[2])
-    for rank in (0, 1, 3):
-        assert not outcomes[rank].error, outcomes[rank].error
-        ranks, again = outcomes[rank].value
-        assert ranks == (2,)
-        assert again is True
+    arguments = schedules.straggler(4), 2, what, (1, "completion", 2)
+    _all_name(spawn(_run, 4, *arguments, timeout_s=40, victims=[2]), 2)
 
 
 @pytest.mark.parametrize("victim", [1, 3])
 def test_a_rank_that_breaks_takes_nobody_with_it_silently(victim):
-    outcomes = spawn(_run, 4, victim, "raise", (1, "completion", 1), timeout_s=40)
-    for outcome in outcomes:
-        assert not outcome.error, outcome.error
-        ranks, _ = outcome.value
-        assert ranks == (victim,)
+    arguments = schedules.straggler(4), victim, "raise", (1, "completion", 1)
+    outcomes = spawn(_run, 4, *arguments, timeout_s=40)
+    assert [outcome.error for outcome in outcomes] == [""] * 4
+    assert [outcome.value[0] for outcome in outcomes] == [(victim,)] * 4
+
+
+TWO_LATE = search(4, {2: 1, 3: 3}, m=1).schedule
+
+
+@pytest.mark.parametrize(
+    ("victim", "place"),
+    [
+        (2, ()),  # before it arrives
+        (3, ()),
+        (2, (1, "before 3", 1)),  # after it has arrived, before the other late rank has
+        (2, (1, "completion", 1)),
+        (3, (1, "completion", 2)),
+    ],
+)
+def test_a_late_rank_that_dies_is_named_before_and_after_it_has_arrived(victim, place):
+    lateness = ((2, 0.2), (3, 0.6))
+    outcomes = spawn(_run, 4, TWO_LATE, victim, "kill", place, lateness, timeout_s=40)
+    _all_name(outcomes, victim)
 
 
 def _talks_nonsense(rank, size, store, said):
+    sockets = []
+    loop.fitting = lambda each: sockets.extend(each) or NETWORK
     executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=TIMEOUT_S)
     executor.submit(torch.ones(50)).wait()
     together(store, rank, size, "first is done")
     if rank == 1:
-        executor._engine._connections[0]._socket.send(said)
+        sockets[0].send(said)
     with pytest.raises(RankFailure):
         print([executor.submit(torch.ones(50)).wait() for _ in range(2)])
     executor.close()
@@ -173,42 +191,6 @@ def test_a_late_rank_that_never_comes_is_named_and_learns_it_when_it_does():
     assert [(o.value, o.error) for o in outcomes] == [((3,), "")] * 4
 
 
-TWO_LATE = search(4, {2: 1, 3: 3}, m=1).schedule
-
-
-def _two_late(rank, size, store, victim, place):
-    """Rank 2 arrives 0.2 s, rank 3 0.6 s after the others; one dies at ``place`` in operation 1."""
-    fault = Fault("kill", 1, *place) if rank == victim and place else None
-    executor = Executor(load(TWO_LATE), store, rank, size, timeout_s=TIMEOUT_S, observer=fault)
-    try:
-        for number in range(3):
-            time.sleep({2: 0.2, 3: 0.6}.get(rank, 0.0))
-            if rank == victim and number == 1 and not place:
-                os.kill(os.getpid(), signal.SIGKILL)
-            executor.submit(torch.ones(50_000)).wait()
-    except RankFailure as failure:
-        return failure.ranks
-    return None
-
-
-@pytest.mark.parametrize(
-    ("victim", "place"),
-    [
-        (2, ()),  # before it arrives
-        (3, ()),
-        (2, ("before 3", 1)),  # after it has arrived, before the other late rank has
-        (2, ("completion", 1)),
-        (3, ("completion", 2)),
-    ],
-)
-def test_a_late_rank_that_dies_is_named_before_and_after_it_has_arrived(victim, place):
-    outcomes = spawn(_two_late, 4, victim, place, timeout_s=40)
-    assert not outcomes[victim].finished
-    for rank in {0, 1, 2, 3} - {victim}:
-        assert not outcomes[rank].error, outcomes[rank].error
-        assert outcomes[rank].value == (victim,)
-
-
 def _never_joins(rank, size, store):
     if rank == 1:
         return None
@@ -225,19 +207,10 @@ def test_a_rank_that_never_joins_is_named():
 
 
 def _training(rank, size, store, way):
-    dist.init_process_group(
-        "gloo", store=dist.PrefixStore("first", store), rank=rank, world_size=size
-    )
-    if way == "backend":
-        dist.destroy_process_group()
-        runtime.configure(schedules.straggler(size))
-        dist.init_process_group(
-            "latecomer",
-            store=dist.PrefixStore("second", store),
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=TIMEOUT_S),
-        )
+    backend = "gloo" if way == "hook" else "latecomer"
+    runtime.configure(schedules.straggler(size))
+    timeout = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(30, 30))
     if way == "hook":

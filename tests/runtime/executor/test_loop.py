@@ -24,6 +24,7 @@ class Peer:
 
     def __init__(self, monkeypatch, sizes):
         monkeypatch.setattr(engines, "fitting", lambda connections: sizes)
+        self.sizes = sizes
         ours, self.socket = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * ONE_HOST.frame)
         ours.setblocking(False)
@@ -43,7 +44,7 @@ class Peer:
         (self.first, self.second), (self.second_back, self.first_back) = (
             [end.index for end in self.program.ends if end.step == step] for step in (0, 1)
         )
-        self.granted = {}
+        self.credited = {}
         self.digest = 0
 
     def submit(self, number, numel):
@@ -66,7 +67,7 @@ class Peer:
         while not holds(came):
             length, transfer, _, offset, self.digest = HEADER.unpack(self.read(HEADER.size))
             if transfer & CREDIT:
-                self.granted[transfer ^ CREDIT] = offset
+                self.credited[transfer ^ CREDIT] = offset
             came += self.read(length)
         return came
 
@@ -91,7 +92,7 @@ def peer(monkeypatch, request):
 @pytest.mark.parametrize("nonsense", [b"\xff" * 64, HEADER.pack(9, 0, 1, 0, 0)])
 def test_an_operation_is_done_whatever_follows_its_last_byte(peer, nonsense):
     operation = peer.submit(0, 8)
-    peer.until(lambda _: {peer.second, peer.first_back} <= set(peer.granted))
+    peer.until(lambda _: {peer.second, peer.first_back} <= set(peer.credited))
     peer.grant(peer.first, 16)
     peer.grant(peer.second_back, 16)
     ones = torch.ones(4).numpy().tobytes()
@@ -115,12 +116,12 @@ def test_an_operation_is_done_whatever_follows_its_last_byte(peer, nonsense):
 @pytest.mark.parametrize("peer", [NETWORK, ONE_HOST], indirect=True)
 def test_a_place_that_a_send_frees_is_granted_though_nothing_else_happens(peer):
     """What came ahead of its place is let in by the send; then more of it must be asked for."""
-    window = peer.engine._sizes.due
-    size = window + 2 * peer.engine._sizes.wake
+    window = peer.sizes.due
+    size = window + 2 * peer.sizes.wake
     peer.submit(0, 2 * size // 4)
-    peer.until(lambda _: peer.granted.get(peer.first_back) == window)
+    peer.until(lambda _: peer.credited.get(peer.first_back) == window)
     for begin in range(0, window, NETWORK.frame):
         peer.socket.sendall(peer.frame(peer.first_back, bytes(NETWORK.frame), begin))
     peer.grant(peer.first, size)
     peer.until(lambda came: len(came) == size)
-    peer.until(lambda _: peer.granted[peer.first_back] == size)
+    peer.until(lambda _: peer.credited[peer.first_back] == size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,30 +59,13 @@ def test_absent_rank_has_no_steps():
     assert program.steps == tuple(("completion", round) for round in range(4))
 
 
-def _by_rounds(schedule):
-    """What each rank ends with for each chunk, as text: rounds with a barrier after each."""
-    places = [(r, c) for r in range(schedule.ranks) for c in range(schedule.chunks)]
-    state = {(rank, chunk): f"{rank}" for rank, chunk in places}
-    for phase in schedule.phases:
-        for transfers in phase.rounds:
-            before = dict(state)
-            for t in transfers:
-                come, own = before[t.src, t.chunk], state[t.dst, t.chunk]
-                state[t.dst, t.chunk] = f"({own}+{come})" if t.op == "reduce" else come
-    return state
-
-
 def _byte_by_byte(schedule, dice):
     """The same for two bytes of each chunk, while one byte moves at a time, in any order."""
     programs = [rank_program(schedule, rank) for rank in range(schedule.ranks)]
     done = [[0] * len(program.ends) for program in programs]
     wire = {}  # (transfer, byte) -> what travels
-    state = {
-        (rank, chunk, byte): text
-        for (rank, chunk), text in _by_rounds(schedule).items()
-        for byte in (0, 1)
-        for text in [f"{rank}"]
-    }
+    places = itertools.product(range(schedule.ranks), range(schedule.chunks), (0, 1))
+    state = {place: f"{place[0]}" for place in places}
     while True:
         may = []
         for rank, program in enumerate(programs):
@@ -107,6 +92,8 @@ def _byte_by_byte(schedule, dice):
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(ALL), st.randoms(use_true_random=False))
 def test_transfers_in_any_order_form_the_sums_of_the_rounds(schedule, dice):
-    expected = _by_rounds(schedule)
+    places = itertools.product(range(schedule.ranks), range(schedule.chunks))
+    start = {place: f"{place[0]}" for place in places}
+    expected = schedules.by_rounds(schedule, start, "({}+{})".format)
     for (rank, chunk, _), value in _byte_by_byte(schedule, dice).items():
         assert value == expected[rank, chunk]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime import Executor, load
-from runtime.executor.tcp import loop as engine
+from runtime.executor.tcp import loop
 from runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBacklog
 from runtime.executor.tcp.frames import NETWORK, ONE_HOST
 from tests.runtime import schedules
@@ -23,28 +23,29 @@ def _inputs(size, numel, dtype):
 
 
 def _by_rounds(schedule, inputs):
-    """The schedule with a barrier after every round, in one process."""
-    state = [x.clone() for x in inputs]
+    """Per rank, what the schedule makes of ``inputs`` with a barrier after every round."""
     bounds = [inputs[0].numel() * c // schedule.chunks for c in range(schedule.chunks + 1)]
-    for phase in schedule.phases:
-        for transfers in phase.rounds:
-            before = [x.clone() for x in state]
-            for t in transfers:
-                part = slice(bounds[t.chunk], bounds[t.chunk + 1])
-                if t.op == "reduce":
-                    state[t.dst][part] += before[t.src][part]
-                else:
-                    state[t.dst][part] = before[t.src][part]
-    return state
+    start = {
+        (rank, c): x[bounds[c] : bounds[c + 1]]
+        for rank, x in enumerate(inputs)
+        for c in range(schedule.chunks)
+    }
+    ended = schedules.by_rounds(schedule, start, torch.add)
+    parts = range(schedule.ranks), range(schedule.chunks)
+    return [torch.cat([ended[rank, c] for c in parts[1]]) for rank in parts[0]]
+
+
+def _narrow(sockets):
+    """As on a network, and frames are cut anywhere."""
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return NETWORK
 
 
 def _bits(rank, size, store, schedule, sizes, narrow):
-    if narrow:  # as on a network, and frames are cut anywhere
-        engine.fitting = lambda connections: NETWORK
-    executor = Executor(load(schedule), store, rank, size, timeout_s=30)
     if narrow:
-        for link in executor._engine._connections.values():
-            link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        loop.fitting = _narrow
+    executor = Executor(load(schedule), store, rank, size, timeout_s=30)
     cases = [(numel, dtype) for numel in sizes for dtype in (torch.float32, torch.bfloat16)]
     operations = []
     for numel, dtype in cases:
@@ -80,13 +81,8 @@ def _differing(rank, size, store, what):
     together(store, rank, size, "first is done")
     other = what if rank == size - 1 else {}
     tensor = torch.ones(other.get("numel", 90), dtype=other.get("dtype", torch.float32))
-    options = {
-        "schedule": 1,
-        "late": 0,
-        **{k: other[k] for k in other if k in ("schedule", "late")},
-    }
-    if options["schedule"] == 0:
-        options["late"] = None
+    schedule = other.get("schedule", 1)
+    options = {"schedule": schedule, "late": other.get("late", 0) if schedule else None}
     try:
         executor.submit(tensor, **options).wait()
         executor.submit(torch.ones(90)).wait()  # an empty tensor alone is done at once

@@ -46,13 +46,8 @@ def _lateness(rank, size, store, name):
 
 
 def _start(backend, name, rank, size, store):
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore(name, store),
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=30),
-    )
+    place = {"store": dist.PrefixStore(name, store), "rank": rank, "world_size": size}
+    dist.init_process_group(backend, timeout=timedelta(seconds=30), **place)
 
 
 def _hooks(rank, size, store, folder):

@@ -139,16 +139,3 @@ def test_ranks_that_disagree_are_named_and_nothing_is_summed():
         assert "rank(s) 1" in options if rank != 1 else "rank(s) 0, 2, 3" in options
         assert buffers == (3,)
         assert 3 in decision
-
-
-def _never_joins(rank, size, store):
-    if rank == 1:
-        return None
-    with pytest.raises(RankFailure, match="did not join") as caught:
-        _reducer(rank, size, store, timeout_s=2.0)
-    return caught.value.ranks
-
-
-def test_a_rank_that_never_joins_is_named():
-    outcomes = spawn(_never_joins, 3)
-    assert [(o.value, o.error) for o in outcomes] == [((1,), ""), (None, ""), ((1,), "")]
