@@ -10,19 +10,9 @@ import msgspec
 import pytest
 import torch
 
-from runtime.pipeline.messages import (
-    BUFFER,
-    MAGIC,
-    PREFIX,
-    Header,
-    Meta,
-    WireError,
-    describe,
-    encode,
-    read,
-    write,
-)
+from runtime.pipeline.messages import MAGIC, PREFIX, Header, Meta, WireError, read, write
 from verify.errors import TensorError
+from verify.pipeline import parse_action
 
 TENSORS = [
     torch.arange(6.0).view(2, 3).requires_grad_(),
@@ -48,16 +38,16 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 def test_tensors_come_as_they_went() -> None:
     one, other = _pair()
-    header = Header(7, "2RECV_F5", 1.25, describe(TENSORS))
+    header = Header.of(7, parse_action("2RECV_F5"), TENSORS)
 
     def send() -> None:
         for _ in range(2):
-            one.sendall(write(one, encode(header, TENSORS)))
+            one.sendall(write(one, header, TENSORS))
         one.close()
 
     thread = threading.Thread(target=send)
     thread.start()
-    stream = BufferedReader(socket.SocketIO(other, "r"), BUFFER)
+    stream = BufferedReader(socket.SocketIO(other, "r"))
     for _ in range(2):
         message = read(stream, _empty)
         assert message is not None
@@ -99,16 +89,17 @@ def test_what_is_no_message(data: bytes, problem: str) -> None:
     one.sendall(data)
     one.close()
     with pytest.raises(WireError, match=problem):
-        read(BufferedReader(socket.SocketIO(other, "r"), BUFFER), _empty)
+        read(BufferedReader(socket.SocketIO(other, "r")), _empty)
 
 
 def test_tensors_that_cannot_travel() -> None:
     with pytest.raises(TensorError, match="must be dense"):
-        describe([torch.eye(3).to_sparse()])
+        Header.of(0, parse_action("1RECV_F0"), [torch.eye(3).to_sparse()])
 
 
 def test_a_message_whose_header_nobody_would_take_is_refused_by_its_sender() -> None:
     few, many = [torch.ones(1)] * 100, [torch.ones(1)] * 3000
-    assert encode(Header(0, "1RECV_F0", 0.0, describe(few)), few)
+    one, _other = _pair()
+    write(one, Header.of(0, parse_action("1RECV_F0"), few), few)
     with pytest.raises(TensorError, match="3000 tensors"):
-        encode(Header(0, "1RECV_F0", 0.0, describe(many)), many)
+        write(one, Header.of(0, parse_action("1RECV_F0"), many), many)
