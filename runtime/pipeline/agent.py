@@ -1,12 +1,10 @@
 """One rank's part of the adaptation: measure, judge, plan, and change over together.
 
-After every step a worker thread on each rank sends this rank's report of it to rank 0. There the
-worker has the links judged (``runtime.pipeline.detector``) and a schedule planned for those that
-changed (``runtime.pipeline.replan``). Between steps the training thread proposes it, and all ranks
-change over (``runtime.pipeline.switch``); the worker of each proves what is proposed. A report that
-is lost costs a look at the links, no more.
-
-Every decision is an event with its reason, also where nothing is done.
+After every step a worker thread on each rank sends this rank's report of it (``timing``) to rank 0.
+There the worker has the links judged (``detector``) and a schedule planned for those that changed
+(``replan``). Between steps the training thread proposes it, and all ranks change over (``switch``);
+the worker of each proves what is proposed. A report that is lost costs a look at the links, no
+more. Every decision is an event with its reason, also where nothing is done.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.detector import LinkDetector
 from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
-from runtime.pipeline.replan import HEURISTIC, Adaptation, heuristic, replan
+from runtime.pipeline.replan import Adaptation, heuristic, replan
 from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
 from runtime.pipeline.timing import Report, StepRecord, links, situation
 from verify.errors import LatecomerError
@@ -48,13 +46,9 @@ logger = logging.getLogger("latecomer")
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was noticed, decided or done.
+    """What was noticed after, or done before, a step, and why; ``at_s`` is ``time.monotonic()``.
 
-    Attributes:
-        step: the step after which it was noticed, or before which it was done.
-        kind: ``link``, ``kept``, ``planned``, ``proposed``, ``refused``, ``switched``.
-        text: what and why.
-        at_s: ``time.monotonic()``.
+    Kinds: ``link``, ``kept``, ``planned``, ``proposed``, ``refused``, ``switched``.
     """
 
     step: int
@@ -73,12 +67,9 @@ class _Wanted:
 
 
 class AdaptationAgent:
-    """See the module; the wait for a decision is the watchdog's to look after.
+    """See the module; the watchdog looks after its wait for a decision.
 
-    Args:
-        ranks: of the pipeline, with keys of their own.
-        channel: carries the reports.
-        running: the schedule that runs.
+    ``ranks`` are those of the pipeline with keys of their own, ``running`` is the schedule.
     """
 
     def __init__(
@@ -104,7 +95,9 @@ class AdaptationAgent:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if ranks.rank == COORDINATOR:
             if how.planner is heuristic:
-                import_module(HEURISTIC)  # takes a second: now, not when a link turns slow
+                import_module(
+                    "synth.pipeline.plan"
+                )  # takes a second: now, not when a link turns slow
             channel.listen(CHANNEL, lambda *said: self._jobs.put(partial(self._collect, *said)))
         watchdog.add(self)
         self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)
@@ -114,8 +107,7 @@ class AdaptationAgent:
         """Before a step begins, on the training thread: the schedule to change to, if any.
 
         Raises:
-            LatecomerError: the pipeline failed while this rank waited for the decision, or the
-                store is gone.
+            LatecomerError: the pipeline has failed, or the store is gone.
         """
         if self._wanted is not None:
             self._coordinate(self._wanted, step)
@@ -216,7 +208,8 @@ class AdaptationAgent:
         if self._wanted or {report.digest for report in reports.values()} != {running.digest}:
             return
         times = links(reports)
-        forward_s = min(f for report in reports.values() for f in report.durations["F"].values())
+        took = (each for report in reports.values() for each in report.took_s.items())
+        forward_s = min(seconds for (kind, _), seconds in took if kind == "F")
         changes = self._detector.look(times, forward_s)
         for change in changes:
             self._note(step, "link", change)

@@ -10,19 +10,10 @@ never less than a few times the noise of single messages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
 from runtime.pipeline.timing import LinkTimes
 from verify.errors import ArgumentError
-
-
-class Change(Enum):
-    """What is new about a link."""
-
-    NONE = "unchanged"
-    SLOW = "became slow"
-    RECOVERED = "recovered"
 
 
 @dataclass(frozen=True)
@@ -89,10 +80,10 @@ class LinkDetector:
         for link, found in times.items():
             tolerance_s = self._how.tolerance_s(forward_s, found.noise_s)
             before = self._watched.get(link, Watched())
-            watched, change, why = judge(before, found.total_s, tolerance_s, self._how.confirm)
+            watched, change = judge(before, found.total_s, tolerance_s, self._how.confirm)
             self._watched[link] = watched
-            if change is not Change.NONE:
-                changes.append(f"{link[0]}-{link[1]} {change.value}: {why}")
+            if change:
+                changes.append(f"{link[0]}-{link[1]} {change}")
         return changes
 
     def accept(self, times_s: Mapping[tuple[int, int], float]) -> None:
@@ -100,27 +91,23 @@ class LinkDetector:
         self._watched |= {link: Watched(time_s) for link, time_s in times_s.items()}
 
 
-def judge(
-    before: Watched, time_s: float, tolerance_s: float, confirm: int
-) -> tuple[Watched, Change, str]:
-    """One more step of a link, which took ``time_s``: what is known now, what changed, and why."""
-    if before.accepted_s is None:
-        return Watched(time_s), Change.NONE, f"first seen with {time_s * 1e3:.3g} ms"
-    off_s = time_s - before.accepted_s
-    numbers = (
-        f"{time_s * 1e3:.3g} ms instead of {before.accepted_s * 1e3:.3g} ms "
-        f"(tolerance {tolerance_s * 1e3:.3g} ms)"
-    )
+def judge(before: Watched, time_s: float, tolerance_s: float, confirm: int) -> tuple[Watched, str]:
+    """One more step of a link, which took ``time_s``: what is known now, and what has changed."""
+    accepted_s = before.accepted_s
+    if accepted_s is None:
+        return Watched(time_s), ""
+    off_s = time_s - accepted_s
     direction = 1 if off_s > 0 else -1
-    if abs(off_s) <= tolerance_s / 2:
-        return Watched(before.accepted_s), Change.NONE, f"as accepted: {numbers}"
+    count = before.count if direction == before.direction else 0
+    if abs(off_s) <= tolerance_s / (2 if count else 1):
+        return Watched(accepted_s), ""
     if abs(off_s) <= tolerance_s:
-        if direction != before.direction:
-            return Watched(before.accepted_s), Change.NONE, f"nearly as accepted: {numbers}"
-        return before, Change.NONE, f"between: {numbers}"
-    count = before.count + 1 if direction == before.direction else 1
-    now = replace(before, direction=direction, count=count)
-    if count < confirm:
-        return now, Change.NONE, f"{count} of {confirm} steps: {numbers}"
-    change = Change.SLOW if direction > 0 else Change.RECOVERED
-    return now, change, f"{numbers}, {count} steps in a row"
+        return before, ""
+    now = Watched(accepted_s, direction, count + 1)
+    if now.count < confirm:
+        return now, ""
+    return now, (
+        f"{'became slow' if direction > 0 else 'recovered'}: {time_s * 1e3:.3g} ms instead of "
+        f"{accepted_s * 1e3:.3g} ms (tolerance {tolerance_s * 1e3:.3g} ms), "
+        f"{now.count} steps in a row"
+    )

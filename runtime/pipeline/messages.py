@@ -31,7 +31,6 @@ from verify.pipeline import Action, parse_action
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")
 MAX_HEADER = 2**16
-BUFFER = 2**16
 
 
 class WireError(Exception):
@@ -57,6 +56,12 @@ class Header(msgspec.Struct, frozen=True):
     ready_s: float
     tensors: tuple[Meta | None, ...]
 
+    @staticmethod
+    def of(step: int, receive: Action, tensors: Tensors) -> Header:
+        """For what is handed over now; TensorError if something is no dense tensor."""
+        metas = tuple(None if tensor is None else _meta(tensor) for tensor in tensors)
+        return Header(step, str(receive), time.monotonic(), metas)
+
 
 class Name(NamedTuple):
     """A message's name: the step, and the RECV it answers."""
@@ -74,11 +79,6 @@ class Name(NamedTuple):
         return f"the {self.content} of microbatch {microbatch} for stage {stage}, step {self.step}"
 
 
-def describe(tensors: Tensors) -> tuple[Meta | None, ...]:
-    """The metas of what a stage hands over; TensorError if something is no dense tensor."""
-    return tuple(None if tensor is None else _meta(tensor) for tensor in tensors)
-
-
 def _meta(tensor: torch.Tensor) -> Meta:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         raise TensorError(
@@ -88,10 +88,13 @@ def _meta(tensor: torch.Tensor) -> Meta:
     return Meta(name, tuple(tensor.shape), tensor.requires_grad)
 
 
-def encode(header: Header, tensors: Tensors) -> list[memoryview]:
-    """One message in parts; ``tensors`` in host memory, without a copy where they are contiguous.
+def write(
+    connection: socket.socket, header: Header, tensors: Tensors, *, wait: bool = True
+) -> bytes:
+    """Send one message, of tensors in host memory, by one call; what the kernel did not take.
 
     Raises:
+        OSError: the connection has ended; without ``wait`` nothing was taken, then.
         TensorError: so many tensors that nobody would take their header.
     """
     text = msgspec.json.encode(header)
@@ -100,13 +103,14 @@ def encode(header: Header, tensors: Tensors) -> list[memoryview]:
             f"a stage hands over {len(header.tensors)} tensors, whose header takes {len(text)} "
             f"bytes; must be at most {MAX_HEADER}"
         )
-    parts = [memoryview(PREFIX.pack(MAGIC, len(text)) + text)]
-    return parts + [_bytes(t) for t in tensors if t is not None and t.numel()]
-
-
-def write(connection: socket.socket, parts: list[memoryview], flags: int = 0) -> bytes:
-    """Send a message in one call; what the kernel did not take."""
-    sent = connection.sendmsg(parts, [], flags)
+    parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text]
+    parts += [_bytes(t) for t in tensors if t is not None and t.numel()]
+    try:
+        sent = connection.sendmsg(parts, [], 0 if wait else socket.MSG_DONTWAIT)
+    except OSError:
+        if wait:
+            raise
+        sent = 0
     return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
 
 
@@ -116,7 +120,7 @@ def read(
     """Receive one message; None if the connection ended between two messages.
 
     Args:
-        stream: a connection's ``makefile("rb", BUFFER)``: a small message is read in one call.
+        stream: of a connection, buffered: a small message is read in one call.
         empty: allocates host memory for a tensor.
 
     Raises:

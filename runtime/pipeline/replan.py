@@ -15,8 +15,6 @@ from verify.pipeline import PipelineSchedule, Situation, timeline
 
 Planner = Callable[[Situation, PipelineSchedule], PipelineSchedule]
 """(what was measured, in microseconds; the schedule that runs) -> a schedule of the same shape."""
-HEURISTIC = "synth.pipeline.plan"
-"""The module of :func:`heuristic`; the runtime needs nothing of ``synth`` before."""
 
 
 def heuristic(situation: Situation, schedule: PipelineSchedule) -> PipelineSchedule:

@@ -29,13 +29,10 @@ class Staged:
 
 
 class HostStaging:
-    """CPU tensors: a copy on the way out, nothing on the way in.
-
-    Attributes:
-        direct: whether the tensors are in host memory as they are.
-    """
+    """CPU tensors: a copy on the way out, nothing on the way in."""
 
     direct = True
+    """Whether the tensors are in host memory as they are."""
 
     def take(self, tensors: Tensors) -> Staged:
         """Compute thread: start copying to host memory."""

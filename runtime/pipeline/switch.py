@@ -43,8 +43,7 @@ class Proposal(msgspec.Struct, frozen=True):
 class Switch:
     """One rank's part; that of the coordinator also proposes and decides.
 
-    Args:
-        group: every write is seen sooner or later; used for nothing else.
+    Writes to the ``group`` are seen sooner or later.
     """
 
     def __init__(self, group: StoreExchange) -> None:
@@ -65,10 +64,7 @@ class Switch:
         return proposal
 
     def decide(self, step: int) -> str | None:
-        """Coordinator, before each step begins: why a proposal fell, "" if it holds.
-
-        None while there is none, or it is still open.
-        """
+        """Coordinator, before each step begins: why a proposal fell, "" if it holds, else None."""
         proposal = self._undecided
         if proposal is None:
             return None
@@ -96,10 +92,7 @@ class Switch:
         return proposal if step < proposal.first_step else None
 
     def vote(self, proposal: Proposal, problem: str = "") -> None:
-        """Vote on what :meth:`notice` returned, for it without a ``problem``; too late is nothing.
-
-        On any thread.
-        """
+        """Vote on what :meth:`notice` returned, for it without a ``problem``; any thread."""
         with self._lock:
             if self._open is proposal:
                 self._voted_for = not problem
@@ -108,8 +101,7 @@ class Switch:
     def change(self, step: int, pause: Callable[[Proposal], None]) -> Proposal | None:
         """Before step ``step`` begins: the proposal that holds from it on, if one does.
 
-        Args:
-            pause: called between two looks for a decision; raises to end the wait.
+        ``pause`` is called between two looks for a decision; it raises to end the wait.
         """
         proposal = self._open
         if proposal is None or step < proposal.first_step:

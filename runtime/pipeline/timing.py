@@ -3,23 +3,23 @@
 On CUDA the host only queues work, so actions are timed by CUDA events and read when the step is
 over; the host's clock at the step's first event is their zero.
 
-Clocks need not agree. A message from a to b is handed over at ``ready`` on a's clock and is there
-at ``arrived`` on b's; the difference is its time on the way plus the offset of the two clocks. In
-the other direction the offset has the other sign, so half the sum of both directions is the mean
-time on the way, free of any clock, and half their difference is the offset.
+Clocks need not agree. A message is handed over at ``ready`` on its sender's clock and is there at
+``arrived`` on its receiver's; the difference is its time on the way plus the offset of the clocks.
+In the other direction the offset has the other sign, so half the sum of both is the mean time on
+the way, free of any clock, and half their difference is the offset.
 
 A link is fitted per direction: a message holds the link for the occupancy, others wait in line,
 and it is there a latency later. For each candidate occupancy the line is simulated; what remains
-(``arrived`` less the end of the holding) is the latency plus a clock offset, and should be the same
-for all messages. The occupancy with the smallest median deviation from the median is taken, and
-none at all unless that explains clearly more. Medians: a late thread or two do no harm.
+is the latency plus the offset, and should be the same for all messages. The occupancy with the
+smallest median deviation from the median is taken, and none at all unless that explains clearly
+more. Medians: a late thread or two do no harm.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -49,13 +49,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Transit:
-    """A message that came to this rank.
+    """A message that came to this rank, and the RECV that it answers.
 
-    Attributes:
-        receive: what it answers.
-        sender: the rank it is from.
-        ready_s: when it was handed over, by the *sender's* clock.
-        arrived_s: when it was there, by this rank's clock.
+    It was handed over at ``ready_s`` by the *sender's* clock and there at ``arrived_s`` by ours.
     """
 
     receive: Action
@@ -66,13 +62,7 @@ class Transit:
 
 @dataclass
 class StepRecord:
-    """One step on one rank.
-
-    Attributes:
-        step: its number, from 0.
-        digest: of the schedule that it ran.
-        began_s, ended_s: of the whole step.
-    """
+    """One step, numbered from 0, on one rank; ``digest`` is that of the schedule it ran."""
 
     step: int
     digest: str
@@ -83,16 +73,16 @@ class StepRecord:
 
     def report(self) -> Report:
         """What the other ranks need to know of it."""
-        took_s: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        took_s: dict[tuple[str, int], list[float]] = defaultdict(list)
         for span in self.spans:
-            took_s[span.action.kind][span.action.stage].append(span.ended_s - span.began_s)
+            took_s[span.action.kind, span.action.stage].append(span.ended_s - span.began_s)
         came: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for transit in self.transits:
             came[transit.sender].append((transit.ready_s, transit.arrived_s))
         return Report(
             self.step,
             self.digest,
-            {kind: {s: median(each) for s, each in of.items()} for kind, of in took_s.items()},
+            {action: median(each) for action, each in took_s.items()},
             {sender: fit(sorted(pairs)) for sender, pairs in came.items()},
         )
 
@@ -187,13 +177,13 @@ class Report(msgspec.Struct, frozen=True):
     """What a rank reports of one step.
 
     Attributes:
-        durations: action kind -> stage -> median seconds.
+        took_s: (kind of action, stage) -> median seconds.
         came: sender -> this direction of the link; its latency includes the clocks' offset.
     """
 
     step: int
     digest: str
-    durations: dict[str, dict[int, float]]
+    took_s: dict[tuple[str, int], float]
     came: dict[int, LinkTimes]
 
 
@@ -247,12 +237,7 @@ def situation(
     Where the backward ran fused its time is divided as in the schedule's own situation. Links
     without a measurement are taken to cost nothing. Memory limits stay.
     """
-    took_s = {
-        (kind, stage): seconds
-        for report in reports.values()
-        for kind, of in report.durations.items()
-        for stage, seconds in of.items()
-    }
+    took_s = dict(ChainMap(*(report.took_s for report in reports.values())))
     before, backward, weight = schedule.situation, [], []
     for stage in range(schedule.stages):
         whole = before.backward[stage] + before.weight[stage]

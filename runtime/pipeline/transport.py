@@ -1,12 +1,10 @@
 """Connections between neighbouring stages, each driven by threads of its own.
 
-One TCP connection per direction of each link, so that the two never wait for each other. A message
-is handed to the sending thread of its connection and the compute goes on; the receiving thread of
-the other end reads at any time, so a send never waits for a receive to be posted, and a slow
-connection holds up nothing but itself. A small message in host memory is written at once, as far
-as the kernel takes it without waiting, which saves handing it over. (The source's delegates are
-processes with shared memory; threads do, for socket calls and kernels run without the
-interpreter's lock.)
+One TCP connection per direction of each link. A message is handed to the sending thread of its
+connection and the compute goes on; the receiving thread of the other end reads at any time, so no
+send waits for a receive, and a slow connection holds up nothing but itself. A small message in host
+memory is written at once, as far as the kernel takes it. (The source's delegates are processes;
+threads do, for socket calls and kernels run without the interpreter's lock.)
 """
 
 from __future__ import annotations
@@ -27,18 +25,7 @@ from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.faults import Faults, due_s
 from runtime.pipeline.load import senders
-from runtime.pipeline.messages import (
-    BUFFER,
-    Arrived,
-    Header,
-    Mailbox,
-    Name,
-    WireError,
-    describe,
-    encode,
-    read,
-    write,
-)
+from runtime.pipeline.messages import Arrived, Header, Mailbox, Name, WireError, read, write
 from runtime.pipeline.staging import HostStaging, Staged, Tensors
 from verify.pipeline import Action, PipelineSchedule, parse_action
 
@@ -46,6 +33,7 @@ GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())
 """The last message of a connection that is closed on purpose."""
 SMALL = 2**16
 """Bytes up to which a message is written at once."""
+BUFFER = 2**16
 BLOCKED_S = 0.1
 """A blocking send looks this often whether the connections are gone."""
 
@@ -66,7 +54,7 @@ class _Outgoing:
     """The sending end of a connection."""
 
     connection: socket.socket
-    messages: queue.SimpleQueue[OutgoingMessage | None] = field(default_factory=queue.SimpleQueue)
+    waiting: queue.SimpleQueue[OutgoingMessage | None] = field(default_factory=queue.SimpleQueue)
     # counted by the compute thread and by the sending thread: equal while that one is idle
     handed: int = 0
     gone: int = 0
@@ -78,8 +66,6 @@ class Transport:
     Args:
         group: the ranks of the pipeline; nothing else uses its store.
         channel: gives address and token.
-        plan: says who the neighbours are.
-        faults: delays to inject.
         watchdog: is told when a connection ends or a thread breaks.
 
     Raises:
@@ -116,23 +102,19 @@ class Transport:
         Returns at once, or with ``faults.blocking`` when the message has reached the other end.
         """
         peer, step = self._rank_of[receive.stage], self.mailbox.step
-        header = Header(step, str(receive), time.monotonic(), describe(tensors))
+        header = Header.of(step, receive, tensors)
         delay = self._faults.delay_s(self._rank, peer, step)
         end = self._outgoing[peer]
         small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
         if small and end.handed == end.gone and not any(delay):
-            parts = encode(header, tensors)
-            try:
-                rest = write(end.connection, parts, socket.MSG_DONTWAIT)
-            except OSError:  # it is full; or it has ended, which its thread will notice
-                rest = b"".join(parts)
+            rest = write(end.connection, header, tensors, wait=False)
             if not rest:
                 return
             message = OutgoingMessage(header, Staged([]), rest=rest)
         else:
             message = OutgoingMessage(header, self.staging.take(tensors), delay)
         end.handed += 1
-        end.messages.put(message)
+        end.waiting.put(message)
         while self._faults.blocking and not self._closing and not message.gone.wait(BLOCKED_S):
             pass
 
@@ -143,12 +125,12 @@ class Transport:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for end in self._outgoing.values():
-            end.messages.put(None)
+            end.waiting.put(None)
 
     def close(self, limit_s: float) -> None:
         """Let what was handed over leave within ``limit_s`` seconds, then disconnect."""
         for end in self._outgoing.values():
-            end.messages.put(None)
+            end.waiting.put(None)
         deadline = time.monotonic() + limit_s
         for thread in self._sending:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -176,16 +158,16 @@ class Transport:
 
     def _send(self, peer: int) -> None:
         end, link_free_s = self._outgoing[peer], 0.0
-        while (message := end.messages.get()) is not None:
+        while (message := end.waiting.get()) is not None:
             tensors = self.staging.host(message.staged)
             if any(message.delay):
                 due, link_free_s = due_s(message.header.ready_s, link_free_s, message.delay)
                 time.sleep(max(0.0, due - time.monotonic()))
-            rest = message.rest or write(end.connection, encode(message.header, tensors))
+            rest = message.rest or write(end.connection, message.header, tensors)
             end.connection.sendall(rest)
             message.gone.set()
             end.gone += 1
-        end.connection.sendall(write(end.connection, encode(GOODBYE, ())))
+        end.connection.sendall(write(end.connection, GOODBYE, ()))
 
     def _receive(self, peer: int) -> None:
         stream = cast(BufferedReader, self._incoming[peer].makefile("rb", BUFFER))

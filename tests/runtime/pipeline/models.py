@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from runtime.pipeline import Pipeline
+
 WIDTH = 6
 PER_MICROBATCH = 3
 
@@ -46,26 +48,33 @@ def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return ((output - target) ** 2).mean()
 
 
+def run_step(
+    pipeline: Pipeline, data: int, device: torch.device | str = "cpu"
+) -> list[torch.Tensor]:
+    """A step of a pipeline with the batch of this number; its losses."""
+    plan, mine = pipeline.verified.schedule, pipeline.verified.stages_of(pipeline.rank)
+    x, y = batch(data, plan.microbatches, device)
+    losses: list[torch.Tensor] = []
+    target = y if plan.stages - 1 in mine else None
+    pipeline.step(*([x] if 0 in mine else []), target=target, losses=losses)
+    return losses
+
+
 def reference(
     blocks: list[nn.Module], step: int, microbatches: int
 ) -> tuple[list[list[torch.Tensor]], list[float]]:
     """(gradients per stage, loss per microbatch) of one step."""
-    for block in blocks:
-        block.zero_grad()
+    whole = nn.Sequential(*blocks)
+    whole.zero_grad()
     x, y = batch(step, microbatches, device_of(blocks))
     losses = []
     for part, target in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
-        out = part
-        for block in blocks:
-            out = block(out)
-        loss = loss_fn(out, target)
+        loss = loss_fn(whole(part), target)
         loss.backward()
         losses.append(loss.item())
-    gradients = []
-    for block in blocks:
-        for parameter in block.parameters():
-            assert parameter.grad is not None
-            parameter.grad.div_(microbatches)
-        gradients.append([p.grad.clone() for p in block.parameters() if p.grad is not None])
-        block.zero_grad()
+    gradients = [
+        [p.grad / microbatches for p in block.parameters() if p.grad is not None]
+        for block in blocks
+    ]
+    whole.zero_grad()
     return gradients, losses

@@ -19,7 +19,7 @@ from tests.runtime.pipeline.test_gradients import (
 )
 from tests.runtime.spawning import spawn, values
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
-from verify.pipeline import PipelineSchedule, Situation, check
+from verify.pipeline import PipelineSchedule, Situation, timeline
 
 SLOW_FROM, STEPS = 4, 14
 FAULTS = Faults(both_ways(0, 1, latency_s=0.08, first_step=SLOW_FROM))
@@ -28,17 +28,11 @@ COARSE = Sensitivity(least_s=0.03)
 
 def better_of_two(situation: Situation, current: PipelineSchedule) -> PipelineSchedule:
     """A planner that knows two orders."""
-
-    def makespan(plan: PipelineSchedule) -> float:
-        found = check(plan).measures
-        assert found is not None
-        return found.makespan
-
     plans = [
         msgspec.structs.replace(schedule(programs), situation=situation)
         for programs in (zero_bubble(RANKS, MICROBATCHES), eager())
     ]
-    return min(plans, key=makespan)
+    return min(plans, key=lambda plan: max(bar.end for bar in timeline(plan)))
 
 
 def another_size(situation: Situation, current: PipelineSchedule) -> PipelineSchedule:
@@ -46,27 +40,22 @@ def another_size(situation: Situation, current: PipelineSchedule) -> PipelineSch
     return schedule(one_f_one_b(RANKS, 2 * MICROBATCHES), 2 * MICROBATCHES)
 
 
-def _run(planner: Any, steps: int) -> dict[str, Any]:
-    blocks = model(RANKS)
-    pipeline = Pipeline(
-        blocks[dist.get_rank()],
-        schedule(zero_bubble(RANKS, MICROBATCHES)),
-        loss_fn,
-        timeout_s=60,
-        faults=FAULTS,
-        adaptation=Adaptation(planner=planner, sensitivity=COARSE),
-    )
-    right, digests = [], []
-    for step in range(steps):
-        right.append(matches(pipeline, blocks, step))
-        digests.append(pipeline.record.digest)
-    pipeline.close()
-    return {"right": right, "digests": digests, "events": pipeline.events}
-
-
 def _adapting(rank: int, size: int, store: dist.Store) -> list[dict[str, Any]]:
     start(rank, size, store)
-    return [_run(better_of_two, STEPS), _run(another_size, STEPS - 3)]
+    found = []
+    for planner, steps in ((better_of_two, STEPS), (another_size, STEPS - 3)):
+        blocks, plan = model(RANKS), schedule(zero_bubble(RANKS, MICROBATCHES))
+        how = Adaptation(planner=planner, sensitivity=COARSE)
+        pipeline = Pipeline(
+            blocks[rank], plan, loss_fn, timeout_s=60, faults=FAULTS, adaptation=how
+        )
+        right, digests = [], []
+        for step in range(steps):
+            right.append(matches(pipeline, blocks, step))
+            digests.append(pipeline.record.digest)
+        pipeline.close()
+        found.append({"right": right, "digests": digests, "events": pipeline.events})
+    return found
 
 
 def test_a_slow_link_in_mid_run() -> None:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from io import BufferedReader
+from typing import cast
 
 import msgspec
 import pytest
 import torch
 
-from runtime.pipeline.messages import (
-    BUFFER,
-    MAGIC,
-    PREFIX,
-    Header,
-    Meta,
-    WireError,
-    describe,
-    encode,
-    read,
-    write,
-)
+from runtime.pipeline.messages import MAGIC, PREFIX, Header, Meta, WireError, read, write
+from runtime.pipeline.staging import HostStaging
 from verify.errors import TensorError
+from verify.pipeline import parse_action
 
+empty = HostStaging().empty
 TENSORS = [
     torch.arange(6.0).view(2, 3).requires_grad_(),
     None,
@@ -35,31 +29,29 @@ TENSORS = [
 ]
 
 
-def _pair() -> tuple[socket.socket, socket.socket]:
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, BufferedReader]]:
+    """One end to write to, the other to read from."""
     one, other = socket.socketpair()
-    for end in (one, other):
-        end.settimeout(20)
-    return one, other
+    with one, other:
+        one.settimeout(20)
+        other.settimeout(20)
+        yield one, cast(BufferedReader, other.makefile("rb"))
 
 
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype)
-
-
-def test_tensors_come_as_they_went() -> None:
-    one, other = _pair()
-    header = Header(7, "2RECV_F5", 1.25, describe(TENSORS))
+def test_tensors_come_as_they_went(ends: tuple[socket.socket, BufferedReader]) -> None:
+    one, stream = ends
+    header = Header.of(7, parse_action("2RECV_F5"), TENSORS)
 
     def send() -> None:
         for _ in range(2):
-            one.sendall(write(one, encode(header, TENSORS)))
+            one.sendall(write(one, header, TENSORS))
         one.close()
 
     thread = threading.Thread(target=send)
     thread.start()
-    stream = BufferedReader(socket.SocketIO(other, "r"), BUFFER)
     for _ in range(2):
-        message = read(stream, _empty)
+        message = read(stream, empty)
         assert message is not None
         assert message[0] == header
         for sent, found in zip(TENSORS, message[1], strict=True):
@@ -67,7 +59,7 @@ def test_tensors_come_as_they_went() -> None:
             if sent is not None and found is not None:
                 assert (sent.dtype, sent.shape) == (found.dtype, found.shape)
                 assert torch.equal(sent, found)
-    assert read(stream, _empty) is None
+    assert read(stream, empty) is None
     thread.join()
     flags = [meta is not None and meta.requires_grad for meta in header.tensors]
     assert flags == [True] + [False] * 6
@@ -94,21 +86,21 @@ def _header(action: str = "1RECV_F0", dtype: str = "float32") -> bytes:
         (MAGIC, "ended within"),
     ],
 )
-def test_what_is_no_message(data: bytes, problem: str) -> None:
-    one, other = _pair()
+def test_what_is_no_message(
+    data: bytes, problem: str, ends: tuple[socket.socket, BufferedReader]
+) -> None:
+    one, stream = ends
     one.sendall(data)
     one.close()
     with pytest.raises(WireError, match=problem):
-        read(BufferedReader(socket.SocketIO(other, "r"), BUFFER), _empty)
+        read(stream, empty)
 
 
-def test_tensors_that_cannot_travel() -> None:
+def test_what_cannot_travel(ends: tuple[socket.socket, BufferedReader]) -> None:
+    action = parse_action("1RECV_F0")
     with pytest.raises(TensorError, match="must be dense"):
-        describe([torch.eye(3).to_sparse()])
-
-
-def test_a_message_whose_header_nobody_would_take_is_refused_by_its_sender() -> None:
+        Header.of(0, action, [torch.eye(3).to_sparse()])
     few, many = [torch.ones(1)] * 100, [torch.ones(1)] * 3000
-    assert encode(Header(0, "1RECV_F0", 0.0, describe(few)), few)
-    with pytest.raises(TensorError, match="3000 tensors"):
-        encode(Header(0, "1RECV_F0", 0.0, describe(many)), many)
+    assert write(ends[0], Header.of(0, action, few), few) == b""
+    with pytest.raises(TensorError, match="3000 tensors"):  # nobody would take such a header
+        write(ends[0], Header.of(0, action, many), many)

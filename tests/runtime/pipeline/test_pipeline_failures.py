@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -14,7 +15,7 @@ from runtime.pipeline import Pipeline, load
 from runtime.pipeline.faults import Faults, LinkFault, due_s
 from runtime.pipeline.messages import Arrived, Mailbox, Name, WireError
 from runtime.pipeline.staging import Staged
-from tests.runtime.pipeline.models import Block, batch, loss_fn, model
+from tests.runtime.pipeline.models import Block, loss_fn, model, run_step
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, RANKS, matches, schedule, start
 from tests.runtime.spawning import spawn
 from tests.verify.pipeline.documents import gpipe, one_f_one_b, zero_bubble
@@ -41,12 +42,10 @@ class Trap(Block):
         return super().forward(x)
 
 
-def _step(pipeline: Pipeline, step: int) -> str:
+def _outcome(pipeline: Pipeline, step: int) -> str:
     """The step's exception as text: type, ranks."""
-    x, y = batch(step, MICROBATCHES)
-    first, last = pipeline.rank == 0, pipeline.rank == RANKS - 1
     try:
-        pipeline.step(*([x] if first else []), target=y if last else None)
+        run_step(pipeline, step)
     except RankFailure as error:
         return f"RankFailure {error.ranks}"
     except Exception as error:
@@ -54,7 +53,7 @@ def _step(pipeline: Pipeline, step: int) -> str:
     return "fine"
 
 
-def _refusals(rank: int, group_store: dist.Store) -> list[str]:
+def _refusals(rank: int) -> list[str]:
     """What is refused, in order; every rank tries the same at the same time."""
     block = Block()
     plain = schedule(one_f_one_b(RANKS, MICROBATCHES))
@@ -76,7 +75,7 @@ def _refusals(rank: int, group_store: dist.Store) -> list[str]:
 
 def _failures(rank: int, size: int, store: dist.Store) -> dict[str, Any]:
     start(rank, size, store)
-    said: dict[str, Any] = {"refused": _refusals(rank, store)}
+    said: dict[str, Any] = {"refused": _refusals(rank)}
     plan = load(schedule(zero_bubble(RANKS, MICROBATCHES)))
     for name, culprit, then in [
         ("broken", BROKEN, "raise"),
@@ -89,13 +88,12 @@ def _failures(rank: int, size: int, store: dist.Store) -> dict[str, Any]:
         blocks[rank] = trap
         pipeline = Pipeline(trap, plan, loss_fn, timeout_s=TIMEOUT_S)
         said[name] = [str(matches(pipeline, blocks, 0))]
-        if rank == culprit and then != "sleep":
+        if rank == culprit:
             trap.seen, trap.at, trap.then = 0, 3, then
-        if rank == culprit and then == "sleep":
-            while pipeline.failure is None:  # the others give it up; spawn's deadline ends it
+            while then == "sleep" and pipeline.failure is None:  # until the others give it up
                 time.sleep(0.05)
-        said[name].append(_step(pipeline, 1))
-        said[name].append(_step(pipeline, 2))  # whoever has failed stays so
+        said[name].append(_outcome(pipeline, 1))
+        said[name].append(_outcome(pipeline, 2))  # whoever has failed stays so
         pipeline.close()
     return said
 
@@ -106,8 +104,7 @@ def test_failures_and_refusals() -> None:
     for rank, outcome in enumerate(outcomes):
         if rank == DEAD:
             continue
-        assert outcome.finished, f"rank {rank} died or hung"
-        assert not outcome.error, outcome.error
+        assert (outcome.finished, outcome.error) == (True, ""), f"rank {rank} died, hung or raised"
         said = outcome.value
         other_size, doubled, wrong_stage, ddp, differing = said["refused"]
         assert f"for {RANKS + 1} ranks, the group has {RANKS}" in other_size
@@ -124,41 +121,36 @@ def test_failures_and_refusals() -> None:
             assert said[name] == expected, name
 
 
-def _name(text: str, step: int = 3) -> Name:
-    return Name(step, parse_action(text))
-
-
-def _arrived(sender: int) -> Arrived:
-    return Arrived(sender, Staged([]), (), 0.0, 0.0)
-
-
 @pytest.mark.parametrize(
-    ("name", "sender", "problem"),
+    ("receive", "step", "sender", "problem"),
     [
-        (_name("1RECV_F2"), 0, ""),
-        (_name("1RECV_F4", 4), 0, ""),
-        (_name("1RECV_B0"), 2, ""),
-        (_name("1RECV_F2"), 2, "rank 0 does that"),
-        (_name("2RECV_F2"), 0, "no business"),
-        (_name("1RECV_F5"), 0, "there are 5 microbatches"),
-        (_name("1RECV_F2", 2), 0, "step 3 has begun"),
-        (_name("1RECV_F0"), 0, "a second time"),
-        (_name("1RECV_F1"), 0, "a second time"),
+        ("1RECV_F2", 3, 0, ""),
+        ("1RECV_F4", 4, 0, ""),
+        ("1RECV_B0", 3, 2, ""),
+        ("1RECV_F2", 3, 2, "rank 0 does that"),
+        ("2RECV_F2", 3, 0, "no business"),
+        ("1RECV_F5", 3, 0, "there are 5 microbatches"),
+        ("1RECV_F2", 2, 0, "step 3 has begun"),
+        ("1RECV_F0", 3, 0, "a second time"),
+        ("1RECV_F1", 3, 0, "a second time"),
     ],
 )
-def test_messages_that_nobody_can_want(name: Name, sender: int, problem: str) -> None:
+def test_messages_that_nobody_can_want(receive: str, step: int, sender: int, problem: str) -> None:
     mailbox = Mailbox({(1, "RECV_F"): 0, (1, "RECV_B"): 2}, 5)
+
+    def put(receive: str, sender: int, step: int = 3) -> None:
+        message = Arrived(sender, Staged([]), (), 0.0, 0.0)
+        mailbox.put(Name(step, parse_action(receive)), message)
+
     mailbox.begin(3)
-    mailbox.put(_name("1RECV_F0"), _arrived(0))
+    put("1RECV_F0", 0)
     mailbox.take(parse_action("1RECV_F0"))
-    mailbox.put(_name("1RECV_F1"), _arrived(0))
-    if problem:
-        with pytest.raises(WireError, match=problem):
-            mailbox.put(name, _arrived(sender))
-    else:
-        mailbox.put(name, _arrived(sender))
-        mailbox.begin(name.step)
-        assert mailbox.take(name.receive)[0].sender == sender
+    put("1RECV_F1", 0)
+    with pytest.raises(WireError, match=problem) if problem else contextlib.nullcontext():
+        put(receive, sender, step)
+    if not problem:
+        mailbox.begin(step)
+        assert mailbox.take(parse_action(receive))[0].sender == sender
     mailbox.fail(RankFailure([1], "over"))
     with pytest.raises(RankFailure, match="over"):
         mailbox.take(parse_action("1RECV_F1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -120,24 +121,24 @@ def test_one_schedule_per_step_on_all_ranks(data, size: int, ahead: int) -> None
         assert value != GO or all(vote is not None and vote[1] == FOR for vote in votes)
 
 
-def test_with_a_prompt_store_two_steps_ahead_is_enough() -> None:
-    """Nobody ever waits, in any order of ranks that a pipeline allows."""
-    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
-        late = Late(lambda: 0)
-        ranks = [Rank(r, 3, late, [0]) for r in range(3)]
-        for step in range(4):
-            for r in order:
-                ranks[r].boundary(late.now, propose=step == 0, ahead=2)
-        assert [rank.ran for rank in ranks] == [[0, 0, 1, 1]] * 3
-        assert not ranks[0].refusals
-
-
-def test_a_vote_against_and_a_missing_vote_are_named() -> None:
-    for after, text in (([-1], "rank 1: not proved"), ([40], "no vote yet from rank(s) 1")):
-        late = Late(lambda: 0)
-        ranks = [Rank(0, 2, late, [0]), Rank(1, 2, late, after)]
-        for step in range(4):
-            for rank in ranks:
-                rank.boundary(late.now, propose=step == 0, ahead=2)
-        assert [rank.ran for rank in ranks] == [[0] * 4] * 2
-        assert ranks[0].refusals == [text]
+@pytest.mark.parametrize(
+    ("order", "after", "ran", "refusals"),
+    [
+        ([0, 1, 2], [0], [0, 0, 1, 1], []),
+        ([2, 1, 0], [0], [0, 0, 1, 1], []),
+        ([1, 2, 0], [0], [0, 0, 1, 1], []),
+        ([0, 1, 2], [-1], [0, 0, 0, 0], ["rank 1: not proved"]),
+        ([0, 1, 2], [40], [0, 0, 0, 0], ["no vote yet from rank(s) 1"]),
+    ],
+)
+def test_with_a_prompt_store_two_steps_ahead_is_enough(
+    order: list[int], after: list[int], ran: list[int], refusals: list[str]
+) -> None:
+    """Nobody ever waits; a vote against and a missing vote are named."""
+    late = Late(lambda: 0)
+    ranks = [Rank(r, 3, late, after if r == 1 else [0]) for r in range(3)]
+    for step in range(len(ran)):
+        for r in order:
+            ranks[r].boundary(late.now, propose=step == 0, ahead=2)
+    assert [rank.ran for rank in ranks] == [ran] * 3
+    assert ranks[0].refusals == refusals
