@@ -34,15 +34,11 @@ from runtime.work import AllReduceWork
 class Bucket:
     """An operation in flight: :meth:`encode`, ``Protocol.open``, then :meth:`finish`.
 
-    Args:
-        work: what the caller holds.
-        step, index: its name on all ranks.
-        seed: of the transform; ``None``: it is off.
-        bounds: world_size + 1 element offsets; rank r owns ``flat[bounds[r]:bounds[r + 1]]``.
-
     Attributes:
-        operation: step and index as on the wire.
-        number: operations count from 0 on every rank.
+        work: what the caller holds.
+        operation: step and index, its name on all ranks, as on the wire.
+        bounds: world_size + 1 element offsets; rank r owns ``flat[bounds[r]:bounds[r + 1]]``.
+        seed: of the transform; ``None``: it is off.
         shards: per rank, the bytes of its shard in the tensor (uint8 views).
         scratch: per peer, uint8 [datagrams, payload]: its contribution to the own shard.
         stages: the receive stages.
@@ -97,12 +93,7 @@ class Bucket:
         return self.shards[peer if stage == 0 else self.rank]
 
     def place(self, stage: int, sender: int, rows: Bytes, numbers: Numbers) -> None:
-        """Copy payloads to where they belong.
-
-        Args:
-            rows: uint8 [datagrams, payload bytes].
-            numbers: of the datagrams within the shard, all different.
-        """
+        """Copy payloads, uint8 [datagrams, bytes], to where they belong; no number comes twice."""
         if stage == 0:
             self.scratch[sender][numbers] = rows
             return
@@ -122,8 +113,7 @@ class Bucket:
     def reduce_runs(self, least: int) -> Iterator[tuple[int, int]]:
         """Reduce what can be, in runs of at least so many datagrams: (first, one past the last).
 
-        While the first stage goes on that is where all contributions have arrived; after it, all
-        the rest.
+        While the first stage goes on that is where all contributions have arrived; then the rest.
         """
         self.fresh = 0
         padded = np.zeros(len(self._reduced) + 2, bool)  # so that every run has two edges

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 import torch
 
+from runtime.executor.preflight import require_summable
 from runtime.health.native_work import NativeWaits
 from runtime.network.address import own_address
 from runtime.network.store_exchange import StoreExchange
@@ -26,19 +27,18 @@ from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.recorder import EngineRecorder
-from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
-from runtime.optireduce.sync import SyncPoint
+from runtime.optireduce.sync import Reliable, SyncPoint
 from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.loop import EventLoop
 from runtime.optireduce.udp.socket import UdpSocket
 from runtime.torch_versions import PrefixStore, Store
 from runtime.work import AllReduceWork
-from verify.errors import ArgumentError, LatecomerError, TensorError
+from verify.errors import ArgumentError, LatecomerError
 
 logger = logging.getLogger("latecomer")
-SUSPECT_S = 0.5
-"""A rank that is so late for an operation is asked whether it is alive."""
+CPU = torch.device("cpu")
+SUSPECT_S = 0.5  # a rank that is so late for an operation is asked whether it is alive
 
 
 class Engine:
@@ -56,8 +56,7 @@ class Engine:
         ledger: what was lost, step by step.
         sync_point: what the ranks have decided.
         reliable: TAR over TCP among the same ranks.
-        find_silent: asks all ranks for a sign of life; see :meth:`runtime.Executor.find_silent`.
-        source: what is told to ``runtime.watch``.
+        find_silent: see :meth:`runtime.Executor.find_silent`.
 
     Raises:
         RankFailure: ranks that did not join within ``timeout_s``.
@@ -141,7 +140,7 @@ class Engine:
             TensorError: a tensor that can't be carried.
             RankFailure, LossExceeded: the engine has failed before.
         """
-        _require(tensor)
+        require_summable(tensor, CPU, average, FLOATS)
         if self.failure is not None:
             raise self.failure
         if self._bucket == 0:
@@ -155,8 +154,7 @@ class Engine:
         self.ledger.submitted(step, bucket, last)
         work = AllReduceWork(self._entered, tensor, average, time.monotonic())
         self._entered += 1
-        with self._lock:
-            self._open[work.number] = work
+        self._open[work.number] = work
         if self.failure is not None:
             self._fail(self.failure)
             return work
@@ -189,8 +187,8 @@ class Engine:
         codec = Codec(session.number, self.rank, self.size, options.datagram_bytes, key)
         bound_s = self.sync_point.bound_s
         loop = EventLoop(options, codec, self._channel, bound_s, self._done, self._broke)
-        self.ledger.dropped = loop.protocol.dropped
-        self.ledger.dropped_from = loop.protocol.dropped_from
+        protocol = loop.protocol
+        self.ledger.dropped, self.ledger.dropped_from = protocol.dropped, protocol.dropped_from
         return loop
 
     def _done(self, bucket: Bucket) -> None:
@@ -201,9 +199,7 @@ class Engine:
         self.source.ended(work, stages, done_s)
         if error := self.ledger.ended(bucket, self._loop.protocol, done_s - work.arrived_s):
             self._stop(error)
-        with self._lock:
-            is_open = self._open.pop(work.number, None) is not None
-        if is_open:
+        if self._open.pop(work.number, None) is not None:
             work.settle()
 
     def _broke(self, error: Exception) -> None:
@@ -220,22 +216,11 @@ class Engine:
         """End all operations, present and future, with ``error``, if it is the first."""
         with self._lock:
             self._error = self.failure or error
-            left, self._open = list(self._open.values()), {}
-        for work in left:
-            work.settle(self._error)
+        for number in list(self._open):
+            if (work := self._open.pop(number, None)) is not None:
+                work.settle(self._error)
 
     def _suspects(self, limit_s: float) -> Iterable[int]:
         """Ranks that keep an open operation waiting and were not heard of in it so far."""
         since_s = time.monotonic() - SUSPECT_S
         return self._loop.keep_waiting(since_s) if self._loop is not None else ()
-
-
-def _require(tensor: torch.Tensor) -> None:
-    if tensor.device.type != "cpu":
-        raise TensorError(f"the tensor is on {tensor.device}, OptiReduce carries CPU tensors")
-    if tensor.layout is not torch.strided or not tensor.is_contiguous():
-        raise TensorError("the tensor must be dense and contiguous")
-    if tensor.dtype not in FLOATS:
-        raise TensorError(
-            f"{tensor.dtype} can't be averaged over what arrives; must be floating point"
-        )

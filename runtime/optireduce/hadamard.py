@@ -3,13 +3,10 @@
 Random signs (from a seed that all ranks share), then an orthonormal Walsh-Hadamard transform of
 each block; the inverse is the same, signs last. Source: OptiReduce, section 3.3. Deviation:
 block-wise, since a whole bucket costs several times as much (docs/optireduce.md); what is left over
-after the last whole block is cut into powers of two, so that any length works in place and without
-padding.
+after the last whole block is cut into powers of two, so that any length works in place.
 
 The transform is done as Kronecker factors of up to 16 by matmul, in chunks that stay in cache, on
 whatever device the tensor is. Signs have a period of one chunk.
-
-Legend: b block (a power of two), f factors (powers of two up to 16, product b).
 """
 
 from __future__ import annotations
@@ -21,8 +18,7 @@ import torch
 
 from verify.errors import ArgumentError, TensorError
 
-CHUNK = 2**17
-"""Elements that are transformed at a time, in float32: 512 KiB."""
+CHUNK = 2**17  # elements that are transformed at a time, in float32: 512 KiB
 FACTOR = 16
 FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 
@@ -33,12 +29,10 @@ def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool
     Args:
         flat: one dimension, contiguous, floating point; float16 and bfloat16 are computed in
             float32 and rounded once. A float16 value may grow by up to sqrt(block).
-        seed: the same on all ranks.
         block: a power of two.
 
     Raises:
-        TensorError: not such a tensor.
-        ArgumentError: not such a block.
+        TensorError, ArgumentError: not such a tensor, or block.
     """
     if flat.dim() != 1 or not flat.is_contiguous() or flat.dtype not in FLOATS:
         raise TensorError(

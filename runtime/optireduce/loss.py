@@ -35,15 +35,12 @@ class StepRecord:
     Attributes:
         submitted, operations: how many operations it has so far, and how many are over.
         sealed: no more will be submitted.
-        due, lost: datagrams, by stage.
+        due, lost, by_rank: datagrams, by stage; those lost, by the rank that sent them.
         ends: how many stages were ``complete``, ``early``, ``timeout``.
-        by_rank: datagrams lost, by the rank that sent them.
-        seconds: of each operation, from its entry to its end.
-        ended_s: ``time.monotonic()`` at the end of the last one so far.
+        seconds, ended_s: of each operation, from its entry to its end; when the last one ended.
         bound_s, expected_s, grace_percent: t_B, t_C of both stages, x of the first, at its end.
         incast: announced by this rank, allowed by the others.
         rate, rtt_s: lowest pacing rate (bytes/s) and highest round trip over the peers.
-        hadamard: the transform was on.
     """
 
     step: int
@@ -102,11 +99,9 @@ class LossStats:
 
     Attributes:
         steps: the latest records, oldest first.
-        dropped, dropped_from: datagrams dropped since the start, by kind, and (those that could be
-            told) by sender and kind.
+        dropped, dropped_from: datagrams, by kind, and, where it is known, by sender and kind.
         reliable: operations that ran over TCP (warm-up).
-        missing: of each operation over UBT, in order, what did not arrive; ``None``, as to begin
-            with: not recorded.
+        missing: of each operation over UBT what did not arrive; ``None``: not recorded.
     """
 
     def __init__(self, options: Options, rank: int) -> None:

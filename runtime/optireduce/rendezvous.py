@@ -16,17 +16,11 @@ from verify.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Session:
-    """What the ranks agreed on.
+    """What the ranks agreed on."""
 
-    Attributes:
-        number: 64 random bits in every datagram.
-        key: 32 random bytes, for those who authenticate.
-        addresses: per other rank, (host, port) of its socket.
-    """
-
-    number: int
-    key: bytes
-    addresses: dict[int, tuple[str, int]]
+    number: int  # 64 random bits in every datagram
+    key: bytes  # 32 random bytes, for those who authenticate
+    addresses: dict[int, tuple[str, int]]  # of each other rank's socket
 
 
 def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Session:

@@ -1,7 +1,8 @@
-"""What the ranks do together, reliably, between two steps: decide, and make their replicas equal.
+"""What must not be lost goes over TCP: the first steps, decisions, and making replicas equal.
 
-All ranks come to a sync point before the same steps, so nothing has to be agreed on over a network
-that loses what is sent. The first ends the warm-up; the others come every ``resync_steps`` steps.
+:class:`Reliable` is the same transpose AllReduce, as a schedule that is proved before it runs. All
+ranks come to a sync point before the same steps, so nothing has to be agreed on before it. The
+first ends the warm-up; the others come every ``resync_steps`` steps.
 
 Source of the bound: OptiReduce (arXiv 2310.06993), section 3.2.1. Deviations: the stage times are
 those of UBT itself, which depend on other things than a reliable transport's; and every sync point
@@ -14,25 +15,68 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 
+from runtime.executor.executor import Executor
+from runtime.executor.load import load
+from runtime.health.native_work import NativeWaits
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
-from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.udp.adaptive import hard_bound_s
+from runtime.torch_versions import Store
+from runtime.work import AllReduceWork
+from verify.core.schedule import Incast, Phase, Schedule, Transfer
 
-LATEST = 256
-"""Operations of a rank that count."""
+LATEST = 256  # operations of a rank that count
+
+
+def transpose(n: int) -> Schedule:
+    """Transpose AllReduce, one message in and out of a rank per round."""
+    shifts = range(1, n)
+    scatter = tuple(
+        tuple(Transfer(r, (r + t) % n, (r + t) % n, "reduce") for r in range(n)) for t in shifts
+    )
+    gather = tuple(tuple(Transfer(r, (r + t) % n, r, "copy") for r in range(n)) for t in shifts)
+    phases = (Phase("reduce_scatter", (), scatter), Phase("all_gather", (), gather))
+    return Schedule(ranks=n, chunks=n, ports=Incast(1), phases=phases)
+
+
+class Reliable(Executor):
+    """TAR over TCP on a group of ranks; see :class:`Executor`, also for what it raises."""
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        native_waits: NativeWaits | None = None,
+    ) -> None:
+        schedule = load(transpose(size))
+        super().__init__(
+            schedule, store, rank, size, timeout_s=timeout_s, native_waits=native_waits
+        )
+
+    def average(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The average over the ranks, in place, the same bits everywhere. Collective."""
+        return self._wait(self.submit(tensor, average=True))
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """What each rank has given: as many numbers on every rank. Collective."""
+        table = torch.zeros(self.size, len(values), dtype=torch.float64)
+        table[self.rank] = torch.tensor(values, dtype=torch.float64)
+        rows: list[list[float]] = self._wait(self.submit(table)).tolist()
+        return rows
+
+    def _wait(self, work: AllReduceWork) -> torch.Tensor:
+        # the executor itself gives up within its time; the margin is for a loaded machine
+        return work.wait(timedelta(seconds=2 * self.timeout_s + 10))
 
 
 class SyncPoint:
-    """The decisions so far.
-
-    Attributes:
-        bound_s: t_B.
-        hadamard: whether buckets are transformed from now on.
-    """
+    """The decisions so far: ``bound_s``, t_B, and whether buckets go through ``hadamard``."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -43,19 +87,11 @@ class SyncPoint:
 
     def is_due(self, step: int) -> bool:
         """Whether the ranks meet before ``step``."""
-        options = self._options
-        if step == options.warmup_steps:
-            return step > 0
-        after = step - options.warmup_steps
-        return after > 0 and bool(options.resync_steps) and after % options.resync_steps == 0
+        after, each = step - self._options.warmup_steps, self._options.resync_steps
+        return step > 0 if after == 0 else after > 0 and each > 0 and after % each == 0
 
     def took(self, nbytes: int, stage_s: float) -> None:
-        """An operation over UBT is over.
-
-        Args:
-            nbytes: of the bucket.
-            stage_s: time of a stage: the first's, or half of both if that is more.
-        """
+        """A bucket of so many bytes is over; a stage took the first's time, or half of both."""
         if nbytes > self._largest:
             self._largest = nbytes
             self._times_s.clear()

@@ -1,10 +1,10 @@
 """The short datagrams of a rank: credits, ends, and that a stage is over.
 
 They cost as much processor time as a burst does, so they are few: none where the window holds the
-whole shard, and "all is sent" only some time after the marks that say the same. Everything
-that travels may be lost, these too. A credit is cumulative, so that the next one makes up for it,
-and is repeated to whom nothing is heard of; "all is sent" goes out twice; that a stage is over is
-said again whenever something for it arrives. Pure: datagrams go to ``outbox``.
+whole shard, and "all is sent" only some time after the marks that say the same. These may be lost,
+too. A credit is cumulative, so that the next one makes up for it, and is repeated to whom nothing
+is heard of; "all is sent" goes out twice; that a stage is over is sent again whenever something for
+it arrives.
 """
 
 from __future__ import annotations
@@ -21,17 +21,11 @@ from runtime.optireduce.udp.sender import ShardSend
 
 REPEATS_IN_BOUND = 10
 """So often in t_B a credit is repeated: one that got lost must not cost the rest of a stage."""
-REPEAT_S = 0.005
-REPEAT_MOST_S = 0.05
-"""But it takes so long at least, and at most."""
+REPEAT_S, REPEAT_MOST_S = 0.005, 0.05  # but it takes so long at least, and at most
 
 
 class AckSender:
-    """Writes what a rank has to announce.
-
-    Attributes:
-        outbox: (peer, datagram), to be sent in this order.
-    """
+    """Writes what a rank has to announce to ``outbox``: (peer, datagram)."""
 
     def __init__(
         self,
@@ -81,9 +75,7 @@ class AckSender:
     def follows(self, shard: ShardSend) -> None:
         """The second stage to a peer has begun: it says that the first is sent."""
         first = shard.operation, 0, shard.peer
-        self._ends = [
-            end for end in self._ends if (end[2].operation, end[2].stage, end[2].peer) != first
-        ]
+        self._ends = [e for e in self._ends if (e[2].operation, e[2].stage, e[2].peer) != first]
 
     def get_timer(self) -> float:
         """When :meth:`handle_timer` has something to do."""

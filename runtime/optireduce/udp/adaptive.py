@@ -13,17 +13,12 @@ from collections.abc import Iterable, Sequence
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.reassembly import End, StageReceiver
 
-LEAST_S = 1e-6
-"""Of t_C: the unit in which it travels, where 0 means that it is not known."""
-PERIOD = 8
-"""Stages whose mean loss counts for incast."""
-EXCUSED_FACTOR = 2.0
-"""A loss up to so many times the excused one is excused."""
-EXCUSED_DECAY = 0.9
-"""Per period."""
+LEAST_S = 1e-6  # of t_C: the unit in which it travels, where 0 means that it is not known
+PERIOD = 8  # stages whose mean loss counts for incast
+EXCUSED_FACTOR = 2.0  # a loss up to so many times the excused one is excused
+EXCUSED_DECAY = 0.9  # per period
 STALL_ROUND_TRIPS = 4
-TREND_WEIGHT = 0.3
-"""TIMELY's weight of the newest difference of round trips."""
+TREND_WEIGHT = 0.3  # TIMELY's weight of the newest difference of round trips
 
 
 def hard_bound_s(times_s: Iterable[Sequence[float]], options: Options) -> float:
@@ -44,7 +39,7 @@ class CompletionEstimator:
     Attributes:
         bound_s: t_B: t_C never exceeds it.
         own_s: this rank's t_C; 0 before its first stage is over.
-        expected_s: t_C: the median over the ranks, of what they announced last; 0: none has yet.
+        expected_s: t_C: the median over what the ranks announced last; 0: none has yet.
         percent: x.
     """
 
@@ -117,15 +112,13 @@ class Incast:
 
     Attributes:
         own: what this rank announces; never more than its ``peers``.
-        excused: the share lost that has not to do with incast.
     """
 
     def __init__(self, options: Options, peers: int) -> None:
         self._options, self._peers = options, max(1, peers)
         self.own = min(options.incast, self._peers)
         self.window_bytes = options.window_bytes
-        self.excused = 0.0
-        self._clean = 0
+        self._excused, self._clean = 0.0, 0
         self._announced: dict[int, int] = {}
         self._losses: list[float] = []
         self._before: tuple[int, int, float] | None = None
@@ -161,16 +154,14 @@ class Incast:
 
     @property
     def _limit(self) -> float:
-        return max(self._options.incast_down_loss, EXCUSED_FACTOR * self.excused)
+        return max(self._options.incast_down_loss, EXCUSED_FACTOR * self._excused)
 
     def _rise(self, loss: float) -> None:
         options = self._options
-        if loss > self._limit:
-            self._clean = 0
-            return
-        self._clean += 1
-        more = self.window_bytes + options.window_step_bytes
-        self.window_bytes = min(options.window_most_bytes, more)
+        self._clean = self._clean + 1 if loss <= self._limit else 0
+        if self._clean:
+            more = self.window_bytes + options.window_step_bytes
+            self.window_bytes = min(options.window_most_bytes, more)
         if self._clean >= options.incast_up_after:
             self.own, self._clean = min(self._peers, self.own + 1), 0
 
@@ -183,13 +174,13 @@ class Incast:
 
     def _judge(self, mean: float) -> None:
         """A period is over: halve, or see whether that has helped."""
-        limit, self.excused = self._limit, self.excused * EXCUSED_DECAY
+        limit, self._excused = self._limit, self._excused * EXCUSED_DECAY
         if self._before is not None:
             own, window_bytes, before = self._before
             self._before = None
             if mean > before / 2:
                 self.own, self.window_bytes = own, window_bytes
-                self.excused = max(self.excused, before, mean)
+                self._excused = max(self._excused, before, mean)
         elif mean > limit:
             self._before = self.own, self.window_bytes, mean
             self._halve()
@@ -205,7 +196,6 @@ class Pacer:
     first.
 
     Attributes:
-        stall_most_s: see :attr:`stall_s`.
         rate: bytes per second.
         rtt_s: moving average; 0 before the first sample.
         next_s: when the next burst may go.
@@ -236,11 +226,9 @@ class Pacer:
             self._trend_s += TREND_WEIGHT * (rtt_s - self._last_s - self._trend_s)
         self._last_s = rtt_s
         self.rtt_s = rtt_s if not self.rtt_s else 0.875 * self.rtt_s + 0.125 * rtt_s
-        if rtt_s < options.rtt_low_s:
-            self._set(self.rate + options.rate_step)
-        elif rtt_s > options.rtt_high_s:
+        if rtt_s > options.rtt_high_s:
             self._set(self.rate * (1 - options.rate_decrease * (1 - options.rtt_high_s / rtt_s)))
-        elif self._trend_s <= 0:
+        elif rtt_s < options.rtt_low_s or self._trend_s <= 0:
             self._set(self.rate + options.rate_step)
         else:
             gradient = min(1.0, self._trend_s / options.rtt_high_s)

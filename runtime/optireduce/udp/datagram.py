@@ -4,11 +4,9 @@
 session, operation (step and bucket), offset, length, flags, incast, expected_us, passed, tag; what
 each means is in docs/optireduce.md.
 
-A data datagram is always ``datagram_bytes`` long (the last one of a shard is padded), so that the
-kernel can segment and coalesce them; the others are the header alone. The datagrams of a shard may
-be sent in any order; ``passed`` counts them in the order of sending, so that a credit says what has
-left the network, lost or not. What the datagrams of a burst have in common is written, and checked,
-once. Reading never raises: what does not belong here is counted by kind and dropped.
+The datagrams of a shard may be sent in any order; ``passed`` counts them in the order of sending,
+so that a credit says what has left the network, lost or not. What the datagrams of a burst have in
+common is written, and checked, once. Reading never raises: what does not belong here is dropped.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PACKED = struct.Struct("<HBBHHQQIHBBIIQ")
 FLAGS_AT, TAG_AT = 30, 40
 FIXED = np.uint64(0xFFFF0000_00FFFFFF)  # magic, version and receiver in the first word
-INTERLEAVED = 8
-"""So many changes of sender in what was read together: sorting pays."""
+INTERLEAVED = 8  # changes of sender in what was read together, from which on sorting pays
 
 
 class Type(IntEnum):
@@ -87,12 +84,7 @@ def is_before(a: int, b: int) -> bool:
 
 
 class Codec:
-    """Writes and reads the datagrams of one rank.
-
-    Args:
-        session: shared by the ranks.
-        key: for authentication; empty: none.
-    """
+    """Writes and reads the datagrams of one rank; ``key``: for authentication, empty: none."""
 
     def __init__(
         self, session: int, rank: int, world_size: int, datagram_bytes: int, key: bytes = b""
@@ -111,15 +103,12 @@ class Codec:
         header: Header,
         passed: int | np.ndarray = 0,
     ) -> None:
-        """Fill ``rows`` with consecutive data datagrams.
+        """Fill ``rows``, uint8 [datagrams, datagram_bytes], with consecutive data datagrams.
 
         Args:
-            rows: uint8 [datagrams, datagram_bytes], overwritten.
-            source: the shard's bytes.
-            first: number of the first datagram within the shard.
+            source: the shard's bytes, of which ``first`` is the number of the first datagram.
             marks_from: datagrams from this number on are marked as the last percentile.
-            passed: datagrams of the shard sent with these and before; or of each one, with its
-                burst and before.
+            passed: datagrams of the shard sent with these and before; or of each one.
         """
         count, nbytes = len(rows), self.payload_bytes
         head = self._pack(Type.DATA, header, length=nbytes)
@@ -170,9 +159,10 @@ class Codec:
                 self._count_bad(words[~good], dropped)
                 rows, words = rows[good], words[good]
         if self.key and len(rows):
+            tags = rows[:, TAG_AT:HEADER_BYTES]
             sealed = [
-                hmac.compare_digest(self._tag(row), row[TAG_AT:HEADER_BYTES].tobytes())
-                for row in rows
+                hmac.compare_digest(self._tag(row), tag.tobytes())
+                for row, tag in zip(rows, tags, strict=True)
             ]
             if not all(sealed):
                 dropped["forged"] += len(rows) - sum(sealed)
@@ -196,19 +186,10 @@ class Codec:
         if sender >= self.world_size or sender == self.rank:
             return "misdirected"
         places = words[:, 3].view(np.int64)
-        return Batch(
-            Type(kind >> 1),
-            kind & 1,
-            sender,
-            operation,
-            places & 0xFFFFFFFF,
-            places >> 32 & 0xFFFF,
-            places >> 48 & 0xFF,
-            rows[:, HEADER_BYTES:],
-            third >> 56,
-            fourth & 0xFFFFFFFF,
-            fourth >> 32,
-        )
+        each = places & 0xFFFFFFFF, places >> 32 & 0xFFFF, places >> 48 & 0xFF
+        latest = third >> 56, fourth & 0xFFFFFFFF, fourth >> 32
+        payload = rows[:, HEADER_BYTES:]
+        return Batch(Type(kind >> 1), kind & 1, sender, operation, *each, payload, *latest)
 
     def _pack(
         self, kind: Type, header: Header, offset: int = 0, length: int = 0, flags: int = 0

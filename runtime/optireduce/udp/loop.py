@@ -1,12 +1,10 @@
 """One rank's end of UBT: the protocol, its socket, and the two threads that run them.
 
 One thread moves datagrams and reduces what has come, run by run, while it is in the cache; the
-other lays out and transforms, which takes longer, so that neither keeps the other waiting. A bucket
-goes from the second (``Bucket.encode``) to the first (``Protocol.open``) and back
-(``Bucket.finish``). Between two looks at the clock a limited number of batches is taken in, so that
-a flood of datagrams cannot keep a stage from ending. Where the network hands over frame by frame
-the loop pauses for a moment after a look that found few, as cards moderate their interrupts: a look
-costs far more than a datagram.
+other lays out and transforms, which takes longer, so that neither keeps the other waiting. Between
+two looks at the clock a limited number of batches is taken in, so that a flood cannot keep a stage
+from ending. Where the network hands over frame by frame the loop pauses for a moment after a look
+that found few, as cards moderate their interrupts: a look costs far more than a datagram.
 """
 
 from __future__ import annotations
@@ -27,21 +25,16 @@ from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.protocol import BURSTS, Protocol
 from runtime.optireduce.udp.socket import UdpSocket
 
-BATCHES, DATAGRAMS = 8, 1024
-"""Received between two looks at the clock; the batch that reaches it is the last."""
-LONGEST_S = 1.0
-FEW = 64
-"""Datagrams of data found at one look, below which the next one waits for more."""
-PAUSE_S = 0.0005
-"""So long; 200 Mbit/s bring eight full frames in it, 1000 Mbit/s 42."""
-CLOSE_S = 5.0
+BATCHES, DATAGRAMS = 8, 1024  # received between two looks at the clock
+LONGEST_S, CLOSE_S = 1.0, 5.0
+FEW = 64  # datagrams of data found at one look, below which the next one waits for more
+PAUSE_S = 0.0005  # so long; 200 Mbit/s bring eight full frames in it, 1000 Mbit/s 42
 
 
 class EventLoop:
     """Carries buckets over UBT, several in flight.
 
     Args:
-        codec: of the session; it knows the ranks.
         channel: connected; closed with this.
         bound_s: t_B to begin with.
         done: called on a thread of this with each bucket whose result is in its tensor.

@@ -1,14 +1,14 @@
 """UBT on one rank, without sockets: datagrams and the clock in, datagrams and events out.
 
-It ties the state machines together: a batch that was read goes to the stage it belongs to and its
-payload to its place; what of the own shard has come from all is reduced and broadcast; credits go
-out as data comes in; shards on their way are told what the peers grant; stages are looked at. What
-belongs to an operation that is over is answered by saying so.
+A batch that was read goes to the stage it belongs to and its payload to its place; what of the own
+shard has come from all is reduced and broadcast; credits go out as data comes in. What belongs to
+an operation that is over is answered by saying so.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter, deque
 from typing import NamedTuple
@@ -23,21 +23,13 @@ from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Typ
 from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import Sender, ShardSend
 
-RUN = 16
-"""Datagrams of the own shard that are reduced and broadcast together, if there are more to come."""
-BURSTS = 4
-"""Written together at most."""
-STALLS_IN_BOUND = 10
-"""A sender notices a stall after so small a part of t_B at the latest."""
+RUN = 16  # datagrams of the own shard that are reduced together, if there are more to come
+BURSTS = 4  # written together at most
+STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 
 
 class Outgoing(NamedTuple):
-    """Datagrams for a peer.
-
-    Attributes:
-        rows: uint8 [datagrams, bytes of each]; valid until they are reported as sent.
-        shard: of which these are data; else it is one short datagram.
-    """
+    """Datagrams for a peer, uint8 [datagrams, bytes of each]: of a shard, or a short one."""
 
     peer: int
     rows: Bytes
@@ -48,14 +40,12 @@ class Protocol:
     """One rank's UBT.
 
     Args:
-        codec: writes and reads the datagrams.
         bound_s: t_B.
         together: datagrams that one call to the kernel takes at most.
 
     Attributes:
         buckets: those that are open, by operation.
-        dropped, dropped_from: datagrams, by kind, and (those that could be told) by sender and
-            kind.
+        dropped, dropped_from: datagrams, by kind, and, where it is known, by sender and kind.
     """
 
     def __init__(self, options: Options, codec: Codec, bound_s: float, together: int = 1) -> None:
@@ -75,7 +65,7 @@ class Protocol:
         self._rows: Bytes = np.zeros((BURSTS * options.burst, codec.datagram_bytes), np.uint8)
         places = np.arange(len(self._rows), dtype=np.uint32)
         self._burst_ends = (places // options.burst + 1) * options.burst
-        self._written: Outgoing | None = None
+        self._written: tuple[ShardSend, Bytes] | None = None
         self._send_s = math.inf
         self.set_bound(bound_s)
 
@@ -93,17 +83,13 @@ class Protocol:
         self.buckets[bucket.operation] = bucket
         self._newest = bucket.operation
         self.acks.enter(bucket, now_s)
-        rank, world_size = self.codec.rank, self.codec.world_size
-        for place in range(1, world_size):
-            peer = (rank + place) % world_size
-            for stage in (0, 1):
+        for peer, stage in itertools.product(self.peers, (0, 1)):
+            if count := -(-len(bucket.source(stage, peer)) // self.options.payload_bytes):
+                place = (peer - self.codec.rank) % self.codec.world_size
                 order = (bucket.number, stage, place)
-                count = -(-len(bucket.source(stage, peer)) // self.options.payload_bytes)
-                if count:
-                    shard = ShardSend(peer, stage, bucket.operation, count, order)
-                    self.sender.add(shard)
-                    if stage == 0:
-                        shard.offer(0, count)
+                self.sender.add(shard := ShardSend(peer, stage, bucket.operation, count, order))
+                if stage == 0:
+                    shard.offer(0, count)
         for batch in self._early.take(bucket.operation):
             self._receive(batch, now_s)
 
@@ -116,24 +102,21 @@ class Protocol:
         return count
 
     def datagrams_to_send(self, now_s: float, *, data: bool = True) -> Outgoing | None:
-        """What must go out next, if anything; :meth:`sent` reports how much of it did.
-
-        Args:
-            data: not only the short ones, which go first.
-        """
+        """What must go out next (short ones only, or ``data``, too); :meth:`sent` reports on it."""
         if self.acks.outbox:
             peer, short = self.acks.outbox[0]
             return Outgoing(peer, np.frombuffer(short, np.uint8)[None])
         if not data:
             return None
-        if self._written is None or self._written.shard is None or self._written.shard.over:
+        if self._written is None or self._written[0].over:
             most = self._bursts * self.options.burst
             step = self.sender.next(now_s, self.incast.allowed, most)
             if isinstance(step, float):
                 self._send_s = step
                 return None
-            self._written = self._write(*step)
-        return self._written
+            self._written = step[0], self._write(*step)
+        shard, rows = self._written
+        return Outgoing(shard.peer, rows, shard)
 
     def sent(self, out: Outgoing, count: int, now_s: float) -> None:
         """``count`` datagrams of ``out`` are on their way; the rest comes again later."""
@@ -144,9 +127,15 @@ class Protocol:
                 self.acks.outbox.popleft()
             return
         self._bursts = min(BURSTS, 2 * self._bursts) if whole else 1
-        if count:  # else it stays written
-            self._written = None
-            self._sent(out.shard, count, now_s)
+        if not count:  # it stays written
+            return
+        self._written = None
+        if out.shard.stage == 1 and not out.shard.sent:
+            self.acks.follows(out.shard)
+        self.sender.sent(out.shard, count, now_s)
+        if out.shard.sent == out.shard.count:
+            self.sender.finish(out.shard)
+            self.acks.all_sent(out.shard, now_s)
 
     def get_timer(self) -> float:
         """When :meth:`handle_timer` or :meth:`datagrams_to_send` has something to do."""
@@ -165,9 +154,10 @@ class Protocol:
                     self._end_stage(bucket, number, now_s)
                 if stage.end is None:
                     break
-            if self._is_over(bucket, now_s):
+            pending, hard_s = self.sender.pending(bucket.operation), bucket.stages[1].hard_s
+            if all(stage.end for stage in bucket.stages) and (not pending or now_s >= hard_s):
                 del self.buckets[bucket.operation]
-                for shard in list(self.sender.pending(bucket.operation)):
+                for shard in pending:
                     self.sender.finish(shard)
                 self._over.append(bucket)
             else:
@@ -178,28 +168,15 @@ class Protocol:
         """The next bucket that is over: nothing of it is received or sent any more."""
         return self._over.popleft() if self._over else None
 
-    def _write(self, shard: ShardSend, first: int, count: int) -> Outgoing:
-        """A burst, in :attr:`_rows`."""
+    def _write(self, shard: ShardSend, first: int, count: int) -> Bytes:
+        """Datagrams of a shard."""
         last = first + (count - 1) // self._together * self._together  # the last call's
-        marks_from = shard.marks_from(first, count, self.options.last_share)
-        rows = self._rows[:count]
-        self.codec.data(
-            rows,
-            self.buckets[shard.operation].source(shard.stage, shard.peer),
-            first,
-            max(last, marks_from),
-            self.acks.header(shard.stage, shard.peer, shard.operation),
-            shard.sent + np.minimum(self._burst_ends[:count], count),
-        )
-        return Outgoing(shard.peer, rows, shard)
-
-    def _sent(self, shard: ShardSend, count: int, now_s: float) -> None:
-        if shard.stage == 1 and not shard.sent:
-            self.acks.follows(shard)
-        self.sender.sent(shard, count, now_s)
-        if shard.sent == shard.count:
-            self.sender.finish(shard)
-            self.acks.all_sent(shard, now_s)
+        marks_from = max(last, shard.marks_from(first, count, self.options.last_share))
+        source = self.buckets[shard.operation].source(shard.stage, shard.peer)
+        header = self.acks.header(shard.stage, shard.peer, shard.operation)
+        passed = shard.sent + np.minimum(self._burst_ends[:count], count)
+        self.codec.data(self._rows[:count], source, first, marks_from, header, passed)
+        return self._rows[:count]
 
     def _receive(self, batch: Batch, now_s: float) -> None:
         bucket, sender = self.buckets.get(batch.operation), batch.sender
@@ -210,22 +187,18 @@ class Protocol:
         self.estimators[batch.stage].announced(sender, batch.expected_us / 1e6)
         if batch.type is Type.CREDIT and batch.lengths[-1]:
             self.sender.announced(sender, int(batch.lengths[-1]))
-        if sender not in bucket.entered:
-            self._enter(bucket, sender, now_s)
+        if sender not in bucket.entered:  # the first sign that it is
+            bucket.entered.add(sender)
+            for number, stage in enumerate(bucket.stages):
+                stage.enter(sender, now_s)
+                if shard := self.sender.shard(bucket.operation, number, sender):
+                    self.sender.enter(shard, now_s)
         if batch.type is Type.DATA:
             self._receive_data(bucket, batch, now_s)
         elif batch.type is Type.END:
             bucket.stages[batch.stage].all_sent(sender, now_s)
         else:
             self._receive_credit(bucket, batch, now_s)
-
-    def _enter(self, bucket: Bucket, sender: int, now_s: float) -> None:
-        """The first sign that a peer has entered the operation."""
-        bucket.entered.add(sender)
-        for number, stage in enumerate(bucket.stages):
-            stage.enter(sender, now_s)
-            if shard := self.sender.shard(bucket.operation, number, sender):
-                self.sender.enter(shard, now_s)
 
     def _receive_data(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
         stage, sender = bucket.stages[batch.stage], batch.sender
@@ -252,11 +225,9 @@ class Protocol:
             for stage in bucket.stages:
                 stage.all_sent(sender, now_s)
         shard = self.sender.shard(bucket.operation, batch.stage, sender)
-        if shard is None:
-            return
-        if flags & (OVER | GONE):
+        if shard is not None and flags & (OVER | GONE):
             self.sender.finish(shard)
-        else:
+        elif shard is not None:
             self.sender.credit(shard, int(batch.offsets.max()), now_s)
 
     def _receive_other(self, batch: Batch, now_s: float) -> None:
@@ -289,11 +260,6 @@ class Protocol:
         for peer, bitmap in stage.senders.items():
             if not bitmap.complete:
                 self.acks.over(number, peer, bucket.operation, OVER)
-
-    def _is_over(self, bucket: Bucket, now_s: float) -> bool:
-        if any(stage.end is None for stage in bucket.stages):
-            return False
-        return not any(self.sender.pending(bucket.operation)) or now_s >= bucket.stages[1].hard_s
 
     def _drop(self, sender: int, kind: str, count: int) -> None:
         self.dropped[kind] += count

@@ -6,9 +6,9 @@ passed since. Deviations: the clock of t_B starts when the last rank has entered
 ``absence_s`` after this one has), since a rank that computes longer is no matter of the network;
 and a sender says twice more, in datagrams of their own, that it has sent everything.
 
-Pure: numbers in, numbers out, no socket and no clock. Invariants: a datagram that is not exactly
-one of the expected ones is refused; each is placed at most once; after the end nothing is placed;
-:meth:`StageReceiver.deadline_s` never lies beyond the entry + ``absence_s + allowed_s``.
+Invariants: a datagram that is not exactly one of the expected ones is refused; each is placed at
+most once; after the end nothing is placed; the end never lies beyond ``absence_s + allowed_s`` from
+the entry.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ import numpy as np
 from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.datagram import LAST, Batch, is_before
 
-EARLY_BYTES = 1 << 20
-"""Kept of each sender."""
-EARLY_OPERATIONS = 64
+EARLY_BYTES, EARLY_OPERATIONS = 1 << 20, 64  # kept of each sender; and of all
 STEPS = np.arange(1024)
 Drop = Callable[[str, int], None]
 """Is given the kind and number of datagrams that are refused."""
@@ -47,8 +45,7 @@ class SenderBitmap:
         arrived: bool [datagrams].
         seen, passed: how many have arrived; how many had been sent with the latest that has.
         marked: its last percentile has been seen, or its "all is sent".
-        credit_at: how many must have passed for the next credit.
-        repeated: how many had passed when repeats were due last.
+        credit_at, repeated: ``passed`` for the next credit; and when repeats were due last.
     """
 
     def __init__(self, nbytes: int, payload: int) -> None:
@@ -68,8 +65,8 @@ class SenderBitmap:
         self, offsets: np.ndarray, lengths: np.ndarray, drop: Drop
     ) -> tuple[Numbers, Numbers, int]:
         """(rows to place, their datagram numbers, how many); the others go to ``drop``."""
+        count = len(offsets)
         if (first := self._run(offsets, lengths)) is not None:
-            count = len(offsets)
             self.arrived[first : first + count] = True
             self.seen += count
             return slice(0, count), slice(first, first + count), count
@@ -78,8 +75,8 @@ class SenderBitmap:
         due = np.where(numbers == last, self.nbytes - last * self.payload, self.payload)
         right = (offsets % self.payload == 0) & (numbers < self.count) & (lengths == due)
         rows = np.flatnonzero(right)
-        if len(rows) < len(offsets):
-            drop("out of range", len(offsets) - len(rows))
+        if len(rows) < count:
+            drop("out of range", count - len(rows))
         numbers = numbers[rows]
         once = np.zeros(len(numbers), bool)  # the same one may come twice in a batch
         once[np.unique(numbers, return_index=True)[1]] = True
@@ -87,9 +84,8 @@ class SenderBitmap:
         if not fresh.all():
             drop("duplicate", int((~fresh).sum()))
             rows, numbers = rows[fresh], numbers[fresh]
-        if len(numbers):
-            self.arrived[numbers] = True
-            self.seen += len(numbers)
+        self.arrived[numbers] = True
+        self.seen += len(numbers)
         return rows, numbers, len(rows)
 
     def _run(self, offsets: np.ndarray, lengths: np.ndarray) -> int | None:
@@ -107,12 +103,11 @@ class SenderBitmap:
 
 
 class StageReceiver:
-    """One receive stage of one operation on one rank.
+    """One receive stage of one operation, which this rank enters now.
 
     Args:
         sizes: bytes due from each sender.
         payload: bytes in a datagram.
-        now_s: when this rank entered the operation.
         absence_s: how long to wait for ranks that have not entered it.
         allowed_s: the bound, from when all have.
 
@@ -202,12 +197,7 @@ class StageReceiver:
             self.senders[sender].marked = True
 
     def handle_timer(self, now_s: float, grace_s: float, socket_empty: bool) -> End | None:
-        """Whether the stage is over.
-
-        Args:
-            grace_s: x % of t_C: how long to wait on after the last marks.
-            socket_empty: it has just been found so.
-        """
+        """How the stage has ended, if so; ``grace_s``: to wait on after the last marks."""
         if self.end is None:
             self._grace_s = grace_s
             if not self.lost:

@@ -1,11 +1,10 @@
 """The send side: which datagrams go to whom next, and when.
 
-Shards on their way are served by operation and stage, to as many peers at a time as the smallest
-incast announced (dynamic incast, OptiReduce section 3.2.3), in turn, a burst each; no more is
-underway to a peer than its window, and no faster than its pacer allows.
-Nothing is sent twice: what is lost is lost. A credit tells how far what was sent has left the
-network, lost or not; when none has come for a while, part of what is underway counts as lost and
-sending goes on. Pure: credits and the clock in, bursts out.
+Shards are served by operation and stage, to as many peers at a time as the smallest incast
+announced (dynamic incast, OptiReduce section 3.2.3), in turn, a burst each; no more is underway to
+a peer than its window, and no faster than its pacer allows. Nothing is sent twice: what is lost is
+lost. A credit tells how far what was sent has left the network, lost or not; when none has come for
+a while, part of what is underway counts as lost and sending goes on.
 
 Deviation: the source sends without credits. Unpaced bursts overflow a socket's buffer however large
 it is, and the first credit of an operation doubles as the sign that the receiver is there. Before
@@ -16,16 +15,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import Pacer
 
-STALLS_MOST = 4
-"""Silence must be twice as long for each stall in a row, up to so many doublings."""
-MARKED = 8
-"""So many datagrams at least are marked as a shard's last: a mark must not hang on one datagram."""
+STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
+MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
 
 
 @dataclass(eq=False)
@@ -33,14 +29,12 @@ class ShardSend:
     """One shard, of so many datagrams, on its way to one peer.
 
     Attributes:
-        order: those of a smaller order go first: (count of operations, stage, place in the
-            rotation).
+        order: those of a smaller order go first: (number of the bucket, stage, place).
         ready: runs of datagrams, (first, one past the last), that may be sent; in this order.
-        sent, passed: datagrams sent; of these those that are known to have left the network.
+        passed: how many of those sent are known to have left the network.
         window: how many may be underway.
         entered: the peer has entered the operation.
         over: nothing more is to be sent: all was, or the peer's stage is over.
-        stalls: in a row.
     """
 
     peer: int
@@ -97,7 +91,7 @@ class Sender:
             pacer.stall_most_s = most_s
 
     def add(self, shard: ShardSend) -> None:
-        """A shard that will be sent; what of it is ready is told by :meth:`ShardSend.offer`."""
+        """A shard that will be sent, as soon as something of it is ready."""
         self._shards[shard.operation, shard.stage, shard.peer] = shard
         shard.window = self._grant
 
@@ -105,9 +99,9 @@ class Sender:
         """It, if it is known and not over."""
         return self._shards.get((operation, stage, peer))
 
-    def pending(self, operation: int) -> Iterator[ShardSend]:
+    def pending(self, operation: int) -> list[ShardSend]:
         """What of an operation is not over."""
-        return (shard for shard in self._shards.values() if shard.operation == operation)
+        return [shard for shard in self._shards.values() if shard.operation == operation]
 
     def finish(self, shard: ShardSend) -> None:
         """Everything is sent, or the peer wants no more."""

@@ -4,8 +4,7 @@
 takes many messages at once: on a network that hands over frame by frame a call for each would cost
 more than all the rest that is done with it. Where the kernel coalesces (``UDP_GRO``) a message
 holds many datagrams of one length, which a control message tells, the last one perhaps shorter.
-Where the kernel refuses either, each datagram goes by itself, and :attr:`UdpSocket.how` says so.
-Linux on 64 bits.
+Where it refuses, each datagram goes by itself, and :attr:`UdpSocket.how` says so. Linux on 64 bits.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.udp.datagram import Bytes
 
 UDP_SEGMENT, UDP_GRO = 103, 104
-MESSAGES = 256
-"""Taken by one call; memory that is not used is never touched."""
-ROOM_BYTES = 1 << 16
-"""What one message may hold."""
-STRIDE_BYTES = ROOM_BYTES + 1536
-"""From one message's room to the next: not a power of two, whose rows would share cache lines."""
+MESSAGES = 256  # taken by one call; memory that is not used is never touched
+ROOM_BYTES = 1 << 16  # what one message may hold
+STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share cache lines
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
 """An earlier datagram came back, since its peer is not there: no error of this socket."""
 NOTHING: Bytes = np.zeros((0, 1), np.uint8)
@@ -80,10 +76,9 @@ class UdpSocket:
         coalesces = options.offload and self._try(UDP_GRO, 1)
         if segments:  # per call instead: the short datagrams must go by themselves
             self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
+        sends, receives = "GSO" if segments else "one by one", "GRO" if coalesces else "one by one"
         self.how = (
-            f"UDP {self.address[0]}:{self.address[1]}, "
-            f"send {'GSO' if segments else 'one by one'}, "
-            f"receive {'GRO' if coalesces else 'one by one'}, "
+            f"UDP {self.address[0]}:{self.address[1]}, send {sends}, receive {receives}, "
             f"receive buffer {granted // 1024} KiB"
         )
         self.together = options.burst if segments else 1
@@ -191,20 +186,14 @@ class BatchReader:
                 if length := int(lengths[low]):
                     yield self._rows[low:high, :length]
             return
-        yield from self._joined(lengths.tolist(), self._segments(taken))
-
-    def _segments(self, taken: int) -> list[int]:
-        """Per message the length of its datagrams."""
         control = self._control[:taken]
         coalesced = (
             (self._control_bytes[:taken] != 0)
             & (control["level"] == socket.IPPROTO_UDP)
             & (control["type"] == UDP_GRO)
         )
-        segments: list[int] = np.where(
-            coalesced, control["segment"], self._lengths[:taken]
-        ).tolist()
-        return segments
+        segments = np.where(coalesced, control["segment"], lengths)
+        yield from self._joined(lengths.tolist(), segments.tolist())
 
     def _joined(self, sizes: list[int], segments: list[int]) -> Iterator[Bytes]:
         """Datagrams of one length that follow each other, as one batch.

@@ -76,68 +76,38 @@ def _rounded(value, dtype):
     return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
 
 
-def _nothing(_):
-    pass
+ALTERED = {  # (rank, stage, sender) where datagrams are placed, None: all; what is placed
+    "left out": ((2, 0, 0), np.zeros_like),
+    "wrong bit": ((0, 1, 2), lambda rows: rows ^ (np.arange(rows.shape[1]) == 0).astype(np.uint8)),
+    "misplaced": ((1, 1, None), lambda rows: np.roll(rows, 8, axis=1)),
+}
 
 
-def _wrong_sum(rank):
-    """One owner adds a unit to the first element of a run."""
-    combine = bucket.combine
+def _plant(fault, rank):
+    """A contribution or a result that one rank takes wrong; or one that is made wrong."""
+    place, combine = Bucket.place, bucket.combine
+
+    def placed(self, stage, sender, rows, numbers):
+        (where, at_stage, of), alter = ALTERED[fault]
+        wrong = (rank, stage) == (where, at_stage) and of in (None, sender)
+        place(self, stage, sender, alter(rows) if wrong else rows, numbers)
 
     def off(*arguments):
         total = combine(*arguments)
-        if rank == 1 and len(total):
-            total[0] += 1
+        total[:1] += rank == 1
         return total
 
-    bucket.combine = off
+    if fault in ALTERED:
+        Bucket.place = placed
+    elif fault == "wrong sum":
+        bucket.combine = off
+    elif fault == "unscaled":
+        Bucket.scale_missing = lambda *_: None
 
 
-def _left_out(rank):
-    """One owner does not add a contribution that came."""
-    place = Bucket.place
-
-    def empty(self, stage, sender, rows, numbers):
-        if (rank, stage, sender) == (2, 0, 0):
-            rows = np.zeros_like(rows)
-        place(self, stage, sender, rows, numbers)
-
-    Bucket.place = empty
-
-
-def _wrong_bit(rank):
-    """One rank gets a result with another bit than its owner has."""
-    place = Bucket.place
-
-    def flipped(self, stage, sender, rows, numbers):
-        if (rank, stage, sender) == (0, 1, 2):
-            rows = rows.copy()
-            rows[0, 0] ^= 1
-        place(self, stage, sender, rows, numbers)
-
-    Bucket.place = flipped
-
-
-def _misplaced(rank):
-    """One rank puts results eight bytes from where they belong."""
-    place = Bucket.place
-
-    def shifted(self, stage, sender, rows, numbers):
-        if (rank, stage) == (1, 1):
-            rows = np.roll(rows, 8, axis=1)
-        place(self, stage, sender, rows, numbers)
-
-    Bucket.place = shifted
-
-
-def _unscaled(_):
-    """A lost result of a sum is the own contribution as it is."""
-    Bucket.scale_missing = lambda *_: None
-
-
-def _audited(rank, size, store, plant, share):
+def _audited(rank, size, store, fault, share):
     """(wrong cases, what is said of losses, datagrams lost by rank)"""
-    plant(rank)
+    _plant(fault, rank)
     engine = Engine(store, rank, size, options=OPTIONS, timeout_s=60)
     lose(share, rank)
 
@@ -166,7 +136,7 @@ def _audited(rank, size, store, plant, share):
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_loss_is_reported_and_is_no_wrong_sum(share):
-    results = values(spawn(_audited, 3, _nothing, share, timeout_s=110))
+    results = values(spawn(_audited, 3, None, share, timeout_s=110))
     assert [wrong for wrong, _, _ in results] == [[]] * 3
     _, said, lost = results[0]
     assert all(other[1:] == (said, lost) for other in results)
@@ -175,18 +145,18 @@ def test_loss_is_reported_and_is_no_wrong_sum(share):
 
 
 @pytest.mark.parametrize(
-    ("plant", "share", "seen_by"),
+    ("fault", "share", "seen_by"),
     [
-        (_wrong_sum, 0.0, {0, 1, 2}),
-        (_wrong_sum, 0.1, {0, 1, 2}),
-        (_left_out, 0.1, {0, 1, 2}),
-        (_wrong_bit, 0.1, {0}),
-        (_misplaced, 0.1, {1}),
-        (_unscaled, 0.1, {0, 1, 2}),
+        ("wrong sum", 0.0, {0, 1, 2}),
+        ("wrong sum", 0.1, {0, 1, 2}),
+        ("left out", 0.1, {0, 1, 2}),
+        ("wrong bit", 0.1, {0}),
+        ("misplaced", 0.1, {1}),
+        ("unscaled", 0.1, {0, 1, 2}),
     ],
 )
-def test_a_wrong_result_is_seen_whatever_was_lost(plant, share, seen_by):
-    results = values(spawn(_audited, 3, plant, share, timeout_s=110))
+def test_a_wrong_result_is_seen_whatever_was_lost(fault, share, seen_by):
+    results = values(spawn(_audited, 3, fault, share, timeout_s=110))
     assert {rank for rank, (wrong, _, _) in enumerate(results) if wrong} == seen_by
     wrong = [case for cases, _, _ in results for case in cases]
     assert all("are wrong)" in case for case in wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -16,7 +17,7 @@ from runtime import ddp
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
 from runtime.optireduce.sync import Replicas
-from tests.runtime.spawning import spawn, together
+from tests.runtime.spawning import spawn, together, values
 from verify.errors import RankFailure
 
 SIZE, VICTIM = 3, 1
@@ -24,7 +25,14 @@ TIMEOUT_S = 8.0
 WAIT = timedelta(seconds=60)
 WARM = Options(warmup_steps=20, reliable_steps=19, dead_s=90.0)
 OVER_UBT = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0)
-"""The board of UBT takes longer than the test to find somebody dead: it is not what notices."""
+"""What UBT suspects takes longer than the test: it is not what notices."""
+
+
+def _started(store, rank, size, options, timeout_s=TIMEOUT_S):
+    """An engine that has reduced once."""
+    engine = Engine(store, rank, size, options=options, timeout_s=timeout_s)
+    engine.submit(torch.ones(1000)).wait(WAIT)
+    return engine
 
 
 def _die(rank):
@@ -42,8 +50,7 @@ def _named(engine, error):
 
 
 def _warm_up(rank, size, store):
-    engine = Engine(store, rank, size, options=WARM, timeout_s=TIMEOUT_S)
-    engine.submit(torch.ones(1000)).wait(WAIT)
+    engine = _started(store, rank, size, WARM)
     assert engine.failure is None
     _die(rank)
     operation = engine.submit(torch.ones(1000))
@@ -55,8 +62,7 @@ def _warm_up(rank, size, store):
 
 
 def _resync(rank, size, store):
-    engine = Engine(store, rank, size, options=OVER_UBT, timeout_s=TIMEOUT_S)
-    engine.submit(torch.ones(1000)).wait(WAIT)
+    engine = _started(store, rank, size, OVER_UBT)
     replicas = Replicas([nn.Parameter(torch.ones(100))], engine.reliable)
     together(store, rank, size, "before")
     _die(rank)
@@ -69,9 +75,7 @@ def _resync(rank, size, store):
 
 def _open_over_ubt(rank, size, store):
     """An operation over UBT that waits for a rank ends when that rank is found dead over TCP."""
-    options = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0, absence_s=300.0)
-    engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
-    engine.submit(torch.ones(1000)).wait(WAIT)
+    engine = _started(store, rank, size, replace(OVER_UBT, absence_s=300.0))
     together(store, rank, size, "before")
     _die(rank)
     open_ = engine.submit(torch.ones(1000))
@@ -113,9 +117,30 @@ def test_closing_is_no_failure():
     assert [(o.value, o.error) for o in outcomes] == [(None, "")] * 2
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_or_stops_over_ubt_is_named_by_all_others(how):
+    outcomes = spawn(_dies, SIZE, how, timeout_s=100)
+    assert not outcomes[VICTIM].finished
+    assert values([outcomes[0], outcomes[2]]) == [(VICTIM,), (VICTIM,)]
+
+
+def _dies(rank, size, store, how):
+    engine = _started(store, rank, size, replace(OVER_UBT, dead_s=3.0), timeout_s=30)
+    store.set(f"pid/{rank}", str(os.getpid()))
+    if rank == VICTIM:
+        os.kill(os.getpid(), how)
+    with pytest.raises(RankFailure) as failed:
+        [engine.submit(torch.ones(1000)).wait(WAIT) for _ in range(50)]
+    store.set(f"raised/{rank}", "")
+    store.wait(["raised/0", "raised/2"], WAIT)
+    if rank == 0 and how == signal.SIGSTOP:
+        os.kill(int(store.get(f"pid/{VICTIM}")), signal.SIGKILL)
+    engine.close()
+    return failed.value.ranks
+
+
 def _closes(rank, size, store):
-    engine = Engine(store, rank, size, options=WARM, timeout_s=TIMEOUT_S)
-    engine.submit(torch.ones(1000)).wait(WAIT)
+    engine = _started(store, rank, size, WARM)
     together(store, rank, size, "done")
     engine.close()
     return engine.failure

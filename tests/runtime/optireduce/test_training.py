@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import runtime
 from runtime.ddp import attach
 from runtime.optireduce.options import Options
-from runtime.optireduce.reliable import Reliable
-from runtime.optireduce.sync import Replicas
+from runtime.optireduce.sync import Reliable, Replicas
 from tests.runtime.optireduce.faults import lose
 from tests.runtime.spawning import spawn, together, values
 

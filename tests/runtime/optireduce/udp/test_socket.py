@@ -18,22 +18,22 @@ TIMEOUT_S = 10.0
 
 @contextlib.contextmanager
 def sockets(coalesce):
-    """(a sender, what gathers, its socket, a plain socket)."""
+    """(a sender, what reads batches, its socket, a plain socket)."""
     with contextlib.ExitStack() as stack:
         made = [
             stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)
         ]
-        sender, gathered, plain = made
-        for receiver in (gathered, plain):
+        sender, batched, plain = made
+        for receiver in (batched, plain):
             receiver.bind(("127.0.0.1", 0))
             receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
             receiver.setblocking(False)
         if coalesce:
             try:
-                gathered.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+                batched.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
             except OSError:
                 pytest.skip("the kernel does not coalesce")
-        yield sender, BatchReader(gathered), gathered, plain
+        yield sender, BatchReader(batched), batched, plain
 
 
 def burst(sender, receivers, data, size):
@@ -53,11 +53,11 @@ def one_by_one(plain):
     return found
 
 
-def gather(gathering, reader):
+def read_all(batches_of, reader):
     """(every datagram in order, the lengths of the batches, how many calls took messages)."""
     found, batches, calls = [], [], 0
     while select.select([reader], [], [], 0)[0]:
-        taken, rows = gathering.read()
+        taken, rows = batches_of.read()
         assert taken > 0
         calls += 1
         batches += [len(one) for one in rows]
@@ -78,70 +78,58 @@ bursts = st.lists(
 
 
 @pytest.mark.parametrize("coalesce", [False, True])
-def test_what_is_gathered_is_what_came_in_this_order(coalesce):
-    with sockets(coalesce) as (sender, gathering, reader, plain):
+def test_what_is_read_is_what_came_in_this_order(coalesce):
+    with sockets(coalesce) as (sender, batches_of, reader, plain):
 
         @settings(max_examples=40)
         @given(bursts)
         def check(sent):
             for number, (size, length) in enumerate(sent):
                 burst(sender, (reader, plain), content(number, length), size)
-            assert gather(gathering, reader)[0] == one_by_one(plain)
+            assert read_all(batches_of, reader)[0] == one_by_one(plain)
 
         check()
 
 
-@pytest.mark.parametrize("coalesce", [False, True])
-def test_bursts_of_one_length_are_one_batch(coalesce):
-    with sockets(coalesce) as (sender, gathering, reader, plain):
-        for number in range(4):
-            burst(sender, (reader, plain), content(number, 15 * 1472), 1472)
-        burst(sender, (reader, plain), content(9, 48), 48)  # a credit among them
-        burst(sender, (reader, plain), content(4, 1472), 1472)
-        found, batches, calls = gather(gathering, reader)
+FEW = [(1472, 15 * 1472)] * 4 + [(48, 48), (1472, 1472)]  # a credit among bursts
+
+
+@pytest.mark.parametrize(
+    ("coalesce", "sent", "expected"),
+    [
+        (True, FEW, ([60, 1, 1], 1)),
+        (True, [(1000, 3 * 1000 + 48)] * 2, ([3, 1, 3, 1], 1)),  # the last of a burst is shorter
+        (False, [(100, 100)] * (2 * MESSAGES + 3), ([MESSAGES, MESSAGES, 3], 3)),
+    ],
+)
+def test_datagrams_of_one_length_are_one_batch(coalesce, sent, expected):
+    with sockets(coalesce) as (sender, batches_of, reader, plain):
+        for number, (size, length) in enumerate(sent):
+            burst(sender, (reader, plain), content(number, length), size)
+        found, batches, calls = read_all(batches_of, reader)
         assert found == one_by_one(plain)
-        assert sum(batches) == 62
-        if coalesce:
-            assert (batches, calls) == ([60, 1, 1], 1)
-
-
-def test_a_shorter_last_one_is_a_batch_of_its_own():
-    with sockets(True) as (sender, gathering, reader, plain):
-        for number in range(2):
-            burst(sender, (reader, plain), content(number, 3 * 1000 + 48), 1000)
-        found, batches, _ = gather(gathering, reader)
-        assert found == one_by_one(plain)
-        assert batches == [3, 1, 3, 1]
-
-
-def test_more_than_one_call_takes():
-    with sockets(False) as (sender, gathering, reader, plain):
-        for number in range(2 * MESSAGES + 3):
-            burst(sender, (reader, plain), content(number, 100), 100)
-        found, batches, calls = gather(gathering, reader)
-        assert found == one_by_one(plain)
-        assert (batches, calls) == ([MESSAGES, MESSAGES, 3], 3)
+        assert (batches, calls) == expected
 
 
 @pytest.mark.parametrize("coalesce", [False, True])
 def test_an_empty_socket_and_an_empty_datagram(coalesce):
-    with sockets(coalesce) as (sender, gathering, reader, _):
-        assert gathering.read() == (0, [])
+    with sockets(coalesce) as (sender, batches_of, reader, _):
+        assert batches_of.read() == (0, [])
         sender.sendto(b"", reader.getsockname())
         assert select.select([reader], [], [], TIMEOUT_S)[0]
-        assert gathering.read() == (1, [])
-        assert gathering.read() == (0, [])
+        assert batches_of.read() == (1, [])
+        assert batches_of.read() == (0, [])
 
 
 def test_a_peer_that_is_gone_is_no_error_and_a_closed_socket_is():
-    with sockets(False) as (_, gathering, reader, plain):
+    with sockets(False) as (_, batches_of, reader, plain):
         to = plain.getsockname()
         plain.close()
         reader.connect(to)
         reader.send(b"nobody there")
         assert select.select([reader], [], [], TIMEOUT_S)[0]
-        assert gathering.read() == (1, [])  # the refusal
-        assert gathering.read() == (0, [])
+        assert batches_of.read() == (1, [])  # the refusal
+        assert batches_of.read() == (0, [])
         reader.close()
         with pytest.raises(OSError, match="Bad file descriptor"):
-            gathering.read()
+            batches_of.read()
