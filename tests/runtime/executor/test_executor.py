@@ -36,15 +36,11 @@ def _conformance(rank, size, store, schedule, lates):
     return counts
 
 
+LONG = pytest.param(8, range(8), marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize(
-    ("size", "lates"),
-    [
-        (2, range(2)),
-        (3, range(3)),
-        (5, range(5)),
-        (8, (0, 3, 7)),
-        pytest.param(8, range(8), marks=pytest.mark.long),
-    ],
+    ("size", "lates"), [(2, range(2)), (3, range(3)), (5, range(5)), (8, (0, 3, 7)), LONG]
 )
 def test_conformance_with_every_late_rank(size, lates):
     schedule = schedules.straggler(size, m=2)

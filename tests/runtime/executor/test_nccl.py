@@ -1,6 +1,6 @@
-"""The NCCL mover and its lanes: their logic over a stand-in everywhere, the real thing on a GPU.
+"""The NCCL workers: their logic over a stand-in everywhere, the real thing on a GPU.
 
-The stand-in runs the mover's own code on CPU tensors: a coalesced group collects the transfers
+The stand-in runs the workers' own code on CPU tensors: a coalesced group collects the transfers
 and moves them over Gloo, streams and events do nothing. It shows that the rounds are grouped
 right; only a GPU shows that the stream order is.
 """
@@ -28,8 +28,10 @@ from tests.runtime import schedules
 from tests.runtime.spawning import spawn, values
 
 
-class _Group:
+class _Nccl:
     """Gloo with NCCL's way of grouping transfers."""
+
+    Options = mock.Mock
 
     def __init__(self, store, rank, size, options):
         self.gloo = dist.ProcessGroupGloo(store, rank, size)
@@ -56,10 +58,6 @@ class _Group:
         pass
 
 
-class _Nccl(_Group):
-    Options = mock.Mock
-
-
 def _over_the_stand_in(rank, size, store, schedule):
     silent = mock.Mock()
     silent.query.return_value = True
@@ -78,7 +76,7 @@ def _over_the_stand_in(rank, size, store, schedule):
         mock.patch.object(torch.Tensor, "record_stream"),
     ):
         failures = []
-        lanes = PhaseWorkers(
+        workers = PhaseWorkers(
             StoreExchange(store, rank, size, 20.0),
             len(schedule.phases),
             Observer(),
@@ -92,7 +90,7 @@ def _over_the_stand_in(rank, size, store, schedule):
             bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
             operation = AllReduceWork(next(numbers), tensor, average)
             operation.program, operation.bounds = program, bounds
-            lanes.submit(operation)
+            workers.submit(operation)
             operation.wait(timedelta(seconds=30))
             assert not failures
             return tensor
@@ -100,20 +98,15 @@ def _over_the_stand_in(rank, size, store, schedule):
         count = conformance.run(
             all_reduce, PrefixStore("cases", store), rank, size, sizes=(0, 1, 7, 999)
         )
-        lanes.close()
+        workers.close()
         return count
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        schedules.straggler(4, m=2),
-        schedules.ring(3),
-        schedules.direct(4),
-        schedules.swapping(),
-    ],
-)
-def test_the_movers_rounds_over_a_stand_in(schedule):
+RUN = [schedules.straggler(4, m=2), schedules.ring(3), schedules.direct(4), schedules.swapping()]
+
+
+@pytest.mark.parametrize("schedule", RUN)
+def test_the_rounds_over_a_stand_in(schedule):
     assert min(values(spawn(_over_the_stand_in, schedule.ranks, schedule))) == 68
 
 

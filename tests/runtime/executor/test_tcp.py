@@ -57,15 +57,12 @@ def _bits(rank, size, store, schedule, sizes, narrow):
     executor.close()
 
 
+WIDE = [schedules.straggler(4, m=2), schedules.ring(3)]
+NARROW = [schedules.straggler(3), schedules.direct(4), schedules.swapping()]
+
+
 @pytest.mark.parametrize(
-    ("schedule", "narrow"),
-    [
-        (schedules.straggler(4, m=2), False),
-        (schedules.straggler(3), True),
-        (schedules.direct(4), True),
-        (schedules.swapping(), True),
-        (schedules.ring(3), False),
-    ],
+    ("schedule", "narrow"), [*((s, False) for s in WIDE), *((s, True) for s in NARROW)]
 )
 def test_bits_are_those_of_the_rounds_one_after_the_other(schedule, narrow):
     large = 3 * ONE_HOST.due * schedule.chunks // 8  # chunks of one and a half windows

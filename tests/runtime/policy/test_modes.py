@@ -92,10 +92,8 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["lines"][0]["rank"] == LATE
     assert summary["lines"][0]["last"] > 0.5
-    assert (
-        f'latecomer_wasted_seconds_total{{rank="{LATE}"}}'
-        in (tmp_path / "latecomer.prom").read_text()
-    )
+    wasted = f'latecomer_wasted_seconds_total{{rank="{LATE}"}}'
+    assert wasted in (tmp_path / "latecomer.prom").read_text()
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == set(range(SIZE))
     assert {"arrival", "operation", "round"} <= {event.get("cat") for event in events}

@@ -36,9 +36,7 @@ def _die():
 
 def _deaths(rank, size, store, mode, victim, place):
     """The ranks that a survivor names."""
-    late = (2,) if mode == "static" else ()
-    options = EAGER if mode == "eager" else Options(mode, late=late)
-    reducer = _reducer(rank, size, store, options)
+    reducer = _reducer(rank, size, store, EAGER if mode == "eager" else Options(mode))
     try:
         for number in range(6):
             if number == 3 and rank == victim:
