@@ -293,8 +293,10 @@ class AllReduceDispatcher:
         way = NATIVE_WAY
         if decision.candidate != NATIVE:
             way = self.candidates[decision.candidate].name
-        reason, late = decision.reason, decision.late
-        self.source.record(operation, way, reason, late=late, decided_s=decided_s, done_s=done_s)
+        self.source.record(
+            operation, operation.number, way, decision.reason, done_s=done_s,
+            decided_s=decided_s, late=decision.late,
+        )  # fmt: skip
 
     # -- failures
 
