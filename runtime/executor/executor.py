@@ -24,8 +24,8 @@ from runtime.executor.preflight import agree, require_summable
 from runtime.executor.program import PhasePlan, plan
 from runtime.health.diagnosis import RankStatus, WaitFor, diagnose
 from runtime.health.native_work import NativeWaits
-from runtime.health.protocol import HealthProtocol
-from runtime.health.watchdog import Watchdog
+from runtime.health.old_protocol import HealthProtocol
+from runtime.health.old_watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.torch_versions import PrefixStore, Store
 from verify.errors import ArgumentError, LatecomerError, RankFailure

@@ -1,7 +1,7 @@
 """Collectives that run natively: their work handles, and what becomes of a wait for a dead rank.
 
 Gloo and NCCL report a lost peer as a RuntimeError that names nobody, to some ranks at once and to
-others at the time-out. Where ranks have a control plane (a mode, a schedule or OptiReduce has been
+others at the time-out. Where ranks have a watchdog (a mode, a schedule or OptiReduce has been
 used in the group) each wait is under its watch: when one fails, or has lasted nearly as long as it
 may, the ranks are asked for a sign of life, and if some give none, every rank's wait ends with the
 RankFailure that names them.
@@ -13,12 +13,13 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 
+from runtime.health.watchdog import Watchdog
 from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
@@ -41,8 +42,8 @@ def reason(error: RuntimeError) -> str:
     return str(error).split("] ", 1)[-1].split(". ", 1)[0].split("\n", 1)[0]
 
 
-class ControlPlane(Protocol):
-    """Who knows which ranks live."""
+class FailureDetector(Protocol):
+    """Who knows which ranks live: a watchdog, or an engine that has one."""
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -65,11 +66,24 @@ class NativeWaits:
         self._gloo, self._rank, self._size = gloo, rank, size
         self._numbers = itertools.count()
         self._began_s: dict[int, float] = {}
-        self.control: ControlPlane | None = None
+        self.detector: FailureDetector | None = None
+        self._looked_s: float | None = None  # began the wait that has been looked into
 
     def oldest_s(self) -> float | None:
         """When the oldest wait of now began (``time.monotonic()``)."""
         return min(list(self._began_s.values()), default=None)
+
+    def watch(self, watchdog: Watchdog) -> None:
+        """Put the waits under watch: each that lasts long is looked into, once."""
+        watchdog.suspect(self._overdue, f"rank {self._rank} waits long for a collective")
+        watchdog.on_failure(lambda failure: self.abort())
+
+    def _overdue(self, limit_s: float) -> Collection[int]:
+        since_s = self.oldest_s()
+        if since_s is None or since_s == self._looked_s or time.monotonic() < since_s + limit_s:
+            return ()
+        self._looked_s = since_s
+        return range(self._size)
 
     def abort(self) -> None:
         """End every wait, here and on the peers."""
@@ -98,11 +112,11 @@ class NativeWaits:
         Raises:
             RankFailure: ranks that are dead or silent.
         """
-        control = self.control
-        if control is None:
+        detector = self.detector
+        if detector is None:
             return
         noticed = f"rank {self._rank} lost a collective: {reason(error)}"
-        failure = control.failure or control.find_silent(noticed)
+        failure = detector.failure or detector.find_silent(noticed)
         if failure is not None:
             raise failure from error
 

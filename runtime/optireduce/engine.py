@@ -19,7 +19,7 @@ import torch
 from runtime.executor.operation import Operation
 from runtime.health.diagnosis import RankStatus
 from runtime.health.native_work import NativeWaits
-from runtime.health.protocol import HealthProtocol
+from runtime.health.old_protocol import HealthProtocol
 from runtime.network.address import own_address
 from runtime.network.control_channel import ControlChannel
 from runtime.network.store_exchange import StoreExchange

@@ -214,7 +214,7 @@ class Collectives:
         on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         with on_device:
             engine = self.start(own_connection(self.store), device)
-        self.waits.control = engine
+        self.waits.detector = engine
         return engine
 
     def _apply(self, timeout: timedelta) -> None:

@@ -15,14 +15,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from runtime.health.native_work import ControlPlane
+from runtime.health.native_work import FailureDetector
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
 
 CLOSE_S = 5.0
 
 
-class Engine(ControlPlane, Protocol):
+class Engine(FailureDetector, Protocol):
     """What is started: an executor, a reducer, an OptiReduce engine."""
 
     def submit(self, tensor: torch.Tensor, *, average: bool) -> AllReduceWork:

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import TCPStore
 from runtime.health import messages
 from runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
 from runtime.health.messages import Message
-from runtime.health.protocol import HealthProtocol
+from runtime.health.old_protocol import HealthProtocol
 from runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
 from verify.errors import RankFailure
 
