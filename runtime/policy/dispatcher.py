@@ -124,7 +124,7 @@ class AllReduceDispatcher:
             target=self._dispatch, name="latecomer-dispatcher", daemon=True
         )
         self._dispatcher.start()
-        self.source = DispatcherRecorder(self, group)
+        self.source = DispatcherRecorder(group, self.plane, self.rounds, lambda: self.next)
         self.records = self.source.records
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:

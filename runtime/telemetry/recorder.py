@@ -15,7 +15,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.telemetry.records import Rank, Record, Round
 
 if TYPE_CHECKING:
-    from runtime.policy.dispatcher import AllReduceDispatcher
+    from runtime.policy.control_plane import ControlPlane
     from runtime.work import AllReduceWork
 
 KEPT = 100_000
@@ -119,9 +119,11 @@ class Rounds(Observer):
 class DispatcherRecorder(Recorder):
     """A dispatcher's: with the rounds of chosen operations, and the messages about decisions."""
 
-    def __init__(self, dispatcher: AllReduceDispatcher, group: StoreExchange) -> None:
-        self._plane, self._rounds, self._sent = dispatcher.plane, dispatcher.rounds, 0
-        super().__init__(group, dispatcher.plane.alignment, lambda: dispatcher.next)
+    def __init__(
+        self, group: StoreExchange, plane: ControlPlane, rounds: Rounds, count: Callable[[], int]
+    ) -> None:
+        self._plane, self._rounds, self._sent = plane, rounds, 0
+        super().__init__(group, plane.alignment, count)
 
     def begin(self, rounds: range) -> None:
         """As for all recorders, with the rounds of ``rounds``."""
