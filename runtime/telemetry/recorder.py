@@ -120,10 +120,10 @@ class DispatcherRecorder(Recorder):
     """A dispatcher's: with the rounds of chosen operations, and the messages about decisions."""
 
     def __init__(
-        self, group: StoreExchange, plane: ControlPlane, rounds: Rounds, count: Callable[[], int]
+        self, group: StoreExchange, control_plane: ControlPlane, rounds: Rounds, count: Callable[[], int]
     ) -> None:
-        self._plane, self._rounds, self._sent = plane, rounds, 0
-        super().__init__(group, plane.alignment, count)
+        self._plane, self._rounds, self._sent = control_plane, rounds, 0
+        super().__init__(group, control_plane.alignment, count)
 
     def begin(self, rounds: range) -> None:
         """As for all recorders, with the rounds of ``rounds``."""
