@@ -120,8 +120,9 @@ class DispatcherRecorder(Recorder):
     """A dispatcher's: with the rounds of chosen operations, and the messages about decisions."""
 
     def __init__(
-        self, group: StoreExchange, control_plane: ControlPlane, rounds: Rounds, count: Callable[[], int]
-    ) -> None:
+        self, group: StoreExchange, control_plane: ControlPlane, rounds: Rounds,
+        count: Callable[[], int],
+    ) -> None:  # fmt: skip
         self._plane, self._rounds, self._sent = control_plane, rounds, 0
         super().__init__(group, control_plane.alignment, count)
 
