@@ -108,7 +108,7 @@ class EngineRecorder(Recorder):
 
         def done(_: object) -> None:
             if operation.error is None and self._watched:
-                self.record(operation, OVER_TCP, WARM_UP, number=number)
+                self.record(operation, number, OVER_TCP, WARM_UP, done_s=operation.done_s)
 
         operation.future().add_done_callback(done)
         return operation
@@ -120,7 +120,7 @@ class EngineRecorder(Recorder):
         number = self._losses.reliable + work.number
         ends = [stage.end or End.TIMEOUT for stage in stages]
         reason = REASONS[max(ends, key=list(End).index)]
-        self.record(work, OVER_UBT, reason, number=number, done_s=done_s)
+        self.record(work, number, OVER_UBT, reason, done_s=done_s)
         offset_s = self.alignment().offset_s
         for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
             times = stage.began_s + offset_s, stage.ended_s + offset_s

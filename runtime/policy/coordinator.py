@@ -22,7 +22,7 @@ from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message, R
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, ArrivalState
 
-QUIET = Decision(NATIVE, (), "nobody was late lately: nobody asks")
+QUIET = Decision(NATIVE, (), "no straggler lately: no rank asks")
 REMEMBERED = 1024
 """Operations whose arrivals and ends are kept until all have told."""
 

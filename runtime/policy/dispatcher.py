@@ -108,7 +108,7 @@ class AllReduceDispatcher:
         watchdog.on_failure(lambda failure: self.plane.close())
         watchdog.add(self)
         self.plane.align(ALIGN_S)
-        self.source = DispatcherRecorder(self, group)
+        self.source = DispatcherRecorder(group, self.plane, self.rounds, lambda: self.next)
         self.records = self.source.records
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
@@ -214,10 +214,23 @@ class AllReduceDispatcher:
 
     def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
+<<<<<<< HEAD
         self.plane.done(work.number)
         is_native, late, why = decision.candidate == NATIVE, decision.late, decision.reason
         way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
         self.source.record(work, way, why, late=late, decided_s=decided_s)
+=======
+        self.plane.done(operation.number)
+        way = NATIVE_WAY
+        if decision.candidate != NATIVE:
+            way = self.candidates[decision.candidate].name
+        self.source.record(
+            operation, operation.number, way, decision.reason, done_s=done_s,
+            decided_s=decided_s, late=decision.late,
+        )  # fmt: skip
+
+    # -- failures
+>>>>>>> h2
 
     def _disagree(self, fault: Fault) -> None:
         names = ", ".join(map(str, fault.ranks))

@@ -26,7 +26,7 @@ OFTEN = 0.5
 """A coordinator that is the last one more often hands over."""
 SHORTEST_S = 1e-9
 """What counts as a gap at all: two ranks may come at the very same time."""
-NOBODY = "nobody is late in most of the last operations"
+NO_STRAGGLER = "no straggler in most of the last operations"
 
 
 def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | None:
@@ -57,7 +57,7 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
     Of all sets of ranks that mostly come after all others, the one whose schedule gains most.
     """
     history, native_s = inputs.history, inputs.native_s(nbytes)
-    best: tuple[tuple[int, ...], float, str] = (), 0.0, NOBODY
+    best: tuple[tuple[int, ...], float, str] = (), 0.0, NO_STRAGGLER
     best_gain_s = LEAST_GAIN * native_s
     order = history.usual_order()
     for count in range(1, inputs.most_late + 1):

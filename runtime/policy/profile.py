@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Candidate, Line, Profile
+from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
 
@@ -90,16 +92,16 @@ def write(profile: Profile, path: str | os.PathLike[str]) -> None:
     Path(path).write_bytes(data + b"\n")
 
 
-def run(out: Path, *, timeout_s: float = 300.0) -> Profile:
+def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) -> Profile:
     """Measure on all ranks of this job; rank 0 writes the profile to ``out``.
+
+    Args:
+        dispatch: ``AllReduceDispatcher``, which measures its profile with this module.
 
     Raises:
         ArgumentError: this process is not a rank of a job.
         RankFailure: ranks that did not join within ``timeout_s``, or died.
     """
-    from runtime.policy.dispatcher import AllReduceDispatcher  # which measures with this module
-    from runtime.policy.options import Options
-
     for name in PLACE:
         if name not in os.environ:
             remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
@@ -109,13 +111,12 @@ def run(out: Path, *, timeout_s: float = 300.0) -> Profile:
     store = PrefixStore("latecomer/profile", _store(rank, timeout_s))
     leaving, staying = StoreExchange(store, rank, ranks, LEAVE_S), set(range(ranks))
     try:
-        dispatcher = AllReduceDispatcher(
-            store, rank, ranks, options=Options("native"), timeout_s=timeout_s
-        )
+        dispatcher = dispatch(store, rank, ranks, options=Options("native"), timeout_s=timeout_s)
+        found: Profile = dispatcher.profile
         if rank == 0:
-            write(dispatcher.profile, out)
+            write(found, out)
         dispatcher.close()
-        return dispatcher.profile
+        return found
     except RankFailure as failure:
         staying -= set(failure.ranks)
         raise

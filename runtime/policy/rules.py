@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runtime.policy.cost_model import LEAST_GAIN, Times
-from runtime.policy.forecast import NOBODY
+from runtime.policy.forecast import NO_STRAGGLER
 from runtime.policy.history import LATELY
 from runtime.policy.messages import NATIVE, Decision, Epoch
 from runtime.policy.options import PolicyInputs
@@ -87,7 +87,7 @@ def static(nbytes: int, inputs: PolicyInputs) -> Decision:
 
 def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
     """Mode predict: how an operation of ``nbytes`` bytes runs in ``epoch``."""
-    return _for_late(nbytes, epoch.late, epoch.delay_s, epoch.reason or NOBODY, inputs)
+    return _for_late(nbytes, epoch.late, epoch.delay_s, epoch.reason or NO_STRAGGLER, inputs)
 
 
 def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:

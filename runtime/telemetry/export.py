@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest, write_to_textfile
+from prometheus_client import generate_latest, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from runtime.telemetry.records import Rank, Record, Step
+from runtime.telemetry.records import Rank, Record, Round, Stage
 from runtime.telemetry.summary import Summary
 from verify.report import trace_events
 from verify.report.trace_events import Event
@@ -91,55 +91,41 @@ def _family(
 
 def prometheus_text(summary: Summary) -> str:
     """The summary in Prometheus' text format."""
-    return generate_latest(_registry(summary)).decode()
+    return generate_latest(_Metrics(summary)).decode()
 
 
 def write_prometheus(summary: Summary, path: str | os.PathLike[str]) -> None:
     """Write the text file at ``path``, at once or not at all."""
-    write_to_textfile(os.fspath(path), _registry(summary))
+    write_to_textfile(os.fspath(path), _Metrics(summary))
 
 
 def trace(ranks: Sequence[Rank], operations: range | None = None) -> list[Event]:
     """The trace's events, of these operations only (default: all)."""
+    found = [event for rank in ranks for event in _of_rank(rank, operations)]
+    start_s = min((event["ts"] for event in found if event["ph"] == "i"), default=0.0)
+    for event in found:
+        if "ts" in event:
+            event["ts"] = round((event["ts"] - start_s) * 1e6, 3)
+    return found
 
-    def chosen(number: int) -> bool:
-        return operations is None or number in operations
 
-    moments = [r.arrived_s for rank in ranks for r in rank.records if chosen(r.operation)]
-    start_s = min(moments, default=0.0)
+def _of_rank(rank: Rank, operations: range | None) -> Iterator[Event]:
+    """One rank's events, in seconds."""
 
-    def us(seconds: float) -> float:
-        return round((seconds - start_s) * 1e6, 3)
+    def chosen(each: Record | Round | Stage) -> bool:
+        return operations is None or each.operation in operations
 
-    def span(
-        name: str, track: tuple[str, int, int], since_s: float, until_s: float, **about: Any
-    ) -> list[Event]:
-        """On the track (category, operation, rank); nothing where the end is unknown."""
-        if math.isnan(until_s):
-            return []
-        category, operation, rank = track
-        where = {"name": name, "cat": category, "id": operation, "pid": rank, "tid": 0}
-        return trace_events.span(where, us(since_s), us(until_s), **about)
-
-    def of_operation(record: Record) -> Iterator[Event]:
-        number, rank = record.operation, record.rank
-        about = {
-            "bytes": record.bytes,
-            "way": record.way,
-            "late": list(record.late),
-            "reason": record.reason,
-            "clock_uncertainty_us": record.uncertainty_s * 1e6,
-        }
-        name = f"rank {rank} arrives at operation {number}"
-        here = {"pid": rank, "tid": 0, "ts": us(record.arrived_s), "args": about}
-        yield {"name": name, "cat": "arrival", "ph": "i", "s": "p", **here}
-        track = ("operation", number, rank)
-        yield from span(f"operation {number}", track, record.arrived_s, record.done_s, args=about)
-        if record.decided_s > record.arrived_s:
-            yield from span("decision", track, record.arrived_s, record.decided_s, args=about)
-
-    def counters(step: Step, rank: int) -> Iterator[Event]:
-        """At the end of a step."""
+    yield trace_events.name(rank.rank, f"rank {rank.rank}")
+    for record in filter(chosen, rank.records):
+        yield from _of_record(record)
+    for each in filter(chosen, rank.rounds):
+        where = f"{each.phase} round {each.round}", "round", each.operation, rank.rank
+        yield from _span(*where, each.began_s, each.ended_s, {})
+    for stage in filter(chosen, rank.stages):
+        name, about = f"stage {stage.stage}, {stage.end}", {"due": stage.due, "lost": stage.lost}
+        where = name, f"stage {stage.stage}", stage.operation, rank.rank
+        yield from _span(*where, stage.began_s, stage.ended_s, about)
+    for step in rank.steps:
         values = {
             "loss, %": 100 * step.lost / max(1, step.due),
             "stages timed out": step.timeout,
@@ -147,32 +133,33 @@ def trace(ranks: Sequence[Rank], operations: range | None = None) -> list[Event]
             "incast": step.incast,
             "pacing, MB/s": step.rate / 1e6,
         }
-        for name, value in values.items():
-            here = {"pid": rank, "ts": us(step.ended_s), "args": {"step": value}}
-            yield {"name": name, "ph": "C", **here}
+        here = {"ph": "C", "pid": rank.rank, "ts": step.ended_s}
+        yield from ({**here, "name": n, "args": {"step": v}} for n, v in values.items())
 
-    found: list[Event] = []
-    for rank in ranks:
-        found.append(trace_events.name(rank.rank, f"rank {rank.rank}"))
-        for record in rank.records:
-            if chosen(record.operation):
-                found += of_operation(record)
-        for each in rank.rounds:
-            if chosen(each.operation):
-                name, track = (
-                    f"{each.phase} round {each.round}",
-                    ("round", each.operation, rank.rank),
-                )
-                found += span(name, track, each.began_s, each.ended_s)
-        for stage in rank.stages:
-            if chosen(stage.operation):
-                name = f"stage {stage.stage}, {stage.end}"
-                track = (f"stage {stage.stage}", stage.operation, rank.rank)
-                about = {"due": stage.due, "lost": stage.lost}
-                found += span(name, track, stage.began_s, stage.ended_s, args=about)
-        for step in rank.steps:
-            found += counters(step, rank.rank)
-    return found
+
+def _of_record(record: Record) -> Iterator[Event]:
+    number, rank, since_s = record.operation, record.rank, record.arrived_s
+    about = {
+        "bytes": record.bytes,
+        "way": record.way,
+        "late": list(record.late),
+        "reason": record.reason,
+        "clock_uncertainty_us": record.uncertainty_s * 1e6,
+    }
+    here = {"cat": "arrival", "ph": "i", "s": "p", "pid": rank, "tid": 0, "ts": since_s}
+    yield {"name": f"rank {rank} arrives at operation {number}", **here, "args": about}
+    whole = f"operation {number}", "operation", number, rank
+    yield from _span(*whole, since_s, record.done_s, about)
+    if record.decided_s > since_s:
+        yield from _span("decision", *whole[1:], since_s, record.decided_s, about)
+
+
+def _span(
+    name: str, category: str, number: int, rank: int, since_s: float, until_s: float, about: Event
+) -> list[Event]:
+    """On a track of its own; nothing where the end is unknown."""
+    where = {"name": name, "cat": category, "id": number, "pid": rank, "tid": 0}
+    return [] if math.isnan(until_s) else trace_events.span(where, since_s, until_s, args=about)
 
 
 def write_trace(
@@ -180,9 +167,3 @@ def write_trace(
 ) -> None:
     """Write the trace to ``path`` (JSON)."""
     Path(path).write_text(trace_events.document(trace(ranks, operations)))
-
-
-def _registry(summary: Summary) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(_Metrics(summary))
-    return registry

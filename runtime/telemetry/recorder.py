@@ -15,7 +15,7 @@ from runtime.telemetry.records import Rank, Record, Round
 from runtime.work import Observer
 
 if TYPE_CHECKING:
-    from runtime.policy.dispatcher import AllReduceDispatcher
+    from runtime.policy.control_plane import ControlPlane
     from runtime.work import AllReduceWork
 
 KEPT = 100_000
@@ -43,10 +43,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        group: StoreExchange,
-        alignment: Callable[[], Alignment],
-        count: Callable[[], int],
+        self, group: StoreExchange, alignment: Callable[[], Alignment], count: Callable[[], int]
     ) -> None:
         self.group, self.alignment, self.count = group, alignment, count
         self.records: deque[Record] = deque(maxlen=KEPT)
@@ -59,38 +56,24 @@ class Recorder:
             LIVE.remove(self)
 
     def record(
-        self,
-        work: AllReduceWork,
-        way: str,
-        reason: str,
-        *,
-        number: int | None = None,
-        late: tuple[int, ...] = (),
-        decided_s: float | None = None,
-        done_s: float | None = None,
-    ) -> None:
-        """Remember an operation that is done.
-
-        Args:
-            number, done_s: where they are not those of ``work``.
-            decided_s: when it was known how it runs; default: on arrival. Own clock.
-        """
+        self, work: AllReduceWork, number: int, way: str, reason: str, *, done_s: float,
+        decided_s: float | None = None, late: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Remember an operation that is done; it was decided on arrival unless told (own clock)."""
         alignment = self.alignment()
-        offset_s = alignment.offset_s
-        self.records.append(
-            Record(
-                operation=work.number if number is None else number,
-                rank=self.group.rank,
-                arrived_s=work.arrived_s + offset_s,
-                decided_s=(work.arrived_s if decided_s is None else decided_s) + offset_s,
-                done_s=(work.done_s if done_s is None else done_s) + offset_s,
-                uncertainty_s=alignment.uncertainty_s,
-                bytes=work.flat.numel() * work.flat.element_size(),
-                way=way,
-                late=late,
-                reason=reason,
-            )
+        record = Record(
+            operation=number,
+            rank=self.group.rank,
+            arrived_s=work.arrived_s + alignment.offset_s,
+            decided_s=(work.arrived_s if decided_s is None else decided_s) + alignment.offset_s,
+            done_s=done_s + alignment.offset_s,
+            uncertainty_s=alignment.uncertainty_s,
+            bytes=work.flat.numel() * work.flat.element_size(),
+            way=way,
+            late=late,
+            reason=reason,
         )
+        self.records.append(record)
 
     def begin(self, rounds: range) -> None:
         """Remember from now on; of ``rounds``, counted from here, also the rounds."""
@@ -136,12 +119,15 @@ class Rounds(Observer):
 class DispatcherRecorder(Recorder):
     """A dispatcher's: with the rounds of chosen operations, and the messages about decisions."""
 
-    def __init__(self, dispatcher: AllReduceDispatcher, group: StoreExchange) -> None:
-        self._plane, self._rounds, self._sent = dispatcher.plane, dispatcher.rounds, 0
-        super().__init__(group, dispatcher.plane.alignment, lambda: dispatcher.next)
+    def __init__(
+        self, group: StoreExchange, control_plane: ControlPlane, rounds: Rounds,
+        count: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._plane, self._rounds, self._sent = control_plane, rounds, 0
+        super().__init__(group, control_plane.alignment, count)
 
     def begin(self, rounds: range) -> None:
-        """As for all recorders; remember the rounds of ``rounds``, too."""
+        """As for all recorders, with the rounds of ``rounds``."""
         super().begin(rounds)
         first, self._sent = self._first, self._plane.sent
         self._rounds.found.clear()
@@ -150,15 +136,16 @@ class DispatcherRecorder(Recorder):
     def end(self) -> Rank:
         """As for all recorders, with rounds and messages."""
         self._rounds.watched = range(0)
-        offset_s = self.alignment().offset_s
-        rounds = [
-            msgspec.structs.replace(
-                each,
-                operation=each.operation - self._first,
-                began_s=each.began_s + offset_s,
-                ended_s=each.ended_s + offset_s,
+        remembered, offset_s = super().end(), self.alignment().offset_s
+        rounds = tuple(
+            Round(
+                each.operation - self._first,
+                each.phase,
+                each.round,
+                each.began_s + offset_s,
+                each.ended_s + offset_s,
             )
             for each in self._rounds.found
-        ]
+        )
         sent = self._plane.sent - self._sent
-        return msgspec.structs.replace(super().end(), rounds=tuple(rounds), messages=sent)
+        return msgspec.structs.replace(remembered, rounds=rounds, messages=sent)

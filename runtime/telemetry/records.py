@@ -48,12 +48,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One receive stage (1 or 2) of one operation over UBT, for traces.
-
-    Attributes:
-        end: ``complete``, ``early`` or ``timeout``.
-        due, lost: datagrams.
-    """
+    """One receive stage (1 or 2) of one operation over UBT: complete, early or timeout."""
 
     operation: int
     stage: int
@@ -68,13 +63,12 @@ class Step(msgspec.Struct, frozen=True):
     """One step over UBT on one rank: what was lost, how its stages ended, how it was sent.
 
     Attributes:
-        due, lost: datagrams due here and those that did not arrive.
+        due, lost: datagrams.
         complete, early, timeout: stages that ended so.
         incast: senders that the rank takes at once.
         rate: lowest pacing rate over the peers, bytes per second.
         bound_s: t_B.
-        hadamard: the transform was on.
-        skipped: the step lost too much to be applied.
+        hadamard, skipped: the transform was on; too much was lost for the step to be applied.
     """
 
     step: int
@@ -95,9 +89,9 @@ class Rank(msgspec.Struct, frozen=True):
     """All that a rank remembers.
 
     Attributes:
+        stages, steps: of operations over UBT.
         messages: control messages it has sent meanwhile.
         dropped: records that did not fit and are missing at the beginning.
-        stages, steps: of operations over UBT.
     """
 
     rank: int

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import types
 from dataclasses import replace
 
 import msgspec
@@ -25,6 +24,11 @@ from runtime.telemetry.records import Rank
 from runtime.telemetry.summary import Summary, summarize
 from verify.errors import ArgumentError, RankFailure
 
+REQUIREMENT = "is the number of models and groups with a mode, or by OptiReduce, in this job"
+REMEDY = (
+    "Attach one with mode=..., or name the one to watch: watch(attachment.reducer), "
+    "watch(attachment.engine)"
+)
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
 
@@ -45,12 +49,7 @@ class Watch:
         self._chosen().begin(self._rounds)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         recorder = self._chosen()
         remembered = recorder.end()
         if error is not None:
@@ -89,14 +88,7 @@ class Watch:
     def _chosen(self) -> Recorder:
         if self._recorder is None:
             if len(LIVE) != 1:
-                requirement = (
-                    "is the number of models and groups with a mode, or by OptiReduce, in this job"
-                )
-                remedy = (
-                    "Attach one with mode=..., or name the one to watch: "
-                    "watch(attachment.reducer), watch(attachment.engine)"
-                )
-                raise ArgumentError("watch", len(LIVE), requirement, remedy)
+                raise ArgumentError("watch", len(LIVE), REQUIREMENT, REMEDY)
             self._recorder = LIVE[0]
         return self._recorder
 

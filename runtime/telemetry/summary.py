@@ -74,12 +74,10 @@ class Summary:
                 f"{_ms(line.lateness_p99_s)} {line.wasted_s:>8.2f} s"
             )
         sure = max((line.uncertainty_s for line in self.lines), default=math.nan)
-        rows.append("")
-        rows.append(f"clocks are aligned within {sure * 1e3:.3f} ms")
-        for way, count in sorted(self.ways.items(), key=lambda item: -item[1]):
-            rows.append(f"{count:>6} operations ran: {way}")
-        for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1]):
-            rows.append(f"{count:>6} times because: {reason}")
+        rows += ["", f"clocks are aligned within {sure * 1e3:.3f} ms"]
+        for counts, what in ((self.ways, "operations ran"), (self.reasons, "times because")):
+            for text, count in sorted(counts.items(), key=lambda item: -item[1]):
+                rows.append(f"{count:>6} {what}: {text}")
         if self.messages or self.decision_p99_s > 0:
             rows.append(
                 f"decided {self.decision_p50_s * 1e3:.2f} ms after a rank's arrival (p50), "
@@ -107,8 +105,7 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
             by_operation[record.operation][rank.rank] = record
     whole = [found for found in by_operation.values() if len(found) == len(ranks) > 0]
     lines = _lines([rank.rank for rank in ranks], whole)
-    teller = min((rank.rank for rank in ranks), default=0)
-    told = [found[teller] for found in whole]
+    told = [found[min(found)] for found in whole]
     decided = sorted(r.decided_s - r.arrived_s for found in whole for r in found.values())
     latencies = sorted(_latency_s(found) for found in whole)
     completions = [

@@ -115,7 +115,7 @@ def _profile(rank, size, store, port, folder, missing):
     if rank == missing:
         return None
     try:
-        return profiling.run(folder / "profile.json", timeout_s=TIMEOUT_S)
+        return profiling.run(AllReduceDispatcher, folder / "profile.json", timeout_s=TIMEOUT_S)
     except RankFailure as failure:
         return failure.ranks
 

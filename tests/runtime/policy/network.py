@@ -92,27 +92,26 @@ class Network(Simulation):
     """``size`` ranks that run ``operations`` operations, each rank at its own pace.
 
     Args:
+        lateness: (rank, operation) -> seconds of own work before that operation.
+        nbytes: (rank, operation) -> of the buffer.
+        stopped: rank -> (from, until): hears, says and does nothing meanwhile.
         lost, doubled: shares of the messages; they take up to ``longest_s``.
         window: operations a rank has in flight before it waits for the first.
 
     Attributes:
-        lateness: (rank, operation) -> seconds of own work before that operation.
-        stopped: rank -> (from, until): hears, says and does nothing meanwhile.
-        nbytes: (rank, operation) -> of the buffer.
         decisions, decided_s, arrived_s: per rank, by operation.
     """
 
     def __init__(
-        self, size, options, operations=30, *, lost=0.0, doubled=0.0, longest_s=0.001, window=3,
-        seed=0, clocks=(),
+        self, size, options, operations=30, *, lateness=lambda rank, operation: 0.0,
+        nbytes=lambda rank, operation: LARGE, stopped=(), lost=0.0, doubled=0.0, longest_s=0.001,
+        window=3, seed=0, clocks=(),
     ):  # fmt: skip
         agents = [RankAgent(rank, inputs(size, options)) for rank in range(size)]
         super().__init__(agents, seed, clocks)
         self.operations, self.window = operations, window
         self.lost, self.doubled, self.longest_s = lost, doubled, longest_s
-        self.lateness = lambda rank, operation: 0.0
-        self.nbytes = lambda rank, operation: LARGE
-        self.stopped = {}
+        self.lateness, self.nbytes, self.stopped = lateness, nbytes, dict(stopped)
         self.decisions, self.decided_s, self.arrived_s = (
             [[] for _ in range(size)] for _ in range(3)
         )
