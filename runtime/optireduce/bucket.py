@@ -168,7 +168,7 @@ def combine(
     arrived: Mapping[int, np.ndarray],
     average: bool,
 ) -> torch.Tensor:
-    """The mean of what arrived of a run of datagrams, or as many times it as there are ranks.
+    """The mean of what arrived of a run of datagrams, or (not ``average``) an estimate of the sum.
 
     In at least float32, added up in the order of ranks, so that without loss the result does not
     depend on timing.
@@ -177,36 +177,31 @@ def combine(
         own: the contribution of this ``rank``, one dimension.
         received: per peer, uint8 [datagrams, payload], what it sent; gaps are set to zero.
         arrived: per peer, bool [datagrams].
-        average: the mean; else an estimate of the sum (the sum itself if all arrived).
     """
     wide = np.float64 if own.dtype is torch.float64 else np.float32
     raw = own.view(torch.uint8).numpy()
-    total: np.ndarray | None = None
-    complete = True
-    for sender in range(len(received) + 1):
+    total: np.ndarray
+    ranks, complete = len(received) + 1, True
+    for sender in range(ranks):
         if sender == rank:
             term = _numbers(raw, own)
         else:
             if not arrived[sender].all():
                 complete, received[sender][~arrived[sender]] = False, 0
             term = _numbers(received[sender].reshape(-1)[: len(raw)], own)
-        if total is None:
+        if sender == 0:
             total = term.astype(wide)
         else:
             total += term
-    assert total is not None
-    if complete:
+    if not complete:  # an element depends on what came of it alone: not on its neighbours' losses
+        divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
+        each = next(iter(received.values())).shape[1] // own.element_size()
         if average:
-            total /= wide(len(received) + 1)
-        return torch.from_numpy(total)
-    # an element depends on what came of it alone: not on its neighbours' losses
-    divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
-    each = next(iter(received.values())).shape[1] // own.element_size()
-    if average:
-        total /= np.repeat(divisors, each)[: len(total)].astype(wide)
-    else:
-        scale = (len(received) + 1) / divisors
-        total *= np.repeat(scale, each)[: len(total)].astype(wide)
+            total /= np.repeat(divisors, each)[: len(total)].astype(wide)
+        else:
+            total *= np.repeat(ranks / divisors, each)[: len(total)].astype(wide)
+    elif average:
+        total /= wide(ranks)
     return torch.from_numpy(total)
 
 

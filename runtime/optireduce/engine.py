@@ -15,9 +15,11 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
+from runtime.executor.load import load
 from runtime.executor.preflight import require_summable
 from runtime.health.native_work import NativeWaits
 from runtime.network.address import own_address
@@ -28,7 +30,7 @@ from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.recorder import EngineRecorder
 from runtime.optireduce.rendezvous import meet
-from runtime.optireduce.sync import Reliable, SyncPoint
+from runtime.optireduce.sync import Reliable, SyncPoint, transpose
 from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.loop import EventLoop
 from runtime.optireduce.udp.socket import UdpSocket
@@ -90,8 +92,9 @@ class Engine:
             started.callback(self._channel.close)
             self._session = meet(group.under("ubt"), self._channel.address, self.options)
             self._channel.connect(self._session.addresses)
-            reliable = PrefixStore("reliable", store)
-            self.reliable = Reliable(reliable, rank, size, timeout_s, native_waits)
+            place = PrefixStore("reliable", store), rank, size
+            limits: dict[str, Any] = {"timeout_s": timeout_s, "native_waits": native_waits}
+            self.reliable = Reliable(load(transpose(size)), *place, **limits)
             started.pop_all()
         channel = self.reliable.datagrams
         self.source = EngineRecorder(group.under("source"), channel, self.ledger)

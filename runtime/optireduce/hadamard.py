@@ -57,21 +57,16 @@ def _piecewise(part: torch.Tensor, signs: torch.Tensor, block: int, inverse: boo
     signs = signs.to(wide.dtype)
     if not inverse:
         wide *= signs
-    start = 0
-    for count, size in _pieces(part.numel(), block):
+    start, size = 0, block
+    while start < len(wide):  # whole blocks, then the rest in powers of two
+        count = (len(wide) - start) // size
         piece = wide[start : start + count * size]
-        piece.copy_(_hadamard(piece.view(count, size)).reshape(-1))
-        start += count * size
+        if count:
+            piece.copy_(_hadamard(piece.view(count, size)).reshape(-1))
+        start, size = start + count * size, size // 2
     if inverse:
         wide *= signs
     part.copy_(wide)
-
-
-def _pieces(numel: int, block: int) -> list[tuple[int, int]]:
-    """(how many, of what size): whole blocks, then the rest in powers of two."""
-    pieces = [(numel // block, block)] if numel >= block else []
-    rest = numel % block
-    return pieces + [(1, 1 << bit) for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
 
 
 def _hadamard(rows: torch.Tensor) -> torch.Tensor:

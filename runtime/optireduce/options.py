@@ -89,17 +89,16 @@ class Options:
                     raise ArgumentError(name, value, f"must be in {low:g}..{high:g}")
         if self.datagram_bytes % 8:
             raise ArgumentError("datagram_bytes", self.datagram_bytes, "must be a multiple of 8")
-        if self.hadamard_block & (self.hadamard_block - 1):
-            raise ArgumentError("hadamard_block", self.hadamard_block, "must be a power of two")
+        block, tcp_steps = self.hadamard_block, self.reliable_steps
+        if block & (block - 1):
+            raise ArgumentError("hadamard_block", block, "must be a power of two")
         if self.hadamard not in ("auto", "on", "off"):
             raise ArgumentError("hadamard", self.hadamard, "must be auto, on or off")
-        if 0 < self.warmup_steps <= self.reliable_steps:
-            name, value = "reliable_steps", self.reliable_steps
-            raise ArgumentError(name, value, "must be less than warmup_steps")
+        if 0 < self.warmup_steps <= tcp_steps:
+            raise ArgumentError("reliable_steps", tcp_steps, "must be less than warmup_steps")
         if not self.warmup_steps and not self.bound_s:
-            raise ArgumentError(
-                "warmup_steps", 0, "nothing to measure the bound by", "Set bound_s, too"
-            )
+            requirement = "nothing to measure the bound by"
+            raise ArgumentError("warmup_steps", 0, requirement, "Set bound_s, too")
 
     @property
     def payload_bytes(self) -> int:

@@ -20,12 +20,9 @@ from datetime import timedelta
 import torch
 
 from runtime.executor.executor import Executor
-from runtime.executor.load import load
-from runtime.health.native_work import NativeWaits
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import hard_bound_s
-from runtime.torch_versions import Store
 from runtime.work import AllReduceWork
 from verify.core.schedule import Incast, Phase, Schedule, Transfer
 
@@ -45,19 +42,6 @@ def transpose(n: int) -> Schedule:
 
 class Reliable(Executor):
     """TAR over TCP on a group of ranks; see :class:`Executor`, also for what it raises."""
-
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        timeout_s: float,
-        native_waits: NativeWaits | None = None,
-    ) -> None:
-        schedule = load(transpose(size))
-        super().__init__(
-            schedule, store, rank, size, timeout_s=timeout_s, native_waits=native_waits
-        )
 
     def average(self, tensor: torch.Tensor) -> torch.Tensor:
         """The average over the ranks, in place, the same bits everywhere. Collective."""

@@ -77,12 +77,8 @@ class CompletionEstimator:
         if stage.end is End.EARLY and stage.quiet_s is not None:
             longest_s = self.expected_s * options.grace_most_percent / 100
             self._reach_s[operation] = stage.quiet_s + longest_s
-        if stage.end is End.COMPLETE:
-            sample_s = stage.elapsed_s
-        elif stage.end is End.TIMEOUT or not received:
-            sample_s = self.bound_s
-        else:
-            sample_s = stage.elapsed_s / received
+        timed_out = stage.end is End.TIMEOUT or not received
+        sample_s = self.bound_s if timed_out else stage.elapsed_s / received
         sample_s = max(LEAST_S, min(sample_s, self.bound_s))
         weight = options.expected_weight if self.own_s else 1.0
         self.own_s += weight * (sample_s - self.own_s)
@@ -110,8 +106,7 @@ class Incast:
     And a half that does not help is taken back: where the next period's mean loss is not half of
     what it was, it is not its cause, and losses of that size are excused from then on.
 
-    Attributes:
-        own: what this rank announces; never more than its ``peers``.
+    ``own`` is what this rank announces; never more than its ``peers``.
     """
 
     def __init__(self, options: Options, peers: int) -> None:
@@ -192,8 +187,7 @@ class Pacer:
     Below ``rtt_low_s`` the rate rises by a step, above ``rtt_high_s`` it falls in proportion,
     between them the trend of the round trip decides, as a share of ``rtt_high_s`` (TIMELY: of the
     shortest round trip, but our clocks are those of threads that wait for a processor). It is there
-    to avoid congestion collapse, not to share fairly; the receiver's credits hold a sender back
-    first.
+    to avoid congestion collapse, not to share fairly; credits hold a sender back first.
 
     Attributes:
         rate: bytes per second.

@@ -106,10 +106,8 @@ class StageReceiver:
     """One receive stage of one operation, which this rank enters now.
 
     Args:
-        sizes: bytes due from each sender.
-        payload: bytes in a datagram.
-        absence_s: how long to wait for ranks that have not entered it.
-        allowed_s: the bound, from when all have.
+        sizes: bytes due from each sender, ``payload`` in a datagram.
+        absence_s, allowed_s: how long to wait for ranks that have not entered it; from then on.
 
     Attributes:
         absent: ranks that have given no sign of having entered the operation.
@@ -216,11 +214,7 @@ class StageReceiver:
 
 
 class EarlyBuffer:
-    """What came for operations that this rank has not entered yet, within limits.
-
-    A sender does not wait for the sign that a peer has entered an operation before it sends a first
-    grant of datagrams, so a rank that comes last finds data there instead of waiting for it.
-    """
+    """What came for operations that this rank has not entered yet: first grants, within limits."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[Batch]] = {}

@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from runtime.ddp import attach
+from runtime.executor.load import load
 from runtime.optireduce.options import Options
-from runtime.optireduce.sync import Reliable, Replicas
+from runtime.optireduce.sync import Reliable, Replicas, transpose
 from tests.runtime.optireduce.faults import lose
 from tests.runtime.spawning import spawn, together, values
 
@@ -119,7 +120,7 @@ def test_replicas_drift_where_something_was_lost_and_nowhere_else():
 
 def _drifts(rank, size, store, away):
     """The drift of replicas of which rank 0's is so far from the others', and what they become."""
-    reliable = Reliable(store, rank, size, timeout_s=120)
+    reliable = Reliable(load(transpose(size)), store, rank, size, timeout_s=120)
     model = nn.Linear(3, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[4.0, 0.0, 3.0 + away * (rank == 0)]]))
