@@ -28,7 +28,7 @@ from runtime.pipeline.detector import LinkDetector
 from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
 from runtime.pipeline.replan import Adaptation, heuristic, replan
 from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
-from runtime.pipeline.timing import Report, StepRecord, links, situation
+from runtime.pipeline.timing import Report, StepRecord, links, measured_instance
 from verify.errors import LatecomerError
 from verify.pipeline import PipelineSchedule, decode, encode
 
@@ -98,7 +98,7 @@ class AdaptationAgent:
                 import_module(
                     "synth.pipeline.plan"
                 )  # takes a second: now, not when a link turns slow
-            channel.listen(CHANNEL, lambda *said: self._jobs.put(partial(self._collect, *said)))
+            channel.listen(CHANNEL, lambda *came: self._jobs.put(partial(self._collect, *came)))
         watchdog.add(self)
         self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)
         self._thread.start()
@@ -215,7 +215,9 @@ class AdaptationAgent:
             self._note(step, "link", change)
         if not changes:
             return
-        new, reason = replan(self._how, running, situation(running.schedule, reports, times))
+        new, reason = replan(
+            self._how, running, measured_instance(running.schedule, reports, times)
+        )
         times_s = {link: found.total_s for link, found in times.items()}
         self._note(step, "planned" if new else "kept", reason)
         if new is None:  # so that nothing is planned anew for the same

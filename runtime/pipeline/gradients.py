@@ -1,12 +1,10 @@
 """Gradients at the end of a step: scaled, and averaged over the replicas of the stage.
 
 PyTorch's runtime calls REDUCE_GRAD after the last backward of a stage. Its own action divides by
-the number of microbatches; with replicas the gradients of the stage are then averaged over all
-pipelines by the project's executor, as one flat tensor per dtype. A DDP wrapper can't do that: the
-split backward uses ``autograd.grad``, which fires none of its hooks.
-
-Replicas must submit in the same order, whatever the order of their schedules: a rank with several
-stages submits when the last of them is done, lowest stage first.
+the number of microbatches; with replicas the gradients are then averaged over all pipelines by an
+executor, as one flat tensor per dtype. A DDP wrapper can't do that: the split backward uses
+``autograd.grad``, which fires none of its hooks. Replicas must submit in the same order, whatever
+that of their schedules: a rank submits when the last of its stages is done, lowest stage first.
 """
 
 from __future__ import annotations
@@ -28,12 +26,7 @@ from runtime.work import AllReduceWork
 
 
 class Gradients:
-    """What REDUCE_GRAD does on this rank.
-
-    Args:
-        modules: stage -> module.
-        replicas: over the ranks that hold the same stages in other pipelines, if there are any.
-    """
+    """What REDUCE_GRAD does on this rank, which may have ``replicas`` in other pipelines."""
 
     def __init__(self, modules: dict[int, torch.nn.Module], replicas: Executor | None) -> None:
         self._modules, self._replicas = modules, replicas

@@ -37,10 +37,7 @@ Modules = torch.nn.Module | Mapping[int, torch.nn.Module]
 class VerifiedPipeline:
     """A pipeline schedule with the report that proves it; made by :func:`load` and nothing else.
 
-    Attributes:
-        schedule: as it was given.
-        report: all properties proved.
-        name: where it came from, for messages.
+    ``name`` says where it came from, for messages.
     """
 
     schedule: PipelineSchedule

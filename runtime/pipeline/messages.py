@@ -5,8 +5,8 @@
     payload  the elements of each tensor, contiguous, one after the other
 
 Every message says what it is, so one that is out of order, doubled or for nobody is found by its
-receiver; PyTorch's own point-to-point messages carry no name. Shapes travel too: nothing about
-them has to be known beforehand, and they may differ between microbatches.
+receiver; PyTorch's own point-to-point messages carry no name. Shapes travel too, and may differ
+between microbatches.
 """
 
 from __future__ import annotations
@@ -117,11 +117,7 @@ def write(
 def read(
     stream: BufferedReader, empty: Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 ) -> tuple[Header, list[torch.Tensor | None]] | None:
-    """Receive one message; None if the connection ended between two messages.
-
-    Args:
-        stream: of a connection, buffered: a small message is read in one call.
-        empty: allocates host memory for a tensor.
+    """Receive one message, into tensors that ``empty`` makes; None if the connection has ended.
 
     Raises:
         WireError: not a message, or the connection ended within one.
@@ -184,11 +180,8 @@ class Mailbox:
     """Messages by name, from the receiving threads to the compute thread, a wait of the watchdog's.
 
     A message that nobody can want is an error at once: for a stage or microbatch that is not here,
-    of a step that is over, or one that has come before.
-
-    Args:
-        senders: (stage, ``RECV_F`` or ``RECV_B``) -> the rank from which it comes.
-        microbatches: how many.
+    of a step that is over, or one that has come before. ``senders`` has the rank from which the
+    messages for a stage come, by (stage, ``RECV_F`` or ``RECV_B``).
     """
 
     def __init__(self, senders: dict[tuple[int, str], int], microbatches: int) -> None:

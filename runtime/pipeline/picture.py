@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.pipeline.timing import StepRecord, clock_offsets, links, situation
+from runtime.pipeline.timing import StepRecord, clock_offsets, links, measured_instance
 from verify.pipeline import Bar, PipelineSchedule, Situation, parse_action, timeline
 from verify.pipeline.picture import Sheet
 from verify.pipeline.schedule import COMPUTE, send_of
@@ -47,13 +47,13 @@ def makespan_ms(drawn: Sequence[Bar]) -> float:
 
 
 def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Situation:
-    """The situation that the ranks measured in a step of ``schedule``, in microseconds."""
+    """The instance that the ranks measured in a step of ``schedule``, in microseconds."""
     reports = {rank: record.report() for rank, record in records.items()}
-    return situation(schedule, reports, links(reports))
+    return measured_instance(schedule, reports, links(reports))
 
 
 def planned(schedule: PipelineSchedule, measured: Situation) -> list[Bar]:
-    """The bars of a schedule as the model has them in a situation in microseconds."""
+    """The bars of a schedule as the model has them in an instance in microseconds."""
     found = timeline(msgspec.structs.replace(schedule, situation=measured, meta={}))
     return [msgspec.structs.replace(bar, start=bar.start / MS, end=bar.end / MS) for bar in found]
 

@@ -17,13 +17,13 @@ Planner = Callable[[Situation, PipelineSchedule], PipelineSchedule]
 """(what was measured, in microseconds; the schedule that runs) -> a schedule of the same shape."""
 
 
-def heuristic(situation: Situation, schedule: PipelineSchedule) -> PipelineSchedule:
+def heuristic(measured: Situation, schedule: PipelineSchedule) -> PipelineSchedule:
     """The planner unless another is given: the best of ``synth.pipeline``'s quick methods."""
     from synth.pipeline.plan import plan
     from synth.pipeline.problem import make
 
     rank_of = [schedule.rank_of[stage] for stage in range(schedule.stages)]
-    return plan(make(schedule.microbatches, situation, rank_of), "heuristic").schedule
+    return plan(make(schedule.microbatches, measured, rank_of), "heuristic").schedule
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Adaptation:
 def replan(
     how: Adaptation, running: VerifiedPipeline, measured: Situation
 ) -> tuple[PipelineSchedule | None, str]:
-    """A schedule that pays in the situation that was measured, if there is one; and the reason."""
+    """A schedule that pays in the instance that was measured, if there is one; and the reason."""
     began_s = time.monotonic()
     try:
         new = load(how.planner(measured, running.schedule))

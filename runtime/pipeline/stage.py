@@ -36,15 +36,7 @@ from verify.pipeline import Action
 
 
 class DelegatedStage(PipelineStageBase):
-    """One stage of a pipeline; see the module.
-
-    Args:
-        module: its part of the model, on ``device``.
-        index, stages: which stage of how many.
-        group: of the pipeline's ranks, for PyTorch's book-keeping.
-        dw_builder: as for ``torch.distributed.pipelining.PipelineStage``.
-        transport, recorder: of this rank.
-    """
+    """One stage of a pipeline: ``index`` of so many ``stages``; ``group`` is for book-keeping."""
 
     def __init__(
         self,

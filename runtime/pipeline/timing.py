@@ -227,14 +227,14 @@ def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
     }
 
 
-def situation(
+def measured_instance(
     schedule: PipelineSchedule,
     reports: Mapping[int, Report],
     times: Mapping[tuple[int, int], LinkTimes],
 ) -> Situation:
-    """The schedule's situation with everything that was measured, in microseconds.
+    """The schedule's instance with everything that was measured, in microseconds.
 
-    Where the backward ran fused its time is divided as in the schedule's own situation. Links
+    Where the backward ran fused its time is divided as in the schedule's own instance. Links
     without a measurement are taken to cost nothing. Memory limits stay.
     """
     took_s = dict(ChainMap(*(report.took_s for report in reports.values())))

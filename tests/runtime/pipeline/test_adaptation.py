@@ -26,16 +26,16 @@ FAULTS = Faults(both_ways(0, 1, latency_s=0.08, first_step=SLOW_FROM))
 COARSE = Sensitivity(least_s=0.03)
 
 
-def better_of_two(situation: Situation, current: PipelineSchedule) -> PipelineSchedule:
+def better_of_two(measured: Situation, current: PipelineSchedule) -> PipelineSchedule:
     """A planner that knows two orders."""
     plans = [
-        msgspec.structs.replace(schedule(programs), situation=situation)
+        msgspec.structs.replace(schedule(programs), situation=measured)
         for programs in (zero_bubble(RANKS, MICROBATCHES), eager())
     ]
     return min(plans, key=lambda plan: max(bar.end for bar in timeline(plan)))
 
 
-def another_size(situation: Situation, current: PipelineSchedule) -> PipelineSchedule:
+def another_size(measured: Situation, current: PipelineSchedule) -> PipelineSchedule:
     """A planner that makes schedules which can't take the place of the one that runs."""
     return schedule(one_f_one_b(RANKS, 2 * MICROBATCHES), 2 * MICROBATCHES)
 
@@ -59,8 +59,8 @@ def _adapting(rank: int, size: int, store: dist.Store) -> list[dict[str, Any]]:
 
 
 def test_a_slow_link_in_mid_run() -> None:
-    told = values(spawn(_adapting, RANKS))
-    adapted = [ranks[0] for ranks in told]
+    by_rank = values(spawn(_adapting, RANKS))
+    adapted = [ranks[0] for ranks in by_rank]
     for found in adapted:
         assert found["right"] == [True] * STEPS
         assert found["digests"] == adapted[0]["digests"]
@@ -76,7 +76,7 @@ def test_a_slow_link_in_mid_run() -> None:
     assert "0-1 became slow" in link.text
     assert SLOW_FROM < link.step <= planned.step < proposed.step < switched.step
     # a schedule that can't take the other's place is not even proposed, and the run goes on
-    refused = [ranks[1] for ranks in told]
+    refused = [ranks[1] for ranks in by_rank]
     for found in refused:
         assert found["right"] == [True] * (STEPS - 3)
         assert len(set(found["digests"])) == 1

@@ -18,7 +18,7 @@ from runtime.pipeline.timing import (
     clock_offsets,
     fit,
     links,
-    situation,
+    measured_instance,
 )
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
@@ -106,13 +106,13 @@ def _record(kinds: str, rank: int) -> StepRecord:
     return record
 
 
-def test_a_situation_in_microseconds() -> None:
+def test_an_instance_in_microseconds() -> None:
     for programs, kinds in ((zero_bubble(3, 5), "FIW"), (one_f_one_b(3, 5), "FB")):
         plan = schedule(programs)
         reports = {rank: _record(kinds, rank).report() for rank in range(3)}
         times = links(reports)
         assert set(times) == {(0, 1), (1, 2)}
-        found = situation(plan, reports, times)
+        found = measured_instance(plan, reports, times)
         assert found.forward == (8000,) * 3
         # the fused backward is divided as the file says, 10 to 5
         assert (found.backward, found.weight) == ((10000,) * 3, (5000,) * 3)
@@ -121,14 +121,14 @@ def test_a_situation_in_microseconds() -> None:
 
 
 def _run(times_ms: list[float], confirm: int = 2) -> list[str]:
-    """What is said of each step, where every change is accepted."""
-    watched, said = Watched(), []
+    """What has changed by each step, where every change is accepted."""
+    watched, found = Watched(), []
     for time_ms in times_ms:
         watched, change = judge(watched, time_ms * MS, 4 * MS, confirm)
         if change:
             watched = Watched(time_ms * MS)
-        said.append(change.split(":")[0])
-    return said
+        found.append(change.split(":")[0])
+    return found
 
 
 N, S, R = "", "became slow", "recovered"

@@ -65,17 +65,17 @@ def _refusals(rank: int) -> list[str]:
         (torch.nn.parallel.DistributedDataParallel(block), plain),
         (block, schedule((gpipe if rank == 1 else one_f_one_b)(RANKS, MICROBATCHES))),
     ]
-    said = []
+    found = []
     for module, plan in attempts:
         with pytest.raises((ScheduleRefused, ArgumentError)) as error:
             Pipeline(module, plan, loss_fn, timeout_s=30)
-        said.append(str(error.value))
-    return said
+        found.append(str(error.value))
+    return found
 
 
 def _failures(rank: int, size: int, store: dist.Store) -> dict[str, Any]:
     start(rank, size, store)
-    said: dict[str, Any] = {"refused": _refusals(rank)}
+    found: dict[str, Any] = {"refused": _refusals(rank)}
     plan = load(schedule(zero_bubble(RANKS, MICROBATCHES)))
     for name, culprit, then in [
         ("broken", BROKEN, "raise"),
@@ -87,15 +87,15 @@ def _failures(rank: int, size: int, store: dist.Store) -> dict[str, Any]:
         trap.load_state_dict(blocks[rank].state_dict())
         blocks[rank] = trap
         pipeline = Pipeline(trap, plan, loss_fn, timeout_s=TIMEOUT_S)
-        said[name] = [str(matches(pipeline, blocks, 0))]
+        found[name] = [str(matches(pipeline, blocks, 0))]
         if rank == culprit:
             trap.seen, trap.at, trap.then = 0, 3, then
             while then == "sleep" and pipeline.failure is None:  # until the others give it up
                 time.sleep(0.05)
-        said[name].append(_outcome(pipeline, 1))
-        said[name].append(_outcome(pipeline, 2))  # whoever has failed stays so
+        found[name].append(_outcome(pipeline, 1))
+        found[name].append(_outcome(pipeline, 2))  # whoever has failed stays so
         pipeline.close()
-    return said
+    return found
 
 
 def test_failures_and_refusals() -> None:
@@ -105,8 +105,8 @@ def test_failures_and_refusals() -> None:
         if rank == DEAD:
             continue
         assert (outcome.finished, outcome.error) == (True, ""), f"rank {rank} died, hung or raised"
-        said = outcome.value
-        other_size, doubled, wrong_stage, ddp, differing = said["refused"]
+        found = outcome.value
+        other_size, doubled, wrong_stage, ddp, differing = found["refused"]
         assert f"for {RANKS + 1} ranks, the group has {RANKS}" in other_size
         assert "never run" in doubled
         assert "exactly_once" in doubled
@@ -118,7 +118,7 @@ def test_failures_and_refusals() -> None:
             expected = ["True", named, named]
             if rank == culprit and name == "broken":
                 expected[1] = "RuntimeError ValueError('a trap')"
-            assert said[name] == expected, name
+            assert found[name] == expected, name
 
 
 @pytest.mark.parametrize(
