@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tests.verify.builders import Document, direct, document, optimal_four, ring, straggler
 from tests.verify.mutants import mutant
 from verify import Counterexample, Schedule, Verdict, check, decode
-from verify.core.semantics import final_counts
+from verify.core.interpreter import run
+from verify.core.semantics import Counts
 from verify.core.verdict import SHOWN
-from verify.report.explain import explain
+from verify.report.explain import explain, explained
 
 
 def _schedule(doc: Document) -> Schedule:
@@ -24,10 +25,11 @@ def _schedule(doc: Document) -> Schedule:
 
 
 def _refutation(doc: Document, name: str) -> Counterexample:
-    found = check(_schedule(doc)).results[name].counterexample
+    schedule = _schedule(doc)
+    found = check(schedule).results[name].counterexample
     assert found is not None, f"{name} was not refuted"
     assert found.property == name
-    return found
+    return explained(schedule, found)
 
 
 def _place(found: Counterexample) -> tuple[Any, ...]:
@@ -196,7 +198,7 @@ def test_saturation_does_not_turn_into_right() -> None:
     for extra in range(20):
         doc = document(2, 1, [("p", [], rounds + [[[0, 1, 0, "reduce"]]] * extra)])
         schedule = _schedule(doc)
-        assert final_counts(schedule, 0, 1).min() >= 255
+        assert run(schedule, Counts(), 0, 1).min() >= 255
         assert check(schedule).results["exactly_once"].verdict is Verdict.REFUTED
 
 
@@ -303,6 +305,7 @@ def test_what_is_shown_is_in_the_schedule(seed: int) -> None:
         found = result.counterexample
         if found is None:
             continue
+        found = explained(schedule, found)
         assert found.property == name
         assert len(found.transfers) <= SHOWN
         places = {
@@ -320,7 +323,7 @@ def test_every_wrong_count_can_be_explained(seed: int) -> None:
     schedule = _schedule(mutant(random.Random(seed)))
     if check(schedule).results["well_formed"].verdict is not Verdict.PROVED:
         return
-    counts = final_counts(schedule, 0, schedule.chunks)
+    counts = run(schedule, Counts(), 0, schedule.chunks)
     for rank in range(schedule.ranks):
         for chunk in range(schedule.chunks):
             for contribution in range(schedule.ranks):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 
 import pytest
 
 from tests.verify.builders import Document, all_right, optimal_four, ring, straggler
 from tests.verify.mutants import mutant
 from tests.verify.test_mutants import SEED
-from verify import Schedule, Verdict, check, decode
+from verify import Report, Schedule, Verdict, check, decode
 from verify.cli import app
-from verify.symbolic import smt2
+from verify.symbolic import all_sums, smt2
 
 MUTANTS = 500
 ASKED_OF_CVC5 = 60
@@ -20,6 +21,10 @@ ASKED_OF_CVC5 = 60
 
 def _schedule(doc: Document) -> Schedule:
     return decode(json.dumps(doc).encode())
+
+
+def _check(schedule: Schedule, timeout_s: float) -> Report:
+    return check(schedule, {"symbolic_sum": partial(all_sums, timeout_s=timeout_s)})
 
 
 def _cvc5(script: str) -> str:
@@ -41,7 +46,7 @@ def test_z3_agrees_on_mutants() -> None:
     seen = {Verdict.PROVED: 0, Verdict.REFUTED: 0}
     for _ in range(MUTANTS):
         doc = mutant(rng)
-        report = check(_schedule(doc), z3_timeout_s=60)
+        report = _check(_schedule(doc), 60)
         if report.results["well_formed"].verdict is not Verdict.PROVED:
             assert "symbolic_sum" not in report.results
             continue
@@ -82,7 +87,7 @@ def test_no_time_is_unknown_never_refuted(timeout_s: float, broken: bool) -> Non
     doc = straggler(8)
     if broken:
         del doc["phases"][1]["rounds"][-1][0]
-    report = check(_schedule(doc), z3_timeout_s=timeout_s)
+    report = _check(_schedule(doc), timeout_s)
     assert report.results["symbolic_sum"].verdict is Verdict.UNKNOWN
     assert "Z3" in report.results["symbolic_sum"].note
     assert report.verdict is (Verdict.REFUTED if broken else Verdict.UNKNOWN)
@@ -93,7 +98,7 @@ def test_an_unknown_of_the_solver_is_unknown(monkeypatch) -> None:
 
     monkeypatch.setattr(z3.Solver, "check", lambda self: z3.unknown)
     monkeypatch.setattr(z3.Solver, "reason_unknown", lambda self: "canceled")
-    report = check(_schedule(ring(3)), z3_timeout_s=60)
+    report = _check(_schedule(ring(3)), 60)
     assert report.results["symbolic_sum"].verdict is Verdict.UNKNOWN
     assert "canceled" in report.results["symbolic_sum"].note
 
@@ -102,7 +107,7 @@ def test_the_wrong_run_is_a_wrong_run() -> None:
     """The inputs of the counterexample, run by hand, do end wrong at the named rank."""
     doc = ring(3)
     doc["phases"][0]["rounds"][1][0][3] = "copy"
-    found = check(_schedule(doc), z3_timeout_s=60).results["symbolic_sum"].counterexample
+    found = _check(_schedule(doc), 60).results["symbolic_sum"].counterexample
     assert found is not None
     inputs = json.loads(found.expected.split("inputs ")[1])
     held = list(inputs)
@@ -118,7 +123,7 @@ def test_the_wrong_run_is_a_wrong_run() -> None:
 def test_a_chunk_that_nobody_moves() -> None:
     doc = ring(2)
     doc["chunks"] = 3
-    report = check(_schedule(doc), z3_timeout_s=60)
+    report = _check(_schedule(doc), 60)
     assert report.results["symbolic_sum"].verdict is Verdict.REFUTED
     assert report.results["symbolic_sum"].counterexample.chunk == 2
     assert _cvc5(smt2(_schedule(doc))) == "sat"

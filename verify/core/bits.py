@@ -3,39 +3,44 @@
 IEEE addition commutes but does not associate, so two ranks hold equal bits for certain when their
 values come from the same expression tree, up to swapping the two operands of an addition. Every
 tree gets a number: rank r's own data is tree r, and the sum of trees a and b is a new number for
-the unordered pair {a, b}. Equal numbers mean equal trees (hash-consing). Several reduces into one
-buffer of a round are added one after another in the order of the file, and the runtime does so.
+the unordered pair {a, b}. Equal numbers mean equal trees (hash-consing).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from verify.core.interpreter import Algebra, Values, run
 from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import PROVED, Counterexample, Result, locate, refuted
 
 SHOWN_CHARACTERS = 160
 
 
-class _Trees:
+class Trees(Algebra):
     """The numbering of expression trees; the first n numbers are the ranks' own data."""
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self) -> None:
+        self._ranks = 0
         self._number: dict[tuple[int, int], int] = {}
         self._operands: list[tuple[int, int]] = []
 
-    def sums(self, left: IntArray, right: IntArray) -> list[int]:
-        """The numbers of left[i] + right[i]."""
-        low, high = np.minimum(left, right).tolist(), np.maximum(left, right).tolist()
-        result = []
-        for pair in zip(low, high, strict=True):
-            number = self._number.get(pair)
-            if number is None:
-                number = self._number[pair] = self._ranks + len(self._operands)
-                self._operands.append(pair)
-            result.append(number)
-        return result
+    def initial(self, ranks: int, low: int, high: int) -> Values:
+        """Each rank holds its own data."""
+        self._ranks = ranks
+        return np.repeat(np.arange(ranks), high - low).reshape(ranks, high - low)
+
+    def added(self, kept: Values, moved: Values, index: IntArray) -> Values:
+        """The numbers of the sums; a new sum gets the next one."""
+        low, high = np.minimum(kept, moved).tolist(), np.maximum(kept, moved).tolist()
+        return np.array([self._sum(pair) for pair in zip(low, high, strict=True)])
+
+    def _sum(self, pair: tuple[int, int]) -> int:
+        number = self._number.get(pair)
+        if number is None:
+            number = self._number[pair] = self._ranks + len(self._operands)
+            self._operands.append(pair)
+        return number
 
     def text(self, tree: int) -> str:
         """The tree as a sum of ``x0`` .. ``x(n-1)``, cut where it gets long."""
@@ -59,13 +64,13 @@ class _Trees:
 def same_bits(schedule: Schedule) -> Result:
     """Property 5, with two ranks and their two sums when it fails."""
     table, n, k = schedule.table, schedule.ranks, schedule.chunks
-    trees = _Trees(n)
+    trees = Trees()
     # All ranks but one have to receive a chunk. One that moves less often differs whatever the
     # rest does, and looking at it first keeps absurd inputs cheap.
     moves = np.bincount(table.chunk, minlength=k)
     scarce = int(np.argmin(moves))
     low, high = (scarce, scarce + 1) if moves[scarce] < n - 1 else (0, k)
-    held = _final_trees(schedule, trees, low, high)
+    held = run(schedule, trees, low, high)
     differing = held != held[0]
     rank, column = divmod(int(differing.argmax()), high - low)
     if not differing[rank, column]:
@@ -85,19 +90,3 @@ def same_bits(schedule: Schedule) -> Result:
             transfers=tuple(locate(schedule, int(i)) for i in written[-4:]),
         )
     )
-
-
-def _final_trees(schedule: Schedule, trees: _Trees, low: int, high: int) -> IntArray:
-    """The numbers [rank, chunk - low] of the trees that are held at the end."""
-    table, n = schedule.table, schedule.ranks
-    held: IntArray = np.repeat(np.arange(n), high - low).reshape(n, high - low)
-    for transfers in table.rounds_of(low, high):
-        dst, chunk = table.dst[transfers], table.chunk[transfers] - low
-        reduce = table.reduce[transfers]
-        moving = held[table.src[transfers], chunk]  # a copy: the start of the round
-        for group in table.by_turn(transfers):
-            plain, adding = group[~reduce[group]], group[reduce[group]]
-            held[dst[plain], chunk[plain]] = moving[plain]
-            target = dst[adding], chunk[adding]
-            held[target] = trees.sums(held[target], moving[adding])
-    return held

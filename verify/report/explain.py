@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from verify.core.schedule import Schedule
+import numpy as np
+
+from verify.core.interpreter import Algebra, Values, run
+from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
 
 
@@ -26,29 +29,40 @@ class _Value:
     kept: _Value | None = None  # what it was added to (reduce only)
 
 
+@dataclass
+class _Histories(Algebra):
+    """Values that remember how they came about, for one contribution."""
+
+    contribution: int
+
+    def initial(self, ranks: int, low: int, high: int) -> Values:
+        values = [_Value(int(rank == self.contribution)) for rank in range(ranks)]
+        return np.array([values] * (high - low), object).T.copy()
+
+    def copied(self, moved: Values, index: IntArray) -> Values:
+        made = [_Value(m.count, i, m) for m, i in zip(moved, index.tolist(), strict=True)]
+        return np.array(made, object)
+
+    def added(self, kept: Values, moved: Values, index: IntArray) -> Values:
+        each = zip(kept, moved, index.tolist(), strict=True)
+        return np.array([_Value(k.count + m.count, i, m, k) for k, m, i in each], object)
+
+
+def explained(schedule: Schedule, found: Counterexample) -> Counterexample:
+    """What the core found, with why: where a wrong count arose, and the transfers that matter."""
+    if found.rank is None or found.chunk is None or found.contribution is None:
+        return found
+    return explain(schedule, found.rank, found.chunk, found.contribution)
+
+
 def explain(schedule: Schedule, rank: int, chunk: int, contribution: int) -> Counterexample:
     """Describe why ``rank`` ends without exactly one ``contribution`` in ``chunk``."""
-    final = _follow(schedule, chunk, contribution)
+    final = run(schedule, _Histories(contribution), chunk, chunk + 1)[:, 0].tolist()
     value = final[rank]
     assert value.count != 1
     if value.count == 0:
         return _missing(schedule, final, rank, chunk, contribution)
     return _twice(schedule, value, rank, chunk, contribution)
-
-
-def _follow(schedule: Schedule, chunk: int, contribution: int) -> list[_Value]:
-    state = [_Value(int(rank == contribution)) for rank in range(schedule.ranks)]
-    table = schedule.table
-    for transfers in table.rounds_of(chunk, chunk + 1):
-        carried = [state[table.src[i]] for i in transfers]  # all read the start of the round
-        for i, moved in zip(map(int, transfers), carried, strict=True):
-            dst = table.dst[i]
-            if table.reduce[i]:
-                kept = state[dst]
-                state[dst] = _Value(kept.count + moved.count, i, moved, kept)
-            else:
-                state[dst] = _Value(moved.count, i, moved)
-    return state
 
 
 def _twice(
