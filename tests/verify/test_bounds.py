@@ -12,7 +12,7 @@ import pytest
 
 from tests.verify.builders import document, optimal_four, optimal_two, ring, straggler
 from verify import Incast, Phase, Schedule, Verdict, check, decode
-from verify.core.bounds import knowledge_bound, lower_bound, spread_bound, volume_bound
+from verify.core.bounds import bandwidth_bound, dissemination_bound, lower_bound, spread_bound
 
 Cell = tuple[int, ...]  # how often each rank's contribution is in, 2 meaning too often
 State = tuple[Cell, ...]  # cell of (rank, chunk) at rank * k + chunk
@@ -143,7 +143,7 @@ def test_no_right_schedule_beats_the_bound(n: int, k: int, ports: Any, pattern: 
         (3, 1, "matching", ((2,), None)),
         (3, 1, "duplex", ((2,), None, (2,))),  # its data spreads while rank 2 is away again
         (3, 1, Incast(2), (None,)),
-        (3, 2, "matching", ((2,), None)),  # one more than the knowledge bound
+        (3, 2, "matching", ((2,), None)),  # one more than the dissemination bound
         (4, 1, "duplex", (None,)),
     ],
 )
@@ -152,12 +152,12 @@ def test_the_bound_is_attained(n: int, k: int, ports: Any, pattern: Pattern) -> 
 
 
 def test_the_bounds_in_numbers() -> None:
-    assert [knowledge_bound(n, n - 1) for n in (2, 4, 8, 16)] == [1, 4, 9, 18]
-    assert knowledge_bound(9, 8, ports=2) == 4 + 2 - 1
-    assert volume_bound(8, 28) == 49
+    assert [dissemination_bound(n, n - 1) for n in (2, 4, 8, 16)] == [1, 4, 9, 18]
+    assert dissemination_bound(9, 8, ports=2) == 4 + 2 - 1
+    assert bandwidth_bound(8, 28) == 49
     assert [spread_bound(n, n - 1) for n in (4, 8, 16, 64)] == [4, 9, 18, 68]
     assert [spread_bound(n, n - 1, "matching") for n in (3, 5, 7, 9)] == [3, 6, 9, 11]
-    assert spread_bound(7, 24, "matching") == 30 > knowledge_bound(7, 24)
+    assert spread_bound(7, 24, "matching") == 30 > dissemination_bound(7, 24)
     assert lower_bound(decode(json.dumps(straggler(8)).encode())) == 7 + 3 - 1
 
 
@@ -233,7 +233,7 @@ def test_a_wrong_schedule_can_not_claim_to_be_optimal() -> None:
 def test_everybody_on_time() -> None:
     report = check(decode(json.dumps(ring(5)).encode()))
     assert report.completion_rounds == report.rounds == 8
-    assert report.lower_bound == max(knowledge_bound(5, 5), volume_bound(5, 5)) == 8
+    assert report.lower_bound == max(dissemination_bound(5, 5), bandwidth_bound(5, 5)) == 8
     assert report.optimal is True
 
 
