@@ -17,11 +17,12 @@ import typer
 from verify import kernel
 from verify.certify import certificate, require_target
 from verify.core.check import check
-from verify.core.format import PIPELINE, decode, kind_of, read_bounded, write_atomically
+from verify.core.format import PIPELINE, decode, kind_of, read_bounded
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
 from verify.loss.command import addition, check_options
+from verify.output import write_atomically
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
 from verify.pipeline.format import encode as encode_pipeline

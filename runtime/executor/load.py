@@ -11,10 +11,12 @@ from functools import cached_property
 import msgspec
 
 from verify.core.check import check
-from verify.core.format import encode, read
+from verify.core.format import read
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError, ScheduleRefused
+from verify.output import encode
+from verify.renaming import renamed
 from verify.report.render import render
 
 Late = int | Sequence[int] | None
@@ -94,7 +96,7 @@ class Verified:
         moved = sorted(set(ranks) - set(self.late))
         freed = sorted(set(self.late) - set(ranks))
         names = dict(zip((*self.late, *moved), (*ranks, *freed), strict=True))
-        return self.schedule.renamed(names)
+        return renamed(self.schedule, names)
 
 
 def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:

@@ -18,8 +18,9 @@ from runtime.executor.load import Verified, load
 from runtime.network.store_exchange import hear, require_all, tell
 from runtime.policy.cost_model import Candidate, Phase
 from runtime.torch_versions import Store
-from verify.core.format import decode, encode
+from verify.core.format import decode
 from verify.core.schedule import Schedule
+from verify.output import encode
 
 KEY = "offers"
 CHUNKS = (1, 2, 4)

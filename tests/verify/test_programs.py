@@ -15,6 +15,7 @@ from tests.verify.mutants import mutant
 from tests.verify.test_mutants import SEED
 from verify import Counterexample, Schedule, Verdict, check, decode
 from verify.core.programs import Programs, all_end, programs
+from verify.renaming import renamed
 
 End = tuple[str, int, int]
 """("send" or "receive", peer, chunk)"""
@@ -217,9 +218,9 @@ def test_two_ranks_that_do_not_agree(name: str) -> None:
 def test_names_that_only_one_rank_has_changed_are_refuted() -> None:
     """Rank 0 takes the places of the late rank in its program, and nobody else knows."""
     schedule = _schedule(straggler(5))
-    file, renamed = (programs(s) for s in (schedule, schedule.renamed({0: 4, 4: 0})))
-    assert all_end(renamed).verdict is Verdict.PROVED
-    mixed = [(renamed if rank == 0 else file, rank) for rank in range(5)]
+    file, other = (programs(s) for s in (schedule, renamed(schedule, {0: 4, 4: 0})))
+    assert all_end(other).verdict is Verdict.PROVED
+    mixed = [(other if rank == 0 else file, rank) for rank in range(5)]
     columns = {
         name: np.concatenate([getattr(of, name)[of.rank == rank] for of, rank in mixed])
         for name in Programs.__struct_fields__
