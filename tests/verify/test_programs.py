@@ -14,7 +14,7 @@ from tests.verify.builders import Document, all_right, document, ring, shuffled,
 from tests.verify.mutants import mutant
 from tests.verify.test_mutants import SEED
 from verify import Counterexample, Schedule, Verdict, check, decode
-from verify.core.programs import Programs, all_end, programs
+from verify.core.programs import Programs, deadlock_free, programs
 from verify.renaming import renamed
 
 End = tuple[str, int, int]
@@ -110,7 +110,7 @@ def test_disturbed_programs_agree_with_the_simulation() -> None:
         schedule = _schedule(shuffled(rng.choice(right), rng))
         listed = _disturbed(_listed(programs(schedule), schedule.ranks), rng)
         expected = _ends(listed, rng)
-        assert (all_end(_programs(listed)).verdict is Verdict.PROVED) == expected, listed
+        assert (deadlock_free(_programs(listed)).verdict is Verdict.PROVED) == expected, listed
         outcomes[expected] += 1
     print(outcomes)
     assert min(outcomes.values()) > 150
@@ -125,7 +125,7 @@ def test_programs_of_any_schedule_end_even_of_a_wrong_one() -> None:
             assert report.results["deadlock_free"].verdict is Verdict.PROVED
             listed = _listed(programs(schedule), schedule.ranks)
             assert _ends(listed, rng)
-            assert all_end(_programs(listed)).verdict is Verdict.PROVED
+            assert deadlock_free(_programs(listed)).verdict is Verdict.PROVED
 
 
 def test_a_step_is_what_a_rank_does_in_a_round() -> None:
@@ -148,7 +148,7 @@ def test_a_step_is_what_a_rank_does_in_a_round() -> None:
 
 
 def _refutation(of: Programs) -> Counterexample:
-    found = all_end(of).counterexample
+    found = deadlock_free(of).counterexample
     assert found is not None
     assert found.property == "deadlock_free"
     return found
@@ -175,7 +175,7 @@ def test_sends_first_down_a_chain_is_fine() -> None:
         [[("receive", 0, 0)], [("send", 2, 0)]],
         [[("receive", 1, 0)]],
     ]
-    assert all_end(_programs(chain)).verdict is Verdict.PROVED
+    assert deadlock_free(_programs(chain)).verdict is Verdict.PROVED
 
 
 def test_a_cycle_is_shown_without_the_ranks_that_wait_for_it() -> None:
@@ -210,7 +210,7 @@ WRONG: dict[str, tuple[Listed, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_two_ranks_that_do_not_agree(name: str) -> None:
-    assert all_end(_programs(EXCHANGE)).verdict is Verdict.PROVED
+    assert deadlock_free(_programs(EXCHANGE)).verdict is Verdict.PROVED
     listed, found = WRONG[name]
     assert _refutation(_programs(listed)).found == found
 
@@ -219,7 +219,7 @@ def test_names_that_only_one_rank_has_changed_are_refuted() -> None:
     """Rank 0 takes the places of the late rank in its program, and nobody else knows."""
     schedule = _schedule(straggler(5))
     file, other = (programs(s) for s in (schedule, renamed(schedule, {0: 4, 4: 0})))
-    assert all_end(other).verdict is Verdict.PROVED
+    assert deadlock_free(other).verdict is Verdict.PROVED
     mixed = [(other if rank == 0 else file, rank) for rank in range(5)]
     columns = {
         name: np.concatenate([getattr(of, name)[of.rank == rank] for of, rank in mixed])
@@ -228,7 +228,7 @@ def test_names_that_only_one_rank_has_changed_are_refuted() -> None:
     columns["step"] = np.cumsum(
         np.append(0, (np.diff(columns["step"]) != 0) | (np.diff(columns["rank"]) != 0))
     )
-    assert all_end(Programs(**columns)).verdict is Verdict.REFUTED
+    assert deadlock_free(Programs(**columns)).verdict is Verdict.REFUTED
 
 
 def test_a_clock_that_is_wrong_proves_nothing() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from verify.core.bits import same_bits
 from verify.core.bounds import Optimality, claims, lower_bound, optimality
-from verify.core.programs import deadlock_free
+from verify.core.programs import deadlock_free, programs
 from verify.core.schedule import Schedule
 from verify.core.semantics import exactly_once
 from verify.core.structure import absence, hazards, ports, staging, well_formed
@@ -20,7 +20,7 @@ PROPERTIES: dict[str, Decide] = {
     "exactly_once": exactly_once,
     "same_bits": same_bits,
     "hazards": hazards,
-    "deadlock_free": deadlock_free,
+    "deadlock_free": lambda schedule: deadlock_free(programs(schedule)),
 }
 """Properties 2 to 7 of a well formed schedule, by name."""
 

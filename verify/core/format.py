@@ -88,10 +88,8 @@ def decode(data: bytes, name: str = "<bytes>") -> Schedule:
             raise FormatError(
                 name, f"phases[{i}].name must be printable, with at most {MAX_NAME} characters"
             )
-    for field, ranks in [
-        ("late", file.late),
-        *((f"phases[{i}].absent", phase.absent) for i, phase in enumerate(file.phases)),
-    ]:
+    absent = [(f"phases[{i}].absent", phase.absent) for i, phase in enumerate(file.phases)]
+    for field, ranks in [("late", file.late), *absent]:
         for position, rank in enumerate(ranks):
             _require(name, f"{field}[{position}]", rank, 0, file.ranks - 1)
         if len(set(ranks)) < len(ranks):

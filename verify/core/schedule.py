@@ -15,6 +15,7 @@ flat numpy arrays in file order, which is what the checks work on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Literal
@@ -76,13 +77,10 @@ class Schedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     kind: Literal["allreduce"] = "allreduce"
     meta: dict[str, Scalar] = {}
 
-    @property
+    @cached_property
     def table(self) -> Table:
         """The schedule as arrays, built once."""
-        cached: Table | None = self.__dict__.get("_table")
-        if cached is None:
-            cached = self.__dict__["_table"] = Table.of(self)
-        return cached
+        return Table.of(self)
 
     @property
     def rounds(self) -> int:

@@ -1,4 +1,4 @@
-"""Why a contribution is missing or counted twice: the few transfers that matter.
+"""Why a contribution is missing or counted twice, or sums differ: the few transfers that matter.
 
 One chunk and one contribution are followed through the schedule with exact counts. Every value
 remembers the transfer that made it, so the fault can be walked back to where it arose:
@@ -14,9 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from verify.core.bits import Trees
 from verify.core.interpreter import Algebra, Values, run
 from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
+
+SHOWN_CHARACTERS = 160
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +53,48 @@ class _Histories(Algebra):
 
 def explained(schedule: Schedule, found: Counterexample) -> Counterexample:
     """What the core found, with why: where a wrong count arose, and the transfers that matter."""
-    if found.rank is None or found.chunk is None or found.contribution is None:
+    if found.rank is None or found.chunk is None:
         return found
-    return explain(schedule, found.rank, found.chunk, found.contribution)
+    if found.contribution is not None:
+        return explain(schedule, found.rank, found.chunk, found.contribution)
+    if found.property == "same_bits":
+        return _two_sums(schedule, found.rank, found.chunk)
+    return found
+
+
+def _two_sums(schedule: Schedule, rank: int, chunk: int) -> Counterexample:
+    """The sums that rank 0 and ``rank`` end with, and what was last written there."""
+    trees, table = Trees(), schedule.table
+    held = run(schedule, trees, chunk, chunk + 1)[:, 0].tolist()
+    operands = list(trees.sums)
+    written = np.flatnonzero((table.chunk == chunk) & ((table.dst == rank) | (table.dst == 0)))
+    places = tuple(locate(schedule, int(i)) for i in written[-4:])
+    return Counterexample(
+        property="same_bits",
+        phase=places[-1].phase if places else None,
+        round=places[-1].round if places else None,
+        rank=rank,
+        chunk=chunk,
+        expected=f"the sum that rank 0 ends with: {_sum(held[0], operands, schedule.ranks)}",
+        found=_sum(held[rank], operands, schedule.ranks),
+        transfers=places,
+    )
+
+
+def _sum(tree: int, operands: list[tuple[int, int]], ranks: int) -> str:
+    """The tree as a sum of ``x0`` .. ``x(n-1)``, cut where it gets long."""
+    parts: list[str] = []
+    pending: list[int | str] = [tree]
+    length = 0
+    while pending and length < SHOWN_CHARACTERS:
+        item = pending.pop()
+        if isinstance(item, int) and item >= ranks:
+            left, right = operands[item - ranks]
+            pending += [")", right, " + ", left, "("]
+        else:
+            parts.append(item if isinstance(item, str) else f"x{item}")
+            length += len(parts[-1])
+    return "".join(parts) + (" ..." if pending else "")
 
 
 def explain(schedule: Schedule, rank: int, chunk: int, contribution: int) -> Counterexample:
