@@ -16,8 +16,8 @@ import z3
 from proofs import transpose_loss as theorem
 from synth import direct, generate, rhd, ring
 from synth.transpose.generate import transpose
-from tests.verify.loss.oracle import ending
 from tests.verify.mutants import MUTATIONS
+from tests.verify.oracle import ending
 from verify import Schedule, Verdict, encode
 from verify.core.format import decode
 from verify.core.structure import hazards, well_formed

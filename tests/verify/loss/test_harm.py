@@ -13,9 +13,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.verify.builders import Document, document
-from tests.verify.loss.oracle import Ending, ending, transfers
 from tests.verify.loss.strategies import RIGHT, odd, schedules
-from tests.verify.oracle import judge
+from tests.verify.oracle import Ending, ending, judge, transfers
 from verify import Schedule, decode
 from verify.loss.flow import Chunk, Flow, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
