@@ -31,6 +31,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from runtime import Executor, load
 from runtime.network.mesh import connect
+from runtime.network.store_exchange import StoreExchange
 
 KIB = 1024
 SIZES = [64, 1024, 4096, 16384, 65536]
@@ -44,14 +45,11 @@ class PlainSockets:
 
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
         lower, higher = connect(
-            store,
+            StoreExchange(store, rank, ranks, 60),
             "127.0.0.1",
             b"bench.executor..",
-            rank,
-            ranks,
             to=range(rank),
             origin=range(rank + 1, ranks),
-            timeout_s=60,
         )
         links = lower | higher
         self._to, self._come = links[(rank + 1) % ranks], links[(rank - 1) % ranks]

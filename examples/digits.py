@@ -20,12 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rounds_picture import Timeline, draw_rounds
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime import ddp, load
-from runtime.telemetry.picture import draw_rounds
-from runtime.telemetry.timeline import Timeline
 
 BATCH = 16
 TOLERANCE = 1e-3
@@ -227,7 +226,7 @@ def main() -> None:
     warm_up = 8
     found = [arrivals(c.timeline, warm_up) for c in (plain, scheduled)]
     watched = max(times.arrived_s) - 1
-    spans = gather([span for span in times.spans if span.operation == watched])
+    spans = gather([each for each in times.found if each.operation == watched])
     moments = gather((times.arrived_s[watched], times.done_s[watched]))
     if rank == 0:
         summary(options, (plain, scheduled), found, (images[test], classes[test]))

@@ -9,9 +9,10 @@ from runtime.backend import BACKEND
 from runtime.config import configure
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified, load
-from runtime.executor.operation import Observer, Operation
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.telemetry.session import Watch, watch
+from runtime.work import AllReduceWork as Operation
+from runtime.work import Observer
 
 Reducer = AllReduceDispatcher
 """The name under which the dispatcher was published first."""

@@ -113,7 +113,7 @@ def profile(
     """
     import os
 
-    from runtime.policy.measuring import run as measure
+    from runtime.policy.profile import run as measure
 
     found = measure(out)
     if os.environ["RANK"] == "0":

@@ -22,13 +22,14 @@ import torch.distributed as dist
 from runtime.config import Scheduled, configuration
 from runtime.executor.executor import Executor
 from runtime.executor.load import Late
+from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.group import OptiReduceCollectives
 from runtime.optireduce.options import Options
 from runtime.policy import modes
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.process_group.collectives import Collectives
 from runtime.process_group.forwarding import BACKEND, ForwardingGroup
-from runtime.torch_versions import PrefixStore, Store, allow_monitored_barrier
+from runtime.torch_versions import Store, allow_monitored_barrier
 from verify.errors import ArgumentError
 
 __all__ = ["BACKEND", "LatecomerGroup", "create", "register"]
@@ -37,67 +38,44 @@ __all__ = ["BACKEND", "LatecomerGroup", "create", "register"]
 class ModeCollectives(Collectives):
     """All-reduces in a mode."""
 
-    def __init__(
-        self, store: Store, rank: int, size: int, timeout: timedelta, chosen: modes.Chosen
-    ) -> None:
-        super().__init__(store, rank, size, timeout)
-        self._chosen, self.path = chosen, f"mode {chosen.options.mode}"
+    chosen: modes.Chosen
+
+    @property
+    def path(self) -> str:
+        """The mode."""
+        return f"mode {self.chosen.options.mode}"
 
     def unfit(self, device: torch.device) -> str:
         """A mode takes CPU tensors, and late ranks that are in the group."""
-        if any(rank >= self.size for rank in self._chosen.options.late):
-            return f"{self.size} ranks, without {self._chosen.options.late}"
+        if any(rank >= self.size for rank in self.chosen.options.late):
+            return f"{self.size} ranks, without {self.chosen.options.late}"
         return "" if device.type == "cpu" else f"mode on {device.type}"
 
-    def start(self, store: Store, device: torch.device) -> AllReduceDispatcher:
-        """A reducer (collective)."""
-        return AllReduceDispatcher(
-            PrefixStore("latecomer/mode", store),
-            self.rank,
-            self.size,
-            options=self._chosen.options,
-            profile=self._chosen.profile,
-            timeout_s=self.timeout.total_seconds(),
-            native_waits=self.waits,
-        )
-
-    def child(self, store: Store, rank: int, size: int, timeout: timedelta) -> ModeCollectives:
-        """The same mode on fewer ranks."""
-        return ModeCollectives(store, rank, size, timeout, self._chosen)
+    def start(self, device: torch.device, *place: Any, **common: Any) -> AllReduceDispatcher:
+        """A dispatcher (collective)."""
+        options, profile = self.chosen.options, self.chosen.profile
+        return AllReduceDispatcher(*place, options=options, profile=profile, **common)
 
 
 class ScheduleCollectives(Collectives):
-    """All-reduces by a schedule."""
+    """All-reduces by a schedule; all groups split from one have the same, should it fit."""
 
     path = "schedule"
-
-    def __init__(
-        self, store: Store, rank: int, size: int, timeout: timedelta, scheduled: Scheduled
-    ) -> None:
-        super().__init__(store, rank, size, timeout)
-        self._verified, self.late = scheduled
+    chosen: Scheduled
 
     def unfit(self, device: torch.device) -> str:
         """A schedule is for a number of ranks."""
-        ranks = self._verified.schedule.ranks
+        ranks = self.chosen[0].schedule.ranks
         return "" if ranks == self.size else f"{self.size} ranks, the schedule is for {ranks}"
 
-    def start(self, store: Store, device: torch.device) -> Executor:
+    def start(self, device: torch.device, *place: Any, **common: Any) -> Executor:
         """An executor (collective)."""
-        return Executor(
-            self._verified,
-            PrefixStore(f"latecomer/{device.type}", store),
-            self.rank,
-            self.size,
-            device=device,
-            late=self.late,
-            timeout_s=self.timeout.total_seconds(),
-            native_waits=self.waits,
-        )
+        verified, late = self.chosen
+        return Executor(verified, *place, device=device, late=late, **common)
 
     def options(self) -> dict[str, Any]:
         """Who is late, as it is when the operation is submitted."""
-        return {"late": self.late}
+        return {"late": self.chosen[1]}
 
     def set_late(self, late: Late) -> None:
         """Name the late ranks from now on; between steps, the same on all ranks.
@@ -105,11 +83,8 @@ class ScheduleCollectives(Collectives):
         Raises:
             ArgumentError: they can't be late in this schedule.
         """
-        self.late = self._verified.late_ranks(late)
-
-    def child(self, store: Store, rank: int, size: int, timeout: timedelta) -> ScheduleCollectives:
-        """The same schedule, should the ranks be as many."""
-        return ScheduleCollectives(store, rank, size, timeout, (self._verified, self.late))
+        verified, _ = self.chosen
+        self.chosen = verified, verified.late_ranks(late)
 
 
 class LatecomerGroup(ForwardingGroup):
@@ -137,7 +112,7 @@ class LatecomerGroup(ForwardingGroup):
     @property
     def late(self) -> tuple[int, ...]:
         """The late ranks of a schedule in order of arrival; set them to the same everywhere."""
-        return self._scheduled("late").late
+        return self._scheduled("late").chosen[1]
 
     @late.setter
     def late(self, late: Late) -> None:
@@ -155,15 +130,13 @@ def create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerG
     Raises:
         ArgumentError, FormatError, ScheduleRefused: see ``runtime.config``.
     """
-    found = configuration()
-    collectives: Collectives
-    if isinstance(found, Options):
-        collectives = OptiReduceCollectives(store, rank, size, timeout, found)
-    elif isinstance(found, modes.Chosen):
-        collectives = ModeCollectives(store, rank, size, timeout, found)
-    else:
-        collectives = ScheduleCollectives(store, rank, size, timeout, found)
-    return LatecomerGroup(collectives)
+    chosen = configuration()
+    kind: type[Collectives] = ScheduleCollectives
+    if isinstance(chosen, Options):
+        kind = OptiReduceCollectives
+    elif isinstance(chosen, modes.Chosen):
+        kind = ModeCollectives
+    return LatecomerGroup(kind(StoreExchange(store, rank, size, timeout.total_seconds()), chosen))
 
 
 def register() -> None:

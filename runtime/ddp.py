@@ -1,50 +1,69 @@
 """All that can be put behind a DDP model's gradients, as its communication hook.
 
     from runtime import ddp
-    ddp.attach(model, mode="auto")             # finds out who is late: runtime.policy.modes
+    ddp.attach(model, mode="auto")             # finds out who is late: runtime.policy
     ddp.attach(model, "schedule.json")         # always by this schedule
     ddp.attach(model, algorithm="optireduce")  # runtime.optireduce
 
-The hook hands each gradient bucket to the executor and returns at once; backward goes on while
-buckets travel on the executor's own threads and connections. Gradients are averaged as DDP does
+The hook hands each gradient bucket over and returns at once; backward goes on while buckets wait
+for decisions and travel, on threads and connections of our own. Gradients are averaged as DDP does
 (divided first, then summed) and are the same bits on all ranks.
 """
 
+import itertools
 import os
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import torch
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime.executor.executor import Executor
 from runtime.executor.load import Late, Verified, load, require_size
-from runtime.executor.operation import Observer
 from runtime.optireduce import ddp as optireduce
+from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
 from runtime.policy import modes
 from runtime.policy.cost_model import Profile
+from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Mode
-from runtime.torch_versions import GradBucket, PrefixStore, store_of
+from runtime.torch_versions import GradBucket, PrefixStore, Store, store_of
+from runtime.work import AllReduceWork, Observer
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
-_attached = 0
+_numbers = itertools.count()  # all ranks count alike: it names the connections
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """What :func:`attach` returns: the executor behind a model's gradients.
+    """What :func:`attach` returns for a schedule or a mode: what runs a model's all-reduces."""
 
-    ``executor.late`` may be set between steps, to the same everywhere; ``executor.failure``
-    holds the typed error after a failed backward (autograd itself reports a RuntimeError).
-    """
+    engine: Executor | AllReduceDispatcher
 
-    executor: Executor
+    @property
+    def executor(self) -> Executor:
+        """Runs schedules. ``executor.failure`` is the typed error after a failed backward (autograd
+        reports a RuntimeError); without a mode ``executor.late`` may be set between steps, to the
+        same everywhere.
+        """
+        return self.engine if isinstance(self.engine, Executor) else self.engine.executor
+
+    @property
+    def reducer(self) -> AllReduceDispatcher:
+        """What decides, in a mode; with a schedule there is none, which raises ArgumentError."""
+        if isinstance(self.engine, Executor):
+            raise ArgumentError("reducer", "schedule", "is there in a mode only")
+        return self.engine
+
+    def submit(self, bucket: GradBucket) -> AllReduceWork:
+        """Start the average of a bucket (the hook calls it)."""
+        return self.engine.submit(bucket.buffer(), average=True)
 
     def close(self) -> None:
         """Release threads and connections; call it before ``destroy_process_group``."""
-        self.executor.close()
+        self.engine.close()
 
 
 @overload
@@ -68,7 +87,7 @@ def attach(
     most_late: int | None = None,
     profile: str | os.PathLike[str] | Profile | None = None,
     timeout_s: float = 300.0,
-) -> modes.Attachment: ...
+) -> Attachment: ...
 
 
 @overload
@@ -96,7 +115,7 @@ def attach(
     late: Late = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
-) -> Attachment | modes.Attachment | optireduce.Attachment:
+) -> Attachment | optireduce.Attachment:
     """Let ``model`` reduce its gradients by a mode or a schedule. Collective: all ranks call it.
 
     Args:
@@ -104,8 +123,9 @@ def attach(
         schedule: a file, or an object; it is verified here.
         mode: instead of a schedule: ``auto`` and the others of :mod:`runtime.policy`; for it,
             ``threshold_s``, ``most_late`` and ``profile`` see :func:`runtime.policy.modes.choose`.
-        algorithm: ``optireduce`` needs no schedule; for it, ``options`` and ``optimizer`` see
-            :func:`runtime.optireduce.ddp.attach`.
+        algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
+            all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
+            state is re-synchronized with the parameters.
         late: the late rank, or several in the order of their arrival; default: as the schedule
             says. In mode ``static`` it must be given, the other modes find out.
         timeout_s: a rank that keeps others waiting this long is given up by all.
@@ -114,36 +134,36 @@ def attach(
     Raises:
         FormatError, ScheduleRefused, ArgumentError, RankFailure: see :class:`Executor`.
     """
-    global _attached  # noqa: PLW0603  (all ranks count alike: it names the connections)
+    attachment: Attachment | optireduce.Attachment
+    common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
     if algorithm == "optireduce":
-        return optireduce.attach(model, options=options, optimizer=optimizer, timeout_s=timeout_s)
-    if mode is not None:
+        engine = Engine(*_place(model), options=options, timeout_s=timeout_s)
+        attachment = optireduce.Attachment(engine, model, optimizer)
+    elif mode is not None:
         if schedule is not None:
             raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
         chosen = modes.choose(
             mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
         )
-        return modes.attach(model, chosen, timeout_s)
-    if schedule is None:
+        common |= {"options": chosen.options, "profile": chosen.profile}
+        attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
+    elif schedule is not None:
+        verified = load(schedule)
+        require_size(verified, model.process_group.size())
+        common |= {"late": late, "observer": observer}
+        attachment = Attachment(Executor(verified, *_place(model), **common))
+    else:
         raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
+    model.register_comm_hook(attachment, _hook)
+    return attachment
+
+
+def _place(model: DistributedDataParallel) -> tuple[Store, int, int]:
+    """(store, rank, size) for what runs the model's all-reduces."""
     group = model.process_group
-    verified = load(schedule)
-    require_size(verified, group.size())
-    prefix = f"latecomer/ddp/{_attached}"
-    _attached += 1
-    executor = Executor(
-        verified,
-        PrefixStore(prefix, store_of(group)),
-        group.rank(),
-        group.size(),
-        device=next(model.parameters()).device,
-        late=late,
-        timeout_s=timeout_s,
-        observer=observer,
-    )
+    store = PrefixStore(f"latecomer/ddp/{next(_numbers)}", store_of(group))
+    return store, group.rank(), group.size()
 
-    def hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        return executor.submit(bucket.buffer(), average=True).future()
 
-    model.register_comm_hook(None, hook)
-    return Attachment(executor)
+def _hook(state: Attachment | optireduce.Attachment, bucket: GradBucket) -> Future[torch.Tensor]:
+    return state.submit(bucket).future()

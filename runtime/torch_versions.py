@@ -4,17 +4,18 @@ Every other module of ``runtime`` gets the process groups' types and torch's pri
 that a new torch is met in one place. What differs is asked of torch itself, not concluded from its
 version; the versions are those with which the tests were run. ``docs/runtime.md`` says which.
 
-| what | 2.11 | 2.12, 2.13 | 2.14 | met by |
+| what is private or differs | 2.11 | 2.12, 2.13 | 2.14 | why it is needed |
 |---|---|---|---|---|
-| how many inputs of a stage have gradients to send | all | ``_stage_meta`` | ``_stage_meta`` | \
-:func:`announce_inputs`, :func:`take_input_gradients` |
-| a stage compares shapes | always | if asked | if asked | :func:`skip_validation` |
-| a stage may make process groups of its own | no | no | by a flag | :func:`no_groups_of_its_own` |
-| a c10d ``Backend`` may be a Python class | no | no | yes | :data:`PYTHON_BACKENDS` |
-| native backends count operations from 0 without being told | no | no | yes | \
-:func:`count_operations` |
-| ``dist.monitored_barrier`` | Gloo only | Gloo only | every CPU group | \
-:func:`allow_monitored_barrier` |
+| c10d types of ``torch._C`` | there | there | there | no public module has all |
+| ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
+| ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
+| Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | hooks and C++ callers see it |
+| :func:`count_operations` | must | must | warns | native operations are numbered |
+| :func:`allow_monitored_barrier` | Gloo only | Gloo only | CPU groups | ours is called otherwise |
+| pipelining's ``_PipelineStageBase`` ... | there | there | there | no public base class |
+| :func:`announce_inputs` | no need | ``_stage_meta`` | ``_stage_meta`` | to get their gradients |
+| :func:`skip_validation` of shapes | always | if asked | if asked | messages describe themselves |
+| :func:`no_groups_of_its_own` | none | none | by a flag | messages take our links |
 """
 
 from __future__ import annotations
@@ -99,8 +100,6 @@ PYTHON_BACKENDS = hasattr(Backend, "new_window")
 def store_of(group: dist.ProcessGroup | None) -> Store:
     """The store under which ``group`` was made (default: the group of all ranks).
 
-    Torch has no public way to it in any version.
-
     Raises:
         ValueError: ``group`` is None and ``init_process_group`` was not called.
     """
@@ -112,8 +111,7 @@ def allow_monitored_barrier(kind: type[Any]) -> None:
     """Let ``dist.monitored_barrier`` take groups of the class ``kind``.
 
     Up to 2.13 it refuses every group whose backend is not named ``gloo``, and has no hook for
-    others, so that torch's function is replaced by one that looks at the group first. From 2.14 on
-    it takes every group that has a backend for the CPU.
+    others, so that torch's function is replaced by one that looks at the group first.
     """
     if PYTHON_BACKENDS or hasattr(dist.monitored_barrier, "__wrapped_by_latecomer__"):
         return
@@ -136,13 +134,13 @@ def allow_monitored_barrier(kind: type[Any]) -> None:
 
 
 def count_operations(backend: Any) -> None:
-    """Let a native backend number its operations; from 2.14 on it does so, and warns if told."""
+    """Let a native backend number its operations."""
     if not PYTHON_BACKENDS:
         backend._set_sequence_number_for_group()
 
 
 def own_connection(store: Store) -> Store:
-    """The same store over a connection of its own; the stub of ``Store`` lacks ``clone``."""
+    """The same store over a connection of its own."""
     store_: Any = store
     clone: Store = store_.clone()
     return clone
@@ -162,8 +160,7 @@ def announce_inputs(stage: PipelineStageBase, count: int) -> None:
 def skip_validation(stage: PipelineStageBase) -> None:
     """``stage`` takes tensors of any shape and dtype, in every microbatch.
 
-    From 2.12 on that is an attribute. 2.11 always compares with what was exchanged before the first
-    step, in two methods.
+    2.11 always compares with what was exchanged before the first step, in two methods.
     """
     if hasattr(stage, "_runtime_validate"):
         stage._runtime_validate = False

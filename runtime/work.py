@@ -1,4 +1,4 @@
-"""An AllReduce in flight, as its caller holds it: wait for it, or take a future of it."""
+"""An AllReduce in flight: one handle from the caller down to the bytes, and who may watch it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,62 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
+if TYPE_CHECKING:
+    from runtime.executor.program import RankProgram
+
 
 class AllReduceWork:
-    """A tensor that is being reduced.
+    """A tensor that is being reduced; its caller waits for it, or takes a future of it.
 
     Attributes:
         number: operations count from 0 on every rank, in the same order.
-        tensor: the caller's; it holds the result when the operation is done.
-        flat: the same memory as one dimension.
-        average: not the sum.
+        tensor, flat: the caller's, which holds the result in the end; it as one dimension.
+        average: every rank divides by the number of ranks before the sum.
         arrived_s, done_s: ``time.monotonic()`` when it was submitted and when it was done.
         error: why it failed, if it did.
+        key, program, bounds: once it runs by a schedule: which one and who is late in it; this
+            rank's part; k + 1 element offsets, chunk c is ``flat[bounds[c]:bounds[c + 1]]``.
+        ready: a CUDA event after which the data may be read (CUDA only).
+        before_done: called when the result is there, before those who wait go on.
     """
 
-    def __init__(self, number: int, tensor: torch.Tensor, average: bool, arrived_s: float) -> None:
+    def __init__(
+        self, number: int, tensor: torch.Tensor, average: bool, arrived_s: float | None = None
+    ) -> None:
         self.number, self.tensor, self.average = number, tensor, average
         self.flat = tensor.detach().view(-1)
-        self.arrived_s, self.done_s = arrived_s, 0.0
+        self.arrived_s = time.monotonic() if arrived_s is None else arrived_s
+        self.done_s = 0.0
         self.error: LatecomerError | None = None
+        self.key: tuple[int, tuple[int, ...]] | None = None
+        self.program: RankProgram | None = None
+        self.bounds: tuple[int, ...] = ()
+        self.ready: Any = None
         self._done = threading.Event()
         on_cuda = tensor.device.type == "cuda"
         self._base: torch.futures.Future[Any] = torch.futures.Future(
             devices=[tensor.device] if on_cuda else []
         )
+        self.before_done: Callable[[], None] | None = None
+
+    @property
+    def description(self) -> str:
+        """What all ranks must agree on."""
+        how = "average" if self.average else "sum"
+        what = f"{how} of {self.flat.numel()} x {str(self.flat.dtype).removeprefix('torch.')}"
+        by = f" by schedule {self.key[0]}, late {list(self.key[1])}" if self.key else ""
+        return f"operation {self.number}: {what}{by}"
+
+    def chunk(self, number: int) -> torch.Tensor:
+        """The elements of one chunk (a view; empty where the tensor is too small)."""
+        return self.flat[self.bounds[number] : self.bounds[number + 1]]
 
     @property
     def is_done(self) -> bool:
@@ -44,13 +70,16 @@ class AllReduceWork:
 
     def settle(self, error: LatecomerError | None = None) -> None:
         """Mark as done or failed, once."""
-        self.error = error
-        self.done_s = time.monotonic()
-        self._done.set()
-        # The future is completed with a value even on failure and raises in `future`'s callback:
-        # torch loses the type of an exception set on a future of a DDP hook, and its reducer
-        # crashes on one set on a future of a process group.
-        self._base.set_result(None)
+        self.error, self.done_s = error, time.monotonic()
+        try:
+            if error is None and self.before_done is not None:
+                self.before_done()
+        finally:
+            self._done.set()
+            # The future is completed with a value even on failure and raises in `future`'s
+            # callback: torch loses the type of an exception set on a future of a DDP hook, and its
+            # reducer crashes on one set on a future of a process group.
+            self._base.set_result(None)
 
     def then(self, call: Callable[[LatecomerError | None], None]) -> None:
         """Call ``call`` with :attr:`error` when it is done; on the thread that settles it."""
@@ -63,7 +92,7 @@ class AllReduceWork:
             RankFailure, LossExceeded: why it failed.
             TimeoutError: not done within ``timeout`` (the operation goes on).
         """
-        if not self._done.wait(None if not timeout else timeout.total_seconds()):
+        if not self._done.wait(timeout.total_seconds() if timeout else None):
             raise TimeoutError(f"operation {self.number} is not done after {timeout}")
         if self.error is not None:
             raise self.error
@@ -81,37 +110,54 @@ class AllReduceWork:
 
 
 class PendingWork(Work):
-    """An operation as torch wants to see it."""
+    """An all-reduce as torch wants to see it."""
 
-    def __init__(self, pending: AllReduceWork) -> None:
+    def __init__(self, work: AllReduceWork) -> None:
         super().__init__()
-        self._pending = pending
+        self._work = work
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until done."""
-        self._pending.wait(timeout)
+        self._work.wait(timeout)
         return True
 
     def synchronize(self) -> None:
         """Block until done."""
-        self._pending.wait()
+        self._work.wait()
 
     def is_completed(self) -> bool:
         """Whether the result is there, or has failed."""
-        return self._pending.is_done
+        return self._work.is_done
 
     def is_success(self) -> bool:
         """Whether the result is there."""
-        return self._pending.is_done and self._pending.error is None
+        return self._work.is_done and self._work.error is None
 
     def exception(self) -> LatecomerError | None:
         """Why it failed, if it did."""
-        return self._pending.error
+        return self._work.error
 
     def result(self) -> list[torch.Tensor]:
         """The list of tensors, once they are done."""
-        return [self._pending.wait()]
+        return [self._work.wait()]
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the list of tensors."""
-        return self._pending.future(as_list=True)
+        return self._work.future(as_list=True)
+
+
+class Observer:
+    """Is told what happens to operations, on the threads that do it; overrides what it needs.
+
+    Rounds overlap: one may begin before the last has ended. An exception from an observer breaks
+    this rank, which is how tests inject faults at a named place.
+    """
+
+    def step_begins(self, operation: int, phase: str, round: int) -> None:
+        """The first bytes of a rank's round are about to move (CUDA: to be enqueued)."""
+
+    def step_ends(self, operation: int, phase: str, round: int) -> None:
+        """What was received in this round is in place, what was sent is on its way."""
+
+    def done(self, operation: AllReduceWork) -> None:
+        """An operation is complete (or has failed: see ``operation.error``)."""

@@ -9,20 +9,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from bench.lab.errors import JobFailed
+from bench.lab.network import Network
 from bench.lab.plan import address
 from bench.lab.sandbox import Process
-
-if TYPE_CHECKING:
-    from bench.lab.lab import Lab
 
 PORT = 29_500
 GRACE_S = 3.0
 """From SIGTERM to SIGKILL."""
 TICK_S = 0.5
 INTERFACE = "e0"
+
+
+class Hosts(Protocol):
+    """What a job needs of the lab it runs in."""
+
+    network: Network
+
+    def start(self, argv: Sequence[str], host: int | str, **options: Any) -> Process:
+        """Start a command on a host."""
+
+    def require_alive(self) -> None:
+        """Raise LabError if the lab has come down."""
 
 
 @dataclass
@@ -89,7 +99,7 @@ def variables(rank: int, ranks: int, port: int = PORT) -> dict[str, str]:
 
 
 def run(
-    lab: Lab,
+    lab: Hosts,
     argv: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -116,7 +126,7 @@ class _Running:
     """A job in progress: its processes, and a pipe for what each rank prints."""
 
     def __init__(
-        self, lab: Lab, on_line: Callable[[int, str], None] | None, stack: ExitStack
+        self, lab: Hosts, on_line: Callable[[int, str], None] | None, stack: ExitStack
     ) -> None:
         self.lab, self.on_line, self.stack = lab, on_line, stack
         self.job = Job([Rank(rank) for rank in range(lab.network.hosts)])

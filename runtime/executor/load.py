@@ -20,19 +20,12 @@ from verify.renaming import renamed
 from verify.report.render import render
 
 Late = int | Sequence[int] | None
-"""Which ranks are late: one, or several in the order in which they arrive; ``None``: as the file
-says."""
+"""The late rank, or several in the order of their arrival; ``None``: as the file says."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A schedule with the report that proves it; made by :func:`load` and nothing else.
-
-    Attributes:
-        schedule: ranks numbered as in the file.
-        report: all properties proved.
-        name: where it came from, for messages.
-    """
+    """A schedule with the report that proves it; made by :func:`load` and nothing else."""
 
     schedule: Schedule
     report: Report
@@ -67,19 +60,12 @@ class Verified:
         if not all(0 <= rank < n for rank in ranks) or len(set(ranks)) < len(ranks):
             raise ArgumentError("late", late, f"must be ranks in 0..{n - 1}, each once")
         if ranks and not q:
-            raise ArgumentError(
-                "late",
-                late,
-                f"{self.name} has no late rank",
-                "Use a schedule made with: synth generate",
-            )
+            remedy = "Use a schedule made with: synth generate"
+            raise ArgumentError("late", late, f"{self.name} has no late rank", remedy)
         if len(ranks) != q:
-            raise ArgumentError(
-                "late",
-                late,
-                f"{self.name} is for {q} late rank(s), not {len(ranks)}",
-                f"Name {q}, in the order in which they arrive, or leave it out: {self.late}",
-            )
+            requirement = f"{self.name} is for {q} late rank(s), not {len(ranks)}"
+            remedy = f"Name {q}, in the order in which they arrive, or leave it out: {self.late}"
+            raise ArgumentError("late", late, requirement, remedy)
         return ranks
 
     def for_late(self, late: Late) -> Schedule:
@@ -112,18 +98,13 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
     name = "schedule" if isinstance(source, Schedule) else os.fspath(source)
     report = check(schedule)
     if report.verdict is not Verdict.PROVED:
-        raise ScheduleRefused(
-            "a schedule that is not proved is never run\n" + render(name, schedule, report)
-        )
+        text = "a schedule that is not proved is never run\n"
+        raise ScheduleRefused(text + render(name, schedule, report))
     return Verified(schedule, report, name)
 
 
 def require_size(verified: Verified, size: int) -> None:
-    """Refuse a schedule for another number of ranks.
-
-    Raises:
-        ScheduleRefused: the group has ``size`` ranks and the schedule another number.
-    """
+    """Raise ScheduleRefused for a schedule for another number of ranks."""
     if verified.schedule.ranks != size:
         raise ScheduleRefused(
             f"{verified.name} is a schedule for {verified.schedule.ranks} ranks, the group has "

@@ -1,85 +1,103 @@
-"""What one rank does in each phase: its steps, and which receives need a buffer of their own.
+"""What one rank sends and receives, and which bytes must be done before which.
 
 A step is a round in which the rank takes part (``verify.core.programs.by_round``, the order that
 was proved free of deadlock). Its transfers read the state at its start, so a reduce, and a copy
-that meets a send of the same chunk in its round, can't land in the user's tensor: they need
-*scratch*.
+that meets a send of the same chunk in its step, can't land in the user's tensor where all of a step
+goes at once: they need *scratch*.
+
+Byte by byte there is more freedom. Every transfer goes through its chunk from the first byte to the
+last, so what must be done before a byte of it may move on this rank is the same byte of others:
+
+    a send      after the last receive into the chunk in an earlier round
+    a receive   after all sends of the chunk since then, up to those of its own round; if there are
+                none, after the last receive (an earlier turn of the same round counts as earlier)
+
+That is all: there is no barrier between rounds, phases or chunks. The order in which the sums are
+formed is that of the rounds, so the same schedule gives the same bits however the bytes arrive.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from verify.core.programs import by_round
 from verify.core.schedule import Schedule
 
 
-@dataclass(frozen=True)
-class Send:
-    """A chunk to ``peer``; ``index`` numbers the transfer within the schedule."""
+@dataclass(frozen=True, slots=True)
+class TransferEnd:
+    """This rank's end of a transfer; ``index`` is the same at both ends."""
 
     index: int
-    peer: int
-    chunk: int
-
-
-@dataclass(frozen=True)
-class Receive:
-    """A chunk from ``peer``."""
-
-    index: int
-    peer: int
-    chunk: int
+    send: bool
     reduce: bool
     scratch: bool
+    peer: int
+    chunk: int
+    phase: int
+    step: int  # position in RankProgram.steps
+    after: tuple[int, ...]  # positions of what goes before it at the same chunk, byte by byte
 
 
 @dataclass(frozen=True)
-class Step:
-    """One round of one rank; ``round`` counts within the phase."""
+class RankProgram:
+    """All that one rank sends and receives; an end of a transfer is known by its position."""
 
-    round: int
-    sends: tuple[Send, ...]
-    receives: tuple[Receive, ...]
+    ends: tuple[TransferEnd, ...]  # step by step, sends before receives
+    steps: tuple[tuple[str, int], ...]  # (phase, round within it)
+    phases: int
 
+    @cached_property
+    def at(self) -> dict[int, int]:
+        """Transfer index -> position."""
+        return {end.index: position for position, end in enumerate(self.ends)}
 
-@dataclass(frozen=True)
-class PhasePlan:
-    """One rank's part of a phase."""
+    @cached_property
+    def waiting(self) -> tuple[list[int], ...]:
+        """For each end, the receives that have it in ``after``."""
+        waiting: tuple[list[int], ...] = tuple([] for _ in self.ends)
+        for position, end in enumerate(self.ends):
+            for earlier in end.after if not end.send else ():
+                waiting[earlier].append(position)
+        return waiting
 
-    name: str
-    steps: tuple[Step, ...]
-
-
-def plan(schedule: Schedule, rank: int) -> tuple[PhasePlan, ...]:
-    """The part of ``rank`` in each phase of ``schedule`` (no steps where it is absent)."""
-    table = schedule.table
-    program = by_round(schedule)[rank]
-    first = 0
-    phases = []
-    for phase in schedule.phases:
-        last = first + len(phase.rounds)
-        groups = [step for step in program if first <= int(table.round[step[0]]) < last]
-        phases.append(_phase(schedule, rank, phase.name, first, groups))
-        first = last
-    return tuple(phases)
-
-
-def _phase(
-    schedule: Schedule, rank: int, name: str, first: int, groups: list[tuple[int, ...]]
-) -> PhasePlan:
-    table = schedule.table
-    steps: list[Step] = []
-    for group in groups:
-        sends = tuple(
-            Send(i, int(table.dst[i]), int(table.chunk[i])) for i in group if table.src[i] == rank
+    @cached_property
+    def receives(self) -> tuple[tuple[int, ...], ...]:
+        """For each phase, its receives in order."""
+        ends = list(enumerate(self.ends))
+        return tuple(
+            tuple(position for position, end in ends if end.phase == phase and not end.send)
+            for phase in range(self.phases)
         )
-        sent = {send.chunk for send in sends}
-        receives = []
-        for i in group:
-            if table.src[i] != rank:
-                chunk, reduce = int(table.chunk[i]), bool(table.reduce[i])
-                scratch = reduce or chunk in sent
-                receives.append(Receive(i, int(table.src[i]), chunk, reduce, scratch))
-        steps.append(Step(int(table.round[group[0]]) - first, sends, tuple(receives)))
-    return PhasePlan(name, tuple(steps))
+
+
+def rank_program(schedule: Schedule, rank: int) -> RankProgram:
+    """The part of ``rank`` in ``schedule``."""
+    table = schedule.table
+    rounds = [
+        (number, phase.name, round)
+        for number, phase in enumerate(schedule.phases)
+        for round in range(len(phase.rounds))
+    ]
+    ends: list[TransferEnd] = []
+    steps: list[tuple[str, int]] = []
+    received: dict[int, int] = {}  # chunk -> the last receive into it
+    sent: dict[int, list[int]] = {}  # chunk -> sends of it since then
+    for group in by_round(schedule)[rank]:
+        phase, name, round = rounds[int(table.round[group[0]])]
+        sends = {int(table.chunk[i]) for i in group if table.src[i] == rank}
+        for i in sorted(group, key=lambda i: table.src[i] != rank):
+            send, chunk, reduce = bool(table.src[i] == rank), int(table.chunk[i]), False
+            last = (received[chunk],) if chunk in received else ()
+            if send:
+                after: tuple[int, ...] = last
+                sent.setdefault(chunk, []).append(len(ends))
+            else:
+                reduce, after = bool(table.reduce[i]), tuple(sent.pop(chunk, ())) or last
+                received[chunk] = len(ends)
+            scratch = not send and (reduce or chunk in sends)
+            peer, step = int((table.dst if send else table.src)[i]), len(steps)
+            ends.append(TransferEnd(i, send, reduce, scratch, peer, chunk, phase, step, after))
+        steps.append((name, round))
+    return RankProgram(tuple(ends), tuple(steps), len(schedule.phases))

@@ -1,9 +1,9 @@
 """Collectives that run natively: their work handles, and what becomes of a wait for a dead rank.
 
-Gloo and NCCL report a lost peer as a RuntimeError that names nobody, to some ranks at once and to
-others at the time-out. Where ranks have a control plane (a mode, a schedule or OptiReduce has been
-used in the group) each wait is under its watch: when one fails, or has lasted nearly as long as it
-may, the ranks are asked for a sign of life, and if some give none, every rank's wait ends with the
+Gloo and NCCL report a lost peer as a RuntimeError that names no rank, to some ranks at once and to
+others at the time-out. Where ranks have a watchdog (a mode, a schedule or OptiReduce has been used
+in the group) each wait is under its watch: when one fails, or has lasted nearly as long as it may,
+the ranks are asked for a sign of life, and if some give none, every rank's wait ends with the
 RankFailure that names them.
 """
 
@@ -13,25 +13,26 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 
+from runtime.health.watchdog import Watchdog
 from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
 ABORT_TAG = 2**31 - 2
 
 
-def close_connections(gloo: Any, rank: int, size: int) -> None:
+def close_connections(gloo: Any, rank: int, world_size: int) -> None:
     """End every wait in a Gloo group, here and on the peers.
 
     Gloo closes all pairs of a group when a point-to-point wait times out, and has no other call
     that does.
     """
-    nothing, peer = torch.empty(1), (rank + 1) % size
+    nothing, peer = torch.empty(1), (rank + 1) % world_size
     with contextlib.suppress(RuntimeError):
         gloo.recv([nothing], peer, ABORT_TAG).wait(timedelta(milliseconds=1))
 
@@ -41,8 +42,8 @@ def reason(error: RuntimeError) -> str:
     return str(error).split("] ", 1)[-1].split(". ", 1)[0].split("\n", 1)[0]
 
 
-class ControlPlane(Protocol):
-    """Who knows which ranks live."""
+class FailureDetector(Protocol):
+    """Who knows which ranks live: a watchdog, or an engine that has one."""
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -58,61 +59,69 @@ class NativeWaits:
     Args:
         gloo: whose connections are closed when a rank has failed; Any: the stubs give backends no
             collectives.
-        rank, size: place in the group.
+
+    Attributes:
+        detector: asked when a wait fails, once there is one.
     """
 
-    def __init__(self, gloo: Any, rank: int, size: int) -> None:
-        self._gloo, self._rank, self._size = gloo, rank, size
+    def __init__(self, gloo: Any, rank: int, world_size: int) -> None:
+        self._gloo, self._rank, self._world_size = gloo, rank, world_size
         self._numbers = itertools.count()
         self._began_s: dict[int, float] = {}
-        self.control: ControlPlane | None = None
+        self._looked_s: float | None = None  # when the wait began that has been looked into
+        self.detector: FailureDetector | None = None
 
     def oldest_s(self) -> float | None:
         """When the oldest wait of now began (``time.monotonic()``)."""
         return min(list(self._began_s.values()), default=None)
 
+    def watch(self, watchdog: Watchdog) -> None:
+        """Put the waits under watch: each that lasts long is looked into, once."""
+        watchdog.suspect(self._overdue, f"rank {self._rank} waits long for a collective")
+        watchdog.on_failure(lambda failure: self.abort())
+
     def abort(self) -> None:
         """End every wait, here and on the peers."""
-        close_connections(self._gloo, self._rank, self._size)
+        close_connections(self._gloo, self._rank, self._world_size)
 
     def wait(self, wait: Callable[..., Any], *args: Any) -> Any:
         """Call ``wait``, and see to it that it ends, with an error that says who failed.
 
         Raises:
             RankFailure: ranks that are dead or silent.
-            RuntimeError: as the native backend says, where all ranks live or nobody knows.
+            RuntimeError: as the native backend says, where all ranks live or no detector is there.
         """
         number = next(self._numbers)
         self._began_s[number] = time.monotonic()
         try:
             return wait(*args)
         except RuntimeError as error:
-            self.blame(error)
+            self.diagnose(error)
             raise
         finally:
             del self._began_s[number]
 
-    def blame(self, error: RuntimeError) -> None:
-        """Raise the failure that is behind an error of the native backend, if one is known.
+    def diagnose(self, error: RuntimeError) -> None:
+        """Raise the RankFailure that is behind an error of the native backend, if one is known."""
+        if (detector := self.detector) is not None:
+            noticed = f"rank {self._rank} lost a collective: {reason(error)}"
+            failure = detector.failure or detector.find_silent(noticed)
+            if failure is not None:
+                raise failure from error
 
-        Raises:
-            RankFailure: ranks that are dead or silent.
-        """
-        control = self.control
-        if control is None:
-            return
-        noticed = f"rank {self._rank} lost a collective: {reason(error)}"
-        failure = control.failure or control.find_silent(noticed)
-        if failure is not None:
-            raise failure from error
+    def _overdue(self, limit_s: float) -> Collection[int]:
+        since_s = self.oldest_s()
+        if since_s is None or since_s == self._looked_s or time.monotonic() < since_s + limit_s:
+            return ()
+        self._looked_s = since_s
+        return range(self._world_size)
 
 
 class NativeWork(Work):
-    """The work of a native backend, as its caller holds it.
+    """The work of a native backend, as its caller holds it; ``wait`` as :meth:`NativeWaits.wait`.
 
     Args:
         work: of the native backend (Any: its stub is incomplete).
-        waits: which this one belongs to.
         finish: what is left to do on this rank once the native work is done; called once.
     """
 
@@ -124,11 +133,7 @@ class NativeWork(Work):
         self._finish, self._lock = finish, threading.Lock() if finish else None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Block until done (NCCL: until the current stream waits for it).
-
-        Raises:
-            RankFailure, RuntimeError: see :meth:`NativeWaits.wait`.
-        """
+        """Block until done (NCCL: until the current stream waits for it)."""
         done: bool = self._waits.wait(self._work.wait, timeout)
         self._finished()
         return done
@@ -166,34 +171,10 @@ class NativeWork(Work):
         """Whether the result is there."""
         return self.is_completed() and bool(self._work.is_success())
 
-    def exception(self) -> Any:
-        """Why it failed, if it did."""
-        return self._work.exception()
-
-    def source_rank(self) -> int:
-        """Who sent what was received from anybody."""
-        return int(self._work.source_rank())
-
     def block_current_stream(self) -> None:
         """Let the current stream wait for it, without the host."""
         self._work.block_current_stream()
         self._finished()
-
-    def _source_rank(self) -> int:
-        return int(self._work._source_rank())
-
-    def get_future_result(self) -> Any:
-        """A future of how it ended."""
-        return self._work.get_future_result()
-
-    def _get_duration(self) -> float:
-        return float(self._work._get_duration())
-
-    def _get_op_type(self) -> int:
-        return int(self._work._get_op_type())
-
-    def _get_sequence_number(self) -> int:
-        return int(self._work._get_sequence_number())
 
     def _finished(self) -> None:
         if self._lock is None:
@@ -202,3 +183,19 @@ class NativeWork(Work):
             finish, self._finish = self._finish, None
             if finish is not None:
                 finish()
+
+
+def _forwarding(name: str) -> Callable[[NativeWork], Any]:
+    return lambda self: getattr(self._work, name)()
+
+
+for _name in (
+    "exception",
+    "source_rank",
+    "_source_rank",
+    "get_future_result",
+    "_get_duration",
+    "_get_op_type",
+    "_get_sequence_number",
+):
+    setattr(NativeWork, _name, _forwarding(_name))

@@ -1,120 +1,235 @@
-"""The board: ranks tell each other where they stand when something is wrong, over UDP.
+"""Ranks ask each other where they stand when something is wrong: questions, answers and verdicts.
 
-Silent in normal operation. When a rank notices a failure it *asks* everybody; the others answer
-with their position at once, from the thread that listens to datagrams
-(``runtime.network.control_channel``), however busy or stuck the rest of the process is. A question
-may be an alarm, which makes them give up too. The first verdict reached is told to all, so that all
-name the same rank.
+Silent in normal operation. A rank that notices a failure asks everybody; each answers with its
+status. A question may be an alarm, which makes the others give up too. The first verdict reached is
+sent to all, so that all name the same ranks.
+
+Each message is one datagram, so words are shortened until they fit, and what is left out is marked;
+which ranks failed always goes whole, as a bit for each rank of the group.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-import time
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from runtime.health import messages
-from runtime.health.diagnosis import RankStatus, diagnose
-from runtime.health.messages import Message
-from runtime.network.control_channel import ControlChannel
+import msgspec
+
+from runtime.health.diagnosis import RankStatus
 from verify.errors import RankFailure
 
-CHANNEL = "board"
 ASK_AGAIN_S = 0.1
+MAX_TEXT, MAX_EVIDENCE = 16_000, 30_000
+"""Bytes of a verdict's text (or of one string of a status), and of all its evidence."""
+MAX_LINES = 64
+CUT = " [...]"
+
+
+class Message(msgspec.Struct, omit_defaults=True):
+    """``status`` answers; ``asks`` demands an answer; ``failed`` makes it a verdict.
+
+    An answer has the number of its question: one that comes late or twice is told apart. ``failed``
+    has bit ``r % 8`` of byte ``r // 8`` set for each rank ``r`` to blame.
+    """
+
+    asks: bool = False
+    alarm: bool = False
+    question: int = 0
+    status: RankStatus | None = None
+    failed: bytes | None = None
+    text: str = ""
+    evidence: list[str] = []
+
+    @property
+    def verdict(self) -> RankFailure | None:
+        """The failure it speaks of, if it is a verdict."""
+        if self.failed is None:
+            return None
+        return RankFailure(list(_ranks(self.failed)), self.text, self.evidence)
+
+
+@dataclass
+class Question:
+    """A question to all ranks.
+
+    Attributes:
+        left_s: how long it is still open. Time in which this process itself did not get to run
+            does not count, so that it is not held against the others.
+        answers: the status of each rank that has answered, and of this one.
+        is_over: all have answered, or the time is up, or there is a verdict.
+    """
+
+    number: int
+    alarm: bool
+    left_s: float
+    asked_s: float
+    answers: dict[int, RankStatus]
+    is_over: bool = False
+
+    @property
+    def due_s(self) -> float:
+        """When to ask again, or to end it."""
+        return self.asked_s + min(self.left_s, ASK_AGAIN_S)
 
 
 class HealthProtocol:
-    """One rank's end of the talk about failures, on the channel ``board``.
+    """One rank's end of the talk about failures; it has no socket, thread or clock.
 
     Args:
-        datagrams: carry what is said; closed by their owner.
-        position: called from the listening thread to learn where this rank stands.
-        alarmed: called once, on a thread of its own, when another rank raises the alarm.
+        status: where this rank stands now.
+
+    Attributes:
+        verdict: who failed, once one rank has found out.
     """
 
-    def __init__(
-        self,
-        datagrams: ControlChannel,
-        *,
-        position: Callable[[], RankStatus],
-        alarmed: Callable[[str], None],
-    ) -> None:
-        self.rank, self.size = datagrams.rank, datagrams.size
-        self.datagrams = datagrams
-        self._position, self._alarmed = position, alarmed
+    def __init__(self, rank: int, world_size: int, status: Callable[[], RankStatus]) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.verdict: RankFailure | None = None
+        self._status = status
         self._numbers = itertools.count()
-        self._answers: dict[int, dict[int, RankStatus]] = {}  # by question
-        self._verdict: RankFailure | None = None
-        self._news = threading.Condition()
-        self._alarm_raised = False
-        datagrams.listen(CHANNEL, self._hear)
+        self._open: dict[int, Question] = {}
+        self._outgoing: list[tuple[int, bytes]] = []
+        self._events: deque[str] = deque()
+        self._is_alarmed = False
 
-    def survey(self, grace_s: float) -> dict[int, RankStatus]:
-        """Ask everybody where they stand; what was answered within ``grace_s`` seconds."""
-        with self._news:
-            return self._ask(grace_s, alarm=False)
+    def ask(self, grace_s: float, now_s: float, *, alarm: bool = False) -> Question:
+        """Ask everybody for a status, for ``grace_s`` seconds; with the alarm: to give up, too."""
+        self._is_alarmed |= alarm
+        answers = {self.rank: self._status()}
+        question = Question(next(self._numbers), alarm, grace_s, now_s, answers)
+        self._open[question.number] = question
+        self._send_question(question)
+        self._end_questions()
+        return question
 
-    def diagnose(
-        self, noticed: str, grace_s: float, known: RankFailure | None = None
-    ) -> RankFailure:
-        """Raise the alarm and decide who failed, within ``grace_s`` seconds.
+    def decide(self, verdict: RankFailure) -> None:
+        """Send the verdict to all, or the one that was reached before."""
+        self.verdict = self.verdict or verdict
+        self._end_questions()
+        told = pack_verdict(self.verdict)
+        self._outgoing += [(p, told) for p in range(self.world_size) if p != self.rank]
 
-        Args:
-            known: who did, if this rank knows.
+    def receive_message(self, payload: bytes, sender: int, now_s: float) -> None:
+        """Take a message of another rank.
+
+        Raises:
+            ValueError: it is none, or speaks of ranks that do not exist.
         """
-        with self._news:
-            self._alarm_raised = True
-            self._verdict = self._verdict or known
-            answers = self._ask(grace_s, alarm=True)
-            if self._verdict is None:
-                self._verdict = diagnose(self.size, answers, self.rank, noticed, grace_s)
-            verdict = self._verdict
-        told = messages.verdict(verdict)
-        for peer in range(self.size):
-            if peer != self.rank:
-                self._send(peer, told)
-        return verdict
+        message = unpack(payload, self.world_size)
+        if message.asks:
+            if self.verdict is not None:  # whoever asks because this rank gives up learns why
+                self._outgoing.append((sender, pack_verdict(self.verdict)))
+            self._outgoing.append((sender, pack_answer(message.question, self._status())))
+        if message.status is not None and message.question in self._open:
+            self._open[message.question].answers[sender] = message.status
+        self.verdict = self.verdict or message.verdict
+        if (message.alarm or message.failed is not None) and not self._is_alarmed:
+            self._is_alarmed = True
+            self._events.append(f"told by rank {sender}")
+        self._end_questions()
 
-    def _ask(self, grace_s: float, *, alarm: bool) -> dict[int, RankStatus]:
-        """Positions by rank; ends early when all have spoken or there is a verdict.
+    def messages_to_send(self) -> list[tuple[int, bytes]]:
+        """(To whom, datagram), each once."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
 
-        The time in which this process itself did not get to run is not held against the others.
-        """
-        number = next(self._numbers)
-        answers = self._answers[number] = {self.rank: self._position()}
-        question = Message(asks=True, alarm=alarm, question=number)
-        left_s = grace_s
-        while self._verdict is None and len(answers) < self.size and left_s > 0:
-            for peer in range(self.size):
-                if peer not in answers:
-                    self._send(peer, question)
-            asked_s = time.monotonic()
-            self._news.wait_for(
-                lambda: self._verdict is not None or len(answers) == self.size,
-                min(left_s, ASK_AGAIN_S),
-            )
-            left_s -= min(time.monotonic() - asked_s, 2 * ASK_AGAIN_S)
-        del self._answers[number]
-        return answers
+    def get_timer(self) -> float | None:
+        """When :meth:`handle_timer` is due."""
+        return min((question.due_s for question in self._open.values()), default=None)
 
-    def _send(self, peer: int, message: Message) -> None:
-        self.datagrams.send(peer, CHANNEL, messages.pack(message))
+    def handle_timer(self, now_s: float) -> None:
+        """Ask again whoever has not answered, or give it up."""
+        for question in self._open.values():
+            if now_s >= question.due_s:
+                question.left_s -= min(now_s - question.asked_s, 2 * ASK_AGAIN_S)
+                question.asked_s = now_s
+                self._send_question(question)
+        self._end_questions()
 
-    def _hear(self, sender: int, payload: bytes) -> None:
-        message = messages.unpack(payload, self.size)
-        verdict = messages.failure(message)
-        raise_alarm = False
-        with self._news:
-            if message.asks:
-                self._send(sender, messages.answer(message.question, self._position()))
-            if message.position is not None and message.question in self._answers:
-                self._answers[message.question][sender] = message.position
-            if self._verdict is None:
-                self._verdict = verdict
-            if (message.alarm or verdict is not None) and not self._alarm_raised:
-                self._alarm_raised = raise_alarm = True
-            self._news.notify_all()
-        if raise_alarm:
-            told = f"told by rank {sender}"
-            threading.Thread(target=self._alarmed, args=(told,), daemon=True).start()
+    def next_event(self) -> str | None:
+        """Another rank has raised the alarm: which, once."""
+        return self._events.popleft() if self._events else None
+
+    def _send_question(self, question: Question) -> None:
+        message = Message(asks=True, alarm=question.alarm, question=question.number)
+        data = msgspec.msgpack.encode(message)
+        unheard = set(range(self.world_size)) - set(question.answers)
+        if self.verdict is None and question.left_s > 0:
+            self._outgoing += [(peer, data) for peer in sorted(unheard)]
+
+    def _end_questions(self) -> None:
+        for question in list(self._open.values()):
+            is_answered = len(question.answers) == self.world_size
+            if is_answered or question.left_s <= 0 or self.verdict is not None:
+                question.is_over = True
+                del self._open[question.number]
+
+
+def pack_answer(question: int, status: RankStatus) -> bytes:
+    """Where a rank stands."""
+    waiting = status.waiting
+    if waiting is not None:
+        waiting = msgspec.structs.replace(waiting, phase=shortened(waiting.phase))
+    broken, doing = shortened(status.broken), shortened(status.doing)
+    told = msgspec.structs.replace(status, waiting=waiting, broken=broken, doing=doing)
+    return msgspec.msgpack.encode(Message(question=question, status=told))
+
+
+def pack_verdict(failure: RankFailure) -> bytes:
+    """Who failed, and why; at most ``runtime.network.control_channel.MAX_PAYLOAD`` bytes."""
+    bits = sum(1 << rank for rank in set(failure.ranks))
+    failed = bits.to_bytes(-(-bits.bit_length() // 8), "little")
+    text = shortened(str(failure).split("\n", 1)[0])
+    evidence = list(_first_lines(failure.evidence))
+    return msgspec.msgpack.encode(Message(failed=failed, text=text, evidence=evidence))
+
+
+def unpack(payload: bytes, world_size: int) -> Message:
+    """The message in a datagram to a rank of a group of ``world_size``.
+
+    Raises:
+        ValueError: it is none, or speaks of ranks that do not exist.
+    """
+    try:
+        message = _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    if message.failed is not None and int.from_bytes(message.failed, "little") >> world_size:
+        raise ValueError(f"a verdict on ranks beyond {world_size - 1}")
+    if (status := message.status) is not None:
+        peer = status.waiting.peer if status.waiting is not None else None
+        if not {peer, status.differs_from} <= {None, *range(world_size)}:
+            raise ValueError("a status that speaks of a rank that does not exist")
+        if not math.isfinite(status.idle_s):
+            raise ValueError("a status since a time that is none")
+    return message
+
+
+def shortened(text: str, most: int = MAX_TEXT) -> str:
+    """``text`` in at most ``most`` bytes of UTF-8; what UTF-8 does not have is escaped."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= most:
+        return data.decode()
+    return data[: most - len(CUT)].decode("utf-8", "ignore") + CUT
+
+
+def _first_lines(lines: Sequence[str]) -> Iterable[str]:
+    """As many lines as fit, and how many more there are."""
+    left = MAX_EVIDENCE
+    for at, line in enumerate(lines):
+        short = shortened(line)
+        left -= len(short.encode())
+        if left < 0 or at == MAX_LINES:
+            yield f"and {len(lines) - at} line(s) more"
+            return
+        yield short
+
+
+def _ranks(bits: bytes) -> Iterator[int]:
+    return (8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
+
+
+_decoder = msgspec.msgpack.Decoder(Message)

@@ -1,100 +1,259 @@
-"""A watchman that knows when a wait has been long enough.
+"""The watchdog: waits have no time-out of their own, it knows when one has been long enough.
 
-Waits have no time-out of their own. When the oldest one has lasted ``limit_s`` the watchman asks
-the others where they stand, and gives up or grants more time
-(``runtime.health.diagnosis.patience_s``).
+When this rank's oldest wait has lasted long, it asks the others where they stand, and grants more
+time or gives up. Giving up is done once: the ranks find out who is to blame, and everything that
+was registered here ends with that error, within ``timeout_s`` of the wait that failed, or, where
+the rank that is waited for is alive and has entered the operation, of its last sign of going on.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from runtime.health.diagnosis import RankStatus, WaitFor, patience_s
+from runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource, blame
+from runtime.health.diagnosis import RankStatus, diagnose
+from runtime.health.protocol import HealthProtocol, Question
+from runtime.network.control_channel import ControlChannel
+from verify.errors import LatecomerError, RankFailure
 
-TICKS = 20
-"""The watchman looks this often within ``limit_s``."""
-ASK_SHARE = 0.8
-"""Of the time for asking around: to find out who is silent. The rest is for the alarm."""
+CHANNEL = "health"
+TICK_S, TICKS = 0.25, 20
+"""It looks this often, and at least so many times within the longest wait."""
+CLOSE_S = 5.0
+
+logger = logging.getLogger("latecomer")
 
 
 class Watchdog:
-    """Looks after the waits of one rank, on a thread of its own.
+    """Looks after one rank's waits; finds out, with all ranks, who failed; fails once.
 
     Args:
-        rank, size: place in the group.
-        limit_s: how long a rank may keep others waiting.
-        ask_s: time for asking around before giving up.
-        waiting: what this rank waits for, and since when (``time.monotonic()``), if it does.
-        survey: asks all ranks where they stand, within so many seconds; those that are silent are
-            missing.
-        give_up: is called when a wait must end, with what was noticed and the seconds left for
-            asking again.
-        elsewhere_s: since when this rank waits for a collective that runs natively, if it does.
-        find_silent: asks all ranks for a sign of life, and gives up if some give none.
+        channel: between the ranks; closed by its owner, after this.
+        timeout_s: a rank that keeps others waiting for so long, without entering the operation or
+            without going on in it, is given up; every survivor has failed by then.
 
     Attributes:
-        limit_s, ask_s: may be changed at any time.
+        failure: why the group has failed, if it has; closing is no failure.
+        entered: how many operations this rank has entered.
+        broken: what has gone wrong on this rank alone; the others learn it when they ask.
+        describe: what this rank takes its oldest operation to be, for error messages.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        limit_s: float,
-        ask_s: float,
-        *,
-        waiting: Callable[[], tuple[WaitFor, float] | None],
-        survey: Callable[[float], Mapping[int, RankStatus]],
-        give_up: Callable[[str, float], None],
-        elsewhere_s: Callable[[], float | None],
-        find_silent: Callable[[str], object],
-    ) -> None:
-        self._rank, self._size, self.limit_s, self.ask_s = rank, size, limit_s, ask_s
-        self._waiting, self._survey, self._give_up = waiting, survey, give_up
-        self._elsewhere_s, self._find_silent = elsewhere_s, find_silent
-        self._looked: float | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="latecomer-watchman", daemon=True)
+    def __init__(self, channel: ControlChannel, timeout_s: float) -> None:
+        self.rank, self.world_size = channel.rank, channel.size
+        self.failure: RankFailure | None = None
+        self.entered, self.broken = 0, ""
+        self.describe: Callable[[], str] = str
+        self._differs: tuple[int, str] | None = None
+        self._moved_s = time.monotonic()
+        self._channel = channel
+        self._protocol = HealthProtocol(self.rank, self.world_size, self.status)
+        self._limits = Limits(timeout_s)
+        self._waits = WaitCheck(self.rank, self.world_size, self._limits)
+        self._checks: list[WaitCheck | SilenceCheck] = [self._waits]
+        self._questions: dict[int, Question] = {}  # by check
+        self._aborts: list[Callable[[], None]] = []
+        self._stops: list[Callable[[LatecomerError], None]] = []
+        self._news = threading.Condition()  # guards the protocol and the flags
+        self._failing = threading.Lock()
+        self._is_over = self._has_stopped = False
+        channel.listen(CHANNEL, self._receive)
+        self._thread = threading.Thread(target=self._run, name="latecomer-watchdog", daemon=True)
         self._thread.start()
 
-    def end(self, timeout_s: float) -> None:
-        """End the watch."""
-        self._over.set()
-        self._thread.join(timeout_s)
+    @property
+    def timeout_s(self) -> float:
+        """How long a rank may keep others waiting; may be changed at any time, on all ranks."""
+        return self._limits.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._limits.timeout_s = timeout_s
+
+    def add(self, source: WaitSource) -> None:
+        """Look after the waits of ``source``, too."""
+        self._waits.sources.append(source)
+
+    def suspect(
+        self,
+        find: Callable[[float], Iterable[int]],
+        noticed: str,
+        grace_s: float | None = None,
+    ) -> None:
+        """Whenever ``find`` names ranks, ask them for a sign of life; fail if one gives none.
+
+        Args: see :class:`runtime.health.checks.SilenceCheck`.
+        """
+        check = SilenceCheck(self.rank, self.world_size, self._limits, find, noticed, grace_s)
+        self._checks.append(check)
+
+    def on_trouble(self, abort: Callable[[], None]) -> None:
+        """Call ``abort`` once when something is wrong, before the verdict; any thread."""
+        with self._news:
+            self._aborts.append(abort)
+            is_late = self._is_over
+        if is_late:
+            self._call(abort)
+
+    def on_failure(self, stop: Callable[[LatecomerError], None]) -> None:
+        """Call ``stop`` once with :attr:`failure`; all in order, on the watchdog's thread."""
+        with self._news:
+            self._stops.append(stop)
+            is_late = self._has_stopped
+        if is_late and self.failure is not None:
+            self._call(stop, self.failure)
+
+    def enter(self, number: int) -> None:
+        """This rank has come to operation ``number``, wherever and however it will run."""
+        self.entered = max(self.entered, number + 1)
+        self._moved_s = time.monotonic()
+
+    def fail(self, noticed: str, verdict: RankFailure | None = None) -> None:
+        """Give up, here and everywhere; :attr:`failure` is set afterwards, unless this is closed.
+
+        Args:
+            noticed: what was seen.
+            verdict: who is to blame, where that is known; else the ranks find out.
+        """
+        self._fail(Trouble(noticed, self._limits.grace_s, verdict))
+
+    def broke(self, error: BaseException, noticed: str = "it broke") -> None:
+        """An exception ended this rank's work: fail, and be blamed for it."""
+        self.broken = repr(error)
+        self.fail(f"rank {self.rank}: {noticed}")
+
+    def differs(self, peer: int, doing: str, noticed: str) -> None:
+        """``peer`` has something else than ``doing`` as the same operation: fail."""
+        self._differs = peer, doing
+        self.fail(noticed)
+
+    def find_silent(self, noticed: str) -> LatecomerError | None:
+        """Ask all ranks for a sign of life; fail, here and everywhere, if some give none.
+
+        Returns:
+            The failure, which names them, if there is one (now or from before).
+        """
+        if not self._is_over:
+            grace_s = self._limits.grace_s
+            answers = self._ask(grace_s)
+            if len(answers) == self.world_size and not self._is_over:
+                return None
+            self._fail(blame(self.world_size, answers, self.rank, noticed, grace_s))
+        with self._failing:
+            return self.failure
+
+    def close(self) -> None:
+        """Look no more; what is noticed from now on is no failure."""
+        with self._failing, self._news:
+            self._is_over = True
+            self._news.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_S)
+
+    def status(self) -> RankStatus:
+        """Where this rank stands; any thread."""
+        try:
+            wait = self._waits.oldest()
+            moved_s = max([self._moved_s, *(source.moved_s for source in self._waits.sources)])
+            peer, doing = self._differs or (None, self.describe())
+        except Exception as error:  # an answer all the same: a silent rank is taken for dead
+            return RankStatus(self.entered, broken=self.broken or repr(error))
+        idle_s = time.monotonic() - moved_s
+        return RankStatus(self.entered, wait[0] if wait else None, idle_s, self.broken, peer, doing)
 
     def _run(self) -> None:
         try:
-            self._watch()
+            while not self._is_over:
+                if noticed := self._next_alarm():
+                    self.fail(noticed)
+                else:
+                    self._look()
         except Exception as error:  # without it no wait would ever end
-            self._give_up(f"rank {self._rank} broke its watchman, {error!r}", self.ask_s)
+            self.fail(f"rank {self.rank} broke its watchdog, {error!r}")
+        with self._failing, self._news:
+            self._has_stopped, stops = True, list(self._stops)
+        if self.failure is not None:
+            for stop in stops:
+                self._call(stop, self.failure)
 
-    def _watch(self) -> None:
-        granted_s = 0.0
-        while not self._over.wait(self.limit_s / TICKS):
-            limit_s, ask_s = self.limit_s, self.ask_s
-            wait, began_s = self._waiting(), time.monotonic()
-            self._look_elsewhere(began_s, limit_s)
-            if wait is None or began_s < max(wait[1] + limit_s, granted_s):
-                continue
-            positions = self._survey(ASK_SHARE * ask_s)
-            if self._over.is_set() or self._waiting() != wait:
-                continue
-            more_s = 0.0
-            if len(positions) == self._size:
-                more_s = patience_s(positions, self._rank, limit_s)
-            now_s = time.monotonic()
-            if more_s <= 0:
-                noticed = f"rank {self._rank} {wait[0]} for more than {limit_s:.3g} s"
-                self._give_up(noticed, max(ask_s - (now_s - began_s), 0.0))
+    def _next_alarm(self) -> str | None:
+        """Wait for a message or the next look; what another rank has raised the alarm with."""
+        with self._news:
+            if (noticed := self._protocol.next_event()) is None and not self._is_over:
+                self._wait_for_news(min(TICK_S, self._limits.wait_s / TICKS))
+                noticed = self._protocol.next_event()
+            return noticed
+
+    def _look(self) -> None:
+        for at, check in enumerate(self._checks):
+            now_s, question = time.monotonic(), self._questions.get(at)
+            if question is None:
+                if check.is_due(now_s):
+                    self._questions[at] = self._begin(check.grace_s)
+            elif question.is_over:
+                del self._questions[at]
+                if trouble := check.judge(question.answers, now_s):
+                    self._fail(trouble)
+
+    def _fail(self, trouble: Trouble) -> None:
+        """The first caller finds out why, everybody else waits for that."""
+        noticed, grace_s, known = trouble
+        with self._failing:
+            if self._is_over:
                 return
-            granted_s = now_s + more_s
+            with self._news:
+                self._is_over = True
+                self._protocol.verdict = self._protocol.verdict or known
+                aborts = list(self._aborts)
+            for abort in aborts:
+                self._call(abort)
+            answers = self._ask(grace_s, alarm=True)
+            with self._news:
+                verdict = self._protocol.verdict
+                if verdict is None:
+                    verdict = diagnose(self.world_size, answers, self.rank, noticed, grace_s)
+                self._protocol.decide(verdict)
+                self._send()
+                self.failure = verdict
+                self._news.notify_all()
 
-    def _look_elsewhere(self, now_s: float, limit_s: float) -> None:
-        """Once in each wait for a native collective that has lasted for the limit."""
-        since_s = self._elsewhere_s()
-        if since_s is None or since_s == self._looked or now_s < since_s + limit_s:
-            return
-        self._looked = since_s
-        self._find_silent(f"rank {self._rank} waits for a collective for more than {limit_s:.3g} s")
+    def _call(self, call: Callable[..., None], *args: LatecomerError) -> None:
+        try:
+            call(*args)
+        except Exception:
+            logger.exception("rank %d: could not stop after a failure", self.rank)
+
+    def _ask(self, grace_s: float, *, alarm: bool = False) -> Mapping[int, RankStatus]:
+        """The status of each rank that answers within ``grace_s`` seconds."""
+        question = self._begin(grace_s, alarm=alarm)
+        with self._news:
+            while not question.is_over:
+                self._wait_for_news(TICK_S)
+        return question.answers
+
+    def _begin(self, grace_s: float, *, alarm: bool = False) -> Question:
+        with self._news:
+            question = self._protocol.ask(grace_s, time.monotonic(), alarm=alarm)
+            self._send()
+        return question
+
+    def _wait_for_news(self, limit_s: float) -> None:
+        due_s = self._protocol.get_timer()
+        if due_s is not None:
+            limit_s = min(limit_s, max(0.0, due_s - time.monotonic()))
+        self._news.wait(limit_s)
+        self._protocol.handle_timer(time.monotonic())
+        self._send()
+
+    def _receive(self, sender: int, payload: bytes) -> None:
+        with self._news:
+            self._protocol.receive_message(payload, sender, time.monotonic())
+            self._send()
+            self._news.notify_all()
+
+    def _send(self) -> None:
+        for peer, payload in self._protocol.messages_to_send():
+            self._channel.send(peer, CHANNEL, payload)

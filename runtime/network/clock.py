@@ -13,10 +13,13 @@ machines drift apart. Invariant: the true offset is within ``uncertainty_s`` whi
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
 import msgspec
+
+from runtime.network.protocol import Protocol
 
 DRIFT = 100e-6
 """Seconds per second by which two clocks may drift apart."""
@@ -26,7 +29,7 @@ BURST_GAP_S = 0.02
 PERIOD_S = 2.0
 OUTSTANDING = 64
 UNKNOWN_S = 3600.0
-"""The uncertainty of a clock that could not be aligned, as it is told: infinity can't be."""
+"""The finite uncertainty of a clock that could not be aligned."""
 REFERENCE = 0
 """The rank whose clock all stamps are given in."""
 
@@ -53,9 +56,14 @@ class Alignment:
     uncertainty_s: float
 
     @property
-    def told(self) -> Alignment:
-        """The same with a finite uncertainty."""
+    def finite(self) -> Alignment:
+        """The same with a finite uncertainty, as JSON and tables need it."""
         return Alignment(self.offset_s, min(self.uncertainty_s, UNKNOWN_S))
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The event that the alignment is known, and no longer infinitely uncertain."""
 
 
 @dataclass(frozen=True)
@@ -68,55 +76,56 @@ class _Sample:
         return self.half_s + DRIFT * max(0.0, now_s - self.asked_s)
 
 
-class Clock:
-    """A rank's estimate, and when to ask again.
+class Clock(Protocol[Ping | Pong, Aligned]):
+    """A rank's estimate; the reference is aligned by definition, and answers.
 
-    Args:
-        rank: the own; the reference is aligned by definition.
+    Attributes:
+        asks: whether pings are sent: a burst first, then now and then; may be set at any time.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, *, asks: bool = True) -> None:
+        super().__init__()
+        self.asks = asks
         self._exact = rank == REFERENCE
         self._samples: deque[_Sample] = deque(maxlen=KEPT)
         self._outstanding: deque[float] = deque(maxlen=OUTSTANDING)
         self._asked = 0
-        self._next_s = float("inf") if self._exact else float("-inf")
+        self._next_s = -math.inf
+        if self._exact:
+            self._events.append(Aligned())
 
-    @property
-    def wake_s(self) -> float:
-        """When the next ping is due, on the own clock."""
-        return self._next_s
+    def get_timer(self) -> float | None:
+        """When the next ping is due."""
+        return self._next_s if self.asks and not self._exact else None
 
-    def tick(self, now_s: float) -> Ping | None:
-        """A ping for the reference, if one is due: a burst first, then now and then.
+    def handle_timer(self, now_s: float) -> None:
+        """Ask, if it is time.
 
         The burst goes on until it is answered, ever more slowly: the reference may not listen yet.
         """
-        if now_s < self._next_s:
-            return None
+        timer_s = self.get_timer()
+        if timer_s is None or now_s < timer_s:
+            return
         gap_s = PERIOD_S
         if self._asked < BURST - 1 or not self._samples:
             gap_s = min(PERIOD_S, BURST_GAP_S * 2 ** (self._asked // BURST))
         self._asked += 1
         self._next_s = now_s + gap_s
         self._outstanding.append(now_s)
-        return Ping(now_s)
+        self._send(REFERENCE, Ping(now_s))
 
-    @staticmethod
-    def answer(ping: Ping, now_s: float) -> Pong:
-        """What the reference says."""
-        return Pong(ping.sent_s, now_s, now_s)
-
-    def receive(self, pong: Pong, now_s: float) -> None:
-        """Use an answer; one that comes twice, or was not asked for, is ignored."""
-        if pong.sent_s not in self._outstanding:
-            return
-        self._outstanding.remove(pong.sent_s)
-        trip_s = (now_s - pong.sent_s) - (pong.replied_s - pong.heard_s)
-        if trip_s < 0:
-            return
-        offset_s = ((pong.heard_s - pong.sent_s) + (pong.replied_s - now_s)) / 2
-        self._samples.append(_Sample(offset_s, trip_s / 2, pong.sent_s))
+    def receive_message(self, message: Ping | Pong, sender: int, now_s: float) -> None:
+        """Answer a ping; use an answer, unless it comes twice or was not asked for."""
+        if isinstance(message, Ping):
+            self._send(sender, Pong(message.sent_s, now_s, now_s))
+        elif message.sent_s in self._outstanding:
+            self._outstanding.remove(message.sent_s)
+            trip_s = (now_s - message.sent_s) - (message.replied_s - message.heard_s)
+            if trip_s >= 0:
+                offset_s = (message.heard_s - message.sent_s + (message.replied_s - now_s)) / 2
+                if not self._samples:
+                    self._events.append(Aligned())
+                self._samples.append(_Sample(offset_s, trip_s / 2, message.sent_s))
 
     def alignment(self, now_s: float) -> Alignment:
         """The best that is known at ``now_s``."""
@@ -124,5 +133,5 @@ class Clock:
             return Alignment(0.0, 0.0)
         best = min(self._samples, key=lambda s: s.uncertainty_s(now_s), default=None)
         if best is None:
-            return Alignment(0.0, float("inf"))
+            return Alignment(0.0, math.inf)
         return Alignment(best.offset_s, best.uncertainty_s(now_s))

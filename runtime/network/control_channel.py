@@ -1,4 +1,4 @@
-"""Small messages between ranks over UDP: one socket and one listening thread for all that talk.
+"""Small messages between ranks over UDP: one socket and one listening thread for all protocols.
 
 Whoever needs messages registers a handler for a *channel*, a short name; the thread hands it what
 comes for that channel. The network may lose, double, delay and reorder datagrams: that is for the
@@ -22,15 +22,15 @@ import threading
 from collections.abc import Callable
 
 from runtime.network.address import own_address
-from runtime.network.store_exchange import require_all, tell_all
-from runtime.torch_versions import Store
+from runtime.network.store_exchange import StoreExchange
 
 HEADER = struct.Struct("!16sHB")
 MAX_PAYLOAD = 60_000
 """Bytes; longer payloads do not fit into one datagram with the header."""
 
 Handler = Callable[[int, bytes], None]
-"""(sender, payload), on the listening thread: must be quick; raises ValueError on a bad payload."""
+"""(sender, payload), on the listening thread: must be quick; raises ValueError on a bad payload.
+What else it raises is logged, and the thread goes on."""
 
 logger = logging.getLogger("latecomer")
 
@@ -38,30 +38,26 @@ logger = logging.getLogger("latecomer")
 class ControlChannel:
     """One rank's UDP endpoint.
 
-    Args:
-        store: used for the exchange of addresses only.
-        rank, size: place in the group.
-        start_timeout_s: how long to wait for the others' addresses.
-
     Attributes:
+        rank, size: place in the group.
         address: the IPv4 address under which the others reach this rank.
         token: 16 random bytes that only the ranks of this group know.
         dropped: datagrams that were foreign, malformed or for a channel nobody listens to.
 
     Raises:
-        RankFailure: ranks that did not show up within ``start_timeout_s``.
+        RankFailure: ranks that did not join within the group's time-out.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, *, start_timeout_s: float) -> None:
-        self.rank, self.size = rank, size
-        self.address = own_address(store)
+    def __init__(self, group: StoreExchange) -> None:
+        self.rank, self.size = group.rank, group.world_size
+        self.address = own_address(group.store)
         self.dropped = 0
         self._handlers: dict[str, Handler] = {}
         self._closed = False
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._socket.bind((self.address, 0))
-            self.token, self._peers = self._meet(store, start_timeout_s)
+            self.token, self._peers = self._meet(group)
         except BaseException:
             self._socket.close()
             raise
@@ -71,12 +67,7 @@ class ControlChannel:
         self._thread.start()
 
     def listen(self, channel: str, handler: Handler) -> None:
-        """Hand payloads on ``channel`` to ``handler`` from now on, in place of any other.
-
-        Args:
-            channel: ASCII, 1 to 255 characters; the same on all ranks.
-            handler: what it raises beyond ValueError is logged; the thread goes on.
-        """
+        """Hand payloads on ``channel`` (ASCII, up to 255 characters) to ``handler`` from now on."""
         assert 0 < len(channel.encode("ascii")) < 256
         self._handlers[channel] = handler
 
@@ -99,14 +90,12 @@ class ControlChannel:
         self._thread.join(timeout=1.0)
         self._socket.close()
 
-    def _meet(self, store: Store, timeout_s: float) -> tuple[bytes, dict[int, tuple[str, int]]]:
+    def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
         host, port = self._socket.getsockname()
         own = f"{host} {port} {secrets.token_hex(16)}"  # rank 0's token is that of the group
-        told = tell_all(store, "address", self.rank, self.size, own, timeout_s)
-        require_all(told, range(self.size), timeout_s)
-        parts = {peer: said.split(" ") for peer, said in told.items()}
-        peers = {peer: (host, int(port)) for peer, (host, port, _) in parts.items()}
-        return bytes.fromhex(parts[0][2]), peers
+        found = {r: text.split(" ") for r, text in group.all_gather("address", own).items()}
+        peers = {peer: (host, int(port)) for peer, (host, port, _) in found.items()}
+        return bytes.fromhex(found[0][2]), peers
 
     def _listen(self) -> None:
         while not self._closed:

@@ -1,9 +1,9 @@
 """TCP connections between ranks, made at the start and kept.
 
-Every rank listens on the address that it uses for datagrams and tells its port through the store;
-one of two ranks calls the other. The one that calls says the group's token and its rank, the other
+Every rank listens on the address that it uses for datagrams and sends its port through the store;
+one of two ranks calls the other. The one that calls sends the group's token and its rank, the other
 answers with the token; whoever doesn't is not of this group and is dropped. Everything happens in
-one loop that waits for nobody in particular: a stranger that connects and says nothing, or less
+one loop that waits for no rank in particular: a stranger that connects and sends nothing, or less
 than it should, holds up nobody, and neither does a rank that is absent.
 """
 
@@ -17,8 +17,7 @@ import struct
 import time
 from collections.abc import Collection
 
-from runtime.network.store_exchange import require_all, tell_all
-from runtime.torch_versions import Store
+from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
@@ -27,56 +26,45 @@ Connections = dict[int, socket.socket]
 
 
 def connect(
-    store: Store,
+    group: StoreExchange,
     address: str,
     token: bytes,
-    rank: int,
-    size: int,
     *,
     to: Collection[int],
     origin: Collection[int],
-    timeout_s: float,
 ) -> tuple[Connections, Connections]:
-    """Call the ranks ``to`` and be called by ``origin``. Collective: all ``size`` ranks take part.
+    """Call the ranks ``to`` and be called by ``origin``. Collective: all ranks take part.
 
     Returns:
         The connections to ``to`` and those from ``origin``, non-blocking.
 
     Raises:
-        RankFailure: ranks that did not join, or without a connection after ``timeout_s``.
+        RankFailure: ranks that did not join, or without a connection after the group's time-out.
     """
-    deadline = time.monotonic() + timeout_s
-    with socket.create_server((address, 0), backlog=socket.SOMAXCONN) as listener:
-        own = f"{address}:{listener.getsockname()[1]}"
-        told = tell_all(store, "tcp", rank, size, own, timeout_s)
-        require_all(told, range(size), timeout_s)
-        meeting = _Meeting(listener, token, rank, origin)
-        try:
-            for peer in to:
-                meeting.call(peer, told[peer])
-            while meeting.missing and time.monotonic() < deadline:
-                meeting.turn(max(0.01, deadline - time.monotonic()))
-            if absent := sorted(meeting.missing):
-                names = ", ".join(map(str, absent))
-                text = f"rank(s) {names}: no connection within {timeout_s:g} s"
-                raise RankFailure(absent, text)
-        except BaseException:
-            for connection in (*meeting.outgoing.values(), *meeting.incoming.values()):
-                connection.close()
-            raise
-        finally:
-            meeting.end()
-    for connection in (*meeting.outgoing.values(), *meeting.incoming.values()):
+    deadline = time.monotonic() + group.timeout_s
+    with (
+        socket.create_server((address, 0), backlog=socket.SOMAXCONN) as listener,
+        contextlib.closing(_Handshakes(listener, token, group.rank, origin)) as made,
+        contextlib.ExitStack() as failed,
+    ):
+        failed.callback(made.abandon)
+        where = group.all_gather("tcp", f"{address}:{listener.getsockname()[1]}")
+        for peer in to:
+            made.call(peer, where[peer])
+        while made.missing and time.monotonic() < deadline:
+            made.turn(max(0.01, deadline - time.monotonic()))
+        if absent := sorted(made.missing):
+            names = ", ".join(map(str, absent))
+            text = f"rank(s) {names}: no connection within {group.timeout_s:g} s"
+            raise RankFailure(absent, text)
+        failed.pop_all()
+    for connection in made.connections():
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return meeting.outgoing, meeting.incoming
+    return made.outgoing, made.incoming
 
 
-class _Meeting:
-    """Connections that are being made.
-
-    Attributes:
-        outgoing, incoming: those that are made.
-    """
+class _Handshakes:
+    """Connections that are being made; ``outgoing`` and ``incoming`` are those that are."""
 
     def __init__(
         self, listener: socket.socket, token: bytes, rank: int, origin: Collection[int]
@@ -87,10 +75,19 @@ class _Meeting:
         self._to: set[int] = set()
         self._origin = set(origin)
         self._called: dict[socket.socket, int] = {}
-        self._said: dict[socket.socket, bytes] = {}  # by the other end, so far
+        self._received: dict[socket.socket, bytes] = {}  # so far
         self._ready = selectors.DefaultSelector()
         listener.setblocking(False)
         self._ready.register(listener, selectors.EVENT_READ)
+
+    def connections(self) -> list[socket.socket]:
+        """Those that are made."""
+        return [*self.outgoing.values(), *self.incoming.values()]
+
+    def abandon(self) -> None:
+        """Close those that are made."""
+        for connection in self.connections():
+            connection.close()
 
     @property
     def missing(self) -> set[int]:
@@ -119,11 +116,11 @@ class _Meeting:
                     connection.sendall(HELLO.pack(self._token, self._rank))
                     self._ready.modify(connection, selectors.EVENT_READ)
                 else:
-                    self._listen(connection)
+                    self._receive(connection)
             except OSError:
                 self._drop(connection)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close what has not become a connection."""
         for key in list(self._ready.get_map().values()):
             if key.fileobj is not self._listener:
@@ -136,23 +133,23 @@ class _Meeting:
             stranger.setblocking(False)
             self._ready.register(stranger, selectors.EVENT_READ)
 
-    def _listen(self, connection: socket.socket) -> None:
-        """Take what the other end says, no more than it has to, and judge it when it is all."""
+    def _receive(self, connection: socket.socket) -> None:
+        """Take what the other end sends, no more than it has to, and judge it when it is all."""
         called = self._called.get(connection)
         length = HELLO.size if called is None else len(self._token)
-        so_far = self._said.get(connection, b"")
+        so_far = self._received.get(connection, b"")
         more = connection.recv(length - len(so_far))
-        said = self._said[connection] = so_far + more
+        received = self._received[connection] = so_far + more
         if not more:
             self._drop(connection)
             return
-        if len(said) < length:
+        if len(received) < length:
             return
         if called is None:
-            token, peer = HELLO.unpack(said)
+            token, peer = HELLO.unpack(received)
             made, expected = self.incoming, peer in self._origin and peer not in self.incoming
         else:
-            token, peer, made, expected = said, called, self.outgoing, True
+            token, peer, made, expected = received, called, self.outgoing, True
         if not expected or not secrets.compare_digest(token, self._token):
             self._drop(connection)
             return

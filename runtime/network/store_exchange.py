@@ -1,4 +1,4 @@
-"""What ranks tell each other through the store, each once, with a deadline.
+"""What ranks send each other through the store, each once, with a deadline.
 
 A store has a time-out of its own, and heeds it only while its host answers: where that process is
 stopped, a torch store waits for ever. So it is used on a thread that nobody has to wait for.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -26,6 +26,8 @@ T = TypeVar("T")
 class StoreExchange:
     """One rank's place in a group, and its end of what the ranks send each other through the store.
 
+    Every method raises RankFailure, which names no rank, when the store is gone.
+
     Attributes:
         store: every rank of the group, and nothing else, uses it under the same prefix.
         rank, world_size: this rank and the number of ranks.
@@ -42,37 +44,36 @@ class StoreExchange:
         return replace(self, store=PrefixStore(prefix, self.store))
 
     def send(self, key: str, value: str = "") -> None:
-        """Set ``key``.
+        """Set ``key``."""
+        self._within(lambda: self.store.set(key, value))
 
-        Raises:
-            RankFailure: the store is gone; names no rank.
-        """
-        within(self.timeout_s + ANSWER_S, lambda: self.store.set(key, value))
+    def peek(self, keys: Mapping[int, str]) -> dict[int, str]:
+        """By rank, what it has set under its key by now."""
+        return self._within(lambda: self._present(keys))
 
-    def receive(self, keys: dict[int, str]) -> dict[int, str]:
-        """By rank, what it has set under its key; ranks that have not in time are missing.
+    def receive(self, keys: Mapping[int, str]) -> dict[int, str]:
+        """By rank, what it has set under its key; ranks that have not in time are missing."""
 
-        Raises:
-            RankFailure: the store is gone; names no rank.
-        """
-        return hear(self.store, keys, self.timeout_s)
+        def ask() -> dict[int, str]:
+            with contextlib.suppress(RuntimeError):  # who is missing is seen below
+                limit = timedelta(seconds=max(0.01, self.timeout_s))
+                self.store.wait(list(keys.values()), limit)
+            return self._present(keys)
+
+        return self._within(ask)
 
     def receive_from(self, rank: int, key: str) -> str:
         """What ``rank`` has set under ``key``.
 
         Raises:
-            RankFailure: it has not in time, or the store is gone.
+            RankFailure: it has not in time.
         """
         received = self.receive({rank: key})
-        require_all(received, [rank], self.timeout_s)
+        self._require(received, [rank])
         return received[rank]
 
     def gather(self, key: str, value: str = "") -> dict[int, str]:
-        """Send ``value`` to all; what each rank has sent under the same key, absent ranks missing.
-
-        Raises:
-            RankFailure: the store is gone; names no rank.
-        """
+        """Send ``value``; what each rank has sent under the same key, absent ranks missing."""
         self.send(f"{key}/{self.rank}", value)
         return self.receive({rank: f"{key}/{rank}" for rank in range(self.world_size)})
 
@@ -82,51 +83,42 @@ class StoreExchange:
         """As :meth:`gather`, and all ranks (or those in ``of``) must be there.
 
         Raises:
-            RankFailure: names the absent ranks; or the store is gone.
+            RankFailure: names the absent ranks.
         """
         received = self.gather(key, value)
-        require_all(received, range(self.world_size) if of is None else of, self.timeout_s)
+        self._require(received, range(self.world_size) if of is None else of)
         return received
+
+    def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
+        store = self.store
+        return {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
+
+    def _require(self, received: Iterable[int], ranks: Collection[int]) -> None:
+        require_all(received, ranks, self.timeout_s)
+
+    def _within(self, ask: Callable[[], T]) -> T:
+        return within(self.timeout_s + ANSWER_S, ask)
 
 
 def tell(store: Store, key: str, said: str, timeout_s: float) -> None:
-    """Say something under ``key``.
-
-    Raises:
-        RankFailure: the store is gone; names no rank.
-    """
-    within(timeout_s + ANSWER_S, lambda: store.set(key, said))
+    """Former name of :meth:`StoreExchange.send`."""
+    StoreExchange(store, 0, 1, timeout_s).send(key, said)
 
 
 def hear(store: Store, keys: dict[int, str], timeout_s: float) -> dict[int, str]:
-    """By rank, what it has set under its key; ranks that have not in time are missing.
-
-    Raises:
-        RankFailure: the store is gone; names no rank.
-    """
-
-    def ask() -> dict[int, str]:
-        with contextlib.suppress(RuntimeError):  # who is missing is seen below
-            store.wait(list(keys.values()), timedelta(seconds=max(0.01, timeout_s)))
-        return {r: store.get(key).decode() for r, key in keys.items() if store.check([key])}
-
-    return within(timeout_s + ANSWER_S, ask)
+    """Former name of :meth:`StoreExchange.receive`."""
+    return StoreExchange(store, 0, 1, timeout_s).receive(keys)
 
 
 def tell_all(
     store: Store, key: str, rank: int, size: int, said: str, timeout_s: float
 ) -> dict[int, str]:
-    """Say something under ``key`` and hear what the others say; the absent are missing.
-
-    Raises:
-        RankFailure: the store is gone; names no rank.
-    """
-    tell(store, f"{key}/{rank}", said, timeout_s)
-    return hear(store, {peer: f"{key}/{peer}" for peer in range(size)}, timeout_s)
+    """Former name of :meth:`StoreExchange.gather`."""
+    return StoreExchange(store, rank, size, timeout_s).gather(key, said)
 
 
 def require_all(told: Iterable[int], ranks: Iterable[int], timeout_s: float) -> None:
-    """Raise RankFailure for those of ``ranks`` that have not told."""
+    """Raise RankFailure for those of ``ranks`` that have not sent."""
     if absent := sorted(set(ranks) - set(told)):
         names = ", ".join(map(str, absent))
         raise RankFailure(absent, f"rank(s) {names}: did not join within {timeout_s:g} s")

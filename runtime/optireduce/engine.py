@@ -16,17 +16,17 @@ import time
 
 import torch
 
-from runtime.executor.operation import Operation
 from runtime.health.diagnosis import RankStatus
 from runtime.health.native_work import NativeWaits
-from runtime.health.protocol import HealthProtocol
+from runtime.health.old_protocol import HealthProtocol
 from runtime.network.address import own_address
 from runtime.network.control_channel import ControlChannel
+from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.options import Options
-from runtime.optireduce.recorder import EngineSource
+from runtime.optireduce.recorder import EngineRecorder
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.rendezvous import meet
 from runtime.optireduce.sync import SyncPoint
@@ -95,7 +95,7 @@ class Engine:
             self._meeting = meet(place, rank, size, address, self.options, timeout_s)
             self._channel.connect(self._meeting.addresses)
             self._datagrams = ControlChannel(
-                PrefixStore("datagrams", store), rank, size, start_timeout_s=timeout_s
+                StoreExchange(PrefixStore("datagrams", store), rank, size, timeout_s)
             )
             started.callback(self._datagrams.close)
             self._board = HealthProtocol(
@@ -110,9 +110,8 @@ class Engine:
                 failed=self._reliable_failed,
             )
             started.pop_all()
-        self.source = EngineSource(
-            PrefixStore("source", store), rank, size, self._datagrams, self.ledger
-        )
+        group = StoreExchange(store, rank, size, timeout_s)
+        self.source = EngineRecorder(group.under("source"), self._datagrams, self.ledger)
         self._watch: Watch | None = None
         self._reliable_steps = min(self.options.reliable_steps, self.options.warmup_steps)
         self._carrier = None if self._reliable_steps else self._begin()
@@ -126,7 +125,7 @@ class Engine:
 
     def submit(
         self, tensor: torch.Tensor, *, average: bool = False, last: bool = True
-    ) -> AllReduceWork | Operation:
+    ) -> AllReduceWork:
         """Start the sum or average of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks must submit tensors of equal size and dtype in the same order. Before some steps
@@ -257,7 +256,7 @@ class Engine:
         first, second = exchange.stages
         size = operation.flat.numel() * operation.flat.element_size()
         self.council.took(size, max(first.reached_s, second.reached_s / 2))
-        self.source.ended(operation, exchange, done_s)
+        self.source.ended(operation, exchange.stages, done_s)
         if record.complete:
             if error := self.ledger.close_step(record):
                 self.fail(error)

@@ -10,7 +10,7 @@ CPU; what goes by Gloo instead is counted in ``paths`` of the group and logged o
 
 from __future__ import annotations
 
-from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -18,7 +18,6 @@ from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
 from runtime.process_group.collectives import Collectives
-from runtime.torch_versions import PrefixStore, Store
 
 
 class OptiReduceCollectives(Collectives):
@@ -26,30 +25,12 @@ class OptiReduceCollectives(Collectives):
 
     path = "optireduce"
     dtypes = FLOATS
-
-    def __init__(
-        self, store: Store, rank: int, size: int, timeout: timedelta, options: Options
-    ) -> None:
-        super().__init__(store, rank, size, timeout)
-        self._options = options
+    chosen: Options
 
     def unfit(self, device: torch.device) -> str:
         """OptiReduce takes CPU tensors."""
         return "" if device.type == "cpu" else f"device {device.type}"
 
-    def start(self, store: Store, device: torch.device) -> Engine:
+    def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
         """An engine (collective)."""
-        return Engine(
-            PrefixStore("latecomer/optireduce", store),
-            self.rank,
-            self.size,
-            options=self._options,
-            timeout_s=self.timeout.total_seconds(),
-            native_waits=self.waits,
-        )
-
-    def child(
-        self, store: Store, rank: int, size: int, timeout: timedelta
-    ) -> OptiReduceCollectives:
-        """OptiReduce on fewer ranks."""
-        return OptiReduceCollectives(store, rank, size, timeout, self._options)
+        return Engine(*place, options=self.chosen, **common)

@@ -6,24 +6,29 @@ submitted, those of the warm-up (over TCP) first, so all ranks count alike.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runtime.optireduce.clocks import Clocks
+import msgspec
+
+from runtime.network.clock import Clock, Ping, Pong
+from runtime.network.control_channel import ControlChannel
+from runtime.network.protocol import ProtocolRunner
+from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.loss import LossStats, StepRecord
-from runtime.optireduce.udp.exchange import Exchange
-from runtime.optireduce.udp.reassembly import End
-from runtime.telemetry.records import Rank, Record, Stage, Step
-from runtime.telemetry.source import LIVE
-from runtime.torch_versions import Store
+from runtime.optireduce.udp.reassembly import End, StageReceiver
+from runtime.telemetry.recorder import Recorder
+from runtime.telemetry.records import Rank, Stage, Step
 
 if TYPE_CHECKING:
-    from runtime.executor.operation import Operation
-    from runtime.network.control_channel import ControlChannel
     from runtime.work import AllReduceWork
 
-KEPT = 20_000
-"""Operations that are remembered."""
+KEPT = 40_000
+"""Stages that are remembered."""
+ALIGN_S = 2.0
+"""How long the beginning waits for an aligned clock."""
 OVER_TCP, OVER_UBT = "TAR over TCP", "TAR over UBT"
 WARM_UP = "warm-up"
 REASONS = {
@@ -33,123 +38,90 @@ REASONS = {
 }
 
 
-class EngineSource:
-    """An engine as a source; see :class:`runtime.telemetry.source.Source`.
+class EngineRecorder(Recorder):
+    """An engine's: with stages and steps; ``datagrams`` carry the pings that align the clock."""
 
-    Args:
-        store: for telling the others.
-        datagrams: for the clocks.
-        ledger: of the engine.
-    """
-
-    def __init__(
-        self, store: Store, rank: int, size: int, datagrams: ControlChannel, ledger: LossStats
-    ) -> None:
-        self.store, self.rank, self.size = store, rank, size
-        self._ledger = ledger
-        self._clocks = Clocks(datagrams)
+    def __init__(self, group: StoreExchange, datagrams: ControlChannel, losses: LossStats) -> None:
+        self._clock, self._aligned = Clock(group.rank, asks=False), threading.Event()
+        self._pings = ProtocolRunner(
+            self._clock, datagrams, "clock", Ping | Pong, lambda _: self._aligned.set()
+        )
+        self._losses = losses
+        self._next = self._closed = 0
         self._watched = False
-        self._next = self._first = self._closed = 0
-        self._records: deque[Record] = deque(maxlen=KEPT)
-        self._stages: deque[Stage] = deque(maxlen=2 * KEPT)
-        LIVE.append(self)
+        self._stages: deque[Stage] = deque(maxlen=KEPT)
+        super().__init__(
+            group, lambda: self._pings.run(self._clock.alignment).finite, lambda: self._next
+        )
 
     def close(self) -> None:
-        """It is no longer there to be watched."""
-        self._clocks.end()
-        if self in LIVE:
-            LIVE.remove(self)
+        """As for all recorders; pings are answered no more."""
+        super().close()
+        self._pings.close()
 
     def begin(self, rounds: range) -> None:
-        """Remember from now on; there are no rounds, and stages are always remembered."""
-        self._clocks.begin()
-        self._records.clear()
+        """As for all recorders; there are no rounds, and stages are always remembered."""
+        self._ask(True)
+        self._aligned.wait(ALIGN_S)
+        super().begin(rounds)
         self._stages.clear()
-        self._first = self._next
-        self._closed = self._ledger.totals["steps"]
+        self._closed = self._losses.totals["steps"]
         self._watched = True
 
     def end(self) -> Rank:
-        """Everything since then."""
+        """As for all recorders, with stages and steps."""
         self._watched = False
-        self._clocks.end()
-        first = self._first
-        records = sorted(
-            (r for r in list(self._records) if r.operation >= 0), key=lambda r: r.operation
-        )
-        closed = self._ledger.totals["steps"] - self._closed
-        steps = list(self._ledger.steps)[-closed:] if closed else []
-        offset_s = self._clocks.alignment().offset_s
-        return Rank(
-            rank=self.rank,
-            records=tuple(records),
-            stages=tuple(s for s in list(self._stages) if s.operation >= 0),
-            steps=tuple(_told(step, offset_s) for step in steps),
-            dropped=self._next - first - len(records),
+        self._ask(False)
+        first, offset_s = self._first, self.alignment().offset_s
+        closed = self._losses.totals["steps"] - self._closed
+        steps = list(self._losses.steps)[-closed:] if closed else []
+        stages = [
+            msgspec.structs.replace(stage, operation=stage.operation - first)
+            for stage in list(self._stages)
+            if stage.operation >= first
+        ]
+        return msgspec.structs.replace(
+            super().end(),
+            stages=tuple(stages),
+            steps=tuple(_step(step, offset_s) for step in steps),
         )
 
     def entered(self) -> None:
         """An operation was submitted."""
         self._next += 1
 
-    def reliable(self, operation: Operation) -> Operation:
+    def reliable(self, operation: AllReduceWork) -> AllReduceWork:
         """The operation that was just entered runs over TCP."""
         number = self._next - 1
 
         def done(_: object) -> None:
-            if operation.error is None:
-                self._record(operation, number, operation.done_s, OVER_TCP, WARM_UP)
+            if operation.error is None and self._watched:
+                self.record(operation, OVER_TCP, WARM_UP, number=number)
 
         operation.future().add_done_callback(done)
         return operation
 
-    def ended(self, operation: AllReduceWork, exchange: Exchange, done_s: float) -> None:
+    def ended(self, work: AllReduceWork, stages: Sequence[StageReceiver], done_s: float) -> None:
         """An operation over UBT is over."""
         if not self._watched:
             return
-        number = self._ledger.reliable + operation.number
-        ends = [stage.end or End.TIMEOUT for stage in exchange.stages]
-        worst = max(ends, key=list(End).index)
-        self._record(operation, number, done_s, OVER_UBT, REASONS[worst])
-        offset_s = self._clocks.alignment().offset_s
-        for which, (stage, end) in enumerate(zip(exchange.stages, ends, strict=True), start=1):
-            self._stages.append(
-                Stage(
-                    operation=number - self._first,
-                    rank=self.rank,
-                    stage=which,
-                    began_s=stage.began_s + offset_s,
-                    ended_s=stage.ended_s + offset_s,
-                    end=end.value,
-                    due=stage.due,
-                    lost=stage.lost,
-                )
-            )
+        number = self._losses.reliable + work.number
+        ends = [stage.end or End.TIMEOUT for stage in stages]
+        reason = REASONS[max(ends, key=list(End).index)]
+        self.record(work, OVER_UBT, reason, number=number, done_s=done_s)
+        offset_s = self.alignment().offset_s
+        for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
+            times = stage.began_s + offset_s, stage.ended_s + offset_s
+            self._stages.append(Stage(number, which, *times, end.value, stage.due, stage.lost))
 
-    def _record(
-        self, operation: AllReduceWork, number: int, done_s: float, way: str, reason: str
-    ) -> None:
-        if not self._watched:
-            return
-        alignment = self._clocks.alignment()
-        arrived_s = operation.arrived_s + alignment.offset_s
-        self._records.append(
-            Record(
-                operation=number - self._first,
-                rank=self.rank,
-                arrived_s=arrived_s,
-                decided_s=arrived_s,
-                done_s=done_s + alignment.offset_s,
-                uncertainty_s=alignment.uncertainty_s,
-                bytes=operation.flat.numel() * operation.flat.element_size(),
-                way=way,
-                late=(),
-                reason=reason,
-            )
-        )
+    def _ask(self, asks: bool) -> None:
+        def act(now_s: float) -> None:
+            self._clock.asks = asks
+
+        self._pings.run(act)
 
 
-def _told(step: StepRecord, offset_s: float) -> Step:
+def _step(step: StepRecord, offset_s: float) -> Step:
     return Step(
         step=step.step,
         ended_s=step.ended_s + offset_s,

@@ -14,10 +14,9 @@ import torch
 
 from runtime.executor.executor import Executor
 from runtime.executor.load import load
-from runtime.executor.operation import Operation
-from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import NativeWaits
 from runtime.torch_versions import Store
+from runtime.work import AllReduceWork
 from verify.core.schedule import Incast, Phase, Schedule, Transfer
 from verify.errors import LatecomerError
 
@@ -46,9 +45,6 @@ class Reliable:
         executor: that runs it.
     """
 
-    moved_s = 0.0
-    """For the executor's ``Outside``: UBT's waits are no business of the executor."""
-
     def __init__(
         self,
         store: Store,
@@ -66,15 +62,11 @@ class Reliable:
             rank,
             size,
             timeout_s=timeout_s,
-            outside=self,
             native_waits=native_waits,
         )
+        self.executor.watchdog.on_failure(failed)
 
-    def waiting(self) -> tuple[WaitFor, float] | None:
-        """Nothing."""
-        return None
-
-    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> Operation:
+    def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Sum or average over the ranks, in place; see :meth:`Executor.submit`."""
         return self.executor.submit(tensor, average=average)
 
@@ -101,6 +93,6 @@ class Reliable:
         """Release threads and connections."""
         self.executor.close()
 
-    def _wait(self, operation: Operation) -> torch.Tensor:
+    def _wait(self, operation: AllReduceWork) -> torch.Tensor:
         # the executor itself gives up within its time; the margin is for a loaded machine
         return operation.wait(timedelta(seconds=2 * self.executor.timeout_s + 10))

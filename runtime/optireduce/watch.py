@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from runtime.health.protocol import HealthProtocol
+from runtime.health.old_protocol import HealthProtocol
 from verify.errors import LatecomerError
 
 TICK_S = 0.25

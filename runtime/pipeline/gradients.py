@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from runtime.executor.executor import Executor
-from runtime.executor.operation import Operation
 from runtime.torch_versions import (
     ComputationType,
     PipelineAction,
     PipelineContext,
     PipelineScheduleRuntime,
 )
+from runtime.work import AllReduceWork
 
 
 class Gradients:
@@ -36,7 +36,7 @@ class Gradients:
     def __init__(self, modules: dict[int, torch.nn.Module], replicas: Executor | None) -> None:
         self._modules, self._replicas = modules, replicas
         self._reduced: set[int] = set()
-        self._flying: list[tuple[Operation, torch.Tensor, list[torch.Tensor]]] = []
+        self._flying: list[tuple[AllReduceWork, torch.Tensor, list[torch.Tensor]]] = []
 
     def register(self, runtime: PipelineScheduleRuntime) -> None:
         """Take over REDUCE_GRAD, if there are replicas."""

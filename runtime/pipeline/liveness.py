@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from runtime.health.diagnosis import RankStatus, WaitFor
-from runtime.health.protocol import HealthProtocol
+from runtime.health.old_protocol import HealthProtocol
 from runtime.network.control_channel import ControlChannel
 from runtime.pipeline.messages import Name
 from verify.errors import LatecomerError, RankFailure

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from runtime.executor.executor import Executor
 from runtime.network.control_channel import ControlChannel
-from runtime.network.store_exchange import require_all, tell, tell_all, within
+from runtime.network.store_exchange import StoreExchange, require_all, tell, tell_all, within
 from runtime.pipeline.adaptation import Adaptation, Event
 from runtime.pipeline.controller import Adapter
 from runtime.pipeline.faults import Faults
@@ -109,7 +109,7 @@ class Pipeline:
         around = StageContext(dict(plan.rank_of), staging, self._mailbox, self._recorder)
         self._around = around
         self._datagrams = ControlChannel(
-            PrefixStore("datagrams", store), self.rank, self.size, start_timeout_s=timeout_s
+            StoreExchange(PrefixStore("datagrams", store), self.rank, self.size, timeout_s)
         )
         try:
             self._agree()

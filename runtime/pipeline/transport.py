@@ -22,6 +22,7 @@ from typing import cast
 
 from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
+from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.faults import Faults, due_s
 from runtime.pipeline.mailbox import Arrived, Mailbox
 from runtime.pipeline.messages import (
@@ -84,14 +85,11 @@ class Links:
         self._lost, self._broken, self._faults = lost, broken, faults
         self._closing = False
         self._outgoing, self._incoming = connect(
-            store,
+            StoreExchange(store, datagrams.rank, datagrams.size, timeout_s),
             datagrams.address,
             datagrams.token,
-            datagrams.rank,
-            datagrams.size,
             to=set(to),
             origin=set(origin),
-            timeout_s=timeout_s,
         )
         for connection in (*self._outgoing.values(), *self._incoming.values()):
             connection.setblocking(True)

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import msgspec
 
 from runtime.executor.load import Verified, load
-from runtime.network.store_exchange import hear, require_all, tell
+from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Candidate, Phase
-from runtime.torch_versions import Store
 from verify.core.format import decode
 from verify.core.schedule import Schedule
 from verify.output import encode
 
-KEY = "offers"
+KEY = "candidates"
 CHUNKS = (1, 2, 4)
 """Chunks per helper of the schedules for one late rank."""
 CHUNKS_OF_MORE = 2
@@ -44,44 +43,42 @@ class Candidates:
     candidates: tuple[Candidate, ...]
 
 
-def candidates(store: Store, rank: int, size: int, most_late: int, timeout_s: float) -> Candidates:
-    """Make (rank 0) or receive the schedules for up to ``most_late`` late ranks of ``size``.
+def candidates(group: StoreExchange, most_late: int) -> Candidates:
+    """Make (rank 0) or receive the schedules for up to ``most_late`` late ranks.
 
     Raises:
-        RankFailure: rank 0 said nothing for ``timeout_s``.
+        RankFailure: rank 0 has sent nothing in time.
         ScheduleRefused: a schedule is not proved here.
     """
-    if rank == 0:
-        tell(store, KEY, _made(size, most_late), timeout_s)
-    heard = hear(store, {0: KEY}, timeout_s)
-    require_all(heard, [0], timeout_s)
-    told = msgspec.json.decode(heard[0], type=list[_Offer])
+    if group.rank == 0:
+        group.send(KEY, _made(group.world_size, most_late))
+    offers = msgspec.json.decode(group.receive_from(0, KEY), type=list[_Offer])
     return Candidates(
-        tuple(load(decode(each.schedule.encode(), each.candidate.name)) for each in told),
-        tuple(each.candidate for each in told),
+        tuple(load(decode(each.schedule.encode(), each.candidate.name)) for each in offers),
+        tuple(each.candidate for each in offers),
     )
 
 
 @functools.cache
-def _made(size: int, most_late: int) -> str:
-    made = [_offer(name, schedule) for name, schedule in _make(size, most_late)]
-    return msgspec.json.encode(made).decode()
+def _made(ranks: int, most_late: int) -> str:
+    offers = [_offer(name, schedule) for name, schedule in _make(ranks, most_late)]
+    return msgspec.json.encode(offers).decode()
 
 
-def _make(size: int, most_late: int) -> list[tuple[str, Schedule]]:
+def _make(ranks: int, most_late: int) -> list[tuple[str, Schedule]]:
     from synth.arrivals.generate import search
     from synth.straggler.generate import generate
 
-    searched = size <= MOST_RANKS_SEARCHED
+    searched = ranks <= MOST_RANKS_SEARCHED
     owners = "balanced" if searched else "free"
     made = [
-        (f"one late, m = {m}", generate(size, m=m, owners=owners, time_limit_s=SEARCH_S))  # type: ignore[arg-type]
+        (f"one late, m = {m}", generate(ranks, m=m, owners=owners, time_limit_s=SEARCH_S))  # type: ignore[arg-type]
         for m in (CHUNKS if most_late else CHUNKS[:1])
     ]
     for late in range(2, most_late + 1) if searched else ():
-        wait = (size - late - 1) * CHUNKS_OF_MORE + 1
-        together = dict.fromkeys(range(size - late, size), wait)
-        found = search(size, together, m=CHUNKS_OF_MORE, time_limit_s=SEARCH_S)
+        wait = (ranks - late - 1) * CHUNKS_OF_MORE + 1
+        together = dict.fromkeys(range(ranks - late, ranks), wait)
+        found = search(ranks, together, m=CHUNKS_OF_MORE, time_limit_s=SEARCH_S)
         made.append((f"{late} late, m = {CHUNKS_OF_MORE}", found.schedule))
     return made
 

@@ -1,9 +1,9 @@
-"""The coordinator's desk: gathers arrivals, decides each operation once, remembers what it said.
+"""The coordinator: gathers arrivals, decides each operation once, remembers what it has sent.
 
 Only the coordinator of an operation decides it, once, and answers every question about it with
 that same decision until all ranks have acted on it. So decisions cannot differ however often
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
-rank's main thread: it is made where messages are heard, even while the coordinator itself is late.
+rank's main thread: it is made where messages are received, even while the coordinator is late.
 
 Ranks that come to one operation with different buffers are a ``Fault``: it names those that differ
 from most (with a tie, all).
@@ -12,15 +12,15 @@ from most (with a tie, all).
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field
 
-from runtime.policy.cost_model import Times, times
-from runtime.policy.decision import NATIVE, Decision
-from runtime.policy.messages import Arrive, Decide, Report, Send
-from runtime.policy.options import Options, PolicyInputs
-from runtime.policy.rules import RULES, Gathered
+from runtime.network.protocol import Protocol
+from runtime.policy.cost_model import Times
+from runtime.policy.epochs import EpochCommit
+from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message, Report
+from runtime.policy.options import PolicyInputs
+from runtime.policy.rules import RULES, Arrivals
 
 QUIET = Decision(NATIVE, (), "nobody was late lately: nobody asks")
 REMEMBERED = 1024
@@ -36,7 +36,7 @@ class Fault:
 
 
 @dataclass
-class ArrivalState:
+class ArrivalState(Arrivals):
     """What is known of one operation.
 
     Attributes:
@@ -45,220 +45,222 @@ class ArrivalState:
         unready_s: what of them the profile left to do when the last rank came.
     """
 
-    gathered: Gathered
     at_s: dict[int, float] = field(default_factory=dict)
     buffers: dict[int, tuple[int, str]] = field(default_factory=dict)
     decision: Decision | None = None
     done_s: dict[int, float] = field(default_factory=dict)
-    ready_s: float = float("-inf")
+    ready_s: float = -math.inf
     unready_s: float = 0.0
 
     @property
-    def known(self) -> bool:
+    def aligned(self) -> bool:
         """All arrivals are on one clock."""
         return not any(math.isnan(at_s) for at_s in self.at_s.values())
 
 
-class Coordinator:
-    """One rank's desk; most stand empty.
+class Coordinator(Protocol[Message, Fault]):
+    """One rank's part; idle on most ranks. ``epochs`` tells who coordinates what.
 
-    Args:
-        mine: whether this rank coordinates an operation (binds it); false if it is not known yet.
+    Attributes:
+        largest: bytes of the largest buffer seen.
     """
 
-    def __init__(
-        self,
-        size: int,
-        options: Options,
-        knowledge: PolicyInputs,
-        mine: Callable[[int], bool],
-    ) -> None:
-        self.size, self.options, self.knowledge = size, options, knowledge
-        self.fault: Fault | None = None
+    def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit) -> None:
+        super().__init__()
+        self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
         self.largest = 0
-        """Bytes of the largest buffer seen."""
-        self.wake_s = float("inf")
-        """When a wait that is going on will be over."""
-        self._mine = mine
-        self._rule = RULES.get(options.mode)
-        self._sheets: OrderedDict[int, ArrivalState] = OrderedDict()
+        self._epochs = epochs
+        self._rule = RULES.get(inputs.options.mode)
+        self._states: dict[int, ArrivalState] = {}
+        self._undecided: set[int] = set()  # may have to be decided here
+        self._started: set[int] = set()  # by a schedule, and still miss a rank
         self._decided: dict[int, Decide] = {}
-        self._consumed = [0] * size
-        self._reported = [-1] * size
-        self._last_done_s = float("-inf")
-        self._free_s = float("-inf")  # when the links have done what was decided, by prediction
+        self._consumed = [0] * self.world_size
+        self._reported = [-1] * self.world_size
+        self._wait_s: float | None = None  # when a wait that is going on will be over
+        self._free_s = -math.inf  # when the links have done what was decided, by prediction
         self._newest = -1  # the last operation that was
         self._done_to = -1  # operations up to here are done
+        self._last_done_s = -math.inf
+        self._faulty = False
 
-    def hear(self, now_s: float, sender: int, said: Arrive) -> list[Send]:
-        """A rank has come to an operation, or says so again."""
-        self._note(sender, said)
-        sheet = self._sheets.get(said.operation)
-        known = self._decided.get(said.operation)
-        if sheet is None and known is None and said.operation >= min(self._consumed):
-            sheet = self._open_sheet(said.operation, said.bytes)
-        if sheet is not None and sender not in sheet.at_s:
-            self._enter(now_s, sender, sheet, said.at_s, (said.bytes, said.kind))
-        if known is not None:
-            return [(sender, known)]
-        return self._look(now_s) if sheet is not None else []
+    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+        """A rank has come to an operation, or says so again; or what it did while nobody asked."""
+        if isinstance(message, Report):
+            self._on_report(message, sender, now_s)
+        elif isinstance(message, Arrive):
+            self._on_arrive(message, sender, now_s)
 
-    def reported(self, now_s: float, sender: int, said: Report) -> None:
-        """What a rank did while nobody asked."""
-        for operation, at_s, size, kind in said.arrivals:
+    def get_timer(self) -> float | None:
+        """When a wait that is going on will be over."""
+        return self._wait_s
+
+    def handle_timer(self, now_s: float) -> None:
+        """Decide what has waited long enough by now."""
+        if self._wait_s is not None and self._wait_s <= now_s:
+            self._decide(now_s)
+
+    def knows(self, rank: int, operation: int) -> bool:
+        """Whether a rank's arrival was heard of before (or is forgotten)."""
+        state = self._states.get(operation)
+        return operation < min(self._consumed) or (state is not None and rank in state.at_s)
+
+    def missing(self, operation: int) -> tuple[int, ...]:
+        """The ranks that have not come to an operation; none if nothing is known of it."""
+        state = self._states.get(operation)
+        return () if state is None else state.missing(self.world_size)
+
+    def decided_elsewhere(self, operation: int, decision: Decision) -> None:
+        """Note how an operation runs that no coordinator decides."""
+        if (state := self._states.get(operation)) is not None:
+            state.decision = decision
+
+    def _on_arrive(self, arrive: Arrive, sender: int, now_s: float) -> None:
+        self._note(arrive, sender)
+        operation, buffer = arrive.operation, (arrive.nbytes, arrive.kind)
+        state = self._states.get(operation)
+        decided = self._decided.get(operation)
+        if state is None and decided is None and operation >= min(self._consumed):
+            state = self._open(operation, arrive.nbytes)
+            if self._rule is not None:
+                self._undecided.add(operation)
+        if state is not None and sender not in state.at_s:
+            self._enter(state, sender, arrive.at_s, buffer, now_s)
+        if decided is not None:
+            self._send(sender, decided)
+        elif state is not None:
+            self._decide(now_s)
+
+    def _on_report(self, report: Report, sender: int, now_s: float) -> None:
+        for operation, at_s, nbytes, kind in report.arrivals:
             if operation <= self._reported[sender]:
                 continue  # doubled or overtaken
             self._reported[sender] = operation
-            sheet = self._sheets.get(operation) or self._open_sheet(operation, size)
-            sheet.decision = sheet.decision or QUIET
-            if sender not in sheet.at_s:
-                self._enter(now_s, sender, sheet, at_s, (size, kind))
-        self._note(sender, said)
+            state = self._states.get(operation) or self._open(operation, nbytes)
+            state.decision = state.decision or QUIET
+            self._undecided.discard(operation)
+            if sender not in state.at_s:
+                self._enter(state, sender, at_s, (nbytes, kind), now_s)
+        self._note(report, sender)
 
-    def look(self, now_s: float) -> list[Send]:
-        """Decide what has waited long enough by now."""
-        return self._look(now_s) if self.wake_s <= now_s else []
+    def _open(self, operation: int, nbytes: int) -> ArrivalState:
+        state = self._states[operation] = ArrivalState(operation, nbytes)
+        while len(self._states) > REMEMBERED:
+            self._forget(next(iter(self._states)))
+        return state
 
-    def knows(self, rank: int, operation: int) -> bool:
-        """Whether this desk has heard of a rank's arrival before (or has forgotten)."""
-        sheet = self._sheets.get(operation)
-        return operation < min(self._consumed) or (sheet is not None and rank in sheet.at_s)
-
-    def missing(self, operation: int) -> tuple[int, ...]:
-        """Who has not come to an operation; nobody if nothing is known of it."""
-        sheet = self._sheets.get(operation)
-        return () if sheet is None else sheet.gathered.missing(self.size)
-
-    def decided_elsewhere(self, operation: int, decision: Decision) -> None:
-        """Note how an operation runs that needed no word from this desk."""
-        if (sheet := self._sheets.get(operation)) is not None:
-            sheet.decision = decision
-
-    def _open(self) -> list[ArrivalState]:
-        if self._rule is None:
-            return []
-        undecided = [sheet for sheet in self._sheets.values() if sheet.decision is None]
-        return sorted(undecided, key=lambda sheet: sheet.gathered.operation)
-
-    def _open_sheet(self, operation: int, size: int) -> ArrivalState:
-        sheet = self._sheets[operation] = ArrivalState(Gathered(operation, size))
-        while len(self._sheets) > REMEMBERED:
-            self._sheets.popitem(last=False)
-        return sheet
+    def _forget(self, operation: int) -> None:
+        del self._states[operation]
+        self._undecided.discard(operation)
+        self._started.discard(operation)
 
     def _enter(
-        self, now_s: float, sender: int, sheet: ArrivalState, at_s: float, buffer: tuple[int, str]
+        self, state: ArrivalState, rank: int, at_s: float, buffer: tuple[int, str], now_s: float
     ) -> None:
-        sheet.at_s[sender] = at_s
-        sheet.gathered.heard[sender] = now_s
-        sheet.buffers[sender] = buffer
+        state.at_s[rank], state.seen_s[rank], state.buffers[rank] = at_s, now_s, buffer
         self.largest = max(self.largest, buffer[0])
-        if len(set(sheet.buffers.values())) > 1 and self.fault is None:
-            found = disagreement(sheet.gathered.operation, sheet.buffers)
-            if len(found.ranks) < len(sheet.buffers) or len(sheet.buffers) == self.size:
-                self.fault = found  # else one against one: the next arrival tells who differs
-        if len(sheet.at_s) == self.size:
-            if sheet.known:
-                self.knowledge.history.add(sheet.at_s)
-            if sheet.decision is not None:
-                self._occupy(now_s, sheet, complete=True)
+        if len(set(state.buffers.values())) > 1 and not self._faulty:
+            found = disagreement(state.operation, state.buffers)
+            if len(found.ranks) < len(state.buffers) or len(state.buffers) == self.world_size:
+                self._faulty = True  # else one against one: the next arrival tells who differs
+                self._events.append(found)
+        if len(state.at_s) == self.world_size:
+            self._started.discard(state.operation)
+            if state.aligned:
+                self.inputs.history.add(state.at_s)
+            if state.decision is not None:
+                self._occupy(state, state.decision, now_s, complete=True)
 
-    def _look(self, now_s: float) -> list[Send]:
+    def _decide(self, now_s: float) -> None:
         """Ask the rule, operation by operation; tell all what it decides.
 
         Ranks start operations in order, so the first one that has to wait holds up all after it.
         """
-        found: list[Send] = []
-        self.wake_s = float("inf")
-        for sheet in self._open():
-            operation, buffers = sheet.gathered.operation, set(sheet.buffers.values())
-            if not self._mine(operation):
+        self._wait_s = None
+        for operation in sorted(self._undecided):
+            epoch, state = self._epochs.bind(operation), self._states[operation]
+            if epoch is None or self._rule is None:
                 continue
+            if epoch.coordinator != self.rank:  # nor ever will be, since it is bound
+                self._undecided.discard(operation)
+                continue
+            buffers = set(state.buffers.values())
             if len(buffers) > 1:
                 break
-            assert self._rule is not None
-            sheet.gathered.free_s = self._free_s
-            sheet.gathered.started = self._started()
-            decision = self._rule(now_s, sheet.gathered, self.knowledge, self.options)
+            state.free_s, state.started = self._free_s, len(self._started)
+            decision = self._rule(now_s, state, self.inputs)
             if not isinstance(decision, Decision):
-                self.wake_s = decision.at_s
+                self._wait_s = decision.at_s
                 break
-            sheet.decision = decision
-            self._occupy(now_s, sheet, complete=False)
-            told = self._decided[operation] = Decide(operation, *buffers.pop(), decision)
-            found += [(rank, told) for rank in range(self.size)]
-        return found
+            state.decision = decision
+            self._undecided.discard(operation)
+            if decision.candidate != NATIVE and operation > self._done_to:
+                self._started.add(operation)
+            self._occupy(state, decision, now_s, complete=False)
+            decide = self._decided[operation] = Decide(operation, *buffers.pop(), decision)
+            for rank in range(self.world_size):
+                self._send(rank, decide)
 
-    def _started(self) -> int:
-        """How many operations have been started and still miss somebody."""
-        return sum(
-            sheet.decision is not None
-            and sheet.decision.candidate != NATIVE
-            and len(sheet.at_s) < self.size
-            and operation > self._done_to
-            for operation, sheet in self._sheets.items()
-        )
-
-    def _occupy(self, now_s: float, sheet: ArrivalState, *, complete: bool) -> None:
+    def _occupy(
+        self, state: ArrivalState, decision: Decision, now_s: float, *, complete: bool
+    ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
-        decision, knowledge = sheet.decision, self.knowledge
-        assert decision is not None
-        takes_s = 0.0
         if decision.candidate == NATIVE:
-            takes_s = 0.0 if complete else knowledge.native_s(sheet.gathered.bytes)
+            takes_s = 0.0 if complete else self.inputs.native_s(state.nbytes)
         else:
-            factor = knowledge.experience.factor(False)
-            chosen = self._times(decision, sheet.gathered.bytes)
+            factor = self.inputs.correction.factor(False)
+            chosen = self._times(decision, state.nbytes)
             takes_s = factor * (chosen.completion_s if complete else chosen.waiting_s)
             if complete:
-                sheet.unready_s = max(0.0, sheet.ready_s - now_s) / factor
+                state.unready_s = max(0.0, state.ready_s - now_s) / factor
         self._free_s = max(self._free_s, now_s) + takes_s
         if not complete:
-            sheet.ready_s = self._free_s
-            self._newest = sheet.gathered.operation
+            state.ready_s = self._free_s
+            self._newest = state.operation
 
-    def _times(self, decision: Decision, size: int) -> Times:
+    def _times(self, decision: Decision, nbytes: int) -> Times:
         """What a schedule takes by the profile."""
-        found = times(self.knowledge.candidates, self.knowledge.profile, len(decision.late), size)
+        found = self.inputs.times(len(decision.late), nbytes, corrected=False)
         return next(each for each in found if each.candidate == decision.candidate)
 
-    def _note(self, sender: int, said: Arrive | Report) -> None:
-        """What a rank says beside: which operations are done, and need no decision any more."""
-        for operation, done_s in said.done:
-            self._done(operation, sender, done_s)
+    def _note(self, message: Arrive | Report, sender: int) -> None:
+        """What a rank tells beside: which operations are done, and need no decision any more."""
+        for operation, done_s in message.done:
+            self._on_done(operation, sender, done_s)
         before = min(self._consumed)
-        self._consumed[sender] = max(self._consumed[sender], said.consumed)
+        self._consumed[sender] = max(self._consumed[sender], message.consumed)
         for operation in range(before, min(self._consumed)):
             self._decided.pop(operation, None)
 
-    def _done(self, operation: int, sender: int, done_s: float) -> None:
-        self._done_to = max(self._done_to, operation)
+    def _on_done(self, operation: int, sender: int, done_s: float) -> None:
+        if operation > self._done_to:
+            self._done_to = operation
+            self._started = {each for each in self._started if each > operation}
         if operation >= self._newest:
-            self._free_s = float("-inf")  # where one rank is done, the links are, or nearly
-        sheet = self._sheets.get(operation)
-        if sheet is None:
+            self._free_s = -math.inf  # where one rank is done, the links are, or nearly
+        state = self._states.get(operation)
+        if state is None:
             return
-        sheet.done_s[sender] = done_s
-        if len(sheet.done_s) == self.size == len(sheet.at_s):
-            del self._sheets[operation]
-            if sheet.known:
-                self._learn(sheet)
+        state.done_s[sender] = done_s
+        if len(state.done_s) == self.world_size == len(state.at_s):
+            self._forget(operation)
+            if state.aligned:
+                self._learn(state)
 
-    def _learn(self, sheet: ArrivalState) -> None:
+    def _learn(self, state: ArrivalState) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""
-        last_s, end_s = max(sheet.at_s.values()), max(sheet.done_s.values())
+        last_s, end_s = max(state.at_s.values()), max(state.done_s.values())
         begins_s = max(last_s, self._last_done_s)
         self._last_done_s = max(end_s, self._last_done_s)
-        decision, knowledge, size = sheet.decision, self.knowledge, sheet.gathered.bytes
-        if decision is None:
+        if (decision := state.decision) is None:
             return
         native = decision.candidate == NATIVE
         if native:
-            expected_s = knowledge.profile.native_s(size)
+            expected_s = self.inputs.native_s(state.nbytes, corrected=False)
         else:
-            unready_s = max(0.0, sheet.unready_s - (begins_s - last_s))
-            expected_s = unready_s + self._times(decision, size).completion_s
-        knowledge.experience.add(native, expected_s, end_s - begins_s)
+            unready_s = max(0.0, state.unready_s - (begins_s - last_s))
+            expected_s = unready_s + self._times(decision, state.nbytes).completion_s
+        self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 
 def disagreement(operation: int, buffers: dict[int, tuple[int, str]]) -> Fault:
@@ -268,6 +270,6 @@ def disagreement(operation: int, buffers: dict[int, tuple[int, str]]) -> Fault:
     tie = any(count == most for _, count in others)
     ranks = tuple(rank for rank in sorted(buffers) if tie or buffers[rank] != usual)
     shown = "; ".join(
-        f"rank {rank}: {size} bytes of {kind}" for rank, (size, kind) in sorted(buffers.items())
+        f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in sorted(buffers.items())
     )
     return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({shown})")

@@ -1,4 +1,4 @@
-"""How long an operation takes each way, from measured latency and bandwidth.
+"""How long an operation takes by each method, from measured latency and bandwidth.
 
 Legend: S bytes of the buffer; a line is ``messages * alpha + share * S * beta``. With a late rank
 that comes L seconds after the others, from the others' arrival on:
@@ -7,7 +7,7 @@ that comes L seconds after the others, from the others' arrival on:
     schedule    max(L, W) + C         W: the waiting phases, C: the completion after its arrival
 
 Source: docs/cost.md. Deviation: native and schedules have an alpha and a beta each, since they run
-on different transports, and both are corrected by what was seen (``Experience``).
+on different transports, and both are corrected by what was seen (``history.ModelCorrection``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Line(msgspec.Struct, frozen=True):
     alpha_s: float
     beta_s: float
 
-    def seconds(self, messages: float, share: float, size: int) -> float:
-        """The time of so many messages and that share of ``size`` bytes."""
-        return messages * self.alpha_s + share * size * self.beta_s
+    def seconds(self, messages: float, share: float, nbytes: int) -> float:
+        """The time of so many messages and that share of ``nbytes`` bytes."""
+        return messages * self.alpha_s + share * nbytes * self.beta_s
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -42,10 +42,10 @@ class Profile(msgspec.Struct, frozen=True):
     native: Line
     schedule: Line
 
-    def native_s(self, size: int) -> float:
-        """N: the native all-reduce of ``size`` bytes."""
+    def native_s(self, nbytes: int) -> float:
+        """N: the native all-reduce of ``nbytes`` bytes."""
         hops = 2 * (self.ranks - 1)
-        return self.native.seconds(hops, hops / self.ranks, size)
+        return self.native.seconds(hops, hops / self.ranks, nbytes)
 
 
 class Phase(msgspec.Struct, frozen=True):
@@ -83,12 +83,12 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[Candidate, ...], profile: Profile, late: int, size: int, factor: float = 1.0
+    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int, factor: float
 ) -> list[Times]:
     """W and C of every candidate for ``late`` late ranks, multiplied by ``factor``."""
 
     def seconds(phase: Phase) -> float:
-        return factor * profile.schedule.seconds(phase.messages, phase.share, size)
+        return factor * profile.schedule.seconds(phase.messages, phase.share, nbytes)
 
     return [
         Times(index, seconds(candidate.waiting), seconds(candidate.completion))

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 KEPT = 64
 """Operations that are remembered."""
 LATELY = 12
 """Operations that waits are learned from: few, so that who is late no longer is soon forgotten."""
 FORGET_EVERY = 16
-"""Operations of one way after which the oldest observation of the other is forgotten."""
+"""Operations of one method after which the oldest observation of the other is forgotten."""
 DOUBT = (1.0,) * 2
 """Counts as seen: one operation or two that took long say nothing yet."""
 LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
@@ -26,17 +26,10 @@ of one run beside the completion of another, and take its bandwidth."""
 
 
 class History:
-    """Arrivals of the last operations, on one clock.
+    """Arrivals of the last operations, on one clock; ``added`` counts all there ever were."""
 
-    Args:
-        size: number of ranks.
-
-    Attributes:
-        added: operations that were ever added.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
         self.added = 0
         self._arrivals: deque[tuple[float, ...]] = deque(maxlen=KEPT)
 
@@ -45,9 +38,9 @@ class History:
 
     def add(self, arrivals: Mapping[int, float]) -> None:
         """An operation at which all ranks have arrived."""
-        assert len(arrivals) == self.size
+        assert len(arrivals) == self.world_size
         self.added += 1
-        self._arrivals.append(tuple(arrivals[rank] for rank in range(self.size)))
+        self._arrivals.append(tuple(arrivals[rank] for rank in range(self.world_size)))
 
     def gaps(self, late: int, recent: int = KEPT) -> list[float]:
         """Per operation: from the last but ``late`` arrival to the next one; 0 or more."""
@@ -59,36 +52,37 @@ class History:
 
         Negative where others came later. At least one rank must not be in ``ranks``.
         """
-        found = []
-        for arrivals in list(self._arrivals)[-recent:]:
-            others = max(arrivals[r] for r in range(self.size) if r not in ranks)
-            found.append(max(arrivals[r] for r in ranks) - others)
-        return found
+        return self._after_others(max, ranks, recent)
 
     def separation(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
         """Per operation: from the last arrival of all others to the *first* of ``ranks``."""
-        found = []
-        for arrivals in list(self._arrivals)[-recent:]:
-            others = max(arrivals[r] for r in range(self.size) if r not in ranks)
-            found.append(min(arrivals[r] for r in ranks) - others)
-        return found
+        return self._after_others(min, ranks, recent)
 
     def usual_order(self) -> list[int]:
         """All ranks, the one that is usually earliest first; equal ones by number."""
         if not self._arrivals:
-            return list(range(self.size))
+            return list(range(self.world_size))
 
         def typical(rank: int) -> float:
             return statistics.fmean(row[rank] - min(row) for row in self._arrivals)
 
-        return sorted(range(self.size), key=lambda rank: (typical(rank), rank))
+        return sorted(range(self.world_size), key=lambda rank: (typical(rank), rank))
+
+    def _after_others(
+        self, which: Callable[[Iterable[float]], float], ranks: Collection[int], recent: int
+    ) -> list[float]:
+        others = [rank for rank in range(self.world_size) if rank not in ranks]
+        return [
+            which(arrivals[rank] for rank in ranks) - max(arrivals[rank] for rank in others)
+            for arrivals in list(self._arrivals)[-recent:]
+        ]
 
 
 class ModelCorrection:
-    """How much longer operations took than predicted: a factor for each way; how late words come.
+    """How much longer operations took than predicted: a factor per method; how late messages come.
 
-    What one way has shown is forgotten step by step while only the other runs, so that a bad hour
-    does not rule it out for ever.
+    What one method has shown is forgotten step by step while only the other runs, so that a bad
+    hour does not rule it out for ever.
     """
 
     def __init__(self) -> None:
@@ -98,8 +92,8 @@ class ModelCorrection:
         self._count = 0
         self._delays: deque[float] = deque(maxlen=KEPT // 4)
 
-    def heard(self, delay_s: float) -> None:
-        """A word from another rank was so long on its way (NaN: not known)."""
+    def add_delay(self, delay_s: float) -> None:
+        """A message from another rank was so long on its way (NaN: not known)."""
         if not math.isnan(delay_s):
             self._delays.append(max(0.0, delay_s))
 

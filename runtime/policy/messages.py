@@ -1,7 +1,7 @@
-"""What ranks say to each other about operations, and how it is packed (msgpack, a few dozen bytes).
+"""What ranks send each other about operations and epochs (msgpack, a few dozen bytes).
 
 All messages may be lost, doubled, delayed and reordered. They carry the number of the operation or
-the version of the plan they are about, and mean the same however often they come.
+the version of the epoch they are about, and mean the same however often they come.
 """
 
 from __future__ import annotations
@@ -9,30 +9,97 @@ from __future__ import annotations
 import msgspec
 
 from runtime.network.clock import Ping, Pong
-from runtime.policy.decision import Decision
-from runtime.policy.epochs import Answer, Ask, Outcome, Propose
+
+NATIVE = -1
+"""The candidate that stands for the library's own all-reduce."""
 
 
-class Arrive(msgspec.Struct, frozen=True, array_like=True, tag="arrive"):
+class Decision(msgspec.Struct, frozen=True, array_like=True):
+    """How one operation runs: the same on all ranks.
+
+    Attributes:
+        candidate: index of the schedule, or ``NATIVE``.
+        late: the ranks that take the late ranks' places, in the expected order of their arrival.
+        reason: why.
+    """
+
+    candidate: int
+    late: tuple[int, ...]
+    reason: str
+
+
+class Epoch(msgspec.Struct, frozen=True, array_like=True):
+    """What all operations from ``first`` on are run under, until the next epoch's first.
+
+    Attributes:
+        version: epochs are numbered; numbers of those that failed are not used again.
+        first: the first operation it holds for.
+        coordinator: the rank that hears of arrivals, decides, and proposes the next epoch.
+        late, delay_s: who is predicted to be late, and by how much (mode predict).
+        quiet: every operation runs natively and nobody asks; arrivals are reported now and then
+            (mode auto, while there is no straggler).
+        reason: why.
+    """
+
+    version: int
+    first: int
+    coordinator: int
+    late: tuple[int, ...] = ()
+    delay_s: float = 0.0
+    reason: str = ""
+    quiet: bool = False
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):
+    pass
+
+
+class Propose(_Message, frozen=True):
+    """An epoch, to be accepted or refused."""
+
+    epoch: Epoch
+
+
+class Answer(_Message, frozen=True):
+    """Accepts the version, or refuses it because an operation of it is bound already."""
+
+    version: int
+    accepts: bool
+
+
+class Ask(_Message, frozen=True):
+    """What became of this version?"""
+
+    version: int
+
+
+class Outcome(_Message, frozen=True):
+    """Whether the version holds."""
+
+    version: int
+    holds: bool
+
+
+class Arrive(_Message, frozen=True):
     """A rank has come to an operation (and repeats it while it has no decision).
 
     Attributes:
         at_s: when, on the reference rank's clock (NaN: it is not aligned yet).
-        bytes, kind: of its buffer; must be the same on all ranks.
+        nbytes, kind: of its buffer; must be the same on all ranks.
         consumed: operations below need no decision any more on this rank.
         done: operations that are done since the last message, and when (reference clock).
     """
 
     operation: int
     at_s: float
-    bytes: int
+    nbytes: int
     kind: str
     consumed: int
     done: tuple[tuple[int, float], ...] = ()
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
-    """Where nobody asks: what a rank did since its last report. Said once; it may be lost.
+class Report(_Message, frozen=True):
+    """In a quiet epoch: what a rank did since its last report. Sent once; it may be lost.
 
     Attributes:
         arrivals: operation, when (as in ``Arrive``), bytes and kind of the buffer.
@@ -44,34 +111,14 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
     done: tuple[tuple[int, float], ...] = ()
 
 
-class Decide(msgspec.Struct, frozen=True, array_like=True, tag="decide"):
+class Decide(_Message, frozen=True):
     """The coordinator's decision, and for what buffer it was made."""
 
     operation: int
-    bytes: int
+    nbytes: int
     kind: str
     decision: Decision
 
 
-Message = Ping | Pong | Propose | Answer | Ask | Outcome | Arrive | Report | Decide
-Send = tuple[int, Message]
-"""(to whom, what)"""
-
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-
-
-def pack(message: Message) -> bytes:
-    """One datagram's payload."""
-    return msgspec.msgpack.encode(message)
-
-
-def unpack(payload: bytes) -> Message:
-    """The message in a datagram.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        return _decoder.decode(payload)
-    except msgspec.DecodeError as error:
-        raise ValueError(str(error)) from None
+EpochMessage = Propose | Answer | Ask | Outcome
+Message = Ping | Pong | EpochMessage | Arrive | Report | Decide

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from runtime.policy.cost_model import Candidate, Profile
+import msgspec
+
+from runtime.policy.cost_model import Candidate, Profile, Times, times
 from runtime.policy.history import History, ModelCorrection
 from verify.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from runtime.network.store_exchange import StoreExchange
 
 Mode = Literal["native", "static", "predict", "eager", "auto"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
-COORDINATED: tuple[Mode, ...] = ("eager", "auto")
-"""Modes in which a coordinator decides each operation."""
 
 
 @dataclass(frozen=True)
@@ -60,25 +63,51 @@ class Options:
         return max(0, min(wanted, ranks - 2))
 
 
+def require_equal(options: Options, group: StoreExchange) -> None:
+    """See to it that all ranks have the same options.
+
+    Raises:
+        ArgumentError: they have not; names the ranks that differ from this one.
+        RankFailure: ranks that did not join in time.
+    """
+    own = msgspec.json.encode(options).decode()
+    received = group.all_gather("options", own)
+    if differing := [peer for peer, theirs in received.items() if theirs != own]:
+        ranks = ", ".join(map(str, differing))
+        requirement = f"must be the same on all ranks; rank(s) {ranks}: {received[differing[0]]}"
+        raise ArgumentError("options", own, requirement)
+
+
 @dataclass
 class PolicyInputs:
-    """What all decisions are made from; history and experience are the coordinator's own.
+    """What all decisions are made from; history and correction are the coordinator's own.
 
     Attributes:
-        size: number of ranks.
         candidates: the schedules to choose from.
         profile: measured latency and bandwidth.
+        correction: of what the profile predicts; ranks share what is not ``corrected``.
     """
 
-    size: int
+    options: Options
+    world_size: int
     candidates: tuple[Candidate, ...]
     profile: Profile
     history: History = field(init=False)
-    experience: ModelCorrection = field(default_factory=ModelCorrection)
+    correction: ModelCorrection = field(default_factory=ModelCorrection)
 
     def __post_init__(self) -> None:
-        self.history = History(self.size)
+        self.history = History(self.world_size)
 
-    def native_s(self, size: int) -> float:
-        """N as it is by experience."""
-        return self.experience.factor(True) * self.profile.native_s(size)
+    @property
+    def most_late(self) -> int:
+        """How many ranks may be missing when an operation is started."""
+        return self.options.at_most_late(self.world_size)
+
+    def native_s(self, nbytes: int, *, corrected: bool = True) -> float:
+        """N: the native all-reduce of ``nbytes`` bytes."""
+        return (self.correction.factor(True) if corrected else 1.0) * self.profile.native_s(nbytes)
+
+    def times(self, late: int, nbytes: int, *, corrected: bool = True) -> list[Times]:
+        """W and C of the candidates for ``late`` late ranks."""
+        factor = self.correction.factor(False) if corrected else 1.0
+        return times(self.candidates, self.profile, late, nbytes, factor)

@@ -1,56 +1,76 @@
-"""Measures alpha and beta of both ways on the running job's own ranks and links.
+"""Alpha and beta of both methods, measured on a job's own ranks and links, shared, kept in a file.
 
 Two sizes each, the least of a few repeats: with all ranks on time, the native all-reduce is taken
 as a ring and the schedule as all its rounds one after the other; a line through the two gives
-seconds per message and per byte. It costs a few operations of ``LARGE`` bytes each way.
+seconds per message and per byte. It costs a few operations of ``LARGE`` bytes each.
+``python -m runtime profile`` under ``torchrun`` does just this, and writes the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import torch
 
+from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Candidate, Line, Profile
-from verify.errors import ArgumentError
+from runtime.torch_versions import PrefixStore, Store, TCPStore
+from verify.errors import ArgumentError, RankFailure
 
 SMALL, LARGE = 2**14, 2**21
 """Bytes."""
 REPEATS = 3
 LEAST_ALPHA_S, LEAST_BETA_S = 1e-7, 1e-13
+LEAVE_S = 5.0
+PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-Run = Callable[[torch.Tensor], None]
+Run = Callable[[torch.Tensor], object]
 """Sums a tensor over all ranks, in place, and returns when it is done."""
 
 
-def measure(size: int, native: Run, schedule: Run, candidate: Candidate) -> Profile:
+def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Profile:
     """The profile as this rank sees it; all ranks call it together.
 
     Args:
-        size: number of ranks.
         native: the library's all-reduce.
         schedule: the same by the schedule of ``candidate``.
     """
-    hops = 2 * (size - 1)
+    hops = 2 * (ranks - 1)
     messages = candidate.waiting.messages + candidate.completion.messages
     share = candidate.waiting.share + candidate.completion.share
-    found = {way: [_least_s(native, run, bytes_) for bytes_ in (SMALL, LARGE)]
-             for way, run in (("native", native), ("schedule", schedule))}  # fmt: skip
+    natives, schedules = (
+        [_least_s(native, run, nbytes) for nbytes in (SMALL, LARGE)] for run in (native, schedule)
+    )
     return Profile(
-        size,
-        line(*found["native"], messages=hops, share=hops / size),
-        line(*found["schedule"], messages=messages, share=share),
+        ranks,
+        _line(*natives, messages=hops, share=hops / ranks),
+        _line(*schedules, messages=messages, share=share),
     )
 
 
-def line(small_s: float, large_s: float, *, messages: float, share: float) -> Line:
-    """Alpha and beta of something that took ``small_s`` for SMALL and ``large_s`` for LARGE."""
-    beta_s = max(LEAST_BETA_S, (large_s - small_s) / (share * (LARGE - SMALL)))
-    return Line(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
+def shared_profile(
+    group: StoreExchange, given: Profile | None, methods: tuple[Run, Run], candidate: Candidate
+) -> Profile:
+    """The profile that rank 0 was given or, together with all others, measures.
+
+    Args:
+        methods: the native all-reduce, and the schedule of ``candidate``.
+
+    Raises:
+        RankFailure: ranks that did not join in time; or a measurement failed.
+    """
+    received = group.all_gather("profile given", "" if given is None else "yes")
+    if not received[0]:
+        given = measure(group.world_size, *methods, candidate)
+    if group.rank == 0:
+        group.send("profile", msgspec.json.encode(given).decode())
+    return msgspec.json.decode(group.receive_from(0, "profile"), type=Profile)
 
 
 def read(path: str | os.PathLike[str]) -> Profile:
@@ -62,10 +82,11 @@ def read(path: str | os.PathLike[str]) -> Profile:
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Profile)
     except (OSError, msgspec.DecodeError) as error:
-        remedy = "Make one with: torchrun ... -m runtime profile"
-        raise ArgumentError(
-            "profile", os.fspath(path), f"is no profile ({error})", remedy
-        ) from None
+        problem, remedy = (
+            f"is no profile ({error})",
+            "Make one with: torchrun ... -m runtime profile",
+        )
+        raise ArgumentError("profile", os.fspath(path), problem, remedy) from None
 
 
 def write(profile: Profile, path: str | os.PathLike[str]) -> None:
@@ -74,9 +95,64 @@ def write(profile: Profile, path: str | os.PathLike[str]) -> None:
     Path(path).write_bytes(data + b"\n")
 
 
-def _least_s(native: Run, run: Run, size: int) -> float:
+def run(out: Path, *, timeout_s: float = 300.0) -> Profile:
+    """Measure on all ranks of this job; rank 0 writes the profile to ``out``.
+
+    Raises:
+        ArgumentError: this process is not a rank of a job.
+        RankFailure: ranks that did not join within ``timeout_s``, or died.
+    """
+    from runtime.policy.dispatcher import AllReduceDispatcher  # which measures with this module
+    from runtime.policy.options import Options
+
+    for name in PLACE:
+        if name not in os.environ:
+            remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
+            raise ArgumentError(name, None, "must be set: there is no job to measure", remedy)
+    torch.set_num_threads(1)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = PrefixStore("latecomer/profile", _store(rank, timeout_s))
+    leaving, staying = StoreExchange(store, rank, ranks, LEAVE_S), set(range(ranks))
+    try:
+        dispatcher = AllReduceDispatcher(
+            store, rank, ranks, options=Options("native"), timeout_s=timeout_s
+        )
+        if rank == 0:
+            write(dispatcher.profile, out)
+        dispatcher.close()
+        return dispatcher.profile
+    except RankFailure as failure:
+        staying -= set(failure.ranks)
+        raise
+    finally:
+        with contextlib.suppress(RankFailure):  # of the store: what came before says more
+            leaving.send(f"done/{rank}")
+            if rank == 0:  # the store may be its own: it leaves last
+                leaving.receive({peer: f"done/{peer}" for peer in staying})
+
+
+def _store(rank: int, timeout_s: float) -> Store:
+    """The agent's store under ``torchrun``; else rank 0 has it. Waits for no rank but its host."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    limit, is_host = timedelta(seconds=timeout_s), rank == 0 and not agent
+    try:
+        return TCPStore(host, port, None, is_host, limit, wait_for_workers=False)
+    except RuntimeError as error:
+        reason = str(error).split("\n", 1)[0]
+        text = f"the store of the job can't be reached: {reason}"
+        raise RankFailure([] if agent else [0], text) from None
+
+
+def _line(small_s: float, large_s: float, *, messages: float, share: float) -> Line:
+    """Alpha and beta of something that took ``small_s`` for SMALL and ``large_s`` for LARGE."""
+    beta_s = max(LEAST_BETA_S, (large_s - small_s) / (share * (LARGE - SMALL)))
+    return Line(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
+
+
+def _least_s(native: Run, run: Run, nbytes: int) -> float:
     """The shortest of some runs, each begun by all ranks together."""
-    data, start = torch.zeros(size // 4), torch.zeros(1)
+    data, start = torch.zeros(nbytes // 4), torch.zeros(1)
     found = []
     for _ in range(REPEATS + 1):  # the first one warms connections and buffers
         native(start)

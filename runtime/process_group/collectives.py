@@ -1,9 +1,8 @@
-"""What a process group of ours does, on every torch: all-reduce its own way, the rest natively.
+"""What a process group of ours does, on every torch: all-reduce as configured, the rest natively.
 
-``native`` is a plain process group over Gloo (and NCCL, where there is CUDA). Every collective goes
-to it through torch's own binding, which releases the GIL. Nothing else may enter Gloo: its worker
-threads free tensors with a lock held, which takes the GIL, so that a call that waits for that lock
-with the GIL held, as torch's base class makes it for a Python process group, deadlocks.
+Every collective enters Gloo through torch's own binding, which releases the GIL. Nothing else may:
+Gloo's worker threads free tensors with a lock held, which takes the GIL, so that a call that waits
+for that lock with the GIL held, as torch's base class makes it for a Python group, deadlocks.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.operation import SUMMABLE
+from runtime.executor.preflight import SUMMABLE, unsummable
 from runtime.health.native_work import NativeWaits, NativeWork
+from runtime.network.store_exchange import StoreExchange
 from runtime.process_group import reductions
 from runtime.process_group.starting import Engine, Starting
 from runtime.torch_versions import PrefixStore, Store, Work, count_operations, own_connection
@@ -34,61 +34,62 @@ class Collectives:
     """The collectives of one group; subclasses say which all-reduces are theirs, and run them.
 
     Args:
-        store: of the group.
-        rank, size: place in the group.
-        timeout: of each operation.
+        group: the ranks, and the time limit of each operation.
+        chosen: what the subclass does, as it was configured.
 
     Attributes:
-        path: the name of the subclass's own way.
         paths: how many all-reduces went which way: :attr:`path`, or why natively.
         native: runs everything else.
         backends: the native ones by device type, each with the type under which torch knows it.
         waits: for native collectives.
     """
 
-    path = ""
     dtypes = SUMMABLE
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        self.store, self.rank, self.size = store, rank, size
+    def __init__(self, group: StoreExchange, chosen: Any) -> None:
+        store, rank, size = group.store, group.rank, group.world_size
+        timeout = timedelta(seconds=group.timeout_s)
+        self.store, self.rank, self.size, self.chosen = store, rank, size, chosen
         self.paths: Counter[str] = Counter()
         self.native: Any = dist.ProcessGroup(store, rank, size)  # Any: its stub is incomplete
-        self.backends: dict[str, tuple[Any, Any]] = {}
-        gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
-        self._add("cpu", GLOO, gloo)
+        self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
+        self.backends: dict[str, tuple[Any, Any]] = {"cpu": (GLOO, self._gloo)}
         if torch.cuda.is_available():
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
             nccl = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
-            self._add("cuda", NCCL, nccl)
-        self._gloo = gloo
-        self.waits = NativeWaits(gloo, rank, size)
-        self._engines: dict[str, Starting[Any]] = {}
+            self.backends["cuda"] = NCCL, nccl
+        self.native._set_default_backend(GLOO)
+        for device, (kind, backend) in self.backends.items():
+            count_operations(backend)
+            self.native._register_backend(torch.device(device), kind, backend)
+        self.waits = NativeWaits(self._gloo, rank, size)
+        self._engines: dict[str, Starting] = {}
         self._lock = threading.Lock()
 
     # -- for subclasses
+
+    @property
+    def path(self) -> str:
+        """The name of what the subclass does."""
+        raise NotImplementedError
 
     def unfit(self, device: torch.device) -> str:
         """Why an all-reduce of one suitable tensor can't go the subclass's way; empty if it can."""
         raise NotImplementedError
 
-    def start(self, store: Store, device: torch.device) -> Engine:
+    def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
         """Make what runs the subclass's all-reduces on ``device`` (collective).
 
         Args:
-            store: as the group's, over a connection of its own: a wait on a store holds up
-                everything else on the same connection.
-            device: of the tensors.
+            place: store, rank and size.
+            common: ``timeout_s`` and ``native_waits``.
         """
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
         """What the engine's ``submit`` takes beyond the tensor."""
         return {}
-
-    def child(self, store: Store, rank: int, size: int, timeout: timedelta) -> Collectives:
-        """The collectives of a smaller group."""
-        raise NotImplementedError
 
     # -- for process groups
 
@@ -99,11 +100,7 @@ class Collectives:
         return limit
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
-        """Run collective ``name`` of torch's ProcessGroup.
-
-        Returns:
-            Its work; nothing where the native backend has none (NCCL between the calls of a
-            coalesced one).
+        """Run collective ``name`` of torch's ProcessGroup; NCCL has no work within a coalesced one.
 
         Raises:
             RankFailure: the group has failed before.
@@ -121,7 +118,7 @@ class Collectives:
         try:
             work = getattr(self.native, name)(*args, **kwargs)
         except RuntimeError as error:
-            self.waits.blame(error)
+            self.waits.diagnose(error)
             raise
         return None if work is None else NativeWork(work, self.waits, finish)
 
@@ -140,19 +137,13 @@ class Collectives:
         """The collectives of some of this group's ranks; nothing on the others."""
         if self.rank not in ranks:
             return None
-        return self.child(store, list(ranks).index(self.rank), len(ranks), timeout or self.timeout)
+        timeout_s = (timeout or self.timeout).total_seconds()
+        place = StoreExchange(store, list(ranks).index(self.rank), len(ranks), timeout_s)
+        return type(self)(place, self.chosen)
 
     def engine(self, device: torch.device | str = "cpu") -> Any:
-        """What runs the subclass's all-reduces on ``device``; started now if it was not before.
-
-        Raises:
-            LatecomerError: why it could not start.
-        """
+        """What runs the subclass's all-reduces on ``device``; started now if it was not before."""
         return self._starting(torch.device(device)).engine
-
-    def running(self) -> list[Any]:
-        """The engines that run now."""
-        return [e for s in list(self._engines.values()) if (e := s.ready) is not None]
 
     def shutdown(self) -> None:
         """Release threads and connections."""
@@ -187,16 +178,8 @@ class Collectives:
             return f"operation {operation}"
         if len(tensors) != 1:
             return f"{len(tensors)} tensors at once"
-        tensor = tensors[0]
-        if tensor.layout is not torch.strided:
-            return f"layout {tensor.layout}"
-        if tensor.dtype not in self.dtypes:
-            return f"dtype {tensor.dtype}"
-        if not tensor.is_contiguous():
-            return "not contiguous"
-        if operation == "AVG" and not tensor.dtype.is_floating_point:
-            return f"the average of {tensor.dtype}"
-        return self.unfit(tensor.device)
+        reason, _ = unsummable(tensors[0], operation == "AVG", self.dtypes)
+        return reason or self.unfit(tensors[0].device)
 
     def _count(self, path: str) -> None:
         self.paths[path] += 1
@@ -204,7 +187,7 @@ class Collectives:
             how = f"by {path}" if path == self.path else f"natively: {path}"
             logger.info("rank %d: allreduce goes %s", self.rank, how)
 
-    def _starting(self, device: torch.device) -> Starting[Any]:
+    def _starting(self, device: torch.device) -> Starting:
         with self._lock:
             if device.type not in self._engines:
                 self._engines[device.type] = Starting(lambda: self._started(device))
@@ -213,19 +196,17 @@ class Collectives:
     def _started(self, device: torch.device) -> Engine:
         on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
         with on_device:
-            engine = self.start(own_connection(self.store), device)
-        self.waits.control = engine
+            own = own_connection(self.store)  # a wait holds up all else on the same connection
+            store = PrefixStore(f"latecomer/{device.type}", own)
+            place = store, self.rank, self.size
+            timeout_s = self.timeout.total_seconds()
+            engine = self.start(device, *place, timeout_s=timeout_s, native_waits=self.waits)
+        self.waits.detector = engine
         return engine
 
     def _apply(self, timeout: timedelta) -> None:
         """Let engines have the group's time limit, which torch may have changed in Gloo itself."""
-        for engine in self.running():
-            if engine.timeout_s != timeout.total_seconds():
+        for starting in list(self._engines.values()):
+            engine = starting.ready
+            if engine is not None and engine.timeout_s != timeout.total_seconds():
                 engine.timeout_s = timeout.total_seconds()
-
-    def _add(self, device: str, kind: Any, backend: Any) -> None:
-        count_operations(backend)
-        if device == "cpu":
-            self.native._set_default_backend(kind)
-        self.native._register_backend(torch.device(device), kind, backend)
-        self.backends[device] = kind, backend

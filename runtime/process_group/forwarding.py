@@ -1,4 +1,4 @@
-"""The process group that torch sees; what it does is told by its ``Collectives``.
+"""The process group that torch sees; what it does is up to its ``Collectives``.
 
 On every torch it is a Python ``ProcessGroup`` of which each collective is overridden: what torch's
 base class would run instead, it would run with the GIL held
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -64,35 +64,47 @@ COLLECTIVES = (
 )
 """Every method of a ProcessGroup, of any torch from 2.11 on, that starts a collective."""
 
-
 HOOKS = ("register_pre_hook", "unregister_pre_hook", "register_post_hook", "unregister_post_hook")
 
 
-class ForwardingGroup(dist.ProcessGroup):
-    """A process group of which every collective is overridden.
+class _Forwarding:
+    """What group and backend have in common."""
 
-    Attributes:
-        collectives: what it does.
-    """
+    collectives: Collectives
+
+    def getBackendName(self) -> str:
+        """The name under which torch knows it."""
+        return BACKEND
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of operations from now on."""
+        self.collectives.set_timeout(timeout)
+
+    def shutdown(self) -> None:
+        """Release threads and connections (``destroy_process_group`` calls it)."""
+        self.collectives.shutdown()
+
+
+class ForwardingGroup(_Forwarding, dist.ProcessGroup):
+    """A process group of which every collective is overridden; ``collectives`` is what it does."""
 
     def __init__(self, collectives: Collectives) -> None:
         rank, size = collectives.rank, collectives.size
-        super().__init__(rank, size)  # type: ignore[call-arg]  # with a store: for no subclass
+        # with a store, torch takes no subclass
+        dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]
         self.collectives = collectives
         backends = collectives.backends
+        groups: list[dist.ProcessGroup] = [self]
         if PYTHON_BACKENDS:
             custom = dist.ProcessGroup.BackendType.CUSTOM
             self._backend = LatecomerBackend(collectives)
             self._dispatching: Any = dist.ProcessGroup(collectives.store, rank, size)
             backends = {device: (custom, self._backend) for device in backends}
-        for group in (self, self._dispatching) if PYTHON_BACKENDS else (self,):
+            groups.append(self._dispatching)
+        for group in groups:
             group._set_default_backend(backends["cpu"][0])
             for device, (kind, backend) in backends.items():
                 group._register_backend(torch.device(device), kind, backend)
-
-    def getBackendName(self) -> str:
-        """The name under which torch knows the group."""
-        return BACKEND
 
     def get_group_store(self) -> Store:
         """The store of the group."""
@@ -108,10 +120,6 @@ class ForwardingGroup(dist.ProcessGroup):
     ) -> None:
         """A barrier that names the ranks that did not come within ``timeout``."""
         self.collectives.monitored_barrier(timeout, wait_all_ranks)
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Change the time limit of operations from now on."""
-        self.collectives.set_timeout(timeout)
 
     def split_group(
         self,
@@ -135,10 +143,6 @@ class ForwardingGroup(dist.ProcessGroup):
         group._set_group_desc(group_desc or "undefined")
         return group
 
-    def shutdown(self) -> None:
-        """Release threads and connections (``destroy_process_group`` calls it)."""
-        self.collectives.shutdown()
-
     def _start_coalescing(self, device: torch.device) -> None:
         self.collectives.native._start_coalescing(device)
 
@@ -149,21 +153,20 @@ class ForwardingGroup(dist.ProcessGroup):
     def _call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
         if not PYTHON_BACKENDS:
             return self.collectives.call(name, args, kwargs)
-        handle = getattr(self._dispatching, name)(*args, **kwargs)
-        return self._backend.last(handle)
+        return self._backend.last(self._change(name, args, kwargs))
+
+    def _change(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call torch's own method, where collectives are dispatched."""
+        return getattr(self._dispatching, name)(*args, **kwargs)
 
 
-class LatecomerBackend(Backend):
+class LatecomerBackend(_Forwarding, Backend):
     """The same as a c10d backend (torch 2.14 and later), for CPU and CUDA tensors."""
 
     def __init__(self, collectives: Collectives) -> None:
-        super().__init__(collectives.rank, collectives.size)
+        Backend.__init__(self, collectives.rank, collectives.size)
         self.collectives = collectives
         self._thread = threading.local()
-
-    def getBackendName(self) -> str:
-        """The name under which torch knows the backend."""
-        return BACKEND
 
     def allreduce_sparse(self, *args: Any, **kwargs: Any) -> Work | None:
         """An all-reduce of sparse tensors."""
@@ -174,19 +177,11 @@ class LatecomerBackend(Backend):
         timeout = options.timeout if options.timeout > timedelta(0) else None
         self.collectives.monitored_barrier(timeout, wait_all_ranks)
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Change the time limit of operations from now on."""
-        self.collectives.set_timeout(timeout)
-
     def split(self, store: Store, ranks: Sequence[int], options: Any) -> LatecomerBackend:
         """The backend of a group of some of the ranks, this one among them."""
         collectives = self.collectives.split(store, ranks, None)
         assert collectives is not None
         return LatecomerBackend(collectives)
-
-    def shutdown(self) -> None:
-        """Release threads and connections."""
-        self.collectives.shutdown()
 
     def _set_sequence_number_for_group(self) -> None:
         """The native backends count for themselves."""
@@ -201,36 +196,25 @@ class LatecomerBackend(Backend):
         return work
 
 
-def _hook(name: str) -> Callable[..., None]:
-    """A method of a group that registers or removes a hook, where collectives are dispatched."""
-
-    def change(self: ForwardingGroup, *args: Any, **kwargs: Any) -> None:
-        getattr(self._dispatching, name)(*args, **kwargs)
-
-    change.__name__ = name
-    change.__doc__ = f"See ProcessGroup.{name}."
-    return change
-
-
-def _override(owner: type, base: type) -> None:
-    """Let all collectives that ``base`` has call ``owner._call``."""
+def _override(
+    owner: type, base: type, names: Iterable[str], call: Callable[..., Work | None]
+) -> None:
+    """Let those methods ``names`` that ``base`` has call ``call(self, name, args, kwargs)``."""
 
     def overriding(name: str) -> Callable[..., Work | None]:
-        def collective(self: Any, *args: Any, **kwargs: Any) -> Work | None:
-            work: Work | None = self._call(name, args, kwargs)
-            return work
+        def method(self: Any, *args: Any, **kwargs: Any) -> Work | None:
+            return call(self, name, args, kwargs)
 
-        collective.__name__ = name
-        collective.__doc__ = f"See {base.__name__}.{name}."
-        return collective
+        method.__name__ = name
+        method.__doc__ = f"See {base.__name__}.{name}."
+        return method
 
-    for name in COLLECTIVES:
+    for name in names:
         if hasattr(base, name):
             setattr(owner, name, overriding(name))
 
 
-_override(ForwardingGroup, dist.ProcessGroup)
-_override(LatecomerBackend, Backend)
+_override(ForwardingGroup, dist.ProcessGroup, COLLECTIVES, ForwardingGroup._call)
+_override(LatecomerBackend, Backend, COLLECTIVES, LatecomerBackend._call)
 if PYTHON_BACKENDS:
-    for _name in HOOKS:
-        setattr(ForwardingGroup, _name, _hook(_name))
+    _override(ForwardingGroup, dist.ProcessGroup, HOOKS, ForwardingGroup._change)

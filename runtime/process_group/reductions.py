@@ -60,9 +60,7 @@ def by_sum(
     """How to make a reduction that Gloo lacks from its SUM, for tensors on the CPU.
 
     Args:
-        collective: a key of :data:`INPUTS`.
-        args, kwargs: of the call; the tensors are positional.
-        rank, size: place in the group.
+        collective: a key of :data:`INPUTS`; the tensors among its arguments are positional.
 
     Returns:
         The arguments of the SUM, and what to do on this rank when that is done; nothing if the

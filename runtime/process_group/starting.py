@@ -7,23 +7,25 @@ wait for each other until the time-out.
 
 from __future__ import annotations
 
+import itertools
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 import torch
 
-from runtime.health.native_work import ControlPlane
+from runtime.health.native_work import FailureDetector
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
 
 CLOSE_S = 5.0
 
 
-class Engine(ControlPlane, Protocol):
-    """What is started: an executor, a reducer, an OptiReduce engine."""
+class Engine(FailureDetector, Protocol):
+    """What is started: an executor, a dispatcher, an OptiReduce engine."""
+
+    timeout_s: float
 
     def submit(self, tensor: torch.Tensor, *, average: bool) -> AllReduceWork:
         """Start the sum or average of ``tensor``, in place; returns at once."""
@@ -32,44 +34,26 @@ class Engine(ControlPlane, Protocol):
         """Release threads and connections."""
 
 
-E = TypeVar("E", bound=Engine)
+class Starting:
+    """An engine on its way, made by ``start`` on a thread of its own, and then the engine."""
 
-
-class Starting(Generic[E]):
-    """An engine on its way, and then the engine.
-
-    Args:
-        start: makes the engine; called once, on a thread of its own.
-    """
-
-    def __init__(self, start: Callable[[], E]) -> None:
+    def __init__(self, start: Callable[[], Engine]) -> None:
         self._start = start
-        self._engine: E | None = None
-        self._error: LatecomerError | None = None
-        self._closed = False
-        self._waiting: deque[tuple[AllReduceWork, dict[str, Any]]] = deque()
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="latecomer-start", daemon=True)
-        self._thread.start()
+        self._started: Future[Engine] = Future()
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()  # nothing overtakes what has waited for the engine
+        threading.Thread(target=self._run, name="latecomer-start", daemon=True).start()
 
     @property
-    def ready(self) -> E | None:
+    def ready(self) -> Engine | None:
         """The engine, if it runs."""
-        return self._engine
+        started = self._started
+        return started.result() if started.done() and not started.exception() else None
 
     @property
-    def engine(self) -> E:
-        """The engine, once it runs.
-
-        Raises:
-            LatecomerError: why it could not start.
-        """
-        self._over.wait()
-        if self._error is not None:
-            raise self._error
-        assert self._engine is not None
-        return self._engine
+    def engine(self) -> Engine:
+        """The engine, once it runs; raises the LatecomerError for which it could not start."""
+        return self._started.result()
 
     def submit(self, tensor: torch.Tensor, *, average: bool, **options: Any) -> AllReduceWork:
         """Start an operation now, or as soon as the engine runs; returns at once.
@@ -78,54 +62,50 @@ class Starting(Generic[E]):
             LatecomerError: the engine could not start, or has failed before.
         """
         with self._lock:
-            if self._error is not None:
-                raise self._error
-            if self._engine is None:
-                operation = AllReduceWork(len(self._waiting), tensor, average, time.monotonic())
-                self._waiting.append((operation, options))
-                return operation
-        return self._engine.submit(tensor, average=average, **options)
+            if not self._started.done():
+                work = AllReduceWork(next(self._numbers), tensor, average)
+                self._started.add_done_callback(lambda _: self._hand_over(work, options))
+                return work
+        return self.engine.submit(tensor, average=average, **options)
 
     def close(self) -> None:
         """Release the engine; one that has not started after some seconds is released later."""
-        with self._lock:
-            self._closed = True
-        if not self._over.wait(CLOSE_S):
-            self._fail(LatecomerError("the group was destroyed before its first all-reduce began"))
-        elif self._engine is not None:
-            self._engine.close()
+        try:
+            self._started.exception(CLOSE_S)
+        except TimeoutError:
+            text = "the group was destroyed before its first all-reduce began"
+            self._settle(LatecomerError(text))
+        if self.ready is not None:
+            self.ready.close()
 
     def _run(self) -> None:
         try:
             engine = self._start()
         except LatecomerError as error:
-            self._fail(error)
+            self._settle(error)
         except Exception as error:  # whatever it is, nobody may be left waiting
             failure = LatecomerError(f"all-reduce could not start: {error!r}")
             failure.__cause__ = error
-            self._fail(failure)
+            self._settle(failure)
         else:
-            with self._lock:
-                if self._error is None:
-                    self._hand_over(engine)
-                    self._engine = engine
-            if self._engine is None:
+            if not self._settle(engine):
                 engine.close()
-        self._over.set()
 
-    def _hand_over(self, engine: E) -> None:
-        while self._waiting:
-            operation, options = self._waiting.popleft()
-            try:
-                started = engine.submit(operation.tensor, average=operation.average, **options)
-            except LatecomerError as error:
-                operation.settle(error)
-            else:
-                started.then(operation.settle)
-
-    def _fail(self, error: LatecomerError) -> None:
+    def _settle(self, outcome: Engine | LatecomerError) -> bool:
+        """The engine is there, or will not be; false if the other was said before."""
         with self._lock:
-            self._error = error
-            waiting, self._waiting = self._waiting, deque()
-        for operation, _ in waiting:
-            operation.settle(error)
+            if self._started.done():
+                return False
+            if isinstance(outcome, LatecomerError):
+                self._started.set_exception(outcome)
+            else:
+                self._started.set_result(outcome)
+            return True
+
+    def _hand_over(self, work: AllReduceWork, options: dict[str, Any]) -> None:
+        try:
+            started = self.engine.submit(work.tensor, average=work.average, **options)
+        except LatecomerError as error:
+            work.settle(error)
+        else:
+            started.then(work.settle)

@@ -12,8 +12,9 @@ from collections import Counter
 import msgspec
 import torch
 
+from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.loss import LossStats
-from runtime.selftest.conformance import Case, ConformanceError, compare, require
+from runtime.selftest.conformance import TIMEOUT_S, Case, ConformanceError, compare, require
 from runtime.selftest.missing import Missing, expected
 from runtime.torch_versions import Store
 
@@ -31,7 +32,7 @@ class Audit:
     """
 
     def __init__(self, ledger: LossStats, store: Store, rank: int, size: int, payload: int) -> None:
-        self._store, self.rank, self.size, self._payload = store, rank, size, payload
+        self._group, self._payload = StoreExchange(store, rank, size, TIMEOUT_S), payload
         self._records = ledger.missing = []
         self._cases = 0
         self.due: Counter[int] = Counter()
@@ -43,21 +44,21 @@ class Audit:
         Raises:
             ConformanceError: an element that does not follow from what arrived.
         """
+        group = self._group
         own = self._records.pop() if self._records else None  # None: it did not go over UBT
         assert not self._records, "a case is one operation"
-        name, self._cases = f"{self._cases}", self._cases + 1
-        self._store.set(f"{name}/{self.rank}", msgspec.json.encode(own).decode())
-        answers = [self._store.get(f"{name}/{r}") for r in range(self.size)]
-        told = [msgspec.json.decode(answer, type=Missing | None) for answer in answers]
-        records = [record for record in told if record is not None]
-        if len(records) not in (0, self.size):
-            raise ConformanceError(f"{case}: over UBT on {len(records)} of {self.size} ranks only")
+        answers = group.all_gather(f"{self._cases}", msgspec.json.encode(own).decode())
+        self._cases += 1
+        found = [msgspec.json.decode(answers[r], type=Missing | None) for r in sorted(answers)]
+        records = [record for record in found if record is not None]
+        if len(records) not in (0, group.world_size):
+            raise ConformanceError(f"{case}: over UBT on {len(records)} of {len(found)} ranks only")
         for rank, record in enumerate(records):
             self.due[rank] += record.due
             self.lost[rank] += record.lost
         if records:
             payload = self._payload
-            right = expected(inputs, records, self.rank, average=case.average, payload=payload)
+            right = expected(inputs, records, group.rank, average=case.average, payload=payload)
             require(case, result, right)
         if not any(record.lost for record in records):
             compare(case, inputs, result)
@@ -68,7 +69,5 @@ class Audit:
         share = f"{lost} of {due} datagrams lost"
         if not lost:
             return share
-        places = ", ".join(
-            f"{count} at rank {r}" for r, count in sorted(self.lost.items()) if count
-        )
+        places = ", ".join(f"{n} at rank {rank}" for rank, n in sorted(self.lost.items()) if n)
         return f"{share} ({lost / due:.2%}: {places})"

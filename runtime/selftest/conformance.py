@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.executor.operation import SUMMABLE
+from runtime.executor.preflight import SUMMABLE
+from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
 from verify.errors import LatecomerError
 
@@ -29,6 +30,8 @@ AllReduce = Callable[[torch.Tensor, bool], torch.Tensor]
 """(tensor, average) -> the tensor, reduced in place."""
 
 SIZES = (0, 1, 2, 7, 64, 1000, 65537)
+TIMEOUT_S = 60.0
+"""For what ranks send each other about a case."""
 
 
 class ConformanceError(LatecomerError):
@@ -85,8 +88,9 @@ def run(
 
     Raises:
         ConformanceError: a wrong result, on the rank that sees it.
+        RankFailure: rank 0 has no digest for this one in time.
     """
-    count = 0
+    group, count = StoreExchange(store, rank, size, TIMEOUT_S), 0
     for number, case in enumerate(cases(sizes)):
         inputs = [_data(case, seed, number, r) for r in range(size)]
         tensor = inputs[rank].clone().to(device)
@@ -98,8 +102,8 @@ def run(
             continue
         compare(case, inputs, result)
         digest = hashlib.sha256(result.view(torch.uint8).numpy().tobytes()).hexdigest()
-        store.set(f"{number}/{rank}", digest)
-        if store.get(f"{number}/0").decode() != digest:
+        group.send(f"{number}/{rank}", digest)
+        if group.receive_from(0, f"{number}/0") != digest:
             raise ConformanceError(f"{case}: rank {rank} and rank 0 differ in bits")
     return count
 

@@ -3,8 +3,8 @@
 One process per rank runs every case through the engine (over UBT, then with every datagram
 authenticated) and through the process group backend. Each element of each result is checked to the
 last bit against what the ranks' ledgers say arrived (:mod:`audit`): a kernel may drop datagrams,
-which is reported as loss, and is no wrong sum. What OptiReduce does not carry
-(integers) goes over TCP or by Gloo, as it would in a job; how much did is reported.
+which is reported as loss, and is no wrong sum. What OptiReduce does not carry (integers) goes over
+TCP or by Gloo, as it would in a job; how much did is reported.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from runtime import backend
 from runtime.config import configure
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
+from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.selftest import conformance
 from runtime.selftest.audit import Audit
-from runtime.selftest.processes import RanksFailed, Say, talk
+from runtime.selftest.processes import Place, passes
+from runtime.selftest.schedules import TIMEOUT_S, all_reduce, process_group
 from runtime.torch_versions import PrefixStore, Store
 
-TIMEOUT_S = 60.0
 DEADLINE_S = 240.0
 """A self-test that is not over by then has failed, whatever the machine is busy with."""
 OPTIONS = Options(
@@ -43,60 +41,47 @@ SEALED = replace(OPTIONS, authenticate=True, offload=False)
 
 def selftest(ranks: int, report: Callable[[str], None], *, deadline_s: float = DEADLINE_S) -> bool:
     """Run the suite, report a line for each way in; true if all passed."""
-    try:
-        for line in talk(_rank, ranks, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
-            report(line)
-    except RanksFailed as failure:
-        report(f"FAILED: {failure}")
-        return False
-    return True
+    return passes(_rank, ranks, report=report, timeout_s=TIMEOUT_S, deadline_s=deadline_s)
 
 
-def _rank(store: Store, rank: int, ranks: int, say: Say) -> None:
-    ways: dict[str, Callable[[Store, int, int], str]] = {
-        "engine": lambda *place: _engine(OPTIONS, *place),
-        "authenticated": lambda *place: _engine(SEALED, *place),
-        "backend": _backend,
-    }
-    for name, way in ways.items():
-        began = time.monotonic()
-        said = way(PrefixStore(name, store), rank, ranks)
-        if rank == 0:
-            say(f"{name:<14} {said} in {time.monotonic() - began:.1f} s")
+def _rank(place: Place) -> None:
+    methods = {"engine": OPTIONS, "authenticated": SEALED, "backend": None}
+    for name, options in methods.items():
+        began, store = time.monotonic(), PrefixStore(name, place.store)
+        said = _engine(options, store, place) if options else _backend(store, place)
+        if place.rank == 0:
+            place.say(f"{name:<14} {said} in {time.monotonic() - began:.1f} s")
 
 
-def _engine(options: Options, store: Store, rank: int, ranks: int) -> str:
-    engine = Engine(store, rank, ranks, options=options, timeout_s=TIMEOUT_S)
+def _engine(options: Options, store: Store, place: Place) -> str:
+    engine = Engine(store, place.rank, place.size, options=options, timeout_s=TIMEOUT_S)
 
-    def all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+    def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         submit = engine.submit if tensor.dtype in FLOATS else engine.reliable.submit
         return submit(tensor, average=average).wait(timedelta(seconds=TIMEOUT_S))
 
-    audit = Audit(engine.ledger, PrefixStore("audit", store), rank, ranks, options.payload_bytes)
-    cases = PrefixStore("cases", store)
-    count = conformance.run(all_reduce, cases, rank, ranks, check=audit)
+    count, lost = _audited(reduce, engine.ledger, options, store, place)
     steps, how = engine.ledger.totals["steps"], engine.how
     engine.close()
-    return f"{count} cases, {steps} over UBT, {audit.said()} ({how})"
+    return f"{count} cases, {steps} over UBT, {lost} ({how})"
 
 
-def _backend(store: Store, rank: int, ranks: int) -> str:
-    configure(algorithm="optireduce", options=OPTIONS)
-    timeout = timedelta(seconds=TIMEOUT_S)
-    dist.init_process_group(
-        backend.BACKEND, store=store, rank=rank, world_size=ranks, timeout=timeout
-    )
-
-    def all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+def _backend(store: Store, place: Place) -> str:
+    def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         carried = tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor  # as Gloo does
-        dist.all_reduce(carried, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
-        return carried.to(tensor.dtype)
+        return all_reduce(carried, average).to(tensor.dtype)
 
-    group: Any = dist.group.WORLD
-    ledger = group.engine.ledger
-    audit = Audit(ledger, PrefixStore("audit", store), rank, ranks, OPTIONS.payload_bytes)
-    cases = PrefixStore("cases", store)
-    count = conformance.run(all_reduce, cases, rank, ranks, check=audit)
-    paths = dict(group.paths)
-    dist.destroy_process_group()
-    return f"{count} cases, {audit.said()}, {paths}"
+    configure(algorithm="optireduce", options=OPTIONS)
+    with process_group(store, place.rank, place.size) as group:
+        count, lost = _audited(reduce, group.engine.ledger, OPTIONS, store, place)
+        return f"{count} cases, {lost}, {dict(group.paths)}"
+
+
+def _audited(
+    reduce: conformance.AllReduce, ledger: LossStats, options: Options, store: Store, place: Place
+) -> tuple[int, str]:
+    """How many cases passed, and what was lost."""
+    rank, size = place.rank, place.size
+    audit = Audit(ledger, PrefixStore("audit", store), rank, size, options.payload_bytes)
+    count = conformance.run(reduce, PrefixStore("cases", store), rank, size, check=audit)
+    return count, audit.said()

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,12 +23,12 @@ from runtime.config import configure
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified, load
 from runtime.selftest import conformance
-from runtime.selftest.processes import RanksFailed, Say, talk
+from runtime.selftest.processes import Place, passes
 from runtime.torch_versions import PrefixStore, Store
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = conformance.TIMEOUT_S
 LATE_S = 0.002
 """How much later each late rank comes than the one before it."""
 LINE_S = 60.0
@@ -47,45 +49,30 @@ def selftest(
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device", device, "no CUDA device is visible to torch")
     lines = sum(2 * len(turns(load(schedule))) for schedule in schedules.values())
-    said = talk(
-        _rank, ranks, device, schedules, timeout_s=TIMEOUT_S, deadline_s=LINE_S * (1 + lines)
-    )
-    try:
-        for line in said:
-            report(line)
-    except RanksFailed as failure:
-        report(f"FAILED: {failure}")
-        return False
-    return True
+    limits = {"timeout_s": TIMEOUT_S, "deadline_s": LINE_S * (1 + lines)}
+    return passes(_rank, ranks, device, schedules, report=report, **limits)
 
 
-def _rank(
-    store: Store,
-    rank: int,
-    ranks: int,
-    say: Say,
-    device: str,
-    schedules: dict[str, Schedule],
-) -> None:
+def _rank(place: Place, device: str, schedules: dict[str, Schedule]) -> None:
     if device == "cuda":
-        if ranks > torch.cuda.device_count():
-            os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
-        torch.cuda.set_device(rank % torch.cuda.device_count())
+        if place.size > torch.cuda.device_count():
+            os.environ["NCCL_HOSTID"] = f"latecomer-{place.rank}"
+        torch.cuda.set_device(place.rank % torch.cuda.device_count())
     for name, schedule in schedules.items():
         verified = load(schedule)
-        for way in (_executor, _backend):
+        for method in ("executor", "backend"):
             for late in turns(verified):
                 began = time.monotonic()
-                place = PrefixStore(f"{name}{way.__name__}/{late}", store)
+                store = PrefixStore(f"{name}/{method}/{late}", place.store)
                 who = ", ".join(map(str, late)) or "nobody"
-                line = f"{name:<12} {way.__name__[1:]:<9} late: {who:<8}"
+                line = f"{name:<12} {method:<9} late: {who:<8}"
                 try:
-                    count = way(verified, late, place, rank, ranks, device)
+                    count = _run(method, verified, late, store, place, device)
                 except Exception as error:
                     error.add_note(f"in: {line}")
                     raise
-                if rank == 0:
-                    say(f"{line} {count} cases in {time.monotonic() - began:.1f} s")
+                if place.rank == 0:
+                    place.say(f"{line} {count} cases in {time.monotonic() - began:.1f} s")
 
 
 def turns(verified: Verified) -> list[tuple[int, ...]]:
@@ -99,38 +86,42 @@ def late_s(rank: int, late: tuple[int, ...]) -> float:
     return LATE_S * (late.index(rank) + 1) if rank in late else 0.0
 
 
-def _executor(
-    verified: Verified, late: tuple[int, ...], store: Store, rank: int, ranks: int, device: str
+def _run(
+    method: str,
+    verified: Verified,
+    late: tuple[int, ...],
+    store: Store,
+    place: Place,
+    device: str,
 ) -> int:
-    executor = Executor(verified, store, rank, ranks, device=device, late=late, timeout_s=TIMEOUT_S)
+    rank, size, cases = place.rank, place.size, PrefixStore("cases", store)
+    options: Any = {"device": device, "late_s": late_s(rank, late)}
+    if method == "backend":
+        configure(verified, late=late)
+        with process_group(store, rank, size):
+            return conformance.run(all_reduce, cases, rank, size, **options)
+    executor = Executor(verified, store, rank, size, device=device, late=late, timeout_s=TIMEOUT_S)
     count = conformance.run(
         lambda tensor, average: executor.submit(tensor, average=average).wait(),
-        PrefixStore("cases", store),
+        cases,
         rank,
-        ranks,
-        device=device,
-        late_s=late_s(rank, late),
+        size,
+        **options,
     )
     executor.close()
     return count
 
 
-def _backend(
-    verified: Verified, late: tuple[int, ...], store: Store, rank: int, ranks: int, device: str
-) -> int:
-    configure(verified, late=late)
-    timeout = timedelta(seconds=TIMEOUT_S)
-    dist.init_process_group(
-        backend.BACKEND, store=store, rank=rank, world_size=ranks, timeout=timeout
-    )
-
-    def all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
-        dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
-        return tensor
-
-    cases = PrefixStore("cases", store)
-    count = conformance.run(
-        all_reduce, cases, rank, ranks, device=device, late_s=late_s(rank, late)
-    )
+@contextmanager
+def process_group(store: Store, rank: int, size: int) -> Iterator[Any]:
+    """All ranks under the backend, as it is configured; the group."""
+    limit = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group(backend.BACKEND, store=store, rank=rank, world_size=size, timeout=limit)
+    yield dist.group.WORLD
     dist.destroy_process_group()
-    return count
+
+
+def all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+    """By torch's own call, in place."""
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
+    return tensor

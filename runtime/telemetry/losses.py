@@ -8,18 +8,17 @@ smallest incast and pacing rate.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.telemetry.records import Rank, Step
 
 SHOWN = 10
 """Steps in the printed table."""
-Samples = list[tuple[dict[str, str], float]]
 
 
 @dataclass(frozen=True)
-class Line:
+class LossLine:
     """Some steps put together: those of one rank, or one step of all ranks.
 
     Attributes:
@@ -57,15 +56,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Losses:
-    """The tables; empty where nothing ran over UBT.
+    """A line per rank, and a line per step, in order; empty where nothing ran over UBT."""
 
-    Attributes:
-        ranks: a line per rank.
-        steps: a line per step, in order.
-    """
-
-    ranks: tuple[Line, ...] = ()
-    steps: tuple[Line, ...] = ()
+    ranks: tuple[LossLine, ...] = ()
+    steps: tuple[LossLine, ...] = ()
 
     @classmethod
     def of(cls, ranks: Sequence[Rank]) -> Losses:
@@ -91,66 +85,10 @@ class Losses:
         rows.append(f"{lossy} of {len(self.steps)} steps lost something")
         return "\n".join(rows)
 
-    def metrics(self) -> Iterator[tuple[str, str, str, Samples]]:
-        """(name, meaning, kind, samples) for Prometheus."""
-        if not self.ranks:
-            return
-        one = [({"rank": str(line.number)}, line) for line in self.ranks]
-        yield (
-            "loss_ratio",
-            "Share of the datagrams due on the rank that did not arrive.",
-            "gauge",
-            [(labels, line.loss) for labels, line in one],
-        )
-        yield (
-            "worst_step_loss_ratio",
-            "The same of the step that lost most.",
-            "gauge",
-            [(labels, line.worst) for labels, line in one],
-        )
-        yield (
-            "stages_total",
-            "Receive stages, by how they ended.",
-            "counter",
-            [
-                (labels | {"end": end}, float(count))
-                for labels, line in one
-                for end, count in (
-                    ("complete", line.complete),
-                    ("early", line.early),
-                    ("timeout", line.timeout),
-                )
-            ],
-        )
-        yield (
-            "steps_skipped_total",
-            "Steps that lost too much to be applied.",
-            "counter",
-            [(labels, float(line.skipped)) for labels, line in one],
-        )
-        yield (
-            "incast_senders",
-            "Smallest number of senders that the rank took at once.",
-            "gauge",
-            [(labels, float(line.incast)) for labels, line in one],
-        )
-        yield (
-            "pacing_rate_bytes",
-            "Lowest pacing rate to a peer, bytes per second.",
-            "gauge",
-            [(labels, line.rate) for labels, line in one],
-        )
-        yield (
-            "bound_seconds",
-            "Hard bound of a receive stage.",
-            "gauge",
-            [(labels, line.bound_s) for labels, line in one],
-        )
 
-
-def _line(number: int, steps: Sequence[Step]) -> Line:
+def _line(number: int, steps: Sequence[Step]) -> LossLine:
     due, lost = sum(step.due for step in steps), sum(step.lost for step in steps)
-    return Line(
+    return LossLine(
         number=number,
         steps=len(steps),
         due=due,

@@ -1,63 +1,164 @@
-"""What a reducer tells to ``runtime.watch``: arrivals, decisions, rounds of chosen operations."""
+"""What ``runtime.watch`` watches: a recorder of each dispatcher and OptiReduce engine there is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from runtime.telemetry.records import Rank, Round
+from runtime.network.clock import Alignment
+from runtime.network.store_exchange import StoreExchange
+from runtime.telemetry.records import Rank, Record, Round
+from runtime.work import Observer
 
 if TYPE_CHECKING:
     from runtime.policy.dispatcher import AllReduceDispatcher
+    from runtime.work import AllReduceWork
+
+KEPT = 100_000
+"""Operations of which a record is kept."""
+LIVE: list[Recorder] = []
+"""Those that are not closed."""
 
 
-class ReducerSource:
-    """A reducer as a source; see :class:`runtime.telemetry.source.Source`."""
+class Watchable(Protocol):
+    """Has a recorder: a dispatcher, an engine."""
 
-    def __init__(self, reducer: AllReduceDispatcher) -> None:
-        self._reducer = reducer
-        self.rank, self.size, self.store = reducer.rank, reducer.size, reducer.store
-        self._first = self._sent = 0
+    source: Recorder
+
+
+class Recorder:
+    """Remembers the operations of one rank.
+
+    Args:
+        group: for telling the others.
+        alignment: of this rank's clock, now.
+        count: how many operations there were so far; all ranks count alike.
+
+    Attributes:
+        records: of the last operations; reference clock.
+    """
+
+    def __init__(
+        self,
+        group: StoreExchange,
+        alignment: Callable[[], Alignment],
+        count: Callable[[], int],
+    ) -> None:
+        self.group, self.alignment, self.count = group, alignment, count
+        self.records: deque[Record] = deque(maxlen=KEPT)
+        self._first = 0
+        LIVE.append(self)
+
+    def close(self) -> None:
+        """It is no longer there to be watched."""
+        if self in LIVE:
+            LIVE.remove(self)
+
+    def record(
+        self,
+        work: AllReduceWork,
+        way: str,
+        reason: str,
+        *,
+        number: int | None = None,
+        late: tuple[int, ...] = (),
+        decided_s: float | None = None,
+        done_s: float | None = None,
+    ) -> None:
+        """Remember an operation that is done.
+
+        Args:
+            number, done_s: where they are not those of ``work``.
+            decided_s: when it was known how it runs; default: on arrival. Own clock.
+        """
+        alignment = self.alignment()
+        offset_s = alignment.offset_s
+        self.records.append(
+            Record(
+                operation=work.number if number is None else number,
+                rank=self.group.rank,
+                arrived_s=work.arrived_s + offset_s,
+                decided_s=(work.arrived_s if decided_s is None else decided_s) + offset_s,
+                done_s=(work.done_s if done_s is None else done_s) + offset_s,
+                uncertainty_s=alignment.uncertainty_s,
+                bytes=work.flat.numel() * work.flat.element_size(),
+                way=way,
+                late=late,
+                reason=reason,
+            )
+        )
 
     def begin(self, rounds: range) -> None:
-        """Note where the stretch begins."""
-        reducer = self._reducer
-        self._first, self._sent = reducer.next, reducer.plane.sent
-        reducer.rounds.spans.clear()
-        reducer.rounds.watched = range(
-            self._first + rounds.start, self._first + rounds.stop, rounds.step
-        )
+        """Remember from now on; of ``rounds``, counted from here, also the rounds."""
+        self._first = self.count()
 
     def end(self) -> Rank:
-        """Everything since then."""
-        reducer, first = self._reducer, self._first
-        reducer.rounds.watched = range(0)
-        known = sorted(
-            (record for record in list(reducer.records) if record.operation >= first),
-            key=lambda record: record.operation,
-        )
-        return Rank(
-            rank=reducer.rank,
-            records=tuple(
-                msgspec.structs.replace(record, operation=record.operation - first)
-                for record in known
-            ),
-            rounds=tuple(self._rounds()),
-            messages=reducer.plane.sent - self._sent,
-            dropped=reducer.next - first - len(known),
-        )
+        """What was remembered since then, operations counted from there."""
+        first = self._first
+        records = [
+            msgspec.structs.replace(record, operation=record.operation - first)
+            for record in sorted(list(self.records), key=lambda record: record.operation)
+            if record.operation >= first
+        ]
+        dropped = self.count() - first - len(records)
+        return Rank(self.group.rank, tuple(records), dropped=dropped)
 
-    def _rounds(self) -> Iterator[Round]:
-        reducer = self._reducer
-        offset_s = reducer.plane.alignment().offset_s
-        for span in reducer.rounds.spans:
-            yield Round(
-                span.operation - self._first,
-                reducer.rank,
-                span.phase,
-                span.round,
-                span.began_s + offset_s,
-                span.ended_s + offset_s,
+
+class Rounds(Observer):
+    """Remembers rounds; own clock.
+
+    Attributes:
+        watched: of these operations only; may be set at any time.
+        found: in the order of their end.
+    """
+
+    def __init__(self) -> None:
+        self.watched = range(0)
+        self.found: list[Round] = []
+        self._begun: dict[tuple[int, str, int], float] = {}
+
+    def step_begins(self, operation: int, phase: str, round: int) -> None:
+        """Note when a watched round begins."""
+        if operation in self.watched:
+            self._begun[operation, phase, round] = time.monotonic()
+
+    def step_ends(self, operation: int, phase: str, round: int) -> None:
+        """Remember a watched round."""
+        began_s = self._begun.pop((operation, phase, round), None)
+        if began_s is not None:
+            self.found.append(Round(operation, phase, round, began_s, time.monotonic()))
+
+
+class DispatcherRecorder(Recorder):
+    """A dispatcher's: with the rounds of chosen operations, and the messages about decisions."""
+
+    def __init__(self, dispatcher: AllReduceDispatcher, group: StoreExchange) -> None:
+        self._plane, self._rounds, self._sent = dispatcher.plane, dispatcher.rounds, 0
+        super().__init__(group, dispatcher.plane.alignment, lambda: dispatcher.next)
+
+    def begin(self, rounds: range) -> None:
+        """As for all recorders; remember the rounds of ``rounds``, too."""
+        super().begin(rounds)
+        first, self._sent = self._first, self._plane.sent
+        self._rounds.found.clear()
+        self._rounds.watched = range(first + rounds.start, first + rounds.stop, rounds.step)
+
+    def end(self) -> Rank:
+        """As for all recorders, with rounds and messages."""
+        self._rounds.watched = range(0)
+        offset_s = self.alignment().offset_s
+        rounds = [
+            msgspec.structs.replace(
+                each,
+                operation=each.operation - self._first,
+                began_s=each.began_s + offset_s,
+                ended_s=each.ended_s + offset_s,
             )
+            for each in self._rounds.found
+        ]
+        sent = self._plane.sent - self._sent
+        return msgspec.structs.replace(super().end(), rounds=tuple(rounds), messages=sent)

@@ -15,7 +15,6 @@ class Record(msgspec.Struct, frozen=True):
 
     Attributes:
         operation: its number, from 0.
-        rank: whose record.
         arrived_s: when the rank had its data ready and entered.
         decided_s: when it knew how the operation runs.
         done_s: when it had the result (NaN: it failed or has not).
@@ -39,10 +38,9 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round of one operation on one rank, for traces."""
+    """One round of one operation, for traces."""
 
     operation: int
-    rank: int
     phase: str
     round: int
     began_s: float
@@ -50,16 +48,14 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One receive stage of one operation over UBT on one rank.
+    """One receive stage (1 or 2) of one operation over UBT, for traces.
 
     Attributes:
-        stage: 1 or 2.
         end: ``complete``, ``early`` or ``timeout``.
         due, lost: datagrams.
     """
 
     operation: int
-    rank: int
     stage: int
     began_s: float
     ended_s: float

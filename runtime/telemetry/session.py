@@ -4,7 +4,7 @@
         train()
     print(w.summary())
 
-All ranks enter and leave the block. At its end they tell each other, through the store, what they
+All ranks enter and leave the block. At its end they send each other, through the store, what they
 remember of the operations meanwhile; nothing is sent for it before, but for pings that align the
 clocks. Every rank gets the whole.
 """
@@ -15,13 +15,13 @@ import itertools
 import logging
 import os
 import types
+from dataclasses import replace
 
 import msgspec
 
-from runtime.network.store_exchange import tell_all
-from runtime.telemetry import prometheus, trace
+from runtime.telemetry import export
+from runtime.telemetry.recorder import LIVE, Recorder, Watchable
 from runtime.telemetry.records import Rank
-from runtime.telemetry.source import LIVE, Source, Watchable
 from runtime.telemetry.summary import Summary, summarize
 from verify.errors import ArgumentError, RankFailure
 
@@ -36,9 +36,9 @@ class Watch:
         ranks: what each rank remembers, after the block; ranks that did not tell are missing.
     """
 
-    def __init__(self, of: Source | None, rounds: range, wait_s: float) -> None:
+    def __init__(self, of: Recorder | None, rounds: range, wait_s: float) -> None:
         self.ranks: tuple[Rank, ...] = ()
-        self._source, self._rounds, self._wait_s = of, rounds, wait_s
+        self._recorder, self._rounds, self._wait_s = of, rounds, wait_s
 
     def __enter__(self) -> Watch:
         self._number = next(_watches)
@@ -51,18 +51,18 @@ class Watch:
         error: BaseException | None,
         where: types.TracebackType | None,
     ) -> None:
-        source = self._chosen()
-        remembered = source.end()
+        recorder = self._chosen()
+        remembered = recorder.end()
         if error is not None:
             return  # the others may not come: no waiting for them
-        own, told = msgspec.json.encode(remembered).decode(), {}
-        key = f"watch/{self._number}"
+        own, received = msgspec.json.encode(remembered).decode(), {}
+        group = replace(recorder.group, timeout_s=self._wait_s)
         try:
-            told = tell_all(source.store, key, source.rank, source.size, own, self._wait_s)
+            received = group.gather(f"watch/{self._number}", own)
         except RankFailure as failure:  # the block is over: what this rank knows is still good
-            logger.warning("rank %d: hears nothing of the others: %s", source.rank, failure)
-        told[source.rank] = own
-        self.ranks = tuple(msgspec.json.decode(text, type=Rank) for text in told.values())
+            logger.warning("rank %d: receives nothing from the others: %s", group.rank, failure)
+        received[group.rank] = own
+        self.ranks = tuple(msgspec.json.decode(text, type=Rank) for text in received.values())
 
     def summary(self) -> Summary:
         """The tables: who kept whom waiting, the worst rank first; what was lost; prints well.
@@ -72,11 +72,11 @@ class Watch:
         """
         if not self.ranks:
             raise ArgumentError("watch", "not over", "has a summary after its block")
-        return summarize(self.ranks, self._chosen().size)
+        return summarize(self.ranks, self._chosen().group.world_size)
 
     def write_prometheus(self, path: str | os.PathLike[str]) -> None:
         """Write the summary as a Prometheus text file."""
-        prometheus.write(self.summary(), path)
+        export.write_prometheus(self.summary(), path)
 
     def write_trace(self, path: str | os.PathLike[str], operations: range | None = None) -> None:
         """Write a trace for Perfetto or chrome://tracing.
@@ -84,21 +84,21 @@ class Watch:
         Args:
             operations: only these, counted from the beginning of the block (default: all).
         """
-        trace.write(self.ranks, path, operations)
+        export.write_trace(self.ranks, path, operations)
 
-    def _chosen(self) -> Source:
-        if self._source is not None:
-            return self._source
-        if len(LIVE) != 1:
-            raise ArgumentError(
-                "watch",
-                len(LIVE),
-                "is the number of models and groups with a mode, or by OptiReduce, in this job",
-                "Attach one with mode=..., or name the one to watch: watch(attachment.reducer), "
-                "watch(attachment.engine)",
-            )
-        self._source = LIVE[0]
-        return self._source
+    def _chosen(self) -> Recorder:
+        if self._recorder is None:
+            if len(LIVE) != 1:
+                requirement = (
+                    "is the number of models and groups with a mode, or by OptiReduce, in this job"
+                )
+                remedy = (
+                    "Attach one with mode=..., or name the one to watch: "
+                    "watch(attachment.reducer), watch(attachment.engine)"
+                )
+                raise ArgumentError("watch", len(LIVE), requirement, remedy)
+            self._recorder = LIVE[0]
+        return self._recorder
 
 
 def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: float = 30.0) -> Watch:

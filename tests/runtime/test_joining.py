@@ -19,7 +19,7 @@ from runtime import Executor, load
 from runtime.optireduce.engine import Engine
 from runtime.pipeline import Pipeline
 from runtime.pipeline import load as load_pipeline
-from runtime.policy import measuring as profiling
+from runtime.policy import profile as profiling
 from runtime.policy.cost_model import Line, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Options
@@ -80,22 +80,22 @@ def _stops_at(rank, size, store, body, place, how):
 
 
 PLACES = [
-    (_executor, "runtime.executor.executor:Datagrams"),
+    (_executor, "runtime.executor.executor:ControlChannel"),
     (_executor, "runtime.executor.executor:agree"),
-    (_executor, "runtime.executor.movers:connect"),
-    (_reducer, "runtime.policy.dispatcher:agree"),
-    (_reducer, "runtime.policy.dispatcher:offers"),
+    (_executor, "runtime.executor.executor:connect"),
+    (_reducer, "runtime.policy.dispatcher:require_equal"),
+    (_reducer, "runtime.policy.dispatcher:candidates"),
     (_reducer, "runtime.policy.dispatcher:shared_profile"),
-    (_pipeline, "runtime.pipeline.pipeline:Datagrams"),
+    (_pipeline, "runtime.pipeline.pipeline:ControlChannel"),
     (_pipeline, "runtime.pipeline.pipeline:Pipeline._agree"),
     (_pipeline, "runtime.pipeline.pipeline:Links"),
     (_optireduce, "runtime.optireduce.engine:meet"),
-    (_optireduce, "runtime.optireduce.engine:Datagrams"),
+    (_optireduce, "runtime.optireduce.engine:ControlChannel"),
     (_optireduce, "runtime.optireduce.engine:Reliable"),
 ]
 CASES = [(body, place, "dies") for body, place in PLACES]
 # there Gloo connects, which a rank that lives and does not come holds up unnamed
-CASES.append((_reducer, "runtime.policy.dispatcher:Native", "dies"))
+CASES.append((_reducer, "runtime.policy.dispatcher:NativeAllReduce", "dies"))
 SILENT = [pytest.param(*case, "is silent", marks=pytest.mark.long) for case in PLACES]
 
 
@@ -112,7 +112,7 @@ def _named(outcomes):
 
 
 def test_a_rank_that_dies_while_links_are_measured_is_named():
-    place = "runtime.policy.joining:profiles.measure"
+    place = "runtime.policy.profile:measure"
     _named(spawn(_stops_at, SIZE, _measuring, place, "dies", victims=[VICTIM], timeout_s=50))
 
 
@@ -144,7 +144,7 @@ def test_profiling_names_a_rank_that_never_comes(missing, tmp_path):
 def test_profiling_gives_all_ranks_what_it_writes(tmp_path):
     outcomes = spawn(_profile, SIZE, _free_port(), tmp_path, -1, timeout_s=80)
     assert [o.error for o in outcomes] == [""] * SIZE
-    written = profiling.profiles.read(tmp_path / "profile.json")
+    written = profiling.read(tmp_path / "profile.json")
     assert [o.value for o in outcomes] == [written] * SIZE
 
 
@@ -153,13 +153,13 @@ def _watched(rank, size, store):
     reducer = AllReduceDispatcher(
         store, rank, size, options=Options("native"), profile=PROFILE, timeout_s=30
     )
-    alignment = reducer.plane.alignment
+    alignment = reducer.source.alignment
 
     def slow_alignment():  # a record takes its time: it is there nevertheless
         time.sleep(0.2)
         return alignment()
 
-    reducer.plane.alignment = slow_alignment
+    reducer.source.alignment = slow_alignment
     found = []
     for block in range(2):
         watched = runtime.watch(wait_s=2.0 if block == 0 else 30.0)

@@ -19,6 +19,7 @@ from runtime.optireduce.options import Options as OptiReduceOptions
 from runtime.pipeline import Adaptation, Pipeline
 from runtime.pipeline import load as load_pipeline
 from runtime.pipeline.staging import HostStaging
+from runtime.policy.agent import RankAgent
 from runtime.policy.cost_model import Line, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Options
@@ -77,9 +78,7 @@ def _ticks(rank, size, store):
     """The thread breaks that says again what got lost."""
     reducer = _reducer(rank, size, store, Options("eager", threshold_s=0.1))
     if rank == VICTIM:
-        reducer.plane._control.tick = _break
-        with reducer.plane._lock:
-            reducer.plane._timer.notify_all()
+        RankAgent.handle_timer = _break
     return _go_on(reducer)
 
 
@@ -111,7 +110,7 @@ def test_closing_ends_what_is_still_waited_for(options):
 def _watchman(rank, size, store):
     """The watchman of every rank breaks while they wait for one that does not come."""
     executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=SOON_S)
-    executor._watchman._survey = _break
+    executor.watchdog._look = _break
     if rank == VICTIM:
         together(store, rank, size, "over")
         return None

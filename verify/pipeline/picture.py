@@ -8,15 +8,15 @@ takes time is a line from its sender's row to its receiver's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from xml.sax.saxutils import escape
 
 from verify.pipeline.schedule import COMPUTE, parse_action
 from verify.pipeline.verdict import Bar
+from verify.report import trace_events
 from verify.report.svg import page, words
+from verify.report.trace_events import Event
 
 COLOURS = {"F": "#9ec9ef", "I": "#f7c48b", "W": "#a9d8a0", "B": "#f2a59d"}
 NAMES = {
@@ -138,24 +138,19 @@ def trace(sheets: Sequence[Sheet], microseconds: float = 1.0) -> str:
         sheets: what to show.
         microseconds: how many of them one unit of the bars' time is.
     """
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     for process, sheet in enumerate(sheets):
-        name = {"name": sheet.title}
-        events.append({"ph": "M", "name": "process_name", "pid": process, "args": name})
-        for rank in range(_ranks(sheet)):
-            name = {"name": f"rank {rank}"}
-            place = {"pid": process, "tid": rank}
-            events.append({"ph": "M", "name": "thread_name", **place, "args": name})
+        events.append(trace_events.name(process, sheet.title))
+        events += (trace_events.name(process, f"rank {r}", r) for r in range(_ranks(sheet)))
         for number, bar in enumerate(sheet.bars):
             begin, end = float(bar.start) * microseconds, float(bar.end) * microseconds
             kind = parse_action(bar.action).kind
-            here = {"name": bar.action, "cat": kind, "pid": process}
+            here = {"name": bar.action, "cat": kind, "pid": process, "tid": bar.rank}
             if bar.receiver is None:
-                events.append({**here, "ph": "X", "tid": bar.rank, "ts": begin, "dur": end - begin})
+                events.append({**here, "ph": "X", "ts": begin, "dur": end - begin})
             elif end > begin:
                 arrow = {**here, "id": f"{process}.{number}"}
-                events.append({**arrow, "ph": "b", "tid": bar.rank, "ts": begin})
-                events.append({**arrow, "ph": "e", "tid": bar.rank, "ts": end})
-                events.append({**arrow, "ph": "s", "tid": bar.rank, "ts": begin})
+                events += trace_events.span(arrow, begin, end)
+                events.append({**arrow, "ph": "s", "ts": begin})
                 events.append({**arrow, "ph": "f", "bp": "e", "tid": bar.receiver, "ts": end})
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+    return trace_events.document(events)

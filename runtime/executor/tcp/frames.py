@@ -1,20 +1,65 @@
-"""What travels on a connection: frames of a header and, for data, so many bytes of a chunk.
+"""What travels on a connection, and how many bytes of it go at once.
 
-    grant    the receiver of a transfer allows its sender to send it up to byte ``offset``
-    data     ``length`` bytes of a transfer, from byte ``offset``; never beyond what was granted
+    credit   the receiver of a transfer allows its sender to send it up to byte ``offset``
+    data     ``length`` bytes of a transfer, from byte ``offset``; never beyond the credit
 
-A sender that has nothing granted sends nothing, so what arrives always has a place, no connection
-is ever blocked by bytes that can't be taken yet, and a rank that has not entered the operation
-receives none of it. Each header carries a digest of what the sender takes the operation to be:
-ranks that submit different things find out at the first frame.
+A sender without credit sends nothing, so what arrives always has a place, no connection is ever
+blocked by bytes that can't be taken yet, and a rank that has not entered the operation receives
+none of it. Each header carries a digest of what the sender takes the operation to be: ranks that
+submit different things find out at the first frame.
 
-Header (32 bytes, little endian): length u32, transfer u32 (the highest bit set: a grant),
+Header (32 bytes, little endian): length u32, transfer u32 (the highest bit set: a credit),
 operation u64, offset u64, digest u64.
+
+On a network the order of bytes decides, so the units in which others may come in between are
+small: these numbers were found with a simulation of 8 ports of 200 Mbit/s, and tried on such;
+windows of 1 MiB cost a tenth of the time there. Among processes of one host the processor is the
+limit: each frame, credit and wake-up costs it the same whatever the size, and more than the copying
+of 128 KiB. So there frames are large, and a transfer gets all its credit once its place is free.
 """
 
 from __future__ import annotations
 
+import socket
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 HEADER = struct.Struct("<IIQQQ")
-GRANT = 0x80000000
+CREDIT = 0x80000000
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes.
+
+    Attributes:
+        frame: data in a frame, the unit in which other transfers may come in between.
+        wake: data that is worth waking the receiver for, and that is passed on at once.
+        due: how far a due transfer may be ahead of its place: some frames, so that the sender
+            need not pause while a credit is on its way.
+        nearly: left of those before it with which the next transfer counts as due.
+        ahead: the most that a transfer behind the due one may be ahead.
+        held: what the kernel may always hold: on a network, the windows of two due transfers.
+        whole: windows begin where the place is no longer free, not where the transfer has come to.
+    """
+
+    frame: int
+    wake: int
+    due: int
+    nearly: int
+    ahead: int
+    held: int
+    whole: bool
+
+
+NETWORK = Sizes(32 * KIB, 32 * KIB, 96 * KIB, 96 * KIB, 64 * KIB, 192 * KIB, False)
+ONE_HOST = Sizes(1024 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 1024 * KIB, 4096 * KIB, True)
+LARGEST_FRAME = ONE_HOST.frame
+
+
+def fitting(sockets: Iterable[socket.socket]) -> Sizes:
+    """For one host, if all peers have this rank's own address; else for a network."""
+    local = all(s.getsockname()[0] == s.getpeername()[0] for s in sockets)
+    return ONE_HOST if local else NETWORK

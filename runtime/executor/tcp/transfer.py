@@ -1,11 +1,9 @@
-"""One operation on its way through this rank: how far each move is, and what may go on.
+"""One operation on its way through this rank: how far each transfer is, and what may go on.
 
-Every move has a count of bytes that are *done*: handed to the kernel (send), or in place in the
-tensor (receive: copied, or added). The dependencies of ``runtime.executor.tcp.ends`` are
-inequalities between these counts. What arrives before its place is free waits in buffers; how much
-that can be is bounded by the grants.
-
-Sums are formed frame by frame, while the data is in the cache, by torch's own kernels.
+Every end of a transfer has a count of bytes that are *done*: handed to the kernel (send), or in
+place in the tensor (receive: copied, or added). The dependencies of ``runtime.executor.program``
+are inequalities between these counts. What arrives before its place is free waits in buffers, as
+much as there is credit for. Torch adds frame by frame, while the data is in the cache.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ from collections import deque
 
 import torch
 
-from runtime.executor.operation import Observer, Operation
-from runtime.executor.tcp.ends import RankProgram
-from runtime.executor.tcp.sizes import LARGEST_FRAME, Sizes
+from runtime.executor.tcp.frames import LARGEST_FRAME, Sizes
+from runtime.work import AllReduceWork, Observer
 
 ALIGN = 16  # bytes: a multiple of every element's size
 
@@ -41,10 +38,7 @@ class Buffer:
         return self._typed[dtype]
 
     def rewind(self) -> None:
-        """Begin again at the start of the memory, which is still in the cache, where nothing waits.
-
-        At most part of an element is left, where all that has arrived and has a place is in it.
-        """
+        """Begin again in the cached start of the memory if at most part of an element waits."""
         rest = self.filled - self.used
         if rest < ALIGN <= self.used:
             self.memory[:rest] = self.memory[self.used : self.filled]
@@ -56,68 +50,59 @@ class TransferState:
     """The progress of one operation.
 
     Attributes:
-        size, done, granted, arrived: bytes, per move.
-        left: moves that are not complete.
+        size, done, credit, arrived: bytes, for each of ``program.ends``.
+        left: ends that are not complete.
         moved_s: ``time.monotonic()`` when the last byte moved.
     """
 
     def __init__(
-        self,
-        operation: Operation,
-        plan: RankProgram,
-        spare: list[Buffer],
-        observer: Observer,
-        sizes: Sizes,
+        self, work: AllReduceWork, spare: list[Buffer], observer: Observer, sizes: Sizes
     ) -> None:
-        self.operation, self.plan = operation, plan
-        digest = hashlib.blake2b(operation.description.encode(), digest_size=8).digest()
+        program = work.program
+        assert program is not None
+        self.work, self.program, self.number = work, program, work.number
+        digest = hashlib.blake2b(work.description.encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little")
-        self.number = operation.number
         self.moved_s = time.monotonic()
         self._spare, self._sizes = spare, sizes
         self._observer = None if type(observer) is Observer else observer
-        self._flat, self._item = operation.flat, operation.flat.element_size()
-        self._memory = operation.flat.view(torch.uint8).numpy().data
-        bounds = operation.bounds
-        self._begin = [bounds[move.chunk] * self._item for move in plan.all]
-        self.size = [
-            (bounds[move.chunk + 1] - bounds[move.chunk]) * self._item for move in plan.all
-        ]
-        self.done = [0] * len(plan.all)
-        self.granted = [0] * len(plan.all)
-        self.arrived = [0] * len(plan.all)
+        self._flat, self._item = work.flat, work.flat.element_size()
+        self._memory = work.flat.view(torch.uint8).numpy().data
+        at = [bound * self._item for bound in work.bounds]
+        self._begin = [at[end.chunk] for end in program.ends]
+        self.size = [at[end.chunk + 1] - at[end.chunk] for end in program.ends]
+        self.done, self.credit, self.arrived = ([0] * len(program.ends) for _ in range(3))
         self.left = sum(map(bool, self.size))
-        self._front = [0] * len(plan.lanes)  # see receives_left
+        self._front = [0] * len(program.receives)  # see receives_left
         self._stash: dict[int, deque[Buffer]] = {}
-        self._step_left = [0] * len(plan.steps)
-        self._begun = [False] * len(plan.steps)
-        for move, size in zip(plan.all, self.size, strict=True):
-            self._step_left[move.step] += size > 0
-        if self._observer:
-            for step, left in enumerate(self._step_left):
-                if not left:
-                    self._observer.step_begins(self.number, *plan.steps[step])
-                    self._observer.step_ends(self.number, *plan.steps[step])
+        self._step_left = [0] * len(program.steps)
+        self._begun = [False] * len(program.steps)
+        for end, size in zip(program.ends, self.size, strict=True):
+            self._step_left[end.step] += size > 0
+        for step, left in enumerate(self._step_left) if self._observer else ():
+            if not left:
+                observer.step_begins(self.number, *program.steps[step])
+                observer.step_ends(self.number, *program.steps[step])
 
     def needs(self, peer: int) -> bool:
         """Something must still go to ``peer`` or come from it."""
         return any(
-            move.peer == peer and (self.done[i] if move.send else self.arrived[i]) < self.size[i]
-            for i, move in enumerate(self.plan.all)
+            end.peer == peer and (self.done[i] if end.send else self.arrived[i]) < self.size[i]
+            for i, end in enumerate(self.program.ends)
         )
 
-    def receives_left(self, lane: int) -> tuple[int, ...]:
-        """The receives of a lane from the first that is not complete on."""
-        receives = self.plan.lanes[lane]
-        front = self._front[lane]
+    def receives_left(self, phase: int) -> tuple[int, ...]:
+        """The receives of a phase from the first that is not complete on."""
+        receives = self.program.receives[phase]
+        front = self._front[phase]
         while front < len(receives) and self.done[receives[front]] == self.size[receives[front]]:
             front += 1
-        self._front[lane] = front
+        self._front[phase] = front
         return receives[front:]
 
     def limit(self, i: int) -> int:
-        """Up to which byte move ``i`` may go, as far as this rank's own data is concerned."""
-        after = self.plan.all[i].after
+        """Up to which byte end ``i`` may go, as far as this rank's own data is concerned."""
+        after = self.program.ends[i].after
         if not after:
             return self.size[i]
         done = self.done
@@ -126,27 +111,26 @@ class TransferState:
     def sendable(self, i: int) -> int:
         """How many bytes of send ``i`` make up the next frame; 0 if it has to wait.
 
-        Frames begin at whole elements. A frame is not cut short for lack of data that is on its
-        way, unless a good part of it is there.
+        Frames begin at whole elements, and wait for a good part of the data that is on its way.
         """
-        done, granted, size = self.done[i], self.granted[i], self.size[i]
-        upto = min(granted, self.limit(i))
+        done, credit, size = self.done[i], self.credit[i], self.size[i]
+        upto = min(credit, self.limit(i))
         length = min(upto - done, self._sizes.frame)
         if done + length < size:
             length -= length % ALIGN
-            if length < self._sizes.wake and upto < granted:
+            if length < self._sizes.wake and upto < credit:
                 return 0
         return length
 
     def piece(self, i: int, length: int) -> memoryview:
-        """The next ``length`` bytes to send of move ``i``."""
+        """The next ``length`` bytes to send of end ``i``."""
         begin = self._begin[i] + self.done[i]
         return self._memory[begin : begin + length]
 
     def landing(self, i: int, left: int) -> memoryview:
         """Where the next bytes of receive ``i`` go, at most ``left``, those of its frame."""
         stash = self._stash.get(i)
-        if not stash and not self.plan.all[i].reduce:
+        if not stash and not self.program.ends[i].reduce:
             done = self.done[i]
             room = min(left, self.limit(i) - done)
             if room > 0:
@@ -172,29 +156,29 @@ class TransferState:
             self.advance(i, length)
 
     def advance(self, i: int, length: int) -> None:
-        """So many more bytes of move ``i`` are done."""
+        """So many more bytes of end ``i`` are done."""
         self.moved_s = time.monotonic()
         self.done[i] = done = self.done[i] + length
-        for j in self.plan.waiting[i]:
+        for j in self.program.waiting[i]:
             if stash := self._stash.get(j):
                 self._fold(j, stash)
         if done == self.size[i]:
             self.left -= 1
-            step = self.plan.all[i].step
+            step = self.program.ends[i].step
             self._step_left[step] -= 1
             if self._observer and not self._step_left[step]:
-                self._observer.step_ends(self.number, *self.plan.steps[step])
+                self._observer.step_ends(self.number, *self.program.steps[step])
 
     def touch(self, i: int) -> None:
-        """Bytes of move ``i`` are about to move: tell the observer if they are its step's first."""
-        step = self.plan.all[i].step
+        """Bytes of end ``i`` are about to move: tell the observer if they are its step's first."""
+        step = self.program.ends[i].step
         if self._observer and not self._begun[step]:
             self._begun[step] = True
-            self._observer.step_begins(self.number, *self.plan.steps[step])
+            self._observer.step_begins(self.number, *self.program.steps[step])
 
     def _fold(self, i: int, stash: deque[Buffer]) -> None:
         """Put waiting bytes into the tensor as far as receive ``i`` may go."""
-        reduce, item = self.plan.all[i].reduce, self._item
+        reduce, item = self.program.ends[i].reduce, self._item
         begin, limit, done = self._begin[i], self.limit(i), self.done[i]
         while stash:
             buffer = stash[0]

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from runtime import Executor, load
 from runtime.network.mesh import HELLO, connect
+from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline import Pipeline
 from runtime.pipeline import load as load_pipeline
 from tests.runtime import schedules
@@ -48,9 +49,8 @@ def _together(size, ranks, strangers=lambda rank, port: None, timeout_s=20.0):
         rank_of.rank = rank
         ends = {"to": range(rank), "origin": range(rank + 1, size)}
         try:
-            lower, higher = connect(
-                store.clone(), "127.0.0.1", TOKEN, rank, size, timeout_s=timeout_s, **ends
-            )
+            group = StoreExchange(store.clone(), rank, size, timeout_s)
+            lower, higher = connect(group, "127.0.0.1", TOKEN, **ends)
             made[rank] = lower | higher
         except RankFailure as failure:
             made[rank] = failure
@@ -123,7 +123,7 @@ def test_a_rank_that_tells_its_port_and_goes_no_further_is_named_and_nobody_else
     def join(rank):
         ends = {"to": range(rank), "origin": range(rank + 1, 4)}
         with pytest.raises(RankFailure) as caught:
-            connect(store.clone(), "127.0.0.1", TOKEN, rank, 4, timeout_s=3.0, **ends)
+            connect(StoreExchange(store.clone(), rank, 4, 3.0), "127.0.0.1", TOKEN, **ends)
         failed[rank] = caught.value.ranks
 
     with socket.create_server(("127.0.0.1", 0)) as mute:

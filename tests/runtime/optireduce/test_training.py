@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import runtime
-from runtime.optireduce.ddp import attach
+from runtime.ddp import attach
 from runtime.optireduce.options import Options
 from runtime.optireduce.reliable import Reliable
 from runtime.optireduce.replicas import Replicas
@@ -46,7 +46,9 @@ def _train(rank, size, store, options, share):
     net = nn.Sequential(*layers)
     model = DistributedDataParallel(net, bucket_cap_mb=0.01)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    attachment = attach(model, options=options, optimizer=optimizer, timeout_s=60)
+    attachment = attach(
+        model, algorithm="optireduce", options=options, optimizer=optimizer, timeout_s=60
+    )
     lose(share, rank)
     dice, target = torch.Generator().manual_seed(rank), torch.linspace(-1, 1, 16)
     losses, error = [], None

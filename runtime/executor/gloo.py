@@ -1,0 +1,101 @@
+"""The library's own all-reduce, in a Gloo group of its own.
+
+Operations start in the order in which they are given and may overlap, as under plain DDP. A thread
+waits for them; when one fails (a peer died) its owner is told, and finds out who failed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from runtime.health.diagnosis import WaitFor
+from runtime.health.native_work import close_connections, reason
+from runtime.network.store_exchange import StoreExchange
+from runtime.torch_versions import AllreduceOptions
+from runtime.work import AllReduceWork
+
+PHASE = "all-reduce"
+
+
+class NativeAllReduce:
+    """All-reduces by Gloo; ``failed`` is told of the first that fails, with which all later do."""
+
+    def __init__(
+        self,
+        group: StoreExchange,
+        ended: Callable[[AllReduceWork], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._rank, self._size = group.rank, group.world_size
+        self._ended, self._failed = ended, failed
+        timeout = timedelta(seconds=group.timeout_s)
+        # Any: the stubs give backends no collectives
+        self._gloo: Any = dist.ProcessGroupGloo(group.store, self._rank, self._size, timeout)
+        self._queue: queue.SimpleQueue[tuple[AllReduceWork, Any] | None] = queue.SimpleQueue()
+        self._closing = False
+        self._waiting: tuple[WaitFor, float] | None = None
+        self.moved_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="latecomer-native", daemon=True)
+        self._thread.start()
+
+    def start(self, work: AllReduceWork) -> None:
+        """Start an operation; divides at once where it is an average."""
+        if work.average:
+            work.flat.div_(self._size)
+        try:
+            self._queue.put((work, self._gloo.allreduce([work.flat], AllreduceOptions())))
+        except RuntimeError as error:
+            self._lost(work.number, error)
+
+    def run(self, flat: torch.Tensor) -> None:
+        """The sum of ``flat``, in place, before any operation has been started."""
+        self._gloo.allreduce([flat], AllreduceOptions()).wait()
+
+    def waiting(self) -> tuple[WaitFor, float] | None:
+        """What this rank waits for, and since when; a ring waits for the rank before."""
+        return self._waiting
+
+    def abort(self) -> None:
+        """End every wait, here and on the peers: closes all connections."""
+        if (gloo := self._gloo) is not None:
+            close_connections(gloo, self._rank, self._size)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Change Gloo's own time limit from now on."""
+        self._gloo._set_default_timeout(timedelta(seconds=timeout_s))
+
+    def close(self, timeout_s: float) -> None:
+        """Release the group, when the operations in flight are done, or after ``timeout_s``."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():  # the group itself would wait for its own time-out
+            self._closing = True
+            self.abort()
+            self._thread.join(timeout_s)
+        self._gloo = None
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, native = item
+            peer = (self._rank - 1) % self._size
+            self._waiting = WaitFor(work.number, PHASE, 0, peer), time.monotonic()
+            try:
+                native.wait()
+            except RuntimeError as error:
+                self._lost(work.number, error)
+                return
+            self._waiting, self.moved_s = None, time.monotonic()
+            self._ended(work)
+
+    def _lost(self, number: int, error: RuntimeError) -> None:
+        if not self._closing:
+            lost = f"lost the all-reduce of operation {number}: {reason(error)}"
+            self._failed(f"rank {self._rank} {lost}")

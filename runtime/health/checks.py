@@ -1,0 +1,146 @@
+"""When the other ranks are asked where they stand, and what follows from their answers.
+
+Two checks: of this rank's oldest wait, and of ranks of which nothing is heard. They have no clock
+and send nothing: the watchdog asks, and gives up where a check finds trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
+from verify.errors import RankFailure
+
+LONGEST_GRACE_S = 5.0
+CONFIRM_SHARE = 0.25
+"""Of the grace period, on top of it: to ask once more with the alarm."""
+WAIT_SHARE = 0.9
+"""Of the time left for waits: the rest is for reacting."""
+
+Wait = tuple[WaitFor, float]
+"""What a rank waits for, and since when (``time.monotonic()``)."""
+
+
+class WaitSource(Protocol):
+    """Something in which this rank may wait for others; asked from any thread."""
+
+    @property
+    def moved_s(self) -> float:
+        """When it last went on (``time.monotonic()``)."""
+
+    def waiting(self) -> Wait | None:
+        """What this rank waits for there, if it does."""
+
+
+class Trouble(NamedTuple):
+    """Time to give up: what was noticed, time for asking once more, who failed (if known)."""
+
+    noticed: str
+    grace_s: float
+    verdict: RankFailure | None = None
+
+
+@dataclass
+class Limits:
+    """What follows from ``timeout_s``, how long a rank may keep others waiting."""
+
+    timeout_s: float
+
+    @property
+    def grace_s(self) -> float:
+        """How long ranks are given for a sign of life."""
+        return min(LONGEST_GRACE_S, self.timeout_s / 3)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a wait may last before the others are asked."""
+        return (self.timeout_s - (1 + CONFIRM_SHARE) * self.grace_s) * WAIT_SHARE
+
+
+@dataclass
+class WaitCheck:
+    """Whether this rank's oldest wait has been long enough."""
+
+    rank: int
+    world_size: int
+    limits: Limits
+    sources: list[WaitSource] = field(default_factory=list)
+    _asked: tuple[Wait, float] | None = None
+    _granted_s: float = 0.0
+
+    @property
+    def grace_s(self) -> float:
+        """How long to ask."""
+        return self.limits.grace_s
+
+    def oldest(self) -> Wait | None:
+        """The wait in the oldest operation."""
+        waits = [wait for source in self.sources if (wait := source.waiting()) is not None]
+        return min(waits, key=lambda wait: wait[0].operation, default=None)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to ask now."""
+        wait = self.oldest()
+        self._asked = (wait, now_s) if wait is not None else None
+        return wait is not None and now_s >= max(wait[1] + self.limits.wait_s, self._granted_s)
+
+    def judge(self, answers: Mapping[int, RankStatus], now_s: float) -> Trouble | None:
+        """Grant more time, or find trouble."""
+        assert self._asked is not None
+        wait, asked_s = self._asked
+        if self.oldest() != wait:
+            return None
+        limit_s, more_s = self.limits.wait_s, 0.0
+        if len(answers) == self.world_size:
+            more_s = patience_s(answers, self.rank, limit_s)
+        self._granted_s = now_s + more_s
+        if more_s > 0:
+            return None
+        left_s = (1 + CONFIRM_SHARE) * self.grace_s - (now_s - asked_s)
+        noticed = f"rank {self.rank} {wait[0]} for more than {limit_s:.3g} s"
+        return Trouble(noticed, max(left_s, CONFIRM_SHARE * self.grace_s))
+
+
+@dataclass
+class SilenceCheck:
+    """Whether ranks of which nothing is heard are alive: a silent or broken one is trouble.
+
+    Attributes:
+        find: given the longest wait in seconds: ranks of which nothing is heard now.
+        noticed: why they are asked, for the message.
+        own_grace_s: how long they are given; default: as for waits.
+    """
+
+    rank: int
+    world_size: int
+    limits: Limits
+    find: Callable[[float], Iterable[int]]
+    noticed: str
+    own_grace_s: float | None = None
+    _suspects: frozenset[int] = frozenset()
+
+    @property
+    def grace_s(self) -> float:
+        """How long to ask."""
+        return self.own_grace_s or self.limits.grace_s
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to ask now."""
+        self._suspects = frozenset(self.find(self.limits.wait_s))
+        return bool(self._suspects)
+
+    def judge(self, answers: Mapping[int, RankStatus], now_s: float) -> Trouble | None:
+        """Trouble with a suspect that has not answered, or says that it broke."""
+        if all(rank in answers and not answers[rank].broken for rank in self._suspects):
+            return None
+        return blame(self.world_size, answers, self.rank, self.noticed, self.grace_s)
+
+
+def blame(
+    world_size: int, answers: Mapping[int, RankStatus], rank: int, noticed: str, grace_s: float
+) -> Trouble:
+    """Trouble, with the verdict that follows from these answers."""
+    verdict = diagnose(world_size, answers, rank, noticed, grace_s)
+    return Trouble(noticed, CONFIRM_SHARE * grace_s, verdict)

@@ -1,0 +1,159 @@
+"""Sans-IO protocols with aioquic's five verbs, and what runs one of them on a control channel.
+
+A protocol is told what came in, and asked what must go out, when to be woken and what its owner
+must know. It has no sockets, threads or clocks, so the same object runs in jobs and in simulations.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from runtime.network.control_channel import ControlChannel
+
+Message = TypeVar("Message")
+Event = TypeVar("Event")
+T = TypeVar("T")
+
+
+class Protocol(Generic[Message, Event]):
+    """One rank's state machine; messages and events wait in it until they are fetched."""
+
+    def __init__(self) -> None:
+        self._outbox: list[tuple[int, Message]] = []
+        self._events: deque[Event] = deque()
+
+    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+        """Take what came in."""
+        raise NotImplementedError
+
+    def messages_to_send(self, now_s: float) -> list[tuple[int, Message]]:
+        """What must go out and to whom, in order; handed out once."""
+        sends, self._outbox = self._outbox, []
+        return sends
+
+    def get_timer(self) -> float | None:
+        """When to call :meth:`handle_timer`, if at all."""
+        return None
+
+    def handle_timer(self, now_s: float) -> None:
+        """It is that time."""
+
+    def next_event(self) -> Event | None:
+        """What the owner must know next; handed out once."""
+        return self._events.popleft() if self._events else None
+
+    def _send(self, to: int, message: Message) -> None:
+        self._outbox.append((to, message))
+
+
+def earliest(*timers: float | None) -> float | None:
+    """The first of some timers."""
+    return min((timer for timer in timers if timer is not None), default=None)
+
+
+class ProtocolRunner(Generic[Message, Event]):
+    """A protocol at work.
+
+    Messages are taken on the thread that listens to datagrams, so a rank answers while its main
+    thread is busy or late; a second thread waits for the timer. One lock guards the protocol, and
+    nothing is sent under it.
+
+    Args:
+        protocol: used by this object alone from now on, and by what is given to :meth:`run`.
+        datagrams: closed by their owner.
+        messages: the type (a union) of all messages.
+        on_event: told of each event, in order; must be quick.
+        on_error: told of an exception that ends the second thread.
+
+    Attributes:
+        sent: messages sent, by type.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol[Message, Event],
+        datagrams: ControlChannel,
+        channel: str,
+        messages: Any,
+        on_event: Callable[[Event], None],
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._protocol, self._datagrams, self._channel = protocol, datagrams, channel
+        self._on_event, self._on_error = on_event, on_error
+        self._decoder = msgspec.msgpack.Decoder(messages)
+        self.sent: Counter[type] = Counter()
+        self._earlier = threading.Condition()  # the timer is due earlier than was waited for
+        self._wakes_s = -math.inf
+        self._closed = False
+        datagrams.listen(channel, self._receive)
+        self.run(lambda now_s: None)  # a protocol may begin with events
+        self._thread = threading.Thread(target=self._wake, name=f"latecomer-{channel}", daemon=True)
+        self._thread.start()
+
+    def run(self, act: Callable[[float], T]) -> T:
+        """Call ``act``, which uses the protocol, with the time; send what follows from it."""
+        with self._earlier:
+            result = act(time.monotonic())
+            sends = self._consequences()
+        self._send(sends)
+        return result
+
+    def close(self) -> None:
+        """End the thread; messages are no longer taken."""
+        with self._earlier:
+            self._closed = True
+            self._earlier.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=1.0)
+
+    def _receive(self, sender: int, payload: bytes) -> None:
+        try:
+            message = self._decoder.decode(payload)
+        except msgspec.DecodeError as error:
+            raise ValueError(str(error)) from None
+        if not self._closed:
+            self.run(lambda now_s: self._protocol.receive_message(message, sender, now_s))
+
+    def _wake(self) -> None:
+        try:
+            while not self._closed:
+                self._wait()
+                if not self._closed:
+                    self.run(self._protocol.handle_timer)
+        except Exception as error:  # without this thread nothing would ever be sent again
+            if self._on_error is None:
+                raise
+            self._on_error(error)
+
+    def _wait(self) -> None:
+        with self._earlier:
+            while not self._closed:
+                timer_s = self._protocol.get_timer()
+                self._wakes_s = math.inf if timer_s is None else timer_s
+                left_s = self._wakes_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._earlier.wait(min(left_s, 3600.0))
+            self._wakes_s = -math.inf
+
+    def _consequences(self) -> list[tuple[int, Message]]:
+        """Hand on the events, wake the thread if it must wait less; what is to be sent."""
+        while (event := self._protocol.next_event()) is not None:
+            self._on_event(event)
+        timer_s = self._protocol.get_timer()
+        if timer_s is not None and timer_s < self._wakes_s:
+            self._earlier.notify()
+        sends = self._protocol.messages_to_send(time.monotonic())
+        self.sent.update(type(message) for _, message in sends)
+        return sends
+
+    def _send(self, sends: list[tuple[int, Message]]) -> None:
+        for peer, message in sends:
+            self._datagrams.send(peer, self._channel, msgspec.msgpack.encode(message))

@@ -1,0 +1,181 @@
+"""The numbers that keep the house readable, in one table; exit code 1 if one is beyond its limit.
+
+    python -m tests.house
+
+Lines are all lines of Python files, blank ones and comments included. A circle is a set of modules
+that import each other, however late (imports within functions and for type checking count, too).
+The trusted closure is what ``proofs.trusted_lines`` computes from imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import networkx as nx
+
+from proofs.trusted_lines import counts
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = ("verify", "synth", "runtime")
+ELSEWHERE = ("bench", "examples", "proofs", "tests")
+
+OLD_WORDS = {
+    "agent, coordinator": r"\b[Dd]esk\b",
+    "ack sender": r"\bannouncers?\b",
+    "all-reduce dispatcher": r"\breducers?\b",
+    "batch reader": r"\bgathering\b",
+    "candidates": r"\b(?:Offers|offers|_offer)\b",
+    "control plane": r"\bplanes?\b(?<!control plane)(?<!control planes)(?<!data plane)(?<!_plane)",
+    "credits": r"\bgrants\b",
+    "diagnosis": r"\b[Bb]lam(?:e|es|ed|ing)\b",
+    "dissemination bound": r"\bknowledge[ _]bound\b",
+    "bandwidth bound": r"\bvolume[ _]bound\b",
+    "estimator": r"\b_?expectations?\b",
+    "health protocol": r"\b_?boards?\b",
+    "instance": r"\bsituations?\b",
+    "loss stats": r"\bledgers?\b",
+    "outgoing message": r"\bLetter\b",
+    "owner hooks": r"\bOutside\b",
+    "policy inputs": r"\bKnowledge\b",
+    "search, result": r"\b(?:Hunt|Prize|hunt|prize)\b",
+    "stage context": r"\b[Ss]urroundings\b",
+    "sync point": r"\bcouncils?\b",
+    "watchdog": r"\b[Ww]atch(?:man|men)\b",
+}
+"""The field's word, and what it replaced (``house.md``'s table as far as a word alone can tell)."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of the house; ``limit`` is the most it may be."""
+
+    name: str
+    value: int
+    limit: int | None = None
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the limit, if there is one, is kept."""
+        return self.limit is None or self.value <= self.limit
+
+
+def modules(*trees: str) -> dict[str, Path]:
+    """Every module of ``trees``, by its dotted name."""
+    found = {}
+    for tree in trees:
+        for path in sorted((ROOT / tree).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """Modules of ours that a module imports anywhere in its text."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+            targets = [t if t in known else node.module for t in targets]
+        else:
+            continue
+        yield from (target for target in targets if target in known and target != name)
+
+
+def circles() -> list[list[str]]:
+    """Sets of modules that import each other."""
+    known = modules(*FLOORS, *ELSEWHERE)
+    graph = nx.DiGraph()
+    for name, path in known.items():
+        graph.add_edges_from((name, target) for target in imports(name, path, known))
+    return [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
+
+
+def lines(tree: str, *without: str) -> int:
+    """Lines of a tree's Python files."""
+    left_out = [ROOT / folder for folder in without]
+    return sum(
+        len(path.read_text().splitlines())
+        for path in (ROOT / tree).rglob("*.py")
+        if not any(path.is_relative_to(folder) for folder in left_out)
+    )
+
+
+def entries(folder: str) -> int:
+    """Modules and folders in ``folder``, without ``__init__.py`` and ``__main__.py``."""
+    return sum(
+        path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))
+        for path in (ROOT / folder).iterdir()
+        if not path.name.startswith("__")
+    )
+
+
+def largest(*trees: str) -> tuple[int, str]:
+    """The longest module of ``trees``."""
+    sizes = ((len(p.read_text().splitlines()), name) for name, p in modules(*trees).items())
+    return max(sizes)
+
+
+def old_words() -> dict[str, list[str]]:
+    """By the field's word, the places (``file:line``) in code that still have the old one."""
+    found: dict[str, list[str]] = {}
+    for path in modules(*FLOORS).values():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for word, old in OLD_WORDS.items():
+                if re.search(old, line):
+                    found.setdefault(word, []).append(f"{path.relative_to(ROOT)}:{number}")
+    return found
+
+
+def private_torch() -> list[str]:
+    """Imports of torch's private modules and names, outside of ``runtime/torch_versions.py``."""
+    found = []
+    for name, path in modules(*FLOORS).items():
+        if name == "runtime.torch_versions":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+                words = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+                found += [f"{name}: {node.module}" for word in words if word.startswith("_")]
+    return found
+
+
+def figures() -> Iterator[Figure]:
+    """All of them."""
+    yield Figure("lines of runtime", lines("runtime"), 12_500)
+    yield Figure("lines of tests (without frameworks)", lines("tests", "tests/frameworks"), 15_500)
+    yield Figure("lines of verify", lines("verify"))
+    yield Figure("lines of synth", lines("synth"))
+    size, name = largest(*FLOORS)
+    yield Figure("lines of the longest module", size, 300, name)
+    yield Figure("trusted closure of verify/core", counts()["verify, collectives"], 750)
+    for folder in sorted({str(p.parent.relative_to(ROOT)) for p in modules(*FLOORS).values()}):
+        yield Figure(f"entries of {folder}", entries(folder), 15 if folder == "runtime" else None)
+    found = circles()
+    yield Figure("import circles", len(found), 0, "; ".join(" <-> ".join(c) for c in found))
+    private = private_torch()
+    yield Figure("private parts of torch elsewhere", len(private), 0, ", ".join(private))
+    words = old_words()
+    places = [f"{word}: {', '.join(where[:8])}" for word, where in words.items()]
+    yield Figure("old words left", sum(map(len, words.values())), 0, "\n  ".join(["", *places]))
+
+
+def main() -> None:
+    """Print the table."""
+    broken = False
+    for figure in figures():
+        limit = "" if figure.limit is None else f"at most {figure.limit:,}"
+        mark = "" if figure.holds else "  BROKEN"
+        print(f"{figure.name:<40} {figure.value:>7,}   {limit:<15} {figure.detail}{mark}".rstrip())
+        broken |= not figure.holds
+    sys.exit(broken)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Questions, answers and verdicts between ranks: no socket and no clock; what is lost, is lost."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.health.diagnosis import RankStatus, WaitFor
+from runtime.health.protocol import (
+    ASK_AGAIN_S,
+    HealthProtocol,
+    Message,
+    pack_answer,
+    pack_verdict,
+    shortened,
+    unpack,
+)
+from runtime.network.control_channel import MAX_PAYLOAD
+from verify.errors import RankFailure
+
+
+class Group:
+    """Protocols of a group; :meth:`deliver` carries what they send, except to and from the deaf."""
+
+    def __init__(self, size):
+        self.ranks = [HealthProtocol(r, size, lambda r=r: RankStatus(r + 1)) for r in range(size)]
+        self.deaf = set()
+        self.now_s = 0.0
+
+    def deliver(self):
+        """True if anything was on its way."""
+        sent = [(r, *told) for r, rank in enumerate(self.ranks) for told in rank.messages_to_send()]
+        for sender, peer, payload in sent:
+            if not {sender, peer} & self.deaf:
+                self.ranks[peer].receive_message(payload, sender, self.now_s)
+        return bool(sent)
+
+    def settle(self):
+        while self.deliver():
+            pass
+
+    def turn(self, seconds):
+        self.now_s += seconds
+        for rank in self.ranks:
+            rank.handle_timer(self.now_s)
+        self.settle()
+
+    def events(self):
+        return [rank.next_event() for rank in self.ranks]
+
+
+def test_a_question_is_over_when_all_have_answered_and_is_no_alarm():
+    group = Group(3)
+    question = group.ranks[0].ask(5.0, 0.0)
+    assert not question.is_over
+    group.settle()
+    assert question.is_over
+    assert {r: status.entered for r, status in question.answers.items()} == {0: 1, 1: 2, 2: 3}
+    assert group.events() == [None] * 3
+    assert group.ranks[0].get_timer() is None
+
+
+def test_whoever_does_not_answer_is_asked_again_until_the_time_is_up():
+    group = Group(3)
+    group.deaf = {2}
+    question = group.ranks[0].ask(1.0, 0.0)
+    group.settle()
+    assert group.ranks[0].get_timer() == ASK_AGAIN_S
+    group.deaf = {1, 2}
+    group.turn(ASK_AGAIN_S)
+    group.deaf = {1}
+    assert not question.is_over
+    group.turn(ASK_AGAIN_S)  # rank 2 hears the third, rank 1 has heard the first
+    assert question.is_over
+    lost = group.ranks[0].ask(1.0, group.now_s)
+    for _ in range(11):
+        group.turn(ASK_AGAIN_S)
+    assert lost.is_over
+    assert lost.answers.keys() == {0, 2}
+
+
+def test_time_in_which_this_rank_did_not_run_is_not_held_against_the_others():
+    group = Group(2)
+    group.deaf = {1}
+    question = group.ranks[0].ask(1.0, 0.0)
+    group.turn(600.0)
+    assert not question.is_over
+
+
+def test_answers_to_another_question_do_not_count():
+    group = Group(2)
+    group.ranks[0].receive_message(pack_answer(77, RankStatus(9)), 1, 0.0)
+    question = group.ranks[0].ask(1.0, 0.0)
+    group.ranks[0].receive_message(pack_answer(77, RankStatus(9)), 1, 0.0)
+    assert question.answers.keys() == {0}
+
+
+def test_an_alarm_or_a_verdict_is_an_event_once():
+    group = Group(3)
+    group.ranks[0].ask(1.0, 0.0, alarm=True)
+    group.settle()
+    group.ranks[1].ask(1.0, 0.0, alarm=True)
+    group.settle()
+    assert group.events() == [None, "told by rank 0", "told by rank 0"]
+    group.ranks[0].decide(RankFailure([2], "first"))
+    group.settle()
+    assert group.events() == [None] * 3
+    other = Group(2)
+    other.ranks[0].decide(RankFailure([1], "first"))
+    other.settle()
+    assert other.events() == [None, "told by rank 0"]
+
+
+def test_the_first_verdict_counts_and_ends_all_questions():
+    group = Group(3)
+    group.deaf = {2}
+    question = group.ranks[1].ask(90.0, 0.0)
+    group.ranks[0].decide(RankFailure([2], "first"))
+    group.settle()
+    assert question.is_over
+    assert group.ranks[1].ask(90.0, 0.0).is_over
+    group.ranks[1].decide(RankFailure([0], "second"))
+    group.settle()
+    assert [rank.verdict and rank.verdict.ranks for rank in group.ranks] == [(2,), (2,), None]
+
+
+RUBBISH = [
+    b"",
+    b"\xff" * 500,
+    b"\x91" * 60_000,
+    b"[",
+    msgspec.msgpack.encode({"alarm": 3}),
+    msgspec.msgpack.encode(Message(failed=b"\x04")),
+    msgspec.msgpack.encode(Message(failed=b"\xff" * 60_000)),
+    pack_verdict(RankFailure([0], "x" * 100, ["y" * 100]))[:-1],
+    pack_answer(0, RankStatus(1, WaitFor(3, "completion", 1, 2))),
+    pack_answer(0, RankStatus(1, WaitFor(3, "completion", 1, -1))),
+    pack_answer(0, RankStatus(1, differs_from=2)),
+    pack_answer(0, RankStatus(1, idle_s=math.nan)),
+]
+
+
+@pytest.mark.parametrize("payload", RUBBISH)
+def test_rubbish_is_refused(payload):
+    group = Group(2)
+    with pytest.raises(ValueError, match=r"."):
+        group.ranks[0].receive_message(payload, 1, 0.0)
+    assert group.ranks[0].verdict is None
+    assert group.events() == [None, None]
+
+
+LARGEST = 2**16
+"""Ranks: a datagram's header has two bytes for its sender."""
+ANYTHING = st.text(st.characters(), max_size=50)
+
+
+@st.composite
+def _failures(draw):
+    """Verdicts of every size; text and evidence of every kind."""
+    size = draw(st.sampled_from([1, 2, 9, 500, LARGEST]))
+    ranks = range(draw(st.integers(0, size - 1)), size, draw(st.integers(1, 9)))
+    text = draw(ANYTHING).replace("\n", " ") * draw(st.sampled_from([1, 3000]))
+    lines = draw(st.lists(ANYTHING, max_size=3)) * draw(st.sampled_from([1, 20, 900]))
+    return size, RankFailure(ranks, text, [line * draw(st.sampled_from([1, 40])) for line in lines])
+
+
+@settings(deadline=None)  # verdicts on 65,536 ranks, on a busy machine
+@given(_failures())
+def test_a_verdict_of_any_size_is_one_datagram_and_names_all_ranks(case):
+    size, told = case
+    packed = pack_verdict(told)
+    assert len(packed) <= MAX_PAYLOAD
+    heard = unpack(packed, size).verdict
+    assert heard.ranks == told.ranks
+    if len(str(told)) < 1000:  # it fits, so nothing is left out
+        assert str(heard).split("\n", 1)[0] == shortened(str(told).split("\n", 1)[0])
+        assert heard.evidence == tuple(map(shortened, told.evidence))
+
+
+@settings(deadline=None)
+@given(_failures(), st.data())
+def test_what_is_cut_or_changed_on_the_way_is_refused_or_a_message(case, data):
+    size, told = case
+    packed = pack_verdict(told)
+    cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
+    with pytest.raises(ValueError, match=r"."):
+        unpack(cut, size)
+    at = data.draw(st.integers(0, len(packed) - 1))
+    changed = packed[:at] + data.draw(st.binary(max_size=3)) + packed[at + 1 :]
+    try:
+        heard = unpack(changed, size).verdict
+    except ValueError:
+        return
+    assert heard is None or all(rank in range(size) for rank in heard.ranks)
+
+
+LONG = "rank 7 has operation 3: sum of 9 x float32 by schedule 0, late [5]; " * 1000
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        RankFailure(range(2, 900), "noticed by 0", [LONG[:900]] * 80),
+        RankFailure([1], "noticed by 0: " + LONG),
+        RankFailure(range(1, 900, 2), "noticed by 0: " + LONG, [LONG] * 900),
+        RankFailure([1], "noticed by 0: " + '\x01"' * 20_000),  # more room when escaped
+        RankFailure([1], "noticed by 0: \udcff", ["\ud800"]),  # can't be encoded
+    ],
+)
+def test_a_large_verdict_is_shortened_and_says_so(told):
+    packed = pack_verdict(told)
+    assert len(packed) <= MAX_PAYLOAD
+    heard = unpack(packed, 900).verdict
+    assert heard.ranks == told.ranks
+    assert str(heard).startswith("noticed by 0")
+    if len(str(told)) > 60_000:
+        assert "[...]" in str(heard) or "line(s) more" in str(heard)
+
+
+def test_a_rank_with_much_to_say_is_not_taken_for_silent():
+    told = RankStatus(4, WaitFor(3, LONG, 1, 0), 0.0, "\udcff" + LONG, doing=LONG)
+    packed = pack_answer(5, told)
+    assert len(packed) <= MAX_PAYLOAD
+    status = unpack(packed, 2).status
+    assert (status.entered, status.waiting.peer) == (4, 0)
+    for words in (status.broken, status.doing, status.waiting.phase):
+        assert "rank 7 has operation 3" in words
+        assert words.endswith("[...]")

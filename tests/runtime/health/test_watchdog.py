@@ -1,0 +1,223 @@
+"""One rank's watchdog among ranks that a script plays: when it fails, when not, and for whom."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+import msgspec
+import pytest
+
+from runtime.health.diagnosis import RankStatus, WaitFor
+from runtime.health.protocol import Message, pack_answer, pack_verdict
+from runtime.health.watchdog import Watchdog
+from verify.errors import RankFailure
+
+SOON_S, LONG_S = 1.0, 600.0
+"""Time-outs: of which a test waits for the end, and does not."""
+PATIENCE_S = 60.0
+
+
+class Peers:
+    """A control channel to ranks that answer as ``statuses`` says; the silent are missing."""
+
+    def __init__(self, size):
+        self.rank, self.size = 0, size
+        self.statuses = {rank: RankStatus(1) for rank in range(1, size)}
+        self.heard = []  # (rank, message)
+        self._sent = queue.SimpleQueue()
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def listen(self, channel, handler):
+        self.receive = handler
+
+    def send(self, peer, channel, payload):
+        self._sent.put((peer, msgspec.msgpack.decode(payload, type=Message)))
+
+    def _answer(self):
+        while True:
+            peer, message = self._sent.get()
+            self.heard.append((peer, message))
+            if message.asks and peer in self.statuses:
+                self.receive(peer, pack_answer(message.question, self.statuses[peer]))
+
+    def asked(self):
+        return [peer for peer, message in self.heard if message.asks]
+
+
+def _break(*args):
+    raise KeyError("injected")
+
+
+class Source:
+    """Waits for a rank in operation 0, or for none."""
+
+    def __init__(self, peer=None):
+        self.moved_s = time.monotonic()
+        self.wait = None if peer is None else (WaitFor(0, "reduce", 2, peer), self.moved_s)
+
+    def waiting(self):
+        return self.wait
+
+
+@pytest.fixture
+def peers():
+    return Peers(3)
+
+
+@pytest.fixture
+def watch(peers):
+    """Makes a watchdog; what it calls when it fails is in ``ended``, in order."""
+    made = []
+
+    def make(timeout_s, *sources):
+        watchdog = Watchdog(peers, timeout_s)
+        made.append(watchdog)
+        watchdog.enter(0)
+        for source in sources:
+            watchdog.add(source)
+        watchdog.ended, watchdog.over = [], threading.Event()
+        watchdog.on_trouble(lambda: watchdog.ended.append(watchdog.failure))
+        watchdog.on_failure(watchdog.ended.append)
+        watchdog.on_failure(lambda failure: watchdog.over.set())
+        return watchdog
+
+    yield make
+    for watchdog in made:
+        watchdog.close()
+
+
+def _until(condition):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def _failure(watchdog):
+    assert watchdog.over.wait(PATIENCE_S)
+    assert watchdog.ended == [None, watchdog.failure]  # stopped first, then told; each once
+    return watchdog.failure
+
+
+def test_a_silent_rank_ends_a_long_wait_and_the_others_are_told(peers, watch):
+    del peers.statuses[2]
+    failure = _failure(watch(SOON_S, Source(peer=2)))
+    assert failure.ranks == (2,)
+    assert "rank 0 waits for rank 2 in operation 0, reduce round 2 for more than" in str(failure)
+    assert "dead or stopped" in str(failure)
+    _until(lambda: any(message.verdict for peer, message in peers.heard if peer == 1))
+    told = [message.verdict for peer, message in peers.heard if peer == 1 and message.verdict]
+    assert told[0].ranks == (2,)
+
+
+def test_a_rank_that_has_not_entered_is_named(peers, watch):
+    peers.statuses[1] = RankStatus(0)
+    assert _failure(watch(SOON_S, Source(), Source(peer=1))).ranks == (1,)
+
+
+def test_a_wait_for_a_rank_that_goes_on_is_granted_time_again_and_again(peers, watch):
+    watchdog = watch(SOON_S, Source(peer=1))
+    _until(lambda: peers.asked().count(1) >= 3)
+    assert watchdog.failure is None
+    peers.statuses[1] = RankStatus(1, idle_s=SOON_S)
+    assert _failure(watchdog).ranks == (1,)
+
+
+def test_a_cycle_of_waits_is_an_excuse_until_nobody_on_it_has_moved(peers, watch):
+    waits = WaitFor(0, "reduce", 2, 0)
+    peers.statuses[1] = RankStatus(1, waits, idle_s=0.0)
+    watchdog = watch(SOON_S, Source(peer=1))
+    _until(lambda: peers.asked().count(1) >= 2)
+    assert watchdog.failure is None
+    peers.statuses[1] = RankStatus(1, waits, idle_s=SOON_S)
+    source = Source(peer=1)
+    source.moved_s -= SOON_S
+    failure = _failure(watchdog)
+    assert failure.ranks == (0, 1)
+    assert "wait for each other" in str(failure)
+
+
+def test_without_a_wait_nobody_is_asked(peers, watch):
+    del peers.statuses[1]
+    watchdog = watch(0.1, Source())
+    assert watchdog.find_silent("noticed").ranks == (1,)
+    assert watchdog.entered == 1
+    first = peers.heard[0][1]
+    assert first.asks
+    assert first.question == 0  # the first question of all is that of find_silent
+
+
+def test_suspects_are_asked_and_named_if_they_are_silent_or_broken(peers, watch):
+    watchdog = watch(LONG_S)
+    suspected = [1]
+    watchdog.suspect(lambda limit_s: suspected, "heard nothing", 30.0)
+    _until(lambda: peers.asked().count(1) >= 3)
+    assert watchdog.failure is None
+    peers.statuses[1] = RankStatus(1, broken="ValueError('x')")
+    failure = _failure(watchdog)
+    assert failure.ranks == (1,)
+    assert "heard nothing" in str(failure)
+
+
+def test_an_error_of_this_rank_or_a_difference_is_its_failure(peers, watch):
+    watchdog = watch(LONG_S)
+    watchdog.broke(ValueError("x"))
+    assert _failure(watchdog).ranks == (0,)
+    assert "broke, ValueError('x')" in str(watchdog.failure)
+    other = watch(LONG_S)
+    other.differs(2, "a sum of 9", "noticed")
+    assert _failure(other).ranks == (0, 2)
+    assert "rank 0 has a sum of 9" in str(other.failure)
+
+
+def test_another_s_alarm_or_verdict_is_followed(peers, watch):
+    watchdog = watch(LONG_S)
+    del peers.statuses[2]
+    peers.statuses[1] = RankStatus(1, broken="x")
+    peers.receive(1, msgspec.msgpack.encode(Message(asks=True, alarm=True)))
+    peers.receive(1, pack_verdict(RankFailure([2], "rank 1 has noticed")))
+    assert _failure(watchdog).ranks == (2,)
+    assert watchdog.fail("too late", RankFailure([1], "another")) is None
+    assert watchdog.failure.ranks == (2,)
+
+
+def test_a_watchdog_that_breaks_ends_the_wait(peers, watch):
+    watchdog = watch(LONG_S)
+    watchdog.suspect(_break, "")
+    assert "rank 0 broke its watchdog, KeyError('injected')" in str(_failure(watchdog))
+
+
+def test_a_source_that_breaks_is_an_answer_of_its_rank(peers, watch):
+    broken = Source()
+    broken.waiting = _break
+    watchdog = watch(LONG_S, broken)
+    failure = _failure(watchdog)
+    assert failure.ranks == (0,)
+    assert "injected" in str(failure)
+
+
+def test_a_stop_that_fails_does_not_keep_the_next_from_being_called(watch, caplog):
+    watchdog = watch(LONG_S)
+    went_on = threading.Event()
+    watchdog.on_failure(_break)
+    watchdog.on_failure(lambda failure: went_on.set())
+    watchdog.fail("noticed", RankFailure([1], "known"))
+    assert went_on.wait(PATIENCE_S)
+    assert "injected" in caplog.text
+    late = []
+    watchdog.close()
+    watchdog.on_failure(late.append)  # whoever comes after the failure is told at once
+    watchdog.on_trouble(lambda: late.append("trouble"))
+    assert late == [watchdog.failure, "trouble"]
+
+
+def test_closing_is_no_failure(peers, watch):
+    watchdog = watch(LONG_S)
+    watchdog.close()
+    watchdog.fail("too late")
+    peers.receive(1, pack_verdict(RankFailure([2], "noticed")))
+    assert watchdog.find_silent("too late") is None
+    assert watchdog.failure is None
+    assert watchdog.ended == []

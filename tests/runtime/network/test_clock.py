@@ -1,0 +1,120 @@
+"""The clock's estimate is never wrong by more than it says, whatever the network does."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.network.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Aligned, Alignment, Clock
+
+trips = st.lists(
+    st.tuples(
+        st.floats(0, 0.2),  # to the reference
+        st.floats(0, 0.2),  # and back
+        st.sampled_from(["whole", "lost", "doubled", "very late"]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def _asked(clock, now_s):
+    """The ping that it sends now, if any."""
+    clock.handle_timer(now_s)
+    return next((message for _, message in clock.messages_to_send(now_s)), None)
+
+
+def _answer(ping, at_s):
+    """What the reference answers."""
+    reference = Clock(0)
+    reference.receive_message(ping, 1, at_s)
+    ((rank, pong),) = reference.messages_to_send(at_s)
+    assert rank == 1
+    return pong
+
+
+def _run(trips, offset_s, drift):
+    """A clock after these pings; the time at the end, own clock; the true offset then."""
+    clock = Clock(1)
+    now_s, held = 0.0, []
+
+    def reference(at_s):
+        return at_s * (1 + drift) + offset_s
+
+    for there_s, back_s, fate in trips:
+        now_s = max(now_s, clock.get_timer())
+        ping = _asked(clock, now_s)
+        assert ping is not None
+        assert _asked(clock, now_s) is None
+        pong = _answer(ping, reference(now_s + there_s))
+        back = now_s + there_s + back_s
+        if fate == "very late":
+            held.append(pong)
+        elif fate != "lost":
+            for _ in range(1 + (fate == "doubled")):
+                clock.receive_message(pong, 0, back)
+        now_s = back
+    for pong in held:
+        clock.receive_message(pong, 0, now_s)
+    return clock, now_s, reference(now_s) - now_s
+
+
+@given(trips, st.floats(-1e4, 1e4), st.floats(-DRIFT / 2, DRIFT / 2))
+def test_the_true_offset_is_within_the_uncertainty(trips, offset_s, drift):
+    clock, now_s, truth_s = _run(trips, offset_s, drift)
+    alignment = clock.alignment(now_s)
+    assert abs(alignment.offset_s - truth_s) <= alignment.uncertainty_s + 1e-9
+
+
+def test_the_shortest_trip_counts_and_ages():
+    clock, now_s, truth_s = _run([(0.2, 0.0, "whole"), (1e-4, 1e-4, "whole")], 3600.0, 0.0)
+    found = clock.alignment(now_s)
+    assert abs(found.offset_s - truth_s) < 1e-6
+    assert 0.9e-4 < found.uncertainty_s < 2e-4
+    assert clock.alignment(now_s + 100).uncertainty_s > 100 * DRIFT
+
+
+def test_nothing_is_claimed_before_an_answer_nor_about_what_was_not_asked():
+    clock = Clock(2)
+    assert clock.alignment(0.0).uncertainty_s == math.inf
+    asked = _asked(clock, 5.0)
+    clock.receive_message(_answer(asked, 9.0), 0, 5.0)
+    other = Clock(3)
+    other.receive_message(_answer(asked, 9.0), 0, 5.0)
+    assert clock.alignment(5.0).uncertainty_s == 0.0
+    assert other.alignment(5.0).uncertainty_s == math.inf
+    assert (clock.next_event(), clock.next_event(), other.next_event()) == (Aligned(), None, None)
+
+
+def test_the_reference_never_asks_and_others_ask_again_and_again():
+    assert Clock(0).get_timer() is None
+    assert Clock(0).alignment(1.0).uncertainty_s == 0.0
+    clock, now_s = Clock(1), 0.0
+    for _ in range(BURST):
+        now_s = max(now_s, clock.get_timer())
+        asked = _asked(clock, now_s)
+        clock.receive_message(_answer(asked, now_s), 0, now_s)
+    assert clock.get_timer() - now_s == PERIOD_S
+
+
+def test_a_burst_that_nobody_hears_goes_on_ever_more_slowly():
+    """The reference may begin to listen later than the others ask; 2 s are waited for it."""
+    clock, times = Clock(1), []
+    for _ in range(200):
+        times.append(max(0.0, clock.get_timer()))
+        assert _asked(clock, times[-1]) is not None
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert [round(gap, 6) for gap in gaps] == sorted(round(gap, 6) for gap in gaps)
+    assert max(gaps) == pytest.approx(PERIOD_S)
+    assert all(any(s <= t <= s + 0.35 for t in times) for s in (0.2, 0.5, 1.0, 1.5))
+
+
+def test_what_is_not_known_has_a_finite_bound():
+    alignment = Clock(1).alignment(0.0)
+    assert alignment.uncertainty_s == math.inf
+    assert alignment.finite == Alignment(0.0, UNKNOWN_S)
+    assert Alignment(1.0, 2.0).finite == Alignment(1.0, 2.0)

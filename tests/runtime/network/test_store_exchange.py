@@ -1,0 +1,86 @@
+"""The exchange through the store: who is absent is named, in our time, whatever the store does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+
+import pytest
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, TCPStore
+
+from runtime.network.store_exchange import StoreExchange
+from verify.errors import RankFailure
+
+HOST = """
+from datetime import timedelta
+from torch._C._distributed_c10d import TCPStore
+import time
+store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
+print(store.port, flush=True)
+time.sleep(120)
+"""
+
+
+def _tcp(_):
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
+
+
+def _file(folder):
+    return FileStore(str(folder / "store"), 3)
+
+
+@pytest.mark.parametrize("make", [_tcp, _file, lambda _: HashStore()])
+def test_the_absent_are_missing_and_named(make, tmp_path):
+    store = PrefixStore("here", make(tmp_path))
+    group = StoreExchange(store, 0, 4, 0.2)
+    StoreExchange(store, 2, 4, 20.0).send("x/2", "two")
+    assert group.gather("x") == {0: "", 2: "two"}
+    assert group.all_gather("x", of=[0, 2]) == {0: "", 2: "two"}
+    assert group.peek({0: "x/0", 1: "x/1"}) == {0: ""}
+    assert group.under("x").receive_from(2, "2") == "two"
+    for absent in (lambda: group.all_gather("x"), lambda: group.receive_from(3, "x/3")):
+        with pytest.raises(RankFailure, match="did not join within") as caught:
+            absent()
+        assert caught.value.ranks in {(1, 3), (3,)}
+
+
+def test_whoever_comes_in_time_is_heard():
+    store = HashStore()
+    threading.Timer(0.2, lambda: store.set("late", "here")).start()
+    assert StoreExchange(store, 0, 9, 20.0).receive({7: "late"}) == {7: "here"}
+
+
+@pytest.fixture
+def host():
+    """A process that has the store, and the store."""
+    with subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True) as it:
+        try:
+            yield it, TCPStore("127.0.0.1", int(it.stdout.readline()), None, False)
+        finally:
+            it.kill()
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(host, how):
+    process, store = host
+    group = StoreExchange(store, 0, 2, 0.5)
+    group.send("x/1", "here")
+    assert group.receive({1: "x/1"}) == {1: "here"}
+    os.kill(process.pid, how)
+    if how == signal.SIGKILL:
+        process.wait(20)
+    raised = []
+
+    def meet():
+        with pytest.raises(RankFailure, match="store through which the ranks meet is gone") as it:
+            group.gather("y")
+        raised.append(it.value.ranks)
+
+    meeting = threading.Thread(target=meet, daemon=True)
+    meeting.start()
+    meeting.join(20)
+    assert raised == [()]

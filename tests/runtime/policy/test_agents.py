@@ -1,0 +1,212 @@
+"""All ranks act on the same decision for the same operation, whatever becomes of messages."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.policy.coordinator import QUIET, Coordinator
+from runtime.policy.messages import NATIVE, Decide, Decision
+from runtime.policy.options import Options
+from tests.runtime.policy.network import LARGE, Network
+
+MODES = ["predict", "eager", "auto"]
+
+
+def _agreed(network):
+    """Every operation was decided on every rank, everywhere alike; the decisions."""
+    assert not network.faults
+    assert {len(each) for each in network.decisions} == {network.operations}
+    for operation, decisions in enumerate(zip(*network.decisions, strict=True)):
+        assert len(set(decisions)) == 1, (operation, decisions)
+    return network.decisions[0]
+
+
+@settings(max_examples=24, deadline=None)
+@given(
+    st.sampled_from(MODES),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([0.0001, 0.05, 3.0]),
+    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6),
+    st.integers(0, 2**32),
+    st.integers(1, 9),
+)
+def test_same_decision_everywhere_in_any_weather(
+    mode, lost, doubled, longest_s, clocks, seed, window
+):
+    network = Network(
+        len(clocks), Options(mode), operations=40, lost=lost, doubled=doubled,
+        longest_s=longest_s, window=window, seed=seed, clocks=tuple(clocks),
+    )  # fmt: skip
+    dice = network.dice
+    who = {operation: dice.randrange(network.size) for operation in range(network.operations)}
+    habit = dice.randrange(network.size)
+
+    def lateness(rank, operation):
+        late = habit if operation % 20 > 4 else who[operation]
+        return dice.random() * 0.01 + (dice.choice([0.3, 5.0]) if rank == late else 0.0)
+
+    network.lateness = lateness
+    _agreed(network.run(limit_s=5000.0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_persistent_straggler_is_found_even_if_it_coordinates(mode, late):
+    """Rank 0 coordinates first; being late it hands over, and is treated as any other."""
+    network = Network(4, Options(mode), operations=40, window=1)
+    network.lateness = lambda rank, operation: 10.0 if rank == late else 0.001 * rank
+    decisions = _agreed(network.run(limit_s=5000.0))
+    assert all(decision.late == (late,) for decision in decisions[-15:])
+    (coordinator,) = {agent.epochs.latest.coordinator for agent in network.agents}
+    assert coordinator != late
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_straggler_means_native_on_clocks_that_differ_by_far(mode):
+    network = Network(4, Options(mode), window=1, clocks=(0.0, 500.0, -300.0, 7.0))
+    network.lateness = lambda rank, operation: 0.0005 * ((rank + operation) % 4)
+    decisions = _agreed(network.run())
+    assert {decision.candidate for decision in decisions} == {NATIVE}
+
+
+def test_the_first_ranks_start_before_the_late_one_comes_and_two_may_be_late():
+    network = Network(8, Options("eager", threshold_s=0.5), operations=6, window=1)
+    network.lateness = lambda rank, operation: {5: 20.0, 2: 30.0}.get(rank, 0.0)
+    decisions = _agreed(network.run())
+    assert {frozenset(decision.late) for decision in decisions} == {frozenset({2, 5})}
+    assert decisions[-1].late == (5, 2)  # by then in the order in which they come
+    for rank in (0, 1, 3, 4, 6, 7):
+        for arrived_s, decided_s in zip(
+            network.arrived_s[rank], network.decided_s[rank], strict=True
+        ):
+            assert 0.5 <= decided_s - arrived_s < 0.6
+    assert network.decided_s[2][0] - network.arrived_s[2][0] == 0.0  # it knows when it comes
+
+
+def test_small_buffers_are_native_without_a_word():
+    network = Network(8, Options("auto"))
+    network.nbytes = lambda rank, operation: 10
+    network.lateness = lambda rank, operation: 1.0 * (rank == 1)
+    assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
+    assert set(network.sent) == {"Ping", "Pong"}
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("eager", 2), ("predict", 1)])
+def test_messages_per_operation(mode, kinds):
+    """Each rank but the coordinator tells that it has come, and is told the decision."""
+    network = Network(8, Options(mode), window=1)
+    assert {decision.candidate for decision in _agreed(network.run())} == {NATIVE}
+    said = network.sent["Arrive"] + network.sent["Decide"]
+    assert said == kinds * 7 * network.operations
+
+
+def test_auto_falls_silent_without_a_straggler_and_asks_again_when_there_is_one():
+    network = Network(8, Options("auto"), operations=150, window=1, lost=0.05)
+    network.lateness = lambda rank, operation: 0.5 * (rank == 3 and operation >= 100)
+    decisions = _agreed(network.run())
+    asked = [decision != QUIET for decision in decisions]
+    assert all(asked[:6])
+    assert not any(asked[40:100])
+    assert all(3 in decision.late for decision in decisions[-10:])
+    assert network.sent["Report"] < 7 * asked.count(False) / 3  # many operations in one
+
+
+@pytest.mark.parametrize("mode", ["native", "static"])
+def test_deterministic_modes_decide_by_size_alone(mode):
+    options = Options(mode, late=(2,) if mode == "static" else ())
+    network = Network(8, options)
+    network.nbytes = lambda rank, operation: LARGE * (operation % 2)
+    network.lateness = lambda rank, operation: network.dice.random()
+    decisions = _agreed(network.run())
+    assert len(set(decisions[::2])) == len(set(decisions[1::2])) == 1
+    assert decisions[0].candidate == NATIVE
+    assert decisions[1].late == ((2,) if mode == "static" else ())
+
+
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_a_rank_that_stops_for_seconds_and_comes_back(stopped):
+    network = Network(4, Options("eager", threshold_s=0.2), operations=60, window=2)
+    network.stopped = {stopped: (1.0, 6.0)}
+    network.lateness = lambda rank, operation: 0.05
+    decisions = _agreed(network.run())
+    if stopped:  # the others go on at once: it does not coordinate
+        assert sum(decision.late == (stopped,) for decision in decisions) >= 2
+
+
+def test_if_the_coordinator_stops_for_ever_it_is_the_one_waited_for():
+    network = Network(4, Options("eager"), operations=60)
+    network.stopped = {0: (1.0, 1e9)}
+    network.lateness = lambda rank, operation: 0.05
+    network.run(limit_s=20.0)
+    for rank in (1, 2, 3):
+        undecided = len(network.decisions[rank])
+        assert undecided < 60
+        assert network.agents[rank].waits_for(undecided) == 0
+
+
+def test_if_another_rank_stops_for_ever_it_is_the_one_that_the_coordinator_waits_for():
+    network = Network(4, Options("eager", most_late=1), operations=60)
+    network.stopped = {2: (1.0, 1e9), 3: (1.0, 1e9)}  # two: none can be started without them
+    network.lateness = lambda rank, operation: 0.05
+    network.run(limit_s=20.0)
+    assert network.agents[0].waits_for(len(network.decisions[0])) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ranks_that_disagree_on_the_buffer_are_named(mode):
+    network = Network(4, Options(mode))
+    network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 7)
+    network.lateness = lambda rank, operation: 0.01
+    network.run()
+    (fault,) = network.faults
+    assert fault.ranks == (2,)
+    assert "operation 7" in fault.text
+    assert all(len(decisions) <= 8 for decisions in network.decisions)
+
+
+def test_in_quiet_times_ranks_that_disagree_on_the_buffer_are_named_afterwards():
+    network = Network(4, Options("auto"), operations=90, window=1)
+    network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == 60)
+    network.lateness = lambda rank, operation: 0.01
+    network.run()
+    assert [fault.ranks for fault in network.faults] == [(2,)]
+    assert 60 < max(map(len, network.decisions)) < 90
+
+
+def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
+    network = Network(4, Options("eager", threshold_s=0.1), operations=3, window=1)
+    network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2)
+    network.lateness = lambda rank, operation: 5.0 * (rank == 2)
+    network.run()
+    assert [fault.ranks for fault in network.faults] == [(2,)]
+    assert network.decisions[2] == []
+    assert [len(network.decisions[rank]) for rank in (0, 1, 3)] == [1, 1, 1]
+
+
+def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch):
+    told = set()
+
+    def fickle(self, now_s, fetch=Coordinator.messages_to_send):
+        sends = fetch(self, now_s)
+        for place, (peer, message) in enumerate(sends):
+            if isinstance(message, Decide) and (peer, message.operation) in told:
+                changed = msgspec.structs.replace(message, decision=Decision(NATIVE, (), "changed"))
+                sends[place] = peer, changed
+            elif isinstance(message, Decide):
+                told.add((peer, message.operation))
+        return sends
+
+    monkeypatch.setattr(Coordinator, "messages_to_send", fickle)
+    for seed in range(20):
+        told.clear()
+        options = Options("eager", threshold_s=0.1)
+        network = Network(4, options, operations=20, lost=0.3, seed=seed)
+        network.lateness = lambda rank, operation: 1.0 * (rank == 3)
+        network.run()
+        if any(len(set(decisions)) > 1 for decisions in zip(*network.decisions, strict=False)):
+            return
+    pytest.fail("ranks never acted differently")

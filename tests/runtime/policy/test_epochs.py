@@ -1,0 +1,117 @@
+"""All ranks run an operation in the same epoch, for any order and fate of messages."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.policy.epochs import RETRY_S, EpochCommit
+from runtime.policy.messages import Epoch
+
+SIZE = 4
+OPERATIONS = 60
+
+
+def _run(seed, lost, impatience=0.0, kind=EpochCommit):
+    """Random steps; per rank the version each operation was bound to, and all versions."""
+    dice = random.Random(seed)
+    ranks = [kind(rank, SIZE, coordinator=0) for rank in range(SIZE)]
+    bound = [[] for _ in range(SIZE)]
+    flying, now_s, versions = [], 0.0, set()
+
+    def post(rank):
+        for peer, message in ranks[rank].messages_to_send(now_s):
+            assert peer != rank
+            if dice.random() >= lost:
+                flying.extend([(peer, rank, message)] * dice.choice([1, 1, 2]))
+
+    for _ in range(20_000):
+        now_s += dice.random() * RETRY_S
+        rank = dice.randrange(SIZE)
+        what = dice.random()
+        if what < 0.3 and flying:
+            peer, sender, message = flying.pop(dice.randrange(len(flying)))
+            ranks[peer].receive_message(message, sender, now_s)
+            post(peer)
+        elif what < 0.5:
+            ranks[rank].handle_timer(now_s + impatience)
+        elif what < 0.52 and ranks[rank].may_propose:
+            ranks[rank].propose(Epoch(0, 0, dice.randrange(SIZE)), now_s)
+        elif what > 0.9 and len(bound[rank]) < OPERATIONS + 5 * rank:
+            epoch = ranks[rank].bind(len(bound[rank]))
+            if epoch is not None:
+                bound[rank].append(epoch.version)
+                versions.add(epoch.version)
+        post(rank)
+        if min(map(len, bound)) >= OPERATIONS:
+            break
+    return bound, versions
+
+
+def _differ(bound):
+    return any(len(set(versions)) > 1 for versions in zip(*bound, strict=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.2, 0.6]), st.sampled_from([0.0, 0.9]))
+def test_an_operation_has_one_epoch(seed, lost, impatience):
+    bound, _ = _run(seed, lost, impatience)
+    assert not _differ(bound)
+    assert min(map(len, bound)) >= OPERATIONS  # and nobody is stuck
+
+
+def test_epochs_do_take_effect_and_pass_from_coordinator_to_coordinator():
+    taken = [len(_run(seed, 0.1)[1]) for seed in range(20)]
+    assert sum(taken) > 3 * len(taken)
+
+
+class _Majority(EpochCommit):
+    """Wrong: an epoch holds when three of four have accepted."""
+
+    def _on_accept(self, proposal, sender):
+        super()._on_accept(proposal, sender)
+        if len(proposal.accepted) == 3:
+            self._decide(True)
+
+
+class _Hasty(EpochCommit):
+    """Wrong: accepts an epoch for operations that it has bound already."""
+
+    def _on_propose(self, epoch, sender):
+        self._bound = 0
+        super()._on_propose(epoch, sender)
+
+
+@pytest.mark.parametrize("kind", [_Majority, _Hasty])
+def test_the_test_notices_wrong_protocols(kind):
+    assert any(_differ(_run(seed, 0.2, kind=kind)[0]) for seed in range(40))
+
+
+def _handed(rank, message=None, sender=None, now_s=0.0):
+    """What a rank has to send after a message."""
+    if message is not None:
+        rank.receive_message(message, sender, now_s)
+    return rank.messages_to_send(now_s)
+
+
+def test_who_stands_before_an_unsettled_epoch_waits_for_its_proposer():
+    proposer, other = EpochCommit(0, 2, coordinator=0), EpochCommit(1, 2, coordinator=0)
+    proposer.propose(Epoch(0, 0, coordinator=1, reason="handover"), 0.0)
+    ((_, proposal),) = _handed(proposer)
+    ((_, answer),) = _handed(other, proposal, 0)
+    first = proposal.epoch.first
+    assert other.bind(first - 1).version == 0
+    assert other.bind(first) is None
+    assert other.stuck_on == 0
+    other.handle_timer(0.0)
+    ((peer, asked),) = _handed(other)
+    assert peer == 0
+    ((_, outcome),) = _handed(proposer, asked, 1)
+    assert not outcome.holds  # it was asked before all had accepted: nobody has to wait
+    _handed(other, outcome, 0)
+    assert other.bind(first).version == 0
+    assert _handed(proposer, answer, 1) == [(1, outcome)]  # too late
+    assert proposer.bind(first).version == 0

@@ -1,0 +1,212 @@
+"""Waits, forecasts and options against brute force and against their own definitions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.policy.cost_model import LEAST_GAIN, Times
+from runtime.policy.forecast import better_coordinator, next_epoch
+from runtime.policy.history import LEAST, MOST, ModelCorrection
+from runtime.policy.messages import NATIVE, Decision, Epoch
+from runtime.policy.options import Options
+from runtime.policy.rules import RULES, Arrivals, Later, predicted, static
+from runtime.policy.thresholds import break_even, learned
+from tests.runtime.policy.network import LARGE, inputs
+from verify.errors import ArgumentError
+
+seconds = st.floats(0, 5)
+candidates = st.lists(st.builds(Times, st.just(0), seconds, seconds), min_size=1, max_size=3).map(
+    lambda found: [Times(i, each.waiting_s, each.completion_s) for i, each in enumerate(found)]
+)
+
+
+def _taken_s(tau_s, lateness_s, native_s, times):
+    """By definition: what a wait that is given up after ``tau_s`` takes."""
+    if lateness_s <= tau_s:
+        return lateness_s + native_s
+    return tau_s + times.total_s(lateness_s - tau_s)
+
+
+@given(st.lists(seconds, min_size=1, max_size=12), seconds, seconds, candidates)
+def test_a_learned_wait_has_the_least_mean(lateness_s, passed_s, native_s, found):
+    seen = [each for each in lateness_s if each > passed_s]
+    if not seen:
+        return
+    wait = learned(lateness_s, passed_s, native_s, found)
+    for_all_s = sum(seen) / len(seen) + native_s
+    means = [
+        sum(_taken_s(tau, each, native_s, times) for each in seen) / len(seen)
+        for tau in [passed_s, *seen]
+        for times in found
+    ]
+    least_s = min(means)
+    if wait.candidate == NATIVE:
+        assert least_s >= for_all_s - LEAST_GAIN * native_s - 1e-9
+        return
+    own_s = sum(_taken_s(wait.tau_s, e, native_s, found[wait.candidate]) for e in seen) / len(seen)
+    assert own_s == pytest.approx(least_s, abs=1e-9)
+    assert own_s == pytest.approx(wait.mean_s, abs=1e-9)
+    assert wait.tau_s >= passed_s
+
+
+@given(seconds, seconds, candidates)
+def test_break_even_never_loses_more_than_a_needless_start_twice(lateness_s, native_s, found):
+    wait = break_even(native_s, found)
+    if wait.candidate == NATIVE:
+        assert (
+            all(each.completion_s >= (1 - LEAST_GAIN) * native_s for each in found)
+            or min(
+                each.completion_s + max(0, each.waiting_s + each.completion_s - native_s)
+                for each in found
+            )
+            >= (1 - LEAST_GAIN) * native_s
+        )
+        return
+    times = found[wait.candidate]
+    price_s = max(0.0, times.waiting_s + times.completion_s - native_s)
+    loss_s = _taken_s(wait.tau_s, lateness_s, native_s, times) - (lateness_s + native_s)
+    assert loss_s <= 2 * price_s + 1e-9
+    assert times.completion_s < native_s
+
+
+def _known(rows=(), mode="auto", **options):
+    known = inputs(8, Options(mode, **options))
+    for row in rows:
+        known.history.add(dict(enumerate(row)))
+    return known
+
+
+def _here(*ranks, at_s=0.0):
+    return Arrivals(0, LARGE, dict.fromkeys(ranks, at_s))
+
+
+@pytest.mark.parametrize("mode", ["eager", "auto"])
+def test_rules_wait_for_enough_ranks_and_decide_once_all_are_there(mode):
+    rule, known = RULES[mode], _known(mode=mode)
+    assert rule(9.0, _here(), known) == Later(math.inf)
+    assert rule(9.0, _here(0, 1, 2, 3, 4), known) == Later(math.inf)  # 3 missing
+    found = rule(0.0, _here(*range(8)), known)
+    assert (found.candidate, found.late) == (NATIVE, ())
+    wait = rule(0.0, _here(*range(7)), known)
+    assert 0 < wait.at_s < 0.02
+    assert rule(wait.at_s, _here(*range(7)), known).late == (7,)
+    assert rule(wait.at_s + 1, _here(0, 2, 3, 4, 5, 7), known).late == (1, 6)
+    few = _known(mode=mode, most_late=1)
+    assert rule(9.0, _here(0, 1, 2, 3, 4, 5), few) == Later(math.inf)
+
+
+def test_auto_starts_at_once_without_a_rank_that_always_comes_late():
+    rows = [[0.0] * 7 + [0.5]] * 10
+    found = RULES["auto"](0.0, _here(*range(7)), _known(rows))
+    assert isinstance(found, Decision)
+    assert found.late == (7,)
+    assert RULES["auto"](0.0, _here(*range(1, 8)), _known(rows)).late == (0,)
+    # (rank 0 is never late; but whoever is, is by 0.5 s: that is what is known of its lateness)
+
+
+def test_auto_waits_for_a_rank_that_is_never_much_later():
+    rows = [[0.0] * 7 + [0.0005]] * 10  # S*beta is 10 ms
+    assert RULES["auto"](0.0, _here(*range(7)), _known(rows)) == Later(math.inf)
+    later = RULES["auto"](0.001, _here(*range(7)), _known(rows))
+    assert 0.001 < later.at_s < 0.02  # never that late before: nothing is known any more
+
+
+def test_auto_waits_a_little_where_most_come_soon_and_some_very_late():
+    rows = [[0.0] * 7 + [0.0005]] * 8 + [[0.0] * 7 + [1.0]] * 4
+    later = RULES["auto"](0.0, _here(*range(7)), _known(rows))
+    assert later == Later(0.0005)
+    assert RULES["auto"](0.00051, _here(*range(7)), _known(rows)).late == (7,)
+
+
+def test_late_ranks_are_in_the_usual_order_of_their_arrival():
+    rows = [[0.0, 0.0, 0.9, 0.0, 0.0, 0.4, 0.0, 0.0]] * 8
+    found = RULES["auto"](0.1, _here(0, 1, 3, 4, 6, 7), _known(rows))
+    assert found.late == (5, 2)
+
+
+def test_auto_does_not_leave_out_with_the_late_rank_who_is_about_to_come():
+    rows = [[0.001 * (rank == turn % 7) for rank in range(7)] + [0.5] for turn in range(14)]
+    later = RULES["auto"](0.0, _here(0, 1, 2, 4, 5, 6), _known(rows))
+    assert isinstance(later, Later)
+    assert RULES["auto"](0.001, _here(*range(7)), _known(rows)).late == (7,)
+
+
+def test_auto_forgets_a_rank_that_is_late_no_longer():
+    late, on_time = [0.0] * 7 + [0.5], [0.0] * 7 + [0.0001]
+    found = RULES["auto"](0.0002, _here(*range(7)), _known([late] * 60))
+    assert found.late == (7,)
+    changed = _known([late] * 60 + [on_time] * 9)
+    assert isinstance(RULES["auto"](0.0002, _here(*range(7)), changed), Later)
+
+
+def _predicted(rows, nbytes=LARGE):
+    """The late ranks of the next epoch."""
+    current = Epoch(0, 0, 0)
+    return (next_epoch(current, nbytes, _known(rows, "predict")) or current).late
+
+
+def test_a_forecast_needs_a_habit():
+    late = [0.0] * 7 + [0.3]
+    assert _predicted([late] * 3) == ()
+    assert _predicted([late] * 8) == (7,)
+    assert _predicted([late] * 16, nbytes=0) == ()
+    assert _predicted([[0.3 * (rank == turn) for rank in range(8)] for turn in range(8)] * 2) == ()
+    assert _predicted([[0.2, 0.0, 0.0, 0.0, 0.4, 0.0, 0.0, 0.0]] * 8) in {(0, 4), (4,)}
+    assert _predicted([[0.0] * 7 + [0.0005]] * 16) == ()
+
+
+def test_predicted_and_static_depend_on_the_size():
+    epoch = Epoch(3, 0, 0, (2,), 0.3, "why")
+    assert predicted(LARGE, epoch, _known()).late == (2,)
+    assert predicted(8, epoch, _known()).candidate == NATIVE
+    assert predicted(LARGE, Epoch(0, 0, 0), _known()).candidate == NATIVE
+    large = static(100 * LARGE, _known(mode="static", late=(2,)))
+    assert (large.candidate, large.late) == (1, (2,))  # m = 4
+    assert static(LARGE, _known(mode="static", late=(1, 2, 3))).candidate == NATIVE
+
+
+def test_the_coordinator_changes_only_if_it_is_often_last():
+    late = [0.5] + [0.1] * 3 + [0.0] + [0.1] * 3
+    assert better_coordinator(0, LARGE, _known([late] * 8)) == 4
+    assert better_coordinator(0, LARGE, _known([late] * 4)) == 0
+    assert better_coordinator(1, LARGE, _known([late] * 8)) == 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(1e-6, 1e3), st.floats(0, 1e3))))
+def test_the_correction_stays_within_its_limits_and_is_forgotten(seen):
+    correction = ModelCorrection()
+    for native, predicted_s, taken_s in seen:
+        correction.add(native, predicted_s, taken_s)
+    assert LEAST[True] <= correction.factor(True) <= MOST
+    assert 1.0 <= correction.factor(False) <= MOST
+    for _ in range(300):
+        correction.add(True, 1.0, 2.0)
+    assert correction.factor(True) == 2.0
+    assert correction.factor(False) == 1.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mode": "clever"},
+        {"mode": "static"},
+        {"mode": "auto", "late": (1,)},
+        {"mode": "auto", "threshold_s": 1.0},
+        {"mode": "eager", "threshold_s": -1.0},
+        {"mode": "eager", "threshold_s": math.nan},
+        {"mode": "eager", "most_late": 0},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ArgumentError):
+        Options(**wrong)
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(2, 0), (3, 1), (4, 1), (8, 2), (64, 3)])
+def test_how_many_may_be_late(ranks, most):
+    assert Options("eager").at_most_late(ranks) == most
+    assert Options("eager", most_late=1000).at_most_late(ranks) == ranks - 2
