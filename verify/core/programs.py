@@ -11,7 +11,6 @@ more); where it gives ranks other names, the programs under these names are aske
 from __future__ import annotations
 
 from itertools import groupby
-from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -60,15 +59,6 @@ def programs(schedule: Schedule) -> Programs:
     begins = np.append(True, (np.diff(rank) != 0) | (np.diff(round_) != 0))[: len(rank)]
     step = np.cumsum(begins)
     return Programs(rank, step, peer, chunk, sends, reduce, round_, index)
-
-
-def by_round(schedule: Schedule) -> list[list[tuple[int, ...]]]:
-    """For each rank its steps, as transfers by index."""
-    of, found = programs(schedule), [list[tuple[int, ...]]() for _ in range(schedule.ranks)]
-    rows = zip(of.rank.tolist(), of.step.tolist(), of.index.tolist(), strict=True)
-    for (rank, _), those in groupby(rows, itemgetter(0, 1)):
-        found[rank].append(tuple(index for _, _, index in those))
-    return found
 
 
 def deadlock_free(of: Programs) -> Result:

@@ -94,8 +94,8 @@ def _disjoint_pairs(schedule: Schedule) -> Result:
     sender = table.round * schedule.ranks + table.src
     receiver = table.round * schedule.ranks + table.dst
     order = np.argsort(sender)
-    found = np.searchsorted(sender, receiver, sorter=order)
-    sends = order[np.minimum(found, len(table) - 1)]  # what the receiver of i sends, if anything
+    place = np.searchsorted(sender, receiver, sorter=order)
+    sends = order[np.minimum(place, len(table) - 1)]  # what the receiver of i sends, if anything
     clash = (sender[sends] == receiver) & (table.dst[sends] != table.src)
     for i in np.flatnonzero(clash)[:1].tolist():
         other, rank = int(sends[i]), int(table.dst[i])
