@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.verify.builders import Document, direct, document, optimal_four, ring, straggler
+from tests.verify.builders import Document, document, optimal_four, ring, straggler
 from tests.verify.mutants import mutant
+from tests.verify.oracle import run as run_document
 from verify import Counterexample, Schedule, Verdict, check, decode
 from verify.core.interpreter import run
 from verify.core.semantics import Counts
@@ -90,34 +92,38 @@ def test_a_senseless_schedule_made_in_memory(change: dict[str, Any], found: str)
     assert report.counterexample.found == found
 
 
-# ports
+# ports, absence, hazards
+
+FAN_IN = [[r, 0, 0, "reduce"] for r in range(1, 6)]
+COPIED = [*FAN_IN[:3], [4, 0, 0, "copy"], FAN_IN[4]]
+TWO_SENDS = [[0, 1, 0, "copy"], [1, 2, 1, "copy"], [0, 2, 1, "copy"]]
+TWO_PARTNERS = [[0, 1, 0, "copy"], [1, 2, 1, "copy"]]
+TWO_WRITERS = [[0, 2, 0, "reduce"], [1, 2, 0, "reduce"]]
+ONE_ROUND: dict[str, tuple[list[list[Any]], Any, int, str, list[int]]] = {
+    # the round, its ports, rank at fault, what was found, which transfers are shown
+    "ports: sends": (TWO_SENDS, "duplex", 0, "rank 0 sends 2 times", [0, 2]),
+    "ports: no more than it takes": (FAN_IN, 2, 0, "rank 0 receives 5 times", [0, 1, 2]),
+    "ports: matching": (
+        TWO_PARTNERS,
+        "matching",
+        1,
+        "rank 1 receives from 0 and sends to 2",
+        [0, 1],
+    ),
+    "hazards: reduces": (TWO_WRITERS, "duplex", 2, "2 transfers write it", [0, 1]),
+    "hazards: a copy is alone under incast": (COPIED, 5, 0, "5 transfers write it", [0, 3]),
+}
 
 
-def test_two_sends() -> None:
-    moves = [[0, 1, 0, "copy"], [1, 2, 1, "copy"], [0, 2, 1, "copy"]]
-    refuted = _refutation(_rounds([], moves), "ports")
-    assert _place(refuted)[:3] == ("p", 1, 0)
-    assert refuted.found == "rank 0 sends 2 times"
-    assert _shown(refuted) == [("p", 1, *moves[0]), ("p", 1, *moves[2])]
-
-
-def test_receives_beyond_the_incast() -> None:
-    moves = [[r, 0, 0, "reduce"] for r in range(1, 6)]
-    refuted = _refutation(_rounds(moves, ports={"incast": 2}, n=6), "ports")
-    assert refuted.found == "rank 0 receives 5 times"
-    assert refuted.expected == "at most 2 receives per rank and round"
-    assert _shown(refuted) == [("p", 0, *move) for move in moves[:3]]  # no more than it takes
-
-
-def test_two_partners_under_matching() -> None:
-    moves = [[0, 1, 0, "copy"], [1, 2, 1, "copy"]]
-    refuted = _refutation(_rounds([], [], moves, ports="matching"), "ports")
-    assert _place(refuted)[:3] == ("p", 2, 1)
-    assert refuted.found == "rank 1 receives from 0 and sends to 2"
-    assert _shown(refuted) == [("p", 2, *move) for move in moves]
-
-
-# absence
+@pytest.mark.parametrize("name", ONE_ROUND)
+def test_a_round_that_asks_too_much(name: str) -> None:
+    moves, ports, rank, found, shown = ONE_ROUND[name]
+    if isinstance(ports, int):
+        ports = {"incast": ports}
+    refuted = _refutation(_rounds([], [], moves, ports=ports, n=6), name.partition(":")[0])
+    assert (refuted.phase, refuted.round, refuted.rank) == ("p", 2, rank)
+    assert found in refuted.found
+    assert _shown(refuted) == [("p", 2, *moves[i]) for i in shown]
 
 
 def test_an_absent_rank_takes_part() -> None:
@@ -266,23 +272,7 @@ def test_a_huge_tree_is_cut() -> None:
     assert found.expected.endswith("...")
 
 
-# hazards
-
-
-def test_two_writers_of_one_buffer() -> None:
-    moves = [[0, 2, 0, "reduce"], [1, 2, 0, "reduce"]]
-    refuted = _refutation(_rounds([], moves), "hazards")
-    assert _place(refuted) == ("p", 1, 2, 0)
-    assert _shown(refuted) == [("p", 1, *move) for move in moves]
-
-
-def test_several_reduces_are_fine_under_incast_but_a_copy_is_alone() -> None:
-    assert check(_schedule(direct(5, 4))).verdict is Verdict.PROVED
-    moves = [[r, 0, 0, "reduce"] for r in range(1, 6)]
-    moves[3][3] = "copy"
-    refuted = _refutation(_rounds(moves, n=6, ports={"incast": 5}), "hazards")
-    assert "5 transfers write it" in refuted.found
-    assert _shown(refuted) == [("p", 0, *moves[0]), ("p", 0, *moves[3])]
+# staging
 
 
 def test_staging_counts_what_is_sent_and_received_at_once() -> None:
@@ -339,13 +329,8 @@ def _replay_twice(schedule: Schedule, found: Counterexample, contribution: int) 
     """The shown transfers alone already add the contribution twice at the named rank."""
     if len(found.transfers) == SHOWN:
         return  # cut
-    held = [int(rank == contribution) for rank in range(schedule.ranks)]
-    shown = list(found.transfers)
-    while shown:
-        now = [t for t in shown if (t.phase, t.round) == (shown[0].phase, shown[0].round)]
-        shown = shown[len(now) :]
-        before = list(held)
-        for t in now:
-            held[t.dst] = before[t.src] + (held[t.dst] if t.op == "reduce" else 0)
-    assert found.rank is not None
-    assert held[found.rank] == 2
+    rounds = groupby(found.transfers, lambda t: (t.phase, t.round))
+    moves = [[[t.src, t.dst, 0, t.op] for t in those] for _, those in rounds]
+    start = {(rank, 0): int(rank == contribution) for rank in range(schedule.ranks)}
+    held = run_document(document(schedule.ranks, 1, [("p", [], moves)]), start, int.__add__)
+    assert held[found.rank, 0] == 2
