@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.verify.builders import document, optimal_four, optimal_two, ring, straggler
+from tests.verify.builders import document, optimal_four, optimal_two, ring, schedule_of, straggler
 from verify import Incast, Phase, Schedule, Verdict, check, decode
 from verify.core.bounds import bandwidth_bound, dissemination_bound, lower_bound, spread_bound
 
@@ -158,12 +158,12 @@ def test_the_bounds_in_numbers() -> None:
     assert [spread_bound(n, n - 1) for n in (4, 8, 16, 64)] == [4, 9, 18, 68]
     assert [spread_bound(n, n - 1, "matching") for n in (3, 5, 7, 9)] == [3, 6, 9, 11]
     assert spread_bound(7, 24, "matching") == 30 > dissemination_bound(7, 24)
-    assert lower_bound(decode(json.dumps(straggler(8)).encode())) == 7 + 3 - 1
+    assert lower_bound(schedule_of(straggler(8))) == 7 + 3 - 1
 
 
 @pytest.mark.parametrize("doc", [optimal_four(), optimal_four("matching"), optimal_two()])
 def test_optimal_at_the_bound(doc: dict[str, Any]) -> None:
-    report = check(decode(json.dumps(doc).encode()))
+    report = check(schedule_of(doc))
     assert report.verdict is Verdict.PROVED
     assert report.optimal is True
     assert report.completion_rounds == report.lower_bound
@@ -172,13 +172,13 @@ def test_optimal_at_the_bound(doc: dict[str, Any]) -> None:
 def test_an_empty_completion_round_is_not_optimal() -> None:
     doc = straggler(5)
     doc["phases"][1]["rounds"].insert(2, [])
-    report = check(decode(json.dumps(doc).encode()))
+    report = check(schedule_of(doc))
     assert report.verdict is Verdict.PROVED
     assert report.optimal is False
 
 
 def test_above_the_bound_optimality_is_unknown() -> None:
-    assert check(decode(json.dumps(straggler(6)).encode())).optimal == "unknown"
+    assert check(schedule_of(straggler(6))).optimal == "unknown"
 
 
 def _claiming(doc: dict[str, Any], **meta: Any) -> Any:
@@ -231,7 +231,7 @@ def test_a_wrong_schedule_can_not_claim_to_be_optimal() -> None:
 
 
 def test_everybody_on_time() -> None:
-    report = check(decode(json.dumps(ring(5)).encode()))
+    report = check(schedule_of(ring(5)))
     assert report.completion_rounds == report.rounds == 8
     assert report.lower_bound == max(dissemination_bound(5, 5), bandwidth_bound(5, 5)) == 8
     assert report.optimal is True
@@ -239,6 +239,6 @@ def test_everybody_on_time() -> None:
 
 def test_bound_of_a_schedule_without_sense_is_zero() -> None:
     doc = document(3, 1, [("a", [], [[[0, 7, 0, "copy"]]])])
-    schedule = decode(json.dumps(doc).encode())
+    schedule = schedule_of(doc)
     assert check(schedule).lower_bound == 0
     assert check(msgspec.structs.replace(schedule, ranks=0)).verdict is Verdict.REFUTED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from itertools import groupby
 from typing import Any
@@ -12,22 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.verify.builders import Document, document, optimal_four, ring, straggler
+from tests.verify.builders import Document, document, optimal_four, ring, schedule_of, straggler
 from tests.verify.mutants import mutant
 from tests.verify.oracle import run as run_document
-from verify import Counterexample, Schedule, Verdict, check, decode
+from verify import Counterexample, Schedule, Verdict, check
 from verify.core.interpreter import run
 from verify.core.semantics import Counts
 from verify.core.verdict import SHOWN
 from verify.report.explain import explain, explained
 
 
-def _schedule(doc: Document) -> Schedule:
-    return decode(json.dumps(doc).encode())
-
-
 def _refutation(doc: Document, name: str) -> Counterexample:
-    schedule = _schedule(doc)
+    schedule = schedule_of(doc)
     found = check(schedule).results[name].counterexample
     assert found is not None, f"{name} was not refuted"
     assert found.property == name
@@ -86,7 +81,7 @@ def test_absent_but_not_late() -> None:
     ],
 )
 def test_a_senseless_schedule_made_in_memory(change: dict[str, Any], found: str) -> None:
-    report = check(msgspec.structs.replace(_schedule(_rounds([])), **change))
+    report = check(msgspec.structs.replace(schedule_of(_rounds([])), **change))
     assert report.verdict is Verdict.REFUTED
     assert report.counterexample is not None
     assert report.counterexample.found == found
@@ -203,7 +198,7 @@ def test_saturation_does_not_turn_into_right() -> None:
     rounds: list[list[list[Any]]] = [[[0, 1, 0, "reduce"], [1, 0, 0, "reduce"]] for _ in range(9)]
     for extra in range(20):
         doc = document(2, 1, [("p", [], rounds + [[[0, 1, 0, "reduce"]]] * extra)])
-        schedule = _schedule(doc)
+        schedule = schedule_of(doc)
         assert run(schedule, Counts(), 0, 1).min() >= 255
         assert check(schedule).results["exactly_once"].verdict is Verdict.REFUTED
 
@@ -222,7 +217,7 @@ def test_the_right_sum_in_two_orders() -> None:
         k=1,
     )
     found = _refutation(doc, "same_bits")
-    assert check(_schedule(doc)).results["exactly_once"].verdict is Verdict.PROVED
+    assert check(schedule_of(doc)).results["exactly_once"].verdict is Verdict.PROVED
     assert _place(found) == ("p", 2, 1, 0)
     assert found.expected == "the sum that rank 0 ends with: ((x0 + x1) + (x2 + x3))"
     assert found.found == "(x3 + (x2 + (x0 + x1)))"
@@ -230,7 +225,7 @@ def test_the_right_sum_in_two_orders() -> None:
 
 
 def test_the_same_wrong_value_everywhere_has_the_same_bits() -> None:
-    report = check(_schedule(_rounds([[0, 1, 0, "copy"]], n=2, k=1)))
+    report = check(schedule_of(_rounds([[0, 1, 0, "copy"]], n=2, k=1)))
     assert report.results["same_bits"].verdict is Verdict.PROVED
     assert report.results["exactly_once"].verdict is Verdict.REFUTED
 
@@ -244,9 +239,9 @@ def test_the_same_tree_made_twice_has_the_same_bits() -> None:
         [[1, 2, 0, "copy"]],
         k=1,
     )
-    assert check(_schedule(doc)).results["same_bits"].verdict is Verdict.PROVED
+    assert check(schedule_of(doc)).results["same_bits"].verdict is Verdict.PROVED
     doc["phases"][0]["rounds"][0] = []
-    assert check(_schedule(doc)).results["same_bits"].verdict is Verdict.REFUTED
+    assert check(schedule_of(doc)).results["same_bits"].verdict is Verdict.REFUTED
 
 
 def test_several_reduces_of_one_round_are_added_in_listed_order() -> None:
@@ -254,14 +249,14 @@ def test_several_reduces_of_one_round_are_added_in_listed_order() -> None:
     fan_in = [[1, 0, 0, "reduce"], [2, 0, 0, "reduce"], [2, 3, 0, "reduce"], [1, 3, 0, "reduce"]]
     swap = [[0, 3, 0, "reduce"], [3, 0, 0, "reduce"]]
     doc = _rounds(fan_in, swap, n=4, k=1, ports={"incast": 2})
-    assert check(_schedule(doc)).results["same_bits"].verdict is Verdict.REFUTED
+    assert check(schedule_of(doc)).results["same_bits"].verdict is Verdict.REFUTED
     equal = _rounds(
         [[1, 0, 0, "reduce"], [2, 0, 0, "reduce"]],
         [[0, 1, 0, "copy"], [0, 2, 0, "copy"]],
         ports={"incast": 2},
         k=1,
     )
-    assert check(_schedule(equal)).verdict is Verdict.PROVED
+    assert check(schedule_of(equal)).verdict is Verdict.PROVED
 
 
 def test_a_huge_tree_is_cut() -> None:
@@ -276,10 +271,10 @@ def test_a_huge_tree_is_cut() -> None:
 
 
 def test_staging_counts_what_is_sent_and_received_at_once() -> None:
-    assert check(_schedule(straggler(5))).staging == 1  # the exchange
-    assert check(_schedule(ring(5))).staging == 0
+    assert check(schedule_of(straggler(5))).staging == 1  # the exchange
+    assert check(schedule_of(ring(5))).staging == 0
     three = [[a, b, c, "reduce"] for c in range(3) for a, b in [(0, 1), (1, 0)]]
-    assert check(_schedule(_rounds(three, k=3, ports={"incast": 3}))).staging == 3
+    assert check(schedule_of(_rounds(three, k=3, ports={"incast": 3}))).staging == 3
 
 
 # any mutant
@@ -287,9 +282,9 @@ def test_staging_counts_what_is_sent_and_received_at_once() -> None:
 
 @settings(deadline=None, max_examples=400)
 @given(st.integers(0, 2**32))
-def test_what_is_shown_is_in_the_schedule(seed: int) -> None:
+def test_what_is_shown_is_in_theschedule_of(seed: int) -> None:
     """The named transfers stand at the named places, and they are few."""
-    schedule = _schedule(mutant(random.Random(seed)))
+    schedule = schedule_of(mutant(random.Random(seed)))
     report = check(schedule)
     for name, result in report.results.items():
         found = result.counterexample
@@ -310,7 +305,7 @@ def test_what_is_shown_is_in_the_schedule(seed: int) -> None:
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 2**32))
 def test_every_wrong_count_can_be_explained(seed: int) -> None:
-    schedule = _schedule(mutant(random.Random(seed)))
+    schedule = schedule_of(mutant(random.Random(seed)))
     if check(schedule).results["well_formed"].verdict is not Verdict.PROVED:
         return
     counts = run(schedule, Counts(), 0, schedule.chunks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from itertools import count, groupby
 
@@ -10,10 +9,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.verify.builders import Document, all_right, document, ring, shuffled, straggler
+from tests.verify.builders import (
+    all_right,
+    document,
+    ring,
+    schedule_of,
+    shuffled,
+    straggler,
+)
 from tests.verify.mutants import mutant
 from tests.verify.test_mutants import SEED
-from verify import Counterexample, Schedule, Verdict, check, decode
+from verify import Counterexample, Verdict, check
 from verify.core.programs import Programs, deadlock_free, programs
 from verify.renaming import renamed
 
@@ -21,10 +27,6 @@ End = tuple[str, int, int]
 """("send" or "receive", peer, chunk)"""
 Listed = list[list[list[End]]]
 """For each rank its steps, each a list of ends."""
-
-
-def _schedule(doc: Document) -> Schedule:
-    return decode(json.dumps(doc).encode())
 
 
 def _listed(of: Programs, ranks: int) -> Listed:
@@ -107,7 +109,7 @@ def test_disturbed_programs_agree_with_the_simulation() -> None:
     outcomes = {True: 0, False: 0}
     right = [doc for doc in all_right().values() if doc["ranks"] < 7]
     for _ in range(1000):
-        schedule = _schedule(shuffled(rng.choice(right), rng))
+        schedule = schedule_of(shuffled(rng.choice(right), rng))
         listed = _disturbed(_listed(programs(schedule), schedule.ranks), rng)
         expected = _ends(listed, rng)
         assert (deadlock_free(_programs(listed)).verdict is Verdict.PROVED) == expected, listed
@@ -119,7 +121,7 @@ def test_disturbed_programs_agree_with_the_simulation() -> None:
 def test_programs_of_any_schedule_end_even_of_a_wrong_one() -> None:
     rng = random.Random(SEED)
     for _ in range(200):
-        schedule = _schedule(mutant(rng))
+        schedule = schedule_of(mutant(rng))
         report = check(schedule)
         if report.results["well_formed"].verdict is Verdict.PROVED:
             assert report.results["deadlock_free"].verdict is Verdict.PROVED
@@ -129,7 +131,7 @@ def test_programs_of_any_schedule_end_even_of_a_wrong_one() -> None:
 
 
 def test_a_step_is_what_a_rank_does_in_a_round() -> None:
-    schedule = _schedule(straggler(6))
+    schedule = schedule_of(straggler(6))
     of = programs(schedule)
     expected: Listed = [[] for _ in range(6)]
     for _, _, transfers in schedule.located_rounds():
@@ -157,7 +159,7 @@ def _refutation(of: Programs) -> Counterexample:
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_sends_first_around_a_ring_is_a_wait_cycle(n: int) -> None:
     """Each round's sends, waited for, and only then its receives: the classic mistake."""
-    rounds = _listed(programs(_schedule(ring(n))), n)
+    rounds = _listed(programs(schedule_of(ring(n))), n)
     sends_first = [
         [[end] for step in steps for end in sorted(step, key=lambda end: end[0], reverse=True)]
         for steps in rounds
@@ -217,7 +219,7 @@ def test_two_ranks_that_do_not_agree(name: str) -> None:
 
 def test_names_that_only_one_rank_has_changed_are_refuted() -> None:
     """Rank 0 takes the places of the late rank in its program, and nobody else knows."""
-    schedule = _schedule(straggler(5))
+    schedule = schedule_of(straggler(5))
     file, other = (programs(s) for s in (schedule, renamed(schedule, {0: 4, 4: 0})))
     assert deadlock_free(other).verdict is Verdict.PROVED
     mixed = [(other if rank == 0 else file, rank) for rank in range(5)]
@@ -242,6 +244,6 @@ def test_a_clock_that_is_wrong_proves_nothing() -> None:
 
 
 def test_nothing_to_do() -> None:
-    nothing = _schedule(document(2, 1, []))
+    nothing = schedule_of(document(2, 1, []))
     assert len(programs(nothing).rank) == 0
     assert check(nothing).results["deadlock_free"].verdict is Verdict.PROVED

@@ -8,20 +8,16 @@ from functools import partial
 
 import pytest
 
-from tests.verify.builders import Document, all_right, optimal_four, ring, straggler
+from tests.verify.builders import all_right, optimal_four, ring, schedule_of, straggler
 from tests.verify.mutants import mutant
 from tests.verify.oracle import run
 from tests.verify.test_mutants import SEED
-from verify import Report, Schedule, Verdict, check, decode
+from verify import Report, Schedule, Verdict, check
 from verify.cli import app
 from verify.symbolic import all_sums, smt2
 
 MUTANTS = 500
 ASKED_OF_CVC5 = 60
-
-
-def _schedule(doc: Document) -> Schedule:
-    return decode(json.dumps(doc).encode())
 
 
 def _check(schedule: Schedule, timeout_s: float) -> Report:
@@ -47,7 +43,7 @@ def test_z3_agrees_on_mutants() -> None:
     seen = {Verdict.PROVED: 0, Verdict.REFUTED: 0}
     for _ in range(MUTANTS):
         doc = mutant(rng)
-        report = _check(_schedule(doc), 60)
+        report = _check(schedule_of(doc), 60)
         if report.results["well_formed"].verdict is not Verdict.PROVED:
             assert "symbolic_sum" not in report.results
             continue
@@ -62,7 +58,7 @@ def test_cvc5_reads_the_question_and_agrees() -> None:
     rng = random.Random(SEED + 1)
     seen = {"unsat": 0, "sat": 0}
     for doc in [*(mutant(rng) for _ in range(ASKED_OF_CVC5)), *all_right().values()]:
-        report = check(schedule := _schedule(doc))
+        report = check(schedule := schedule_of(doc))
         if report.results["well_formed"].verdict is not Verdict.PROVED:
             continue
         answer = _cvc5(smt2(schedule))
@@ -88,7 +84,7 @@ def test_no_time_is_unknown_never_refuted(timeout_s: float, broken: bool) -> Non
     doc = straggler(8)
     if broken:
         del doc["phases"][1]["rounds"][-1][0]
-    report = _check(_schedule(doc), timeout_s)
+    report = _check(schedule_of(doc), timeout_s)
     assert report.results["symbolic_sum"].verdict is Verdict.UNKNOWN
     assert "Z3" in report.results["symbolic_sum"].note
     assert report.verdict is (Verdict.REFUTED if broken else Verdict.UNKNOWN)
@@ -99,7 +95,7 @@ def test_an_unknown_of_the_solver_is_unknown(monkeypatch) -> None:
 
     monkeypatch.setattr(z3.Solver, "check", lambda self: z3.unknown)
     monkeypatch.setattr(z3.Solver, "reason_unknown", lambda self: "canceled")
-    report = _check(_schedule(ring(3)), 60)
+    report = _check(schedule_of(ring(3)), 60)
     assert report.results["symbolic_sum"].verdict is Verdict.UNKNOWN
     assert "canceled" in report.results["symbolic_sum"].note
 
@@ -108,7 +104,7 @@ def test_the_wrong_run_is_a_wrong_run() -> None:
     """The inputs of the counterexample, run by hand, do end wrong at the named rank."""
     doc = ring(3)
     doc["phases"][0]["rounds"][1][0][3] = "copy"
-    found = _check(_schedule(doc), 60).results["symbolic_sum"].counterexample
+    found = _check(schedule_of(doc), 60).results["symbolic_sum"].counterexample
     assert found is not None
     inputs = json.loads(found.expected.split("inputs ")[1])
     start = {(r, c): inputs[r] for r in range(3) for c in range(3)}
@@ -119,7 +115,7 @@ def test_the_wrong_run_is_a_wrong_run() -> None:
 def test_a_chunk_that_nobody_moves() -> None:
     doc = ring(2)
     doc["chunks"] = 3
-    report = _check(_schedule(doc), 60)
+    report = _check(schedule_of(doc), 60)
     assert report.results["symbolic_sum"].verdict is Verdict.REFUTED
     assert report.results["symbolic_sum"].counterexample.chunk == 2
-    assert _cvc5(smt2(_schedule(doc))) == "sat"
+    assert _cvc5(smt2(schedule_of(doc))) == "sat"

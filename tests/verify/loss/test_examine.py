@@ -8,9 +8,9 @@ import json
 import pytest
 from hypothesis import example, given, settings
 
-from tests.verify.builders import Document, document, recursive_doubling, ring
+from tests.verify.builders import Document, document, recursive_doubling, ring, schedule_of
 from tests.verify.loss.strategies import RIGHT, odd
-from tests.verify.loss.test_harm import RELAY, schedule_of
+from tests.verify.loss.test_harm import RELAY
 from tests.verify.oracle import ending, transfers
 from verify import Verdict
 from verify.errors import ArgumentError

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.verify.builders import Document, document
+from tests.verify.builders import Document, document, schedule_of
 from tests.verify.loss.strategies import RIGHT, odd, schedules
 from tests.verify.oracle import Ending, ending, judge, transfers
-from verify import Schedule, decode
 from verify.loss.flow import Chunk, Flow, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
 from verify.loss.sets import covers
@@ -35,10 +34,6 @@ RELAY = _one_by_one(
     [1, 2, 0, "copy"],
 )
 """The smallest schedule in which a loss makes something be counted twice."""
-
-
-def schedule_of(doc: Document) -> Schedule:
-    return decode(json.dumps(doc).encode())
 
 
 def members(mask: int) -> list[int]:
