@@ -92,10 +92,12 @@ def imported(path: Path) -> set[str]:
 def file_of(module: str) -> Path | None:
     """Where a module of this project is; None for other projects' and for names that are none.
 
-    Packages have no code but in ``verify/__init__.py``, which hands on names.
+    A package counts where it is itself imported from. (``verify/__init__.py``, which Python runs
+    before any module in it, only hands on names.)
     """
-    path = ROOT / (module.replace(".", "/") + ".py")
-    return path if path.is_file() else None
+    place = ROOT / module.replace(".", "/")
+    paths = (place.with_suffix(".py"), place / "__init__.py")
+    return next((path for path in paths if path.is_file()), None)
 
 
 def closure(*modules: str) -> set[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proofs.trusted_lines import COLLECTIVE_CHECKER, ROOT, closure, counts, others
 from tests.verify.builders import Document, optimal_four, straggler
 from verify import __all__ as public
 from verify import cli
@@ -314,3 +315,11 @@ def test_verify_stands_alone() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
     )
     assert ended.stdout == "[]\n"
+
+
+def test_what_is_believed_is_small() -> None:
+    """docs/trust.md states the number; what the checker of collectives imports is all of it."""
+    assert counts()["verify, collectives"] <= 750
+    assert others(*COLLECTIVE_CHECKER) == {"msgspec", "numpy", "zstandard"}
+    core = ROOT / "verify" / "core"
+    assert closure(*COLLECTIVE_CHECKER) == {*core.glob("*.py")} - {core / "__init__.py"}
