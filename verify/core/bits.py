@@ -37,17 +37,22 @@ class Trees(Algebra):
         return np.array([sums.setdefault(pair, n + len(sums)) for pair in pairs])
 
 
-def same_bits(schedule: Schedule) -> Result:
-    """Property 5; a rank that ends with another sum than rank 0 when it fails."""
-    n, k = schedule.ranks, schedule.chunks
+def final_trees(schedule: Schedule) -> tuple[Trees, Values, int]:
+    """The trees that are held at the end, by rank and chunk - low, their numbering, and low."""
     # All ranks but one have to receive a chunk. One that moves less often differs whatever the
     # rest does, and looking at it first keeps absurd inputs cheap.
-    moves = np.bincount(schedule.table.chunk, minlength=k)
-    scarce = int(np.argmin(moves))
-    low, high = (scarce, scarce + 1) if moves[scarce] < n - 1 else (0, k)
-    held = run(schedule, Trees(), low, high)
+    moves = np.bincount(schedule.table.chunk, minlength=schedule.chunks)
+    trees, scarce = Trees(), int(np.argmin(moves))
+    few = moves[scarce] < schedule.ranks - 1
+    low, high = (scarce, scarce + 1) if few else (0, schedule.chunks)
+    return trees, run(schedule, trees, low, high), low
+
+
+def same_bits(schedule: Schedule) -> Result:
+    """Property 5; a rank that ends with another sum than rank 0 when it fails."""
+    _, held, low = final_trees(schedule)
     differing = held != held[0]
-    rank, column = divmod(int(differing.argmax()), high - low)
+    rank, column = divmod(int(differing.argmax()), held.shape[1])
     if not differing[rank, column]:
         return PROVED
     return refuted(

@@ -134,7 +134,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def locate(schedule: Schedule, index: int) -> LocatedTransfer:
     """The transfer at ``index`` of ``schedule.table`` with its place."""
-    t = schedule.table.transfer(index)
-    return LocatedTransfer(
-        *schedule.place(int(schedule.table.round[index])), t.src, t.dst, t.chunk, t.op
-    )
+    place = schedule.place(int(schedule.table.round[index]))
+    return LocatedTransfer(*place, *msgspec.structs.astuple(schedule.table.transfer(index)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify.core.bits import Trees
+from verify.core.bits import final_trees
 from verify.core.interpreter import Algebra, Values, run
 from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
@@ -64,9 +64,8 @@ def explained(schedule: Schedule, found: Counterexample) -> Counterexample:
 
 def _two_sums(schedule: Schedule, rank: int, chunk: int) -> Counterexample:
     """The sums that rank 0 and ``rank`` end with, and what was last written there."""
-    trees, table = Trees(), schedule.table
-    held = run(schedule, trees, chunk, chunk + 1)[:, 0].tolist()
-    operands = list(trees.sums)
+    trees, ends, low = final_trees(schedule)
+    table, operands, held = schedule.table, list(trees.sums), ends[:, chunk - low].tolist()
     written = np.flatnonzero((table.chunk == chunk) & ((table.dst == rank) | (table.dst == 0)))
     places = tuple(locate(schedule, int(i)) for i in written[-4:])
     return Counterexample(
