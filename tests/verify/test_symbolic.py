@@ -24,7 +24,7 @@ def _check(schedule: Schedule, timeout_s: float) -> Report:
     return check(schedule, {"symbolic_sum": partial(all_sums, timeout_s=timeout_s)})
 
 
-def _cvc5(script: str) -> str:
+def ask_cvc5(script: str) -> str:
     import cvc5
 
     solver = cvc5.Solver()
@@ -61,7 +61,7 @@ def test_cvc5_reads_the_question_and_agrees() -> None:
         report = check(schedule := schedule_of(doc))
         if report.results["well_formed"].verdict is not Verdict.PROVED:
             continue
-        answer = _cvc5(smt2(schedule))
+        answer = ask_cvc5(smt2(schedule))
         right = report.results["exactly_once"].verdict is Verdict.PROVED
         assert answer == ("unsat" if right else "sat"), doc
         seen[answer] += 1
@@ -73,9 +73,9 @@ def test_the_written_question_is_the_one_that_cvc5_answers(tmp_path, capsys) -> 
     path, question = tmp_path / "s.json", tmp_path / "q.smt2"
     path.write_text(json.dumps(optimal_four()))
     app([str(path), "-q", "--smt2", str(question)], standalone_mode=False)
-    assert _cvc5(question.read_text()) == "unsat"
+    assert ask_cvc5(question.read_text()) == "unsat"
     app([str(path), "-q", "--smt2", "-"], standalone_mode=False)
-    assert _cvc5(capsys.readouterr().out) == "unsat"
+    assert ask_cvc5(capsys.readouterr().out) == "unsat"
 
 
 @pytest.mark.parametrize("timeout_s", [1e-9, 1e-4])
@@ -118,4 +118,4 @@ def test_a_chunk_that_nobody_moves() -> None:
     report = _check(schedule_of(doc), 60)
     assert report.results["symbolic_sum"].verdict is Verdict.REFUTED
     assert report.results["symbolic_sum"].counterexample.chunk == 2
-    assert _cvc5(smt2(schedule_of(doc))) == "sat"
+    assert ask_cvc5(smt2(schedule_of(doc))) == "sat"
