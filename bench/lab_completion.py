@@ -27,7 +27,8 @@ from bench.lab import Lab, Network
 from synth.cost import completion_cost
 from synth.standard import ring
 from synth.straggler.generate import generate
-from verify.core.format import read, write
+from verify.core.format import read
+from verify.output import write
 
 HOSTS = 8
 MIB = 2**20

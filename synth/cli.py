@@ -22,8 +22,8 @@ from synth.standard import rhd as make_rhd
 from synth.standard import ring as make_ring
 from synth.transpose.command import register as register_transpose
 from verify.cli import run
-from verify.core.format import write
 from verify.core.schedule import Schedule
+from verify.output import write
 
 app = typer.Typer(
     add_completion=False,

@@ -33,7 +33,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Literal
 
-from verify.core.bounds import knowledge_bound
+from verify.core.bounds import dissemination_bound
 from verify.core.schedule import Phase, Schedule
 
 Latency = Literal["message", "round"]
@@ -149,7 +149,7 @@ def direct_cost(n: int, latency: Latency = "message") -> Cost:
 def straggler_cost(n: int, m: int = 1) -> Cost:
     """The cost of a completion at the lower bound, with m chunks per helper and one late rank."""
     k = (n - 1) * m
-    return completion_cost_of(knowledge_bound(n, k), k)
+    return completion_cost_of(dissemination_bound(n, k), k)
 
 
 def best_m(n: int, buffer_bytes: int, link: Link, most: int = MOST_M) -> int:
@@ -159,7 +159,7 @@ def best_m(n: int, buffer_bytes: int, link: Link, most: int = MOST_M) -> int:
     k = sqrt((L - 1) S beta / alpha), so one of the two multiples of n - 1 around it is best. With
     alpha = 0 more chunks are always better (unless L = 1), and ``most`` decides.
     """
-    spare = knowledge_bound(n, n - 1) - (n - 1)
+    spare = dissemination_bound(n, n - 1) - (n - 1)
     if spare == 0:
         return 1
     worth_s = spare * buffer_bytes / link.bandwidth

@@ -30,8 +30,8 @@ from synth.straggler.choose import Setting, choose
 from synth.straggler.situation import Owners, PortModel
 from synth.twolevel import command as two_level
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
-from verify.core.format import write
 from verify.errors import ArgumentError
+from verify.output import write
 
 DEFAULT_ALPHA = "3us"
 DEFAULT_BANDWIDTH = "450GB/s"

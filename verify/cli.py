@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
 
@@ -16,11 +17,12 @@ import typer
 from verify import kernel
 from verify.certify import certificate, require_target
 from verify.core.check import check
-from verify.core.format import PIPELINE, decode, kind_of, read_bounded, write_atomically
+from verify.core.format import PIPELINE, decode, kind_of, read_bounded
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
 from verify.loss.command import addition, check_options
+from verify.output import write_atomically
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
 from verify.pipeline.format import encode as encode_pipeline
@@ -28,8 +30,8 @@ from verify.pipeline.render import render as render_pipeline
 from verify.pipeline.schedule import PipelineSchedule
 from verify.pipeline.torch_csv import decode_csv
 from verify.pipeline.verdict import PipelineReport
-from verify.report.render import render
-from verify.symbolic import smt2
+from verify.report.render import render, to_json
+from verify.symbolic import all_sums, smt2
 
 EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
 MALFORMED = 2
@@ -128,20 +130,20 @@ def verify(
                 _print(f"{path}: MALFORMED\n  {error}", sys.stderr)
             continue
         report: Report | PipelineReport
-        more: dict[str, object] = {}
         if isinstance(schedule, Schedule):
-            report = check(schedule, z3_timeout_s=timeout if z3 else None)
+            second = {"symbolic_sum": partial(all_sums, timeout_s=timeout)} if z3 else {}
+            report = check(schedule, second)
             if use_kernel is not None:
                 report.results["coq_kernel"] = kernel.opinion(data, report, timeout)
             if certify is not None:
                 proof = certificate(schedule, report, hashlib.sha256(data).hexdigest(), certify)
                 write_atomically(certify, proof.encode())
-            text = render(str(path), schedule, report)
+            text, facts = render(str(path), schedule, report), to_json(schedule, report)
             if smt2_file is not None and report.results["well_formed"].verdict is Verdict.PROVED:
                 _write_question(schedule, smt2_file)
             if loss is not None:
                 losses = addition(str(path), schedule, report, loss, timeout, draw)
-                text, more = f"{text}\n{losses.text}", {"loss": losses.json}
+                text, facts = f"{text}\n{losses.text}", {**facts, "loss": losses.json}
                 codes.append(EXIT[losses.verdict])
         else:
             only_collectives = {
@@ -159,10 +161,10 @@ def verify(
                 report.results["coq_kernel"] = kernel.pipeline_opinion(
                     text_of_file, report, timeout
                 )
-            text = render_pipeline(str(path), schedule, report)
+            text, facts = render_pipeline(str(path), schedule, report), report.to_json()
         codes.append(EXIT[report.verdict])
         if json and not quiet:
-            _print_json(path, report.to_json() | more)
+            _print_json(path, facts)
         elif not quiet:
             _print(text, report_to)
     raise typer.Exit(next(code for code in WORST_FIRST if code in codes))

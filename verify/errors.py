@@ -19,13 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from verify.core.errors import FormatError, InputError, LatecomerError
 
-class LatecomerError(Exception):
-    """Base of all errors raised on purpose by this project."""
-
-
-class InputError(LatecomerError):
-    """A mistake the user can fix."""
+__all__ = [
+    "ArgumentError",
+    "FormatError",
+    "Infeasible",
+    "InputError",
+    "LatecomerError",
+    "LossExceeded",
+    "RankFailure",
+    "ScheduleRefused",
+    "SearchTimeout",
+    "SynthesisError",
+    "TensorError",
+]
 
 
 class ArgumentError(InputError):
@@ -43,14 +51,6 @@ class ArgumentError(InputError):
         self.requirement, self.remedy = requirement, remedy
         text = f"{name} = {value!r}: {requirement}"
         super().__init__(f"{text}. {remedy}" if remedy else text)
-
-
-class FormatError(InputError):
-    """A schedule file can't be read; ``path`` is the file, the text names field and place."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        self.path, self.problem = path, problem
-        super().__init__(f"{path}: {problem}")
 
 
 class TensorError(InputError):

@@ -22,8 +22,8 @@ from proofs.certificates.formula import Question, clauses, dimacs
 from synth.arrivals.portfolio import Portfolio
 from synth.arrivals.situation import Arrivals
 from synth.checked import checked
-from verify.core.format import encode
 from verify.core.schedule import Schedule
+from verify.output import encode
 
 MOST_BYTES = 900_000
 """Larger refutations are not kept in the repository."""

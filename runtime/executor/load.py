@@ -11,10 +11,13 @@ from functools import cached_property
 import msgspec
 
 from verify.core.check import check
-from verify.core.format import encode, read
+from verify.core.format import read
+from verify.core.programs import deadlock_free, programs
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError, ScheduleRefused
+from verify.output import encode
+from verify.renaming import renamed
 from verify.report.render import render
 
 Late = int | Sequence[int] | None
@@ -73,6 +76,7 @@ class Verified:
 
         Raises:
             ArgumentError: see :meth:`late_ranks`.
+            ScheduleRefused: the ranks' programs under these names are not proved to end.
         """
         ranks = self.late_ranks(late)
         if ranks == self.late:
@@ -80,7 +84,12 @@ class Verified:
         moved = sorted(set(ranks) - set(self.late))
         freed = sorted(set(self.late) - set(ranks))
         names = dict(zip((*self.late, *moved), (*ranks, *freed), strict=True))
-        return self.schedule.renamed(names)
+        schedule = renamed(self.schedule, names)
+        ends = deadlock_free(programs(schedule))
+        if ends.counterexample is not None:
+            found = "\n  ".join([ends.counterexample.found, *ends.counterexample.actions])
+            raise ScheduleRefused(f"{self.name} with {ranks} as late ranks is not proved: {found}")
+        return schedule
 
 
 def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:

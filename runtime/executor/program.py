@@ -1,7 +1,7 @@
 """What one rank sends and receives, and which bytes must be done before which.
 
-A step is a round in which the rank takes part (``verify.core.programs.by_round``, the order that
-was proved free of deadlock). Its transfers read the state at its start, so a reduce, and a copy
+A step is a round in which the rank takes part (``verify.core.programs``, what was
+proved free of deadlock). Its transfers read the state at its start, so a reduce, and a copy
 that meets a send of the same chunk in its step, can't land in the user's tensor where all of a step
 goes at once: they need *scratch*.
 
@@ -20,8 +20,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
-from verify.core.programs import by_round
+import numpy as np
+
+from verify.core.programs import programs
 from verify.core.schedule import Schedule
 
 
@@ -74,7 +77,8 @@ class RankProgram:
 
 def rank_program(schedule: Schedule, rank: int) -> RankProgram:
     """The part of ``rank`` in ``schedule``."""
-    table = schedule.table
+    of = programs(schedule)
+    scratch = of.scratch()
     rounds = [
         (number, phase.name, round)
         for number, phase in enumerate(schedule.phases)
@@ -84,20 +88,30 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
     steps: list[tuple[str, int]] = []
     received: dict[int, int] = {}  # chunk -> the last receive into it
     sent: dict[int, list[int]] = {}  # chunk -> sends of it since then
-    for group in by_round(schedule)[rank]:
-        phase, name, round = rounds[int(table.round[group[0]])]
-        sends = {int(table.chunk[i]) for i in group if table.src[i] == rank}
-        for i in sorted(group, key=lambda i: table.src[i] != rank):
-            send, chunk, reduce = bool(table.src[i] == rank), int(table.chunk[i]), False
+    for _, group in groupby(np.flatnonzero(of.rank == rank).tolist(), of.step.__getitem__):
+        rows = sorted(group, key=lambda row: not of.sends[row])
+        phase, name, round = rounds[int(of.round[rows[0]])]
+        for row in rows:
+            send, chunk = bool(of.sends[row]), int(of.chunk[row])
             last = (received[chunk],) if chunk in received else ()
             if send:
                 after: tuple[int, ...] = last
                 sent.setdefault(chunk, []).append(len(ends))
             else:
-                reduce, after = bool(table.reduce[i]), tuple(sent.pop(chunk, ())) or last
+                after = tuple(sent.pop(chunk, ())) or last
                 received[chunk] = len(ends)
-            scratch = not send and (reduce or chunk in sends)
-            peer, step = int((table.dst if send else table.src)[i]), len(steps)
-            ends.append(TransferEnd(i, send, reduce, scratch, peer, chunk, phase, step, after))
+            ends.append(
+                TransferEnd(
+                    index=int(of.index[row]),
+                    send=send,
+                    reduce=not send and bool(of.reduce[row]),
+                    scratch=bool(scratch[row]),
+                    peer=int(of.peer[row]),
+                    chunk=chunk,
+                    phase=phase,
+                    step=len(steps),
+                    after=after,
+                )
+            )
         steps.append((name, round))
     return RankProgram(tuple(ends), tuple(steps), len(schedule.phases))

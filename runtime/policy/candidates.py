@@ -17,8 +17,9 @@ import msgspec
 from runtime.executor.load import Verified, load
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Candidate, Phase
-from verify.core.format import decode, encode
+from verify.core.format import decode
 from verify.core.schedule import Schedule
+from verify.output import encode
 
 KEY = "candidates"
 CHUNKS = (1, 2, 4)

@@ -130,6 +130,6 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
         return report.lower_bound, "the verifier's bound for these ports"
     if arrivals == portfolio.arrivals and portfolio.least > arrivals.bound:
         return portfolio.least, "all schedules of fewer rounds were searched"
-    if arrivals.bound == arrivals.knowledge_bound:
+    if arrivals.bound == arrivals.dissemination_bound:
         return arrivals.bound, "what the last rank knows has to spread"
     return arrivals.bound, "so many transfers do not fit into fewer rounds"

@@ -30,7 +30,7 @@ Lower bounds on R, for full-duplex one-port rounds (of any right schedule):
     With a = 0 and one rank as "all others" this is the well-known 2 (n - 1) transfers per chunk.
     For one late rank, D = A rounds late, that gives n R >= 2 k (n - 1) - D (n - 1): the straight
     line from the best schedule for ranks on time to the one that hides the whole ReduceScatter.
-    The volume bound is never below that of :mod:`verify.core.bounds`, which does not look at who
+    The bandwidth bound is never below that of :mod:`verify.core.bounds`, which does not look at who
     comes when.
 """
 
@@ -41,7 +41,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
-from verify.core.bounds import knowledge_bound
+from verify.core.bounds import dissemination_bound
 from verify.core.schedule import Phase, Round, Schedule
 
 
@@ -81,14 +81,14 @@ class Arrivals:
     @property
     def bound(self) -> int:
         """No schedule of so many chunks has fewer rounds after the last arrival."""
-        return max(self.knowledge_bound, *(self.volume_bound(a) for a in self.times))
+        return max(self.dissemination_bound, *(self.bandwidth_bound(a) for a in self.times))
 
     @property
-    def knowledge_bound(self) -> int:
+    def dissemination_bound(self) -> int:
         """The bound from the k chunks that the last rank to arrive has to send."""
-        return knowledge_bound(self.ranks, self.chunks)
+        return dissemination_bound(self.ranks, self.chunks)
 
-    def volume_bound(self, a: int) -> int:
+    def bandwidth_bound(self, a: int) -> int:
         """The bound from the transfers that have to happen in round ``a``, an arrival, or later."""
         n = self.ranks
         some_rank = self.arrival.index(0)

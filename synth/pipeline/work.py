@@ -30,8 +30,8 @@ from synth.pipeline.options import (
 from synth.pipeline.plan import METHODS, Planned, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Scenario, robust
-from verify.core.format import write_atomically
 from verify.errors import ArgumentError
+from verify.output import write_atomically
 from verify.pipeline import lowered, timeline, write, write_csv
 from verify.pipeline.picture import Sheet, svg, trace
 from verify.pipeline.schedule import Situation

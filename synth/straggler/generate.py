@@ -17,6 +17,7 @@ from synth.straggler.situation import OWNERS, PORT_MODELS, Owners, PortModel, Si
 from verify.core.schedule import Phase, Scalar, Schedule
 from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
+from verify.renaming import renamed
 
 LARGEST = 2**22
 """Ranks times chunks: about as many transfers in each phase, and a file has to be read again."""
@@ -183,7 +184,7 @@ def _assemble(
     if late == situation.helpers:
         return schedule
     others = [rank for rank in range(n) if rank != late]
-    return schedule.renamed(dict(enumerate([*others, late])))
+    return renamed(schedule, dict(enumerate([*others, late])))
 
 
 def _require(

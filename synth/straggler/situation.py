@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from verify.core.bounds import knowledge_bound, spread_bound
+from verify.core.bounds import dissemination_bound, spread_bound
 
 PortModel = Literal["duplex", "matching"]
 Owners = Literal["auto", "balanced", "free"]
@@ -44,7 +44,7 @@ class Situation:
     def bound(self) -> int:
         """No schedule of so many chunks has fewer completion rounds (``verify.core.bounds``)."""
         return max(
-            knowledge_bound(self.ranks, self.chunks),
+            dissemination_bound(self.ranks, self.chunks),
             spread_bound(self.ranks, self.chunks, self.ports),
         )
 

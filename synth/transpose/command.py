@@ -17,8 +17,8 @@ from synth.transpose.generate import Exchange
 from synth.transpose.generate import transpose as make_transpose
 from synth.transpose.show import Buffer, Made, as_json, text
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
-from verify.core.format import write
 from verify.errors import ArgumentError
+from verify.output import write
 
 DEFAULT_ALPHA = "50us"
 DEFAULT_BANDWIDTH = "25Gbit/s"

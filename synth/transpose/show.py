@@ -15,7 +15,7 @@ from typing import Any
 
 from synth.cost import Cost, Latency, Link, completion_cost
 from synth.units import format_bandwidth, format_bytes, format_seconds
-from verify.core.bounds import knowledge_bound
+from verify.core.bounds import dissemination_bound
 from verify.core.schedule import Incast, Schedule
 from verify.core.verdict import Report
 
@@ -109,7 +109,7 @@ def _time_bound(made: Made, latency: Latency) -> Cost:
     """Two bounds in one: so many alphas, and so large a share of S*beta; not their sum."""
     n = made.schedule.ranks
     ways = made.incast if latency == "round" else 1
-    return Cost(knowledge_bound(n, 1, ways), Fraction(2 * (n - 1), n))
+    return Cost(dissemination_bound(n, 1, ways), Fraction(2 * (n - 1), n))
 
 
 def _seconds(cost: Cost, buffer: Buffer) -> float:

@@ -22,12 +22,12 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from synth.twolevel.machine import Machine
-from verify.core.bounds import knowledge_bound
+from verify.core.bounds import dissemination_bound
 
 
 def bound_s(machine: Machine, buffer_bytes: int, chunks: int) -> float:
     """Seconds that any schedule of so many chunks takes after the late rank's arrival."""
-    rounds = knowledge_bound(machine.ranks, chunks)
+    rounds = dissemination_bound(machine.ranks, chunks)
     network = _network_rounds(machine, chunks)
     chunk_bytes = buffer_bytes / chunks
     inner, outer = (
@@ -56,7 +56,7 @@ def _relaxed(machine: Machine, buffer_bytes: int) -> tuple[float, float, float]:
     bytes_least_s = _usable(machine, buffer_bytes / machine.inner.bandwidth, outer_bytes_s)
     per_chunk = 0.0 if machine.nodes == 1 else 1 / machine.network_ports
     network_more = 0 if machine.nodes == 1 else _network_rounds(machine, 1) - 1
-    more = knowledge_bound(machine.ranks, 1) - 1 - network_more
+    more = dissemination_bound(machine.ranks, 1) - 1 - network_more
     slope = per_chunk * machine.outer.alpha_s + (1 - per_chunk) * alpha_s
     fixed = (
         per_chunk * outer_bytes_s
@@ -80,7 +80,7 @@ def bytes_s(machine: Machine, buffer_bytes: int) -> float:
 def _network_rounds(machine: Machine, chunks: int) -> int:
     if machine.nodes == 1:
         return 0
-    return knowledge_bound(machine.nodes, chunks, machine.network_ports)
+    return dissemination_bound(machine.nodes, chunks, machine.network_ports)
 
 
 def _usable(machine: Machine, inner: float, outer: float) -> float:

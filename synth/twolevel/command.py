@@ -14,8 +14,8 @@ from synth.twolevel.machine import Machine
 from synth.twolevel.search import Record, search
 from synth.twolevel.show import record_json, record_text
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
-from verify.core.format import write
 from verify.errors import ArgumentError
+from verify.output import write
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from synth.straggler.pairing import Pairing
 from synth.straggler.situation import Situation
 from verify import Verdict, check, encode
 from verify.errors import ArgumentError, SearchTimeout
+from verify.renaming import renamed
 
 both_solvers = pytest.mark.parametrize("solver", SOLVERS)
 
@@ -145,7 +146,7 @@ def test_any_rank_can_be_late(n: int) -> None:
         assert schedule.late == (late,)
         assert check(schedule).verdict is Verdict.PROVED
         helpers = [rank for rank in range(n) if rank != late]
-        assert schedule == last.renamed(dict(enumerate([*helpers, late])))
+        assert schedule == renamed(last, dict(enumerate([*helpers, late])))
 
 
 def test_phases() -> None:

@@ -7,10 +7,17 @@ Nothing here knows ``synth``. Every builder names its ranks 0 .. n-1 with the la
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from typing import Any
 
+from verify import Schedule, decode
+
 Document = dict[str, Any]
+
+
+def schedule_of(doc: Document) -> Schedule:
+    return decode(json.dumps(doc).encode())
 
 
 def document(
@@ -55,23 +62,14 @@ def recursive_doubling(n: int, k: int = 1, ports: Any = "matching") -> Document:
 def halving_doubling(n: int) -> Document:
     """Recursive halving, then recursive doubling (one chunk per transfer and round); n chunks."""
     bits = [1 << t for t in range(n.bit_length() - 1)]
-    halving: list[list[list[Any]]] = []
-    for bit in reversed(bits):
-        per_rank = [
-            [c for c in range(n) if c & bit == (i ^ bit) & bit and not (c ^ i) & ~(2 * bit - 1)]
-            for i in range(n)
-        ]
-        halving += [
-            [[i, i ^ bit, per_rank[i][j], "reduce"] for i in range(n)]
-            for j in range(len(per_rank[0]))
-        ]
-    doubling: list[list[list[Any]]] = []
-    for bit in bits:
-        per_rank = [[c for c in range(n) if not (c ^ i) & ~(bit - 1)] for i in range(n)]
-        doubling += [
-            [[i, i ^ bit, per_rank[i][j], "copy"] for i in range(n)]
-            for j in range(len(per_rank[0]))
-        ]
+
+    def rounds(bit: int, mask: int, wanted: int, op: str) -> list[list[list[Any]]]:
+        """What rank i sends to its partner: the chunks that agree with i ^ wanted in the mask."""
+        sent = [[c for c in range(n) if not (c ^ i ^ wanted) & mask] for i in range(n)]
+        return [[[i, i ^ bit, c[j], op] for i, c in enumerate(sent)] for j in range(len(sent[0]))]
+
+    halving = [r for bit in reversed(bits) for r in rounds(bit, -bit, bit, "reduce")]
+    doubling = [r for bit in bits for r in rounds(bit, -bit, 0, "copy")]
     return document(n, n, [("halving", [], halving), ("doubling", [], doubling)], ports="matching")
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from typing import Any
 
 from tests.verify.builders import Document, all_right, shuffled
-
-Place = tuple[int, int, int]
-"""Indices of phase, round, transfer."""
 
 RIGHT = list(all_right().values())
 
@@ -22,77 +20,65 @@ def mutant(rng: random.Random) -> Document:
     return doc
 
 
-def _somewhere(doc: Document, rng: random.Random) -> Place | None:
-    places = [
-        (p, r, t)
-        for p, phase in enumerate(doc["phases"])
-        for r, moves in enumerate(phase["rounds"])
-        for t in range(len(moves))
-    ]
+Mutation = Callable[[Document, random.Random], None]
+Moves = list[list[Any]]
+
+
+def _somewhere(doc: Document, rng: random.Random) -> tuple[Moves, int] | None:
+    """A round, and the index of a transfer in it."""
+    rounds = [moves for phase in doc["phases"] for moves in phase["rounds"]]
+    places = [(moves, t) for moves in rounds for t in range(len(moves))]
     return rng.choice(places) if places else None
 
 
-def _at_transfer(change: Callable[[Document, Place, random.Random], None]) -> Mutation:
+def _at_transfer(change: Callable[[Document, Moves, int, random.Random], None]) -> Mutation:
     def mutate(doc: Document, rng: random.Random) -> None:
         place = _somewhere(doc, rng)
         if place is not None:
-            change(doc, place, rng)
+            change(doc, *place, rng)
 
     return mutate
 
 
-Mutation = Callable[[Document, random.Random], None]
+def _drop(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
+    del moves[t]
 
 
-def _drop(doc: Document, at: Place, rng: random.Random) -> None:
-    p, r, t = at
-    del doc["phases"][p]["rounds"][r][t]
-
-
-def _double(doc: Document, at: Place, rng: random.Random) -> None:
-    p, r, t = at
-    moves = doc["phases"][p]["rounds"][r]
+def _double(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
     moves.insert(rng.randint(0, len(moves)), list(moves[t]))
 
 
-def _field(number: int, size: str) -> Callable[[Document, Place, random.Random], None]:
-    def change(doc: Document, at: Place, rng: random.Random) -> None:
-        p, r, t = at
+def _field(number: int, size: str) -> Callable[[Document, Moves, int, random.Random], None]:
+    def change(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
         limit = doc[size]
         outside = rng.random() < 0.02
-        value = rng.choice((-1, limit, 2**70)) if outside else rng.randrange(limit)
-        doc["phases"][p]["rounds"][r][t][number] = value
+        moves[t][number] = rng.choice((-1, limit, 2**70)) if outside else rng.randrange(limit)
 
     return change
 
 
-def _flip(doc: Document, at: Place, rng: random.Random) -> None:
-    p, r, t = at
-    move = doc["phases"][p]["rounds"][r][t]
-    move[3] = {"copy": "reduce", "reduce": "copy"}[move[3]]
+def _flip(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
+    moves[t][3] = {"copy": "reduce", "reduce": "copy"}[moves[t][3]]
 
 
-def _turn_around(doc: Document, at: Place, rng: random.Random) -> None:
-    p, r, t = at
-    move = doc["phases"][p]["rounds"][r][t]
-    move[0], move[1] = move[1], move[0]
+def _turn_around(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
+    moves[t][:2] = reversed(moves[t][:2])
 
 
-def _move(doc: Document, at: Place, rng: random.Random) -> None:
+def _move(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
     """Into another round, in any phase."""
-    p, r, t = at
-    move = doc["phases"][p]["rounds"][r].pop(t)
+    move = moves.pop(t)
     target = rng.choice([phase for phase in doc["phases"] if phase["rounds"]])
-    moves = rng.choice(target["rounds"])
-    moves.insert(rng.randint(0, len(moves)), move)
+    there = rng.choice(target["rounds"])
+    there.insert(rng.randint(0, len(there)), move)
 
 
-def _swap(doc: Document, at: Place, rng: random.Random) -> None:
+def _swap(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
     """Two transfers change places."""
     other = _somewhere(doc, rng)
     assert other is not None
-    one, two = (doc["phases"][p]["rounds"][r] for p, r, _ in (at, other))
-    one[at[2]], two[other[2]] = two[other[2]], one[at[2]]
+    there, u = other
+    moves[t], there[u] = there[u], moves[t]
 
 
 def _swap_rounds(doc: Document, rng: random.Random) -> None:
@@ -127,23 +113,7 @@ def _claim(doc: Document, rng: random.Random) -> None:
 
 
 MUTATIONS: list[Mutation] = [
-    *map(
-        _at_transfer,
-        [
-            _drop,
-            _double,
-            _field(0, "ranks"),
-            _field(1, "ranks"),
-            _field(2, "chunks"),
-            _flip,
-            _turn_around,
-            _move,
-            _swap,
-        ],
-    ),
-    _swap_rounds,
-    _reorder,
-    _absent,
-    _ports,
-    _claim,
+    *map(_at_transfer, [_drop, _double, _field(0, "ranks"), _field(1, "ranks")]),
+    *map(_at_transfer, [_field(2, "chunks"), _flip, _turn_around, _move, _swap]),
+    *[_swap_rounds, _reorder, _absent, _ports, _claim],
 ]

@@ -2,7 +2,8 @@
 
 It reads the text with the plain ``json`` module and *runs* the schedule: on random inputs of 200
 bits, where a wrong sum can't go unseen, and with a random operation that commutes but does not
-associate, where two different expression trees can't go unseen. Everything else is counting.
+associate, where two different expression trees can't go unseen. Everything else is counting. The
+same run, with transfers lost, says what their loss does.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
 
+Document = dict[str, Any]
+State = dict[tuple[int, int], Any]
+"""What each (rank, chunk) holds."""
+Entry = tuple[int, int, int]
 Judgement = dict[str, bool]
 DRAWS = 3
 
@@ -23,23 +29,22 @@ def judge(text: str | bytes, rng: random.Random) -> Judgement:
     doc = json.loads(text)
     if not _well_formed(doc):
         return {"well_formed": False}
-    n, k = doc["ranks"], doc["chunks"]
     return {
         "well_formed": True,
         "ports": _ports(doc),
         "absence": _absence(doc),
-        "exactly_once": all(_sums_right(doc, n, k, rng) for _ in range(DRAWS)),
-        "same_bits": _same_bits(doc, n, k, rng),
+        "exactly_once": all(_sums_right(doc, rng) for _ in range(DRAWS)),
+        "same_bits": _same_bits(doc, rng),
         "hazards": _hazards(doc),
         "claims": _claims(doc),
     }
 
 
-def _rounds(doc: dict[str, Any]) -> list[tuple[dict[str, Any], list[list[Any]]]]:
+def _rounds(doc: Document) -> list[tuple[Document, list[list[Any]]]]:
     return [(phase, moves) for phase in doc["phases"] for moves in phase["rounds"]]
 
 
-def _well_formed(doc: dict[str, Any]) -> bool:
+def _well_formed(doc: Document) -> bool:
     for phase in doc["phases"]:
         for rank in phase["absent"]:
             if rank not in doc["late"]:
@@ -53,7 +58,7 @@ def _well_formed(doc: dict[str, Any]) -> bool:
     return True
 
 
-def _ports(doc: dict[str, Any]) -> bool:
+def _ports(doc: Document) -> bool:
     incast = doc["ports"]["incast"] if isinstance(doc["ports"], dict) else 1
     for _, moves in _rounds(doc):
         sends = Counter(move[0] for move in moves)
@@ -70,7 +75,7 @@ def _ports(doc: dict[str, Any]) -> bool:
     return True
 
 
-def _absence(doc: dict[str, Any]) -> bool:
+def _absence(doc: Document) -> bool:
     return not any(
         src in phase["absent"] or dst in phase["absent"]
         for phase, moves in _rounds(doc)
@@ -78,7 +83,7 @@ def _absence(doc: dict[str, Any]) -> bool:
     )
 
 
-def _hazards(doc: dict[str, Any]) -> bool:
+def _hazards(doc: Document) -> bool:
     for _, moves in _rounds(doc):
         writers: dict[tuple[int, int], list[str]] = {}
         for _, dst, chunk, op in moves:
@@ -89,35 +94,72 @@ def _hazards(doc: dict[str, Any]) -> bool:
     return True
 
 
-def _run(
-    doc: dict[str, Any], state: dict[tuple[int, int], Any], add: Callable[[Any, Any], Any]
-) -> None:
+def run(
+    doc: Document,
+    state: State,
+    add: Callable[[Any, Any], Any],
+    lost: AbstractSet[int] = frozenset(),
+    blank: Mapping[int, Any] = {},
+) -> State:
+    """What is held at the end; lost transfers do nothing, blank ones bring another value."""
+    state, number = dict(state), 0
     for _, moves in _rounds(doc):
         before = dict(state)
         for src, dst, chunk, op in moves:
-            value = before[src, chunk]
-            state[dst, chunk] = value if op == "copy" else add(state[dst, chunk], value)
+            if number not in lost:
+                value = blank.get(number, before[src, chunk])
+                state[dst, chunk] = value if op == "copy" else add(state[dst, chunk], value)
+            number += 1
+    return state
 
 
-def _sums_right(doc: dict[str, Any], n: int, k: int, rng: random.Random) -> bool:
-    state = {(r, c): rng.getrandbits(200) for r in range(n) for c in range(k)}
-    right = [sum(state[r, c] for r in range(n)) for c in range(k)]
-    _run(doc, state, int.__add__)
-    return all(value == right[c] for (_, c), value in state.items())
+def _sums_right(doc: Document, rng: random.Random) -> bool:
+    ranks, chunks = range(doc["ranks"]), range(doc["chunks"])
+    state = {(r, c): rng.getrandbits(200) for r in ranks for c in chunks}
+    right = [sum(state[r, c] for r in ranks) for c in chunks]
+    return all(value == right[c] for (_, c), value in run(doc, state, int.__add__).items())
 
 
-def _same_bits(doc: dict[str, Any], n: int, k: int, rng: random.Random) -> bool:
+def _same_bits(doc: Document, rng: random.Random) -> bool:
     key = rng.randbytes(16)
 
     def add(a: bytes, b: bytes) -> bytes:
         return hashlib.blake2b(min(a, b) + max(a, b), key=key, digest_size=16).digest()
 
-    state = {(r, c): rng.randbytes(16) for r in range(n) for c in range(k)}
-    _run(doc, state, add)
-    return all(state[r, c] == state[0, c] for r in range(n) for c in range(k))
+    state = {(r, c): rng.randbytes(16) for r in range(doc["ranks"]) for c in range(doc["chunks"])}
+    state = run(doc, state, add)
+    return all(value == state[0, c] for (_, c), value in state.items())
 
 
-def _claims(doc: dict[str, Any]) -> bool:
+class Ending(NamedTuple):
+    """Entries (rank, chunk, contribution) that are missing or there twice; whether ranks differ."""
+
+    missing: frozenset[Entry]
+    twice: frozenset[Entry]
+    differ: bool
+
+
+def transfers(doc: Document) -> list[list[Any]]:
+    return [move for _, moves in _rounds(doc) for move in moves]
+
+
+def ending(doc: Document, lost: AbstractSet[int], blank: AbstractSet[int] = frozenset()) -> Ending:
+    """How the schedule ends if the transfers with these numbers, in file order, do not arrive.
+
+    ``blank`` ones arrive with nothing in them: a blank copy leaves nothing, not what was there.
+    """
+    ranks, chunks = range(doc["ranks"]), range(doc["chunks"])
+    start = {(r, c): Counter([r]) for r in ranks for c in chunks}
+    state = run(doc, start, Counter.__add__, lost, {number: Counter[int]() for number in blank})
+    counts = {(r, c, q): value[q] for (r, c), value in state.items() for q in ranks}
+    return Ending(
+        frozenset(entry for entry, count in counts.items() if count == 0),
+        frozenset(entry for entry, count in counts.items() if count > 1),
+        any(value != state[0, c] for (_, c), value in state.items()),
+    )
+
+
+def _claims(doc: Document) -> bool:
     """The counts that can be claimed; ``optimal`` is left to the tests of the bounds."""
     here = sum(len(phase["rounds"]) for phase in doc["phases"] if not phase["absent"])
     counts = {"rounds": len(_rounds(doc)), "completion_rounds": here}

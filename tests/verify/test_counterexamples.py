@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -11,23 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.verify.builders import Document, direct, document, optimal_four, ring, straggler
+from tests.verify.builders import Document, document, optimal_four, ring, schedule_of, straggler
 from tests.verify.mutants import mutant
-from verify import Counterexample, Schedule, Verdict, check, decode
-from verify.core.semantics import final_counts
+from tests.verify.oracle import run as run_document
+from verify import Counterexample, Schedule, Verdict, check
+from verify.core.interpreter import run
+from verify.core.semantics import Counts
 from verify.core.verdict import SHOWN
-from verify.report.explain import explain
-
-
-def _schedule(doc: Document) -> Schedule:
-    return decode(json.dumps(doc).encode())
+from verify.report.explain import explain, explained
 
 
 def _refutation(doc: Document, name: str) -> Counterexample:
-    found = check(_schedule(doc)).results[name].counterexample
+    schedule = schedule_of(doc)
+    found = check(schedule).results[name].counterexample
     assert found is not None, f"{name} was not refuted"
     assert found.property == name
-    return found
+    return explained(schedule, found)
 
 
 def _place(found: Counterexample) -> tuple[Any, ...]:
@@ -82,40 +81,44 @@ def test_absent_but_not_late() -> None:
     ],
 )
 def test_a_senseless_schedule_made_in_memory(change: dict[str, Any], found: str) -> None:
-    report = check(msgspec.structs.replace(_schedule(_rounds([])), **change))
+    report = check(msgspec.structs.replace(schedule_of(_rounds([])), **change))
     assert report.verdict is Verdict.REFUTED
     assert report.counterexample is not None
     assert report.counterexample.found == found
 
 
-# ports
+# ports, absence, hazards
+
+FAN_IN = [[r, 0, 0, "reduce"] for r in range(1, 6)]
+COPIED = [*FAN_IN[:3], [4, 0, 0, "copy"], FAN_IN[4]]
+TWO_SENDS = [[0, 1, 0, "copy"], [1, 2, 1, "copy"], [0, 2, 1, "copy"]]
+TWO_PARTNERS = [[0, 1, 0, "copy"], [1, 2, 1, "copy"]]
+TWO_WRITERS = [[0, 2, 0, "reduce"], [1, 2, 0, "reduce"]]
+ONE_ROUND: dict[str, tuple[list[list[Any]], Any, int, str, list[int]]] = {
+    # the round, its ports, rank at fault, what was found, which transfers are shown
+    "ports: sends": (TWO_SENDS, "duplex", 0, "rank 0 sends 2 times", [0, 2]),
+    "ports: no more than it takes": (FAN_IN, 2, 0, "rank 0 receives 5 times", [0, 1, 2]),
+    "ports: matching": (
+        TWO_PARTNERS,
+        "matching",
+        1,
+        "rank 1 receives from 0 and sends to 2",
+        [0, 1],
+    ),
+    "hazards: reduces": (TWO_WRITERS, "duplex", 2, "2 transfers write it", [0, 1]),
+    "hazards: a copy is alone under incast": (COPIED, 5, 0, "5 transfers write it", [0, 3]),
+}
 
 
-def test_two_sends() -> None:
-    moves = [[0, 1, 0, "copy"], [1, 2, 1, "copy"], [0, 2, 1, "copy"]]
-    refuted = _refutation(_rounds([], moves), "ports")
-    assert _place(refuted)[:3] == ("p", 1, 0)
-    assert refuted.found == "rank 0 sends 2 times"
-    assert _shown(refuted) == [("p", 1, *moves[0]), ("p", 1, *moves[2])]
-
-
-def test_receives_beyond_the_incast() -> None:
-    moves = [[r, 0, 0, "reduce"] for r in range(1, 6)]
-    refuted = _refutation(_rounds(moves, ports={"incast": 2}, n=6), "ports")
-    assert refuted.found == "rank 0 receives 5 times"
-    assert refuted.expected == "at most 2 receives per rank and round"
-    assert _shown(refuted) == [("p", 0, *move) for move in moves[:3]]  # no more than it takes
-
-
-def test_two_partners_under_matching() -> None:
-    moves = [[0, 1, 0, "copy"], [1, 2, 1, "copy"]]
-    refuted = _refutation(_rounds([], [], moves, ports="matching"), "ports")
-    assert _place(refuted)[:3] == ("p", 2, 1)
-    assert refuted.found == "rank 1 receives from 0 and sends to 2"
-    assert _shown(refuted) == [("p", 2, *move) for move in moves]
-
-
-# absence
+@pytest.mark.parametrize("name", ONE_ROUND)
+def test_a_round_that_asks_too_much(name: str) -> None:
+    moves, ports, rank, found, shown = ONE_ROUND[name]
+    if isinstance(ports, int):
+        ports = {"incast": ports}
+    refuted = _refutation(_rounds([], [], moves, ports=ports, n=6), name.partition(":")[0])
+    assert (refuted.phase, refuted.round, refuted.rank) == ("p", 2, rank)
+    assert found in refuted.found
+    assert _shown(refuted) == [("p", 2, *moves[i]) for i in shown]
 
 
 def test_an_absent_rank_takes_part() -> None:
@@ -195,8 +198,8 @@ def test_saturation_does_not_turn_into_right() -> None:
     rounds: list[list[list[Any]]] = [[[0, 1, 0, "reduce"], [1, 0, 0, "reduce"]] for _ in range(9)]
     for extra in range(20):
         doc = document(2, 1, [("p", [], rounds + [[[0, 1, 0, "reduce"]]] * extra)])
-        schedule = _schedule(doc)
-        assert final_counts(schedule, 0, 1).min() >= 255
+        schedule = schedule_of(doc)
+        assert run(schedule, Counts(), 0, 1).min() >= 255
         assert check(schedule).results["exactly_once"].verdict is Verdict.REFUTED
 
 
@@ -214,7 +217,7 @@ def test_the_right_sum_in_two_orders() -> None:
         k=1,
     )
     found = _refutation(doc, "same_bits")
-    assert check(_schedule(doc)).results["exactly_once"].verdict is Verdict.PROVED
+    assert check(schedule_of(doc)).results["exactly_once"].verdict is Verdict.PROVED
     assert _place(found) == ("p", 2, 1, 0)
     assert found.expected == "the sum that rank 0 ends with: ((x0 + x1) + (x2 + x3))"
     assert found.found == "(x3 + (x2 + (x0 + x1)))"
@@ -222,7 +225,7 @@ def test_the_right_sum_in_two_orders() -> None:
 
 
 def test_the_same_wrong_value_everywhere_has_the_same_bits() -> None:
-    report = check(_schedule(_rounds([[0, 1, 0, "copy"]], n=2, k=1)))
+    report = check(schedule_of(_rounds([[0, 1, 0, "copy"]], n=2, k=1)))
     assert report.results["same_bits"].verdict is Verdict.PROVED
     assert report.results["exactly_once"].verdict is Verdict.REFUTED
 
@@ -236,9 +239,9 @@ def test_the_same_tree_made_twice_has_the_same_bits() -> None:
         [[1, 2, 0, "copy"]],
         k=1,
     )
-    assert check(_schedule(doc)).results["same_bits"].verdict is Verdict.PROVED
+    assert check(schedule_of(doc)).results["same_bits"].verdict is Verdict.PROVED
     doc["phases"][0]["rounds"][0] = []
-    assert check(_schedule(doc)).results["same_bits"].verdict is Verdict.REFUTED
+    assert check(schedule_of(doc)).results["same_bits"].verdict is Verdict.REFUTED
 
 
 def test_several_reduces_of_one_round_are_added_in_listed_order() -> None:
@@ -246,14 +249,14 @@ def test_several_reduces_of_one_round_are_added_in_listed_order() -> None:
     fan_in = [[1, 0, 0, "reduce"], [2, 0, 0, "reduce"], [2, 3, 0, "reduce"], [1, 3, 0, "reduce"]]
     swap = [[0, 3, 0, "reduce"], [3, 0, 0, "reduce"]]
     doc = _rounds(fan_in, swap, n=4, k=1, ports={"incast": 2})
-    assert check(_schedule(doc)).results["same_bits"].verdict is Verdict.REFUTED
+    assert check(schedule_of(doc)).results["same_bits"].verdict is Verdict.REFUTED
     equal = _rounds(
         [[1, 0, 0, "reduce"], [2, 0, 0, "reduce"]],
         [[0, 1, 0, "copy"], [0, 2, 0, "copy"]],
         ports={"incast": 2},
         k=1,
     )
-    assert check(_schedule(equal)).verdict is Verdict.PROVED
+    assert check(schedule_of(equal)).verdict is Verdict.PROVED
 
 
 def test_a_huge_tree_is_cut() -> None:
@@ -264,30 +267,14 @@ def test_a_huge_tree_is_cut() -> None:
     assert found.expected.endswith("...")
 
 
-# hazards
-
-
-def test_two_writers_of_one_buffer() -> None:
-    moves = [[0, 2, 0, "reduce"], [1, 2, 0, "reduce"]]
-    refuted = _refutation(_rounds([], moves), "hazards")
-    assert _place(refuted) == ("p", 1, 2, 0)
-    assert _shown(refuted) == [("p", 1, *move) for move in moves]
-
-
-def test_several_reduces_are_fine_under_incast_but_a_copy_is_alone() -> None:
-    assert check(_schedule(direct(5, 4))).verdict is Verdict.PROVED
-    moves = [[r, 0, 0, "reduce"] for r in range(1, 6)]
-    moves[3][3] = "copy"
-    refuted = _refutation(_rounds(moves, n=6, ports={"incast": 5}), "hazards")
-    assert "5 transfers write it" in refuted.found
-    assert _shown(refuted) == [("p", 0, *moves[0]), ("p", 0, *moves[3])]
+# staging
 
 
 def test_staging_counts_what_is_sent_and_received_at_once() -> None:
-    assert check(_schedule(straggler(5))).staging == 1  # the exchange
-    assert check(_schedule(ring(5))).staging == 0
+    assert check(schedule_of(straggler(5))).staging == 1  # the exchange
+    assert check(schedule_of(ring(5))).staging == 0
     three = [[a, b, c, "reduce"] for c in range(3) for a, b in [(0, 1), (1, 0)]]
-    assert check(_schedule(_rounds(three, k=3, ports={"incast": 3}))).staging == 3
+    assert check(schedule_of(_rounds(three, k=3, ports={"incast": 3}))).staging == 3
 
 
 # any mutant
@@ -295,14 +282,15 @@ def test_staging_counts_what_is_sent_and_received_at_once() -> None:
 
 @settings(deadline=None, max_examples=400)
 @given(st.integers(0, 2**32))
-def test_what_is_shown_is_in_the_schedule(seed: int) -> None:
+def test_what_is_shown_is_in_theschedule_of(seed: int) -> None:
     """The named transfers stand at the named places, and they are few."""
-    schedule = _schedule(mutant(random.Random(seed)))
+    schedule = schedule_of(mutant(random.Random(seed)))
     report = check(schedule)
     for name, result in report.results.items():
         found = result.counterexample
         if found is None:
             continue
+        found = explained(schedule, found)
         assert found.property == name
         assert len(found.transfers) <= SHOWN
         places = {
@@ -317,10 +305,10 @@ def test_what_is_shown_is_in_the_schedule(seed: int) -> None:
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 2**32))
 def test_every_wrong_count_can_be_explained(seed: int) -> None:
-    schedule = _schedule(mutant(random.Random(seed)))
+    schedule = schedule_of(mutant(random.Random(seed)))
     if check(schedule).results["well_formed"].verdict is not Verdict.PROVED:
         return
-    counts = final_counts(schedule, 0, schedule.chunks)
+    counts = run(schedule, Counts(), 0, schedule.chunks)
     for rank in range(schedule.ranks):
         for chunk in range(schedule.chunks):
             for contribution in range(schedule.ranks):
@@ -336,13 +324,8 @@ def _replay_twice(schedule: Schedule, found: Counterexample, contribution: int) 
     """The shown transfers alone already add the contribution twice at the named rank."""
     if len(found.transfers) == SHOWN:
         return  # cut
-    held = [int(rank == contribution) for rank in range(schedule.ranks)]
-    shown = list(found.transfers)
-    while shown:
-        now = [t for t in shown if (t.phase, t.round) == (shown[0].phase, shown[0].round)]
-        shown = shown[len(now) :]
-        before = list(held)
-        for t in now:
-            held[t.dst] = before[t.src] + (held[t.dst] if t.op == "reduce" else 0)
-    assert found.rank is not None
-    assert held[found.rank] == 2
+    rounds = groupby(found.transfers, lambda t: (t.phase, t.round))
+    moves = [[[t.src, t.dst, 0, t.op] for t in those] for _, those in rounds]
+    start = {(rank, 0): int(rank == contribution) for rank in range(schedule.ranks)}
+    held = run_document(document(schedule.ranks, 1, [("p", [], moves)]), start, int.__add__)
+    assert held[found.rank, 0] == 2

@@ -16,9 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.verify.builders import Document, all_right, document, optimal_four
+from tests.verify.pipeline import documents
 from verify import Incast, Phase, Schedule, Transfer, check, decode, encode, read, write
-from verify.core.format import MAX_CHUNKS, MAX_RANKS, write_atomically
+from verify.core.format import MAX_CHUNKS, MAX_RANKS
 from verify.errors import ArgumentError, FormatError, InputError
+from verify.output import write_atomically
+from verify.pipeline.format import decode as decode_pipeline
+from verify.renaming import renamed
 
 NAMES = st.text(string.printable[:95] + "äλ→", max_size=12)
 SCALARS = (
@@ -79,10 +83,10 @@ def test_defaults_and_a_renamed_copy() -> None:
     assert (schedule.late, schedule.ports, schedule.meta) == ((), "duplex", {})
     four = decode(json.dumps(optimal_four()).encode())
     assert four.table.src[0] == 0
-    renamed = four.renamed({0: 3, 3: 0})
-    assert renamed.late == (0,)
-    assert renamed.table.src[0] == 3  # not the table of the original
-    assert renamed.renamed({0: 3, 3: 0}) == four
+    other = renamed(four, {0: 3, 3: 0})
+    assert other.late == (0,)
+    assert other.table.src[0] == 3  # not the table of the original
+    assert renamed(other, {0: 3, 3: 0}) == four
 
 
 def test_compressed_files_are_compressed(tmp_path: Path) -> None:
@@ -221,9 +225,35 @@ def test_damaged_compression(tmp_path: Path, suffix: str, damage: str) -> None:
         read(path)
 
 
-def test_of_a_field_given_twice_the_last_counts() -> None:
-    text = _changed().replace(b'"ranks": 4', b'"ranks": 3, "ranks": 4')
-    assert decode(text) == decode(_changed())
+PIPELINE = json.dumps(documents.document(documents.gpipe(2, 2), 2)).encode()
+TWICE = {
+    "the same again": (_changed(), b'"ranks": 4', b'"ranks": 4, "ranks": 4'),
+    "another value": (_changed(), b'"chunks": 3', b'"chunks":7,"late":[], "chunks" : 3'),
+    "spelled otherwise": (_changed(), b'"ranks": 4', b'"r\\u0061nks": 3, "ranks": 4'),
+    "in a phase": (_changed(), b'"absent": [3]', b'"absent": [], "absent": [3]'),
+    "rounds": (_changed(), b'"rounds": [[', b'"rounds": [[[0, 1, 0, "copy"]]], "rounds": [['),
+    "in meta": (_changed(meta={"copy": 1}), b'"copy": 1', b'"copy": "\\"]", "copy": 1'),
+    "in ports": (_changed(ports={"incast": 2}), b'"incast": 2', b'"incast": 1, "incast": 2'),
+    "of a pipeline": (PIPELINE, b'"stages": 2', b'"stages": 3, "stages": 2'),
+    "of a pipeline's situation": (PIPELINE, b'"forward":', b'"forward": [9, 9], "forward":'),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_field_given_twice_is_refused(name: str) -> None:
+    """Readers take the first or the last, as they like: another reader could see another one."""
+    right, once, twice = TWICE[name]
+    reader = decode_pipeline if right is PIPELINE else decode
+    reader(right, "right.json")
+    assert once in right
+    with pytest.raises(FormatError, match="is given twice"):
+        reader(right.replace(once, twice, 1), "twice.json")
+
+
+def test_names_that_look_like_fields_are_read() -> None:
+    odd = {'"a": 1, "a"': "}{", "copy": '"reduce"]', '\\"': '"a":', "a": "\\"}
+    text = _changed(meta=odd, phases=[{"name": '{"name":', "absent": [], "rounds": [[]]}])
+    assert decode(text).meta == odd
 
 
 def test_indices_out_of_range_are_not_malformed() -> None:

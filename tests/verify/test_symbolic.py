@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 
 import pytest
 
-from tests.verify.builders import Document, all_right, optimal_four, ring, straggler
+from tests.verify.builders import all_right, optimal_four, ring, schedule_of, straggler
 from tests.verify.mutants import mutant
+from tests.verify.oracle import run
 from tests.verify.test_mutants import SEED
-from verify import Schedule, Verdict, check, decode
+from verify import Report, Schedule, Verdict, check
 from verify.cli import app
-from verify.symbolic import smt2
+from verify.symbolic import all_sums, smt2
 
 MUTANTS = 500
 ASKED_OF_CVC5 = 60
 
 
-def _schedule(doc: Document) -> Schedule:
-    return decode(json.dumps(doc).encode())
+def _check(schedule: Schedule, timeout_s: float) -> Report:
+    return check(schedule, {"symbolic_sum": partial(all_sums, timeout_s=timeout_s)})
 
 
-def _cvc5(script: str) -> str:
+def ask_cvc5(script: str) -> str:
     import cvc5
 
     solver = cvc5.Solver()
@@ -41,7 +43,7 @@ def test_z3_agrees_on_mutants() -> None:
     seen = {Verdict.PROVED: 0, Verdict.REFUTED: 0}
     for _ in range(MUTANTS):
         doc = mutant(rng)
-        report = check(_schedule(doc), z3_timeout_s=60)
+        report = _check(schedule_of(doc), 60)
         if report.results["well_formed"].verdict is not Verdict.PROVED:
             assert "symbolic_sum" not in report.results
             continue
@@ -56,10 +58,10 @@ def test_cvc5_reads_the_question_and_agrees() -> None:
     rng = random.Random(SEED + 1)
     seen = {"unsat": 0, "sat": 0}
     for doc in [*(mutant(rng) for _ in range(ASKED_OF_CVC5)), *all_right().values()]:
-        report = check(schedule := _schedule(doc))
+        report = check(schedule := schedule_of(doc))
         if report.results["well_formed"].verdict is not Verdict.PROVED:
             continue
-        answer = _cvc5(smt2(schedule))
+        answer = ask_cvc5(smt2(schedule))
         right = report.results["exactly_once"].verdict is Verdict.PROVED
         assert answer == ("unsat" if right else "sat"), doc
         seen[answer] += 1
@@ -71,9 +73,9 @@ def test_the_written_question_is_the_one_that_cvc5_answers(tmp_path, capsys) -> 
     path, question = tmp_path / "s.json", tmp_path / "q.smt2"
     path.write_text(json.dumps(optimal_four()))
     app([str(path), "-q", "--smt2", str(question)], standalone_mode=False)
-    assert _cvc5(question.read_text()) == "unsat"
+    assert ask_cvc5(question.read_text()) == "unsat"
     app([str(path), "-q", "--smt2", "-"], standalone_mode=False)
-    assert _cvc5(capsys.readouterr().out) == "unsat"
+    assert ask_cvc5(capsys.readouterr().out) == "unsat"
 
 
 @pytest.mark.parametrize("timeout_s", [1e-9, 1e-4])
@@ -82,7 +84,7 @@ def test_no_time_is_unknown_never_refuted(timeout_s: float, broken: bool) -> Non
     doc = straggler(8)
     if broken:
         del doc["phases"][1]["rounds"][-1][0]
-    report = check(_schedule(doc), z3_timeout_s=timeout_s)
+    report = _check(schedule_of(doc), timeout_s)
     assert report.results["symbolic_sum"].verdict is Verdict.UNKNOWN
     assert "Z3" in report.results["symbolic_sum"].note
     assert report.verdict is (Verdict.REFUTED if broken else Verdict.UNKNOWN)
@@ -93,7 +95,7 @@ def test_an_unknown_of_the_solver_is_unknown(monkeypatch) -> None:
 
     monkeypatch.setattr(z3.Solver, "check", lambda self: z3.unknown)
     monkeypatch.setattr(z3.Solver, "reason_unknown", lambda self: "canceled")
-    report = check(_schedule(ring(3)), z3_timeout_s=60)
+    report = _check(schedule_of(ring(3)), 60)
     assert report.results["symbolic_sum"].verdict is Verdict.UNKNOWN
     assert "canceled" in report.results["symbolic_sum"].note
 
@@ -102,23 +104,18 @@ def test_the_wrong_run_is_a_wrong_run() -> None:
     """The inputs of the counterexample, run by hand, do end wrong at the named rank."""
     doc = ring(3)
     doc["phases"][0]["rounds"][1][0][3] = "copy"
-    found = check(_schedule(doc), z3_timeout_s=60).results["symbolic_sum"].counterexample
+    found = _check(schedule_of(doc), 60).results["symbolic_sum"].counterexample
     assert found is not None
     inputs = json.loads(found.expected.split("inputs ")[1])
-    held = list(inputs)
-    for phase in doc["phases"]:
-        for moves in phase["rounds"]:
-            before = list(held)
-            for src, dst, chunk, op in moves:
-                if chunk == found.chunk:
-                    held[dst] = before[src] + (held[dst] if op == "reduce" else 0)
-    assert held[found.rank] == int(found.found) != sum(inputs)
+    start = {(r, c): inputs[r] for r in range(3) for c in range(3)}
+    held = run(doc, start, int.__add__)[found.rank, found.chunk]
+    assert held == int(found.found) != sum(inputs)
 
 
 def test_a_chunk_that_nobody_moves() -> None:
     doc = ring(2)
     doc["chunks"] = 3
-    report = check(_schedule(doc), z3_timeout_s=60)
+    report = _check(schedule_of(doc), 60)
     assert report.results["symbolic_sum"].verdict is Verdict.REFUTED
     assert report.results["symbolic_sum"].counterexample.chunk == 2
-    assert _cvc5(smt2(_schedule(doc))) == "sat"
+    assert ask_cvc5(smt2(schedule_of(doc))) == "sat"

@@ -2,19 +2,19 @@
 
 For ports that let a rank send and receive at most I transfers in a round (duplex, matching: I = 1):
 
-    knowledge   A rank r must send each of its k chunks at least once, I per round, so some chunk
-                first leaves r in the ceil(k / I)-th round after r arrives, or later; who knows of
-                that chunk can grow (I + 1)-fold per round, with or without r. Rounds from the
-                arrival of r to the end >= ceil(k / I) + ceil(log_{I+1} n) - 1.
-    spread      After r arrives, r must receive something of every chunk, I transfers per round at
-                most; and every other rank must receive, for each of r's chunks, something that
-                knows of r's part. In the t-th round after the arrival (t = 0, 1, ...) at most
-                (I + 1)^t ranks know anything of r's and can send it. So of the n k receives at
-                most min(C, I (I + 1)^t + I) fit into it, with C the most that the ports allow:
-                n I, or n - 1 for an odd number of ranks in disjoint pairs.
-    volume      A chunk moves at least 2(n - 1) times: n - 1 transfers before some rank knows all
-                contributions, one more for each other rank. At most n * I transfers fit into a
-                round. Rounds in all >= ceil(2 k (n - 1) / (n I)).
+    dissemination   A rank r must send each of its k chunks at least once, I per round, so some
+                    chunk first leaves r in the ceil(k / I)-th round after r arrives, or later; who
+                    knows of that chunk can grow (I + 1)-fold per round, with or without r. Rounds
+                    from the arrival of r to the end >= ceil(k / I) + ceil(log_{I+1} n) - 1.
+    spread          After r arrives, r must receive something of every chunk, I transfers per round
+                    at most; and every other rank must receive, for each of r's chunks, something
+                    that knows of r's part. In the t-th round after the arrival (t = 0, 1, ...) at
+                    most (I + 1)^t ranks know anything of r's and can send it. So of the n k
+                    receives at most min(C, I (I + 1)^t + I) fit into it, with C the most that the
+                    ports allow: n I, or n - 1 for an odd number of ranks in disjoint pairs.
+    bandwidth       A chunk moves at least 2(n - 1) times: n - 1 transfers before some rank knows
+                    all contributions, one more for each other rank. At most n * I transfers fit
+                    into a round. Rounds in all >= ceil(2 k (n - 1) / (n I)).
 
 The bound that is reported is for the completion: the rounds in which nobody is absent. It holds for
 every right schedule with the same other phases in the same order. A rank that arrives with the
@@ -34,7 +34,7 @@ from verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
 Optimality = bool | Literal["unknown"]
 
 
-def knowledge_bound(ranks: int, chunks: int, ports: int = 1) -> int:
+def dissemination_bound(ranks: int, chunks: int, ports: int = 1) -> int:
     """Rounds that a rank's own data needs to reach everybody, counted from its arrival."""
     return -(-chunks // ports) + _log_ceil(ranks, ports + 1) - 1
 
@@ -50,20 +50,20 @@ def spread_bound(ranks: int, chunks: int, ports: Ports = "duplex") -> int:
     return rounds + max(0, -(-missing // capacity))
 
 
-def volume_bound(ranks: int, chunks: int, ports: int = 1) -> int:
+def bandwidth_bound(ranks: int, chunks: int, ports: int = 1) -> int:
     """Rounds that all transfers together need, whoever is present."""
     return -(-2 * chunks * (ranks - 1) // (ranks * ports))
 
 
 def lower_bound(schedule: Schedule) -> int:
-    """A lower bound on the completion rounds of any schedule for this situation."""
+    """A lower bound on the completion rounds of any schedule for this instance."""
     n, k = schedule.ranks, schedule.chunks
     ports = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
     elsewhere = schedule.rounds - schedule.completion_rounds
     on_time = next((r for r in range(n) if r not in schedule.late), 0)
-    own = max(knowledge_bound(n, k, ports), spread_bound(n, k, schedule.ports))
+    own = max(dissemination_bound(n, k, ports), spread_bound(n, k, schedule.ports))
     after_arrival = min(_elsewhere_after_arrival(schedule, r) for r in {*schedule.late, on_time})
-    return max(0, own - after_arrival, volume_bound(n, k, ports) - elsewhere)
+    return max(0, own - after_arrival, bandwidth_bound(n, k, ports) - elsewhere)
 
 
 def optimality(schedule: Schedule) -> Optimality:

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from verify.core.bits import same_bits
 from verify.core.bounds import Optimality, claims, lower_bound, optimality
-from verify.core.programs import deadlock_free
+from verify.core.programs import deadlock_free, programs
 from verify.core.schedule import Schedule
 from verify.core.semantics import exactly_once
 from verify.core.structure import absence, hazards, ports, staging, well_formed
 from verify.core.verdict import Report, Result, Verdict, overall, unknown
-from verify.symbolic import all_sums
 
-PROPERTIES: dict[str, Callable[[Schedule], Result]] = {
+Decide = Callable[[Schedule], Result]
+
+PROPERTIES: dict[str, Decide] = {
     "ports": ports,
     "absence": absence,
     "exactly_once": exactly_once,
     "same_bits": same_bits,
     "hazards": hazards,
-    "deadlock_free": deadlock_free,
+    "deadlock_free": lambda schedule: deadlock_free(programs(schedule)),
 }
 """Properties 2 to 7 of a well formed schedule, by name."""
 
 
-def check(schedule: Schedule, *, z3_timeout_s: float | None = None) -> Report:
+def check(schedule: Schedule, more: Mapping[str, Decide] | None = None) -> Report:
     """Decide every property of ``schedule``; never raises for a bad schedule.
 
     Args:
         schedule: what to check; nothing in its ``meta`` is believed.
-        z3_timeout_s: also ask Z3 for the second, independent proof (``symbolic_sum``), for at
-            most so many seconds; no answer by then is unknown.
+        more: further properties to decide, by name (:mod:`verify.symbolic` has one).
     """
     shape = well_formed(schedule)
     results = {"well_formed": shape}
     optimal: Optimality = False
     if shape.verdict is Verdict.PROVED:
-        results |= {name: decide(schedule) for name, decide in PROPERTIES.items()}
-        if z3_timeout_s is not None:
-            results["symbolic_sum"] = all_sums(schedule, z3_timeout_s)
-        if overall([r.verdict for r in results.values()]) is not Verdict.REFUTED:
+        deciders = PROPERTIES | dict(more or {})
+        results |= {name: decide(schedule) for name, decide in deciders.items()}
+        if overall(r.verdict for r in results.values()) is not Verdict.REFUTED:
             optimal = optimality(schedule)
         results["claims"] = claims(schedule, optimal)
     else:

@@ -1,131 +1,145 @@
-"""Property 7: no deadlock when every rank runs its own transfers in its own order.
+"""Property 7: no deadlock when every rank runs its own program at its own pace.
 
-There is no global clock: a rank starts its next step when its own transfers of this one are done.
-A *program* is what one rank does: steps, each a group of transfers posted together; the next step
-is posted when all of the group are complete. Sends are rendezvous: a transfer completes when both
-ends have posted it. The runtime executes exactly ``by_round(schedule)``: one step per round in
-which the rank takes part, its sends and receives posted together (it posts receives even earlier,
-which can only complete more).
-
-``deadlock_free`` takes any programs, so that other orders (sends first, hand-written ones) can be
-judged too; ``sends_first`` is the classic mistake.
+There is no global clock. A rank's *program* is a sequence of steps, each a group of sends and
+receives that are posted together; the next step is posted when all of the group are complete.
+Sends are rendezvous: the k-th send from a to b meets the k-th receive at b from a, and both are
+complete when both are posted. The runtime executes exactly ``programs(schedule)``, one step for
+each round in which a rank takes part (it posts receives even earlier, which can only complete
+more); where it gives ranks other names, the programs under these names are asked about again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from itertools import groupby
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from verify.core.schedule import Schedule
-from verify.core.verdict import PROVED, Counterexample, Result, locate, refuted
-
-Program = list[tuple[int, ...]]
-"""One rank's steps, each a group of transfer indices (into ``schedule.table``)."""
+from verify.core.schedule import IntArray, Schedule
+from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
 
 
-def by_round(schedule: Schedule) -> list[Program]:
-    """For each rank, its transfers grouped by round, in order."""
-    table = schedule.table
-    programs: list[Program] = [[] for _ in range(schedule.ranks)]
-    if not len(table):
-        return programs
-    rank, index = np.concatenate([table.src, table.dst]), np.tile(np.arange(len(table)), 2)
-    order = np.lexsort([index, rank])
-    rank, index = rank[order], index[order]
-    changes = (np.diff(rank) != 0) | (np.diff(table.round[index]) != 0)
-    begins = np.flatnonzero(np.append(True, changes))
-    ends = [*begins[1:].tolist(), len(index)]
-    ordered = index.tolist()
-    for owner, begin, end in zip(rank[begins].tolist(), begins.tolist(), ends, strict=True):
-        programs[owner].append(tuple(ordered[begin:end]))
-    return programs
+class Programs(msgspec.Struct, frozen=True, eq=False):
+    """The programs of all ranks, a row for each end of a transfer: by rank, in the rank's order.
 
-
-def sends_first(schedule: Schedule) -> list[Program]:
-    """Each round's sends, waited for one by one, and only then its receives."""
-    table = schedule.table
-    return [
-        [
-            (index,)
-            for step in program
-            for index in sorted(step, key=lambda i: (int(table.src[i]) != rank, i))
-        ]
-        for rank, program in enumerate(by_round(schedule))
-    ]
-
-
-def deadlock_free(
-    schedule: Schedule,
-    order: Callable[[Schedule], Sequence[Program]] = by_round,
-) -> Result:
-    """Property 7: run the programs to the end, or name the ranks that wait for each other.
-
-    Posting and completing never disables anything, so one run decides: if it stops early, every
-    run stops there.
+    Attributes:
+        rank: whose program; peer: at the other end.
+        step: the step of the program; rows of one step stand together.
+        sends: whether this is the sending end; reduce: whether what comes is added.
+        round: of the schedule, from its start; index: the transfer in ``schedule.table``.
     """
-    programs = order(schedule)
-    src, dst = schedule.table.src.tolist(), schedule.table.dst.tolist()
-    at = [-1] * len(programs)  # the step a rank has posted
-    open_ = [0] * len(programs)  # transfers of it that are not complete
-    posted = bytearray(len(src))  # how many ends of a transfer are posted
-    ready = list(range(len(programs)))
-    while ready:
-        rank = ready.pop()
-        at[rank] += 1
-        if at[rank] == len(programs[rank]):
-            continue
-        step = programs[rank][at[rank]]
-        open_[rank] = len(step)
-        for index in step:
-            posted[index] += 1
-            if posted[index] == 2:
-                for end in (src[index], dst[index]):
-                    open_[end] -= 1
-                    if open_[end] == 0:
-                        ready.append(end)
-        if not step:
-            ready.append(rank)
-    stuck = [rank for rank, program in enumerate(programs) if at[rank] < len(program)]
-    if not stuck:
-        return PROVED
-    return _wait_cycle(schedule, programs, at, posted, stuck)
+
+    rank: IntArray
+    step: IntArray
+    peer: IntArray
+    chunk: IntArray
+    sends: NDArray[np.bool_]
+    reduce: NDArray[np.bool_]
+    round: IntArray
+    index: IntArray
+
+    def scratch(self) -> NDArray[np.bool_]:
+        """Whether a receive needs a buffer of its own.
+
+        All of a step read the state at its start: so a reduce, and a copy that meets a send of
+        its chunk in the step, can't land in place.
+        """
+        place = self.step * (1 + self.chunk.max(initial=0)) + self.chunk
+        return ~self.sends & (self.reduce | np.isin(place, place[self.sends]))
 
 
-def _wait_cycle(
-    schedule: Schedule,
-    programs: Sequence[Program],
-    at: list[int],
-    posted: bytearray,
-    stuck: list[int],
-) -> Result:
-    """Follow who waits for whom from a stuck rank until a rank repeats (or has nothing left)."""
+def programs(schedule: Schedule) -> Programs:
+    """What each rank does: a step for each round in which it takes part, in order."""
     table = schedule.table
+    ends = np.stack([table.src, table.dst], axis=1).reshape(-1)  # in the order of the file
+    order = np.argsort(ends, kind="stable")
+    rank, peer, index, sends = ends[order], ends[order ^ 1], order // 2, order % 2 == 0
+    round_, chunk, reduce = table.round[index], table.chunk[index], table.reduce[index]
+    begins = np.append(True, (np.diff(rank) != 0) | (np.diff(round_) != 0))[: len(rank)]
+    step = np.cumsum(begins)
+    return Programs(rank, step, peer, chunk, sends, reduce, round_, index)
+
+
+def deadlock_free(of: Programs) -> Result:
+    """Property 7: all ends find each other, and the programs run to their ends.
+
+    No rank is its own peer.
+
+    A clock shows it at once: rounds that grow along each program and are the same at both ends of
+    each transfer. Without one the programs are run. Posting and completing never disables
+    anything, so one run decides: if it stops early, every run stops there.
+    """
+    assert (np.diff(of.rank) >= 0).all()
+    assert (np.diff(of.step) >= 0).all()
+    size = 1 + max(of.rank.max(initial=0), of.peer.max(initial=0))
+    pair = np.where(of.sends, of.rank * size + of.peer, of.peer * size + of.rank)
+    order = np.argsort(pair, kind="stable")  # each rank's ends with another in its own order
+    sends, receives = order[of.sends[order]], order[~of.sends[order]]
+    short = min(len(sends), len(receives))
+    odd = np.flatnonzero(pair[sends[:short]] != pair[receives[:short]])
+    if len(odd) or len(sends) != len(receives):
+        ends = [side[odd[0] if len(odd) else short :][:1] for side in (sends, receives)]
+        alone = min(np.concatenate(ends).tolist(), key=pair.__getitem__)
+        return _refuted(of, [alone], f"rank {of.peer[alone]} does not do its part")
+    partner = np.empty_like(order)
+    partner[sends], partner[receives] = receives, sends
+    differ = np.flatnonzero(of.chunk != of.chunk[partner])
+    if len(differ):
+        return _refuted(of, [int(differ[0]), int(partner[differ[0]])], "the chunks differ")
+    same_rank = np.diff(of.rank) == 0
+    ticks = np.sign(np.diff(of.round)) == (np.diff(of.step) > 0)
+    if ticks[same_rank].all() and (of.round == of.round[partner]).all():
+        return PROVED
+    cycle = _wait_cycle(of, partner.tolist())
+    names = " -> ".join(f"rank {of.rank[row]}" for row in [*cycle, *cycle[:1]])
+    return _refuted(of, cycle, f"wait cycle {names}") if cycle else PROVED
+
+
+def _wait_cycle(of: Programs, partner: list[int]) -> list[int]:
+    """What ranks wait for in a circle after all is done that can be done; empty if all end."""
+    rank, numbers = of.rank.tolist(), of.step.tolist()
+    steps = [list(rows) for _, rows in groupby(range(len(rank)), numbers.__getitem__)]
+    step = [number for number, rows in enumerate(steps) for _ in rows]
+    owner = [rank[rows[0]] for rows in steps]
+    missing = [len(rows) for rows in steps]
+    posted: set[int] = set()
+    ready = [number for number, who in enumerate(owner) if number == 0 or owner[number - 1] != who]
+    while ready:
+        now = ready.pop()
+        posted.add(now)
+        met = [there for row in steps[now] if (there := step[partner[row]]) in posted]
+        for done in (*met, *(now for _ in met)):
+            missing[done] -= 1
+            if not missing[done] and owner[done : done + 1] == owner[done + 1 : done + 2]:
+                ready.append(done + 1)
+    waits = {
+        owner[number]: next(row for row in steps[number] if step[partner[row]] not in posted)
+        for number in posted
+        if missing[number]
+    }
     path: list[int] = []
-    waits: list[int] = []
-    rank = stuck[0]
-    while rank not in path and at[rank] < len(programs[rank]):
-        path.append(rank)
-        index = next(i for i in programs[rank][at[rank]] if posted[i] < 2)
-        waits.append(index)
-        src, dst = int(table.src[index]), int(table.dst[index])
-        rank = dst if rank == src else src
-    begin = path.index(rank) if rank in path else 0
-    cycle, cause = path[begin:], waits[begin:]
-    if rank in path:
-        found = "wait cycle " + " -> ".join(f"rank {r}" for r in [*cycle, rank])
-    else:
-        found = f"rank {cycle[-1]} waits for rank {rank}, which has finished"
-    place = locate(schedule, cause[0])
+    at = min(waits, default=-1)
+    while at not in path and waits:
+        path.append(at)
+        at = rank[partner[waits[at]]]
+    return [waits[who] for who in path[path.index(at) :]] if waits else []
+
+
+def _refuted(of: Programs, rows: list[int], found: str) -> Result:
+    actions = []
+    for row in rows[:SHOWN]:
+        end = "send to" if of.sends[row] else "receive from"
+        number = of.step[row] - of.step[np.searchsorted(of.rank, of.rank[row])]
+        place = f"rank {of.rank[row]}, step {number}"
+        actions.append(f"{place}: {end} rank {of.peer[row]}, chunk {of.chunk[row]}")
     return refuted(
         Counterexample(
             property="deadlock_free",
-            phase=place.phase,
-            round=place.round,
-            rank=cycle[0],
-            chunk=place.chunk,
+            rank=int(of.rank[rows[0]]),
+            chunk=int(of.chunk[rows[0]]),
             expected="every rank's program to run to its end",
             found=found,
-            transfers=tuple(locate(schedule, index) for index in cause),
+            actions=tuple(actions),
         )
     )

@@ -15,7 +15,9 @@ flat numpy arrays in file order, which is what the checks work on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -75,13 +77,10 @@ class Schedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     kind: Literal["allreduce"] = "allreduce"
     meta: dict[str, Scalar] = {}
 
-    @property
+    @cached_property
     def table(self) -> Table:
         """The schedule as arrays, built once."""
-        cached: Table | None = self.__dict__.get("_table")
-        if cached is None:
-            cached = self.__dict__["_table"] = Table.of(self)
-        return cached
+        return Table.of(self)
 
     @property
     def rounds(self) -> int:
@@ -107,26 +106,6 @@ class Schedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
             global_round -= len(phase.rounds)
         raise IndexError(global_round)
 
-    def renamed(self, new_name: dict[int, int]) -> Schedule:
-        """The same schedule with rank r called ``new_name[r]`` (r itself where not listed)."""
-
-        def name(rank: int) -> int:
-            return new_name.get(rank, rank)
-
-        phases = tuple(
-            Phase(
-                phase.name,
-                tuple(sorted(map(name, phase.absent))),
-                tuple(
-                    tuple(Transfer(name(t.src), name(t.dst), t.chunk, t.op) for t in transfers)
-                    for transfers in phase.rounds
-                ),
-            )
-            for phase in self.phases
-        )
-        late = tuple(sorted(map(name, self.late)))
-        return msgspec.structs.replace(self, phases=phases, late=late)
-
 
 class Table(msgspec.Struct, frozen=True, eq=False):
     """All transfers of a schedule as parallel arrays, in file order; rounds count from the start.
@@ -146,29 +125,23 @@ class Table(msgspec.Struct, frozen=True, eq=False):
     def of(cls, schedule: Schedule) -> Table:
         """Flatten ``schedule``; indices beyond 64 bits are clipped (they are out of range)."""
         rounds = [transfers for phase in schedule.phases for transfers in phase.rounds]
-        lengths = np.fromiter(map(len, rounds), np.int64, len(rounds))
-        total = int(lengths.sum())
+        transfers = list(chain.from_iterable(rounds))
 
         def column(field: str) -> IntArray:
-            values = (getattr(t, field) for t in chain.from_iterable(rounds))
+            values = list(map(attrgetter(field), transfers))
             try:
-                return np.fromiter(values, np.int64, total)
+                return np.array(values, np.int64)
             except OverflowError:
                 limit = 2**63 - 1
-                clipped = (
-                    max(-limit, min(limit, getattr(t, field))) for t in chain.from_iterable(rounds)
-                )
-                return np.fromiter(clipped, np.int64, total)
+                return np.array([max(-limit, min(limit, value)) for value in values])
 
         dst, chunk = column("dst"), column("chunk")
-        number = np.repeat(np.arange(len(rounds)), lengths)
+        number = np.repeat(np.arange(len(rounds)), list(map(len, rounds)))
         return cls(
             src=column("src"),
             dst=dst,
             chunk=chunk,
-            reduce=np.fromiter(
-                (t.op == "reduce" for t in chain.from_iterable(rounds)), np.bool_, total
-            ),
+            reduce=np.array([t.op == "reduce" for t in transfers], np.bool_),
             round=number,
             turn=occurrence(number, dst, chunk),
         )

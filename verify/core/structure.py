@@ -16,15 +16,9 @@ from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, locate, r
 
 
 def _at(
-    schedule: Schedule,
-    broken: str,
-    indices: list[int],
-    *,
-    rank: int | None = None,
-    expected: str,
-    found: str,
+    schedule: Schedule, broken: str, indices: list[int], expected: str, found: str, rank: int = -1
 ) -> Result:
-    """A refutation at the last of the given transfers."""
+    """A refutation at the last of the given transfers, at its receiver or at ``rank``."""
     places = tuple(locate(schedule, i) for i in indices)
     last = places[-1]
     return refuted(
@@ -32,17 +26,13 @@ def _at(
             property=broken,
             phase=last.phase,
             round=last.round,
-            rank=last.dst if rank is None else rank,
+            rank=last.dst if rank < 0 else rank,
             chunk=last.chunk,
             expected=expected,
             found=found,
             transfers=places,
         )
     )
-
-
-def _no_place(expected: str, found: str) -> Result:
-    return refuted(Counterexample(property="well_formed", expected=expected, found=found))
 
 
 def well_formed(schedule: Schedule) -> Result:
@@ -53,27 +43,19 @@ def well_formed(schedule: Schedule) -> Result:
     """
     table, n, k = schedule.table, schedule.ranks, schedule.chunks
     incast = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
-    for name, value in [("ranks", n), ("chunks", k), ("incast", incast)]:
-        if value < 1:
-            return _no_place(f"{name} >= 1", f"{name} = {value}")
-    for rank in schedule.late:
-        if not 0 <= rank < n:
-            return _no_place(f"late ranks in 0..{n - 1}", f"late rank {rank}")
-    for field, column, limit in [
-        ("src", table.src, n),
-        ("dst", table.dst, n),
-        ("chunk", table.chunk, k),
-    ]:
-        bad = np.flatnonzero((column < 0) | (column >= limit))
-        if len(bad):
-            i = int(bad[0])
-            expected = f"{field} in 0..{limit - 1}"
-            return _at(schedule, "well_formed", [i], expected=expected, found=str(column[i]))
-    own = np.flatnonzero(table.src == table.dst)
-    if len(own):
-        i = int(own[0])
+    sizes = [("ranks", n), ("chunks", k), ("incast", incast)]
+    wrong = [(f"{name} >= 1", f"{name} = {value}") for name, value in sizes if value < 1]
+    ranks = f"late ranks in 0..{n - 1}"
+    wrong += [(ranks, f"late rank {rank}") for rank in schedule.late if not 0 <= rank < n]
+    for expected, found in wrong:
+        return refuted(Counterexample(property="well_formed", expected=expected, found=found))
+    columns = [("src", table.src, n), ("dst", table.dst, n), ("chunk", table.chunk, k)]
+    for field, column, limit in columns:
+        for i in np.flatnonzero((column < 0) | (column >= limit))[:1].tolist():
+            return _at(schedule, "well_formed", [i], f"{field} in 0..{limit - 1}", str(column[i]))
+    for i in np.flatnonzero(table.src == table.dst)[:1].tolist():
         found = f"rank {table.src[i]} sends to itself"
-        return _at(schedule, "well_formed", [i], expected="src and dst differ", found=found)
+        return _at(schedule, "well_formed", [i], "src and dst differ", found)
     for phase in schedule.phases:
         for rank in sorted(set(phase.absent) - set(schedule.late)):
             return refuted(
@@ -95,15 +77,12 @@ def ports(schedule: Schedule) -> Result:
     table = schedule.table
     limit = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
     for verb, column in [("sends", table.src), ("receives", table.dst)]:
-        over = np.flatnonzero(occurrence(table.round, column) >= limit)
-        if len(over):
-            i = int(over[0])
+        for i in np.flatnonzero(occurrence(table.round, column) >= limit)[:1].tolist():
             same = np.flatnonzero((table.round == table.round[i]) & (column == column[i]))
-            indices = [int(j) for j in same[: min(limit + 1, SHOWN)]]
-            rank = int(column[i])
-            found = f"rank {rank} {verb} {len(same)} times"
+            shown, rank = same[: min(limit + 1, SHOWN)].tolist(), int(column[i])
             expected = f"at most {limit} {verb} per rank and round"
-            return _at(schedule, "ports", indices, rank=rank, expected=expected, found=found)
+            found = f"rank {rank} {verb} {len(same)} times"
+            return _at(schedule, "ports", shown, expected, found, rank)
     return _disjoint_pairs(schedule) if schedule.ports == "matching" else PROVED
 
 
@@ -115,22 +94,15 @@ def _disjoint_pairs(schedule: Schedule) -> Result:
     sender = table.round * schedule.ranks + table.src
     receiver = table.round * schedule.ranks + table.dst
     order = np.argsort(sender)
-    found = np.searchsorted(sender, receiver, sorter=order)
-    sends = order[np.minimum(found, len(table) - 1)]  # what the receiver of i sends, if anything
-    clash = np.flatnonzero((sender[sends] == receiver) & (table.dst[sends] != table.src))
-    if not len(clash):
-        return PROVED
-    i = int(clash[0])
-    other = int(sends[i])
-    rank = int(table.dst[i])
-    return _at(
-        schedule,
-        "ports",
-        sorted([i, other]),
-        rank=rank,
-        expected="one partner per rank and round (matching)",
-        found=f"rank {rank} receives from {table.src[i]} and sends to {table.dst[other]}",
-    )
+    place = np.searchsorted(sender, receiver, sorter=order)
+    sends = order[np.minimum(place, len(table) - 1)]  # what the receiver of i sends, if anything
+    clash = (sender[sends] == receiver) & (table.dst[sends] != table.src)
+    for i in np.flatnonzero(clash)[:1].tolist():
+        other, rank = int(sends[i]), int(table.dst[i])
+        found = f"rank {rank} receives from {table.src[i]} and sends to {table.dst[other]}"
+        expected = "one partner per rank and round (matching)"
+        return _at(schedule, "ports", sorted([i, other]), expected, found, rank)
+    return PROVED
 
 
 def absence(schedule: Schedule) -> Result:
@@ -138,18 +110,14 @@ def absence(schedule: Schedule) -> Result:
     table = schedule.table
     start = 0
     for phase in schedule.phases:
-        end = start + len(phase.rounds)
-        if phase.absent:
-            low, high = np.searchsorted(table.round, [start, end]).tolist()
-            for column in (table.src, table.dst):
-                bad = np.flatnonzero(np.isin(column[low:high], phase.absent))
-                if len(bad):
-                    i = low + int(bad[0])
-                    rank = int(column[i])
-                    expected = f"no transfer of rank {rank}, which is absent here"
-                    found = str(table.transfer(i))
-                    return _at(schedule, "absence", [i], rank=rank, expected=expected, found=found)
-        start = end
+        low, start = start, start + len(phase.rounds)
+        begin, end = np.searchsorted(table.round, [low, start]).tolist()
+        for column in (table.src, table.dst) if phase.absent else ():
+            for i in np.flatnonzero(np.isin(column[begin:end], phase.absent))[:1].tolist():
+                rank = int(column[begin + i])
+                expected = f"no transfer of rank {rank}, which is absent here"
+                found = str(table.transfer(begin + i))
+                return _at(schedule, "absence", [begin + i], expected, found, rank)
     return PROVED
 
 
@@ -174,7 +142,7 @@ def hazards(schedule: Schedule) -> Result:
         if summing_allowed
         else "one transfer into each (rank, chunk) of a round"
     )
-    return _at(schedule, "hazards", shown, expected=expected, found=found)
+    return _at(schedule, "hazards", shown, expected, found)
 
 
 def staging(schedule: Schedule) -> int:

@@ -1,13 +1,14 @@
-"""Verdicts and what goes with them: three values, counterexamples, the report of one schedule."""
+"""Verdicts and their evidence, for all families of schedules, and the report on a collective."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from verify.core.schedule import Schedule, Transfer
+from verify.core.schedule import Schedule
 
 SHOWN = 12
 """The most transfers that a counterexample shows."""
@@ -41,23 +42,30 @@ class LocatedTransfer(msgspec.Struct, frozen=True):
 class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
     """Where a schedule breaks a property: place, what was expected and what was found.
 
+    Places that have no meaning for a property, or for a family of schedules, are ``None``.
+
     Attributes:
         property: the property that is broken.
-        phase, round: where; ``None`` where the fault has no single place (round counts within
-            the phase, from 0).
-        rank, chunk: at whom and in which chunk, ``None`` where that has no meaning.
         expected, found: in words.
-        transfers: the few transfers that matter, in order of execution.
+        rank: at whom.
+        phase, round: where in a collective; the round counts within the phase, from 0.
+        chunk, contribution: whose contribution to which chunk.
+        position, action: where in the rank's program, from 0, and what stands there.
+        transfers, actions: the few that matter, in order of execution.
     """
 
     property: str
-    phase: str | None = None
-    round: int | None = None
-    rank: int | None = None
-    chunk: int | None = None
     expected: str
     found: str
+    rank: int | None = None
+    phase: str | None = None
+    round: int | None = None
+    chunk: int | None = None
+    contribution: int | None = None
+    position: int | None = None
+    action: str | None = None
     transfers: tuple[LocatedTransfer, ...] = ()
+    actions: tuple[str, ...] = ()
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -84,12 +92,10 @@ def unknown(reason: str) -> Result:
     return Result(Verdict.UNKNOWN, note=reason)
 
 
-def overall(verdicts: list[Verdict]) -> Verdict:
+def overall(verdicts: Iterable[Verdict]) -> Verdict:
     """Refuted if anything is refuted, else unknown if anything is unknown, else proved."""
-    for value in (Verdict.REFUTED, Verdict.UNKNOWN):
-        if value in verdicts:
-            return value
-    return Verdict.PROVED
+    given = set(verdicts)
+    return next((v for v in (Verdict.REFUTED, Verdict.UNKNOWN) if v in given), Verdict.PROVED)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +123,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> Verdict:
         """The verdict over all properties."""
-        return overall([result.verdict for result in self.results.values()])
+        return overall(result.verdict for result in self.results.values())
 
     @property
     def counterexample(self) -> Counterexample | None:
@@ -125,26 +131,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         found = (result.counterexample for result in self.results.values())
         return next((c for c in found if c is not None), None)
 
-    def to_json(self) -> dict[str, Any]:
-        """The object that ``verify --json`` prints."""
-        return {
-            "verdict": self.verdict.value,
-            "kind": self.kind,
-            "ranks": self.ranks,
-            "chunks": self.chunks,
-            "rounds": self.rounds,
-            "completion_rounds": self.completion_rounds,
-            "lower_bound": self.lower_bound,
-            "optimal": self.optimal,
-            "staging": self.staging,
-            "properties": {name: r.verdict.value for name, r in self.results.items()},
-            "notes": {name: r.note for name, r in self.results.items() if r.note},
-            "counterexample": msgspec.to_builtins(self.counterexample),
-        }
-
 
 def locate(schedule: Schedule, index: int) -> LocatedTransfer:
     """The transfer at ``index`` of ``schedule.table`` with its place."""
-    transfer: Transfer = schedule.table.transfer(index)
-    phase, number = schedule.place(int(schedule.table.round[index]))
-    return LocatedTransfer(phase, number, transfer.src, transfer.dst, transfer.chunk, transfer.op)
+    place = schedule.place(int(schedule.table.round[index]))
+    return LocatedTransfer(*place, *msgspec.structs.astuple(schedule.table.transfer(index)))

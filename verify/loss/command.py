@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from verify.core.format import write_atomically
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError
 from verify.loss.examine import examine, require_few
 from verify.loss.picture import draw
 from verify.loss.render import render
+from verify.output import write_atomically
 
 
 class Addition(msgspec.Struct, frozen=True):

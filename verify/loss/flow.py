@@ -16,14 +16,17 @@ exactly the entries R x C, its *block*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise
 from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from verify.core.schedule import Schedule
+
+T = TypeVar("T")
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
@@ -91,16 +94,29 @@ def added(a: Value, b: Value) -> Value:
     return a[0] | b[0], a[1] | b[1] | a[0] & b[0]
 
 
+def run(
+    chunk: Chunk, held: list[T], add: Callable[[T, T], T], lost: frozenset[int] = frozenset()
+) -> Iterator[tuple[Move, T, T]]:
+    """Run one chunk without the lost transfers; ``held`` is what the ranks hold.
+
+    Yields each transfer with what it brings and what it meets. (The core's interpreter runs many
+    chunks at once; searches for losses run one chunk many times, and one by one that is slower.)
+    """
+    for moves in chunk.rounds:
+        carried = [held[move.src] for move in moves]  # all read the start of the round
+        for move, value in zip(moves, carried, strict=True):
+            if move.index not in lost:
+                here = held[move.dst]
+                held[move.dst] = add(here, value) if move.reduce else value
+                yield move, value, here
+
+
 def flows_of(chunk: Chunk) -> list[Flow]:
     """C, K, K2 and R of every transfer of the chunk, in order; time linear in their number."""
-    values = start(chunk)
-    brought: list[tuple[Move, int, Value]] = []
-    for moves in chunk.rounds:
-        carried = [values[move.src] for move in moves]  # all read the start of the round
-        for move, value in zip(moves, carried, strict=True):
-            here = values[move.dst]
-            brought.append((move, value[0], (0, 0) if move.reduce else here))
-            values[move.dst] = added(here, value) if move.reduce else value
+    brought = [
+        (move, value[0], (0, 0) if move.reduce else here)
+        for move, value, here in run(chunk, start(chunk), added)
+    ]
     reach = [1 << rank for rank in range(chunk.ranks)]
     reached: list[int] = []
     for moves in reversed(chunk.rounds):

@@ -19,14 +19,11 @@ does. QED
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections import deque
 
 import msgspec
 
-from verify.loss.flow import Chunk, Flow, added, start
-
-T = TypeVar("T")
+from verify.loss.flow import Chunk, Flow, added, run, start
 
 
 class Harm(msgspec.Struct, frozen=True, gc=False):
@@ -63,24 +60,16 @@ def harm_of_one(chunk: Chunk, flow: Flow) -> Harm:
 
 def harm_of(chunk: Chunk, lost: frozenset[int]) -> Harm:
     """The harm of losing the transfers with these indices together: the chunk is run without."""
-    values = _run(chunk, lost, start(chunk), added)
+    values = start(chunk)
+    deque(run(chunk, values, added, lost), maxlen=0)
     twice = _blocks([more for _, more in values])
     differ = len(set(values)) > 1
     if twice and not differ:  # the same more than once, but as often?
         width = 1 + sum(move.reduce for moves in chunk.rounds for move in moves)
         counts = [1 << width * rank for rank in range(chunk.ranks)]  # a reduce doubles at most
-        differ = len(set(_run(chunk, lost, counts, int.__add__))) > 1
+        deque(run(chunk, counts, int.__add__, lost), maxlen=0)
+        differ = len(set(counts)) > 1
     return Harm(_blocks([chunk.everybody & ~some for some, _ in values]), twice, differ)
-
-
-def _run(chunk: Chunk, lost: frozenset[int], held: list[T], add: Callable[[T, T], T]) -> list[T]:
-    """What the ranks hold at the end."""
-    for moves in chunk.rounds:
-        carried = [held[move.src] for move in moves]  # all read the start of the round
-        for move, value in zip(moves, carried, strict=True):
-            if move.index not in lost:
-                held[move.dst] = add(held[move.dst], value) if move.reduce else value
-    return held
 
 
 def _blocks(masks: list[int]) -> tuple[tuple[int, int], ...]:

@@ -18,10 +18,11 @@ from verify.core.format import (
     another_kind,
     bounded_text,
     read_bounded,
-    store,
+    require_distinct,
 )
 from verify.core.schedule import FORMAT, Scalar
 from verify.errors import FormatError
+from verify.output import store
 from verify.pipeline.costs import fault
 from verify.pipeline.schedule import PipelineSchedule, Program, Situation, parse_action
 
@@ -66,6 +67,7 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, f"not a complete JSON object: {error}") from None
     programs = parse_programs(file.programs, name)
+    require_distinct(data, name)
     require_sizes(name, file.stages, file.microbatches, programs)
     problem = fault(file.situation, file.stages, len(programs))
     if problem is not None:

@@ -15,8 +15,9 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from verify.core.format import read_bounded, write_atomically
+from verify.core.format import read_bounded
 from verify.errors import FormatError
+from verify.output import write_atomically
 from verify.pipeline.costs import fault
 from verify.pipeline.format import parse_programs, require_sizes
 from verify.pipeline.schedule import COMPUTE, PipelineSchedule, Situation, uniform

@@ -1,4 +1,4 @@
-"""Why a contribution is missing or counted twice: the few transfers that matter.
+"""Why a contribution is missing or counted twice, or sums differ: the few transfers that matter.
 
 One chunk and one contribution are followed through the schedule with exact counts. Every value
 remembers the transfer that made it, so the fault can be walked back to where it arose:
@@ -12,8 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from verify.core.schedule import Schedule
+import numpy as np
+
+from verify.core.bits import final_trees
+from verify.core.interpreter import Algebra, Values, run
+from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
+
+SHOWN_CHARACTERS = 160
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,29 +32,78 @@ class _Value:
     kept: _Value | None = None  # what it was added to (reduce only)
 
 
+@dataclass
+class _Histories(Algebra):
+    """Values that remember how they came about, for one contribution."""
+
+    contribution: int
+
+    def initial(self, ranks: int, low: int, high: int) -> Values:
+        values = [_Value(int(rank == self.contribution)) for rank in range(ranks)]
+        return np.array([values] * (high - low), object).T.copy()
+
+    def copied(self, moved: Values, index: IntArray) -> Values:
+        made = [_Value(m.count, i, m) for m, i in zip(moved, index.tolist(), strict=True)]
+        return np.array(made, object)
+
+    def added(self, kept: Values, moved: Values, index: IntArray) -> Values:
+        each = zip(kept, moved, index.tolist(), strict=True)
+        return np.array([_Value(k.count + m.count, i, m, k) for k, m, i in each], object)
+
+
+def explained(schedule: Schedule, found: Counterexample) -> Counterexample:
+    """What the core found, with why: where a wrong count arose, and the transfers that matter."""
+    if found.rank is None or found.chunk is None:
+        return found
+    if found.contribution is not None:
+        return explain(schedule, found.rank, found.chunk, found.contribution)
+    if found.property == "same_bits":
+        return _two_sums(schedule, found.rank, found.chunk)
+    return found
+
+
+def _two_sums(schedule: Schedule, rank: int, chunk: int) -> Counterexample:
+    """The sums that rank 0 and ``rank`` end with, and what was last written there."""
+    trees, ends, low = final_trees(schedule)
+    table, operands, held = schedule.table, list(trees.sums), ends[:, chunk - low].tolist()
+    written = np.flatnonzero((table.chunk == chunk) & ((table.dst == rank) | (table.dst == 0)))
+    places = tuple(locate(schedule, int(i)) for i in written[-4:])
+    return Counterexample(
+        property="same_bits",
+        phase=places[-1].phase if places else None,
+        round=places[-1].round if places else None,
+        rank=rank,
+        chunk=chunk,
+        expected=f"the sum that rank 0 ends with: {_sum(held[0], operands, schedule.ranks)}",
+        found=_sum(held[rank], operands, schedule.ranks),
+        transfers=places,
+    )
+
+
+def _sum(tree: int, operands: list[tuple[int, int]], ranks: int) -> str:
+    """The tree as a sum of ``x0`` .. ``x(n-1)``, cut where it gets long."""
+    parts: list[str] = []
+    pending: list[int | str] = [tree]
+    length = 0
+    while pending and length < SHOWN_CHARACTERS:
+        item = pending.pop()
+        if isinstance(item, int) and item >= ranks:
+            left, right = operands[item - ranks]
+            pending += [")", right, " + ", left, "("]
+        else:
+            parts.append(item if isinstance(item, str) else f"x{item}")
+            length += len(parts[-1])
+    return "".join(parts) + (" ..." if pending else "")
+
+
 def explain(schedule: Schedule, rank: int, chunk: int, contribution: int) -> Counterexample:
     """Describe why ``rank`` ends without exactly one ``contribution`` in ``chunk``."""
-    final = _follow(schedule, chunk, contribution)
+    final = run(schedule, _Histories(contribution), chunk, chunk + 1)[:, 0].tolist()
     value = final[rank]
     assert value.count != 1
     if value.count == 0:
         return _missing(schedule, final, rank, chunk, contribution)
     return _twice(schedule, value, rank, chunk, contribution)
-
-
-def _follow(schedule: Schedule, chunk: int, contribution: int) -> list[_Value]:
-    state = [_Value(int(rank == contribution)) for rank in range(schedule.ranks)]
-    table = schedule.table
-    for transfers in table.rounds_of(chunk, chunk + 1):
-        carried = [state[table.src[i]] for i in transfers]  # all read the start of the round
-        for i, moved in zip(map(int, transfers), carried, strict=True):
-            dst = table.dst[i]
-            if table.reduce[i]:
-                kept = state[dst]
-                state[dst] = _Value(kept.count + moved.count, i, moved, kept)
-            else:
-                state[dst] = _Value(moved.count, i, moved)
-    return state
 
 
 def _twice(

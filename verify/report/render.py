@@ -1,16 +1,24 @@
-"""A report as text that a person can act on."""
+"""A report as text that a person can act on, and as an object for machines."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from verify.core.schedule import Incast, Schedule
 from verify.core.verdict import Counterexample, Report, Verdict
+from verify.report.explain import explained
+
+EVIDENCE = ("property", "phase", "round", "rank", "chunk", "expected", "found", "transfers")
+"""What a counterexample has in JSON."""
 
 MARKS = {Verdict.PROVED: "proved", Verdict.REFUTED: "REFUTED", Verdict.UNKNOWN: "unknown"}
 
 
 def render(name: str, schedule: Schedule, report: Report) -> str:
     """The report on ``schedule``, read from ``name``, as lines of text."""
-    lines = [f"{name}: {report.verdict.value.upper()}", f"  {_situation(schedule)}"]
+    lines = [f"{name}: {report.verdict.value.upper()}", f"  {_instance(schedule)}"]
     lines.append(f"  {report.rounds} rounds: {_phases(schedule)}")
     lines.append(f"  {_bound(report)}")
     width = max(map(len, report.results))
@@ -21,11 +29,31 @@ def render(name: str, schedule: Schedule, report: Report) -> str:
         lines.append(f"  needs {report.staging} chunk buffer(s) per rank for staging")
     for result in report.results.values():
         if result.counterexample is not None:
-            lines += _counterexample(result.counterexample)
+            lines += _counterexample(explained(schedule, result.counterexample))
     return "\n".join(lines)
 
 
-def _situation(schedule: Schedule) -> str:
+def to_json(schedule: Schedule, report: Report) -> dict[str, Any]:
+    """The object that ``verify --json`` prints."""
+    found = report.counterexample
+    plain = found and msgspec.to_builtins(explained(schedule, found))
+    return {
+        "verdict": report.verdict.value,
+        "kind": report.kind,
+        "ranks": report.ranks,
+        "chunks": report.chunks,
+        "rounds": report.rounds,
+        "completion_rounds": report.completion_rounds,
+        "lower_bound": report.lower_bound,
+        "optimal": report.optimal,
+        "staging": report.staging,
+        "properties": {name: r.verdict.value for name, r in report.results.items()},
+        "notes": {name: r.note for name, r in report.results.items() if r.note},
+        "counterexample": plain and {name: plain[name] for name in EVIDENCE},
+    }
+
+
+def _instance(schedule: Schedule) -> str:
     ports = schedule.ports
     shown = f"incast {ports.incast}" if isinstance(ports, Incast) else ports
     late = f", late {_ranks(schedule.late)}" if schedule.late else ""
@@ -74,5 +102,5 @@ def _counterexample(found: Counterexample) -> list[str]:
     lines.append(f"    found:    {found.found}")
     if found.transfers:
         lines.append("    transfers that matter:")
-        lines += [f"      {transfer}" for transfer in found.transfers]
+    lines += [f"      {shown}" for shown in (*found.transfers, *found.actions)]
     return lines

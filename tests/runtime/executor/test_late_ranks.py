@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,6 +18,7 @@ from runtime.selftest.schedules import late_s, turns
 from synth.arrivals.generate import search
 from tests.runtime.spawning import spawn, values
 from verify.core.check import check
+from verify.core.programs import Programs, programs
 from verify.core.schedule import Phase, Schedule, Transfer
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, ScheduleRefused
@@ -192,3 +194,25 @@ def test_a_wait_for_a_late_rank_is_not_held_against_those_between():
     outcomes = values(spawn(_patience, 4, arrivals(4, {3: 2}), timeout_s=80))
     assert [total for total, _ in outcomes] == [4.0] * 4
     assert min(seconds for _, seconds in outcomes[:3]) > 6.0
+
+
+def test_new_names_whose_programs_are_not_proved_are_refused(monkeypatch):
+    """As if only the last rank knew the new names."""
+    verified = load(arrivals(6, {5: 2}))
+    file = programs(verified.schedule)
+
+    def mixed(schedule):
+        own = programs(schedule)
+        columns = {
+            name: np.concatenate(
+                [getattr(file, name)[file.rank < 5], getattr(own, name)[own.rank == 5]]
+            )
+            for name in Programs.__struct_fields__
+        }
+        columns["step"] += len(columns["rank"]) * columns["rank"]  # still growing
+        return Programs(**columns)
+
+    assert verified.for_late(0).late == (0,)
+    monkeypatch.setattr("runtime.executor.load.programs", mixed)
+    with pytest.raises(ScheduleRefused, match="as late ranks is not proved"):
+        verified.for_late(0)

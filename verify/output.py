@@ -1,0 +1,95 @@
+"""Schedules as files, written atomically: complete, or not there; compressed where they say so."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import zstandard
+
+from verify.core.schedule import FORMAT, Schedule
+from verify.errors import ArgumentError
+
+
+def encode(schedule: Schedule) -> bytes:
+    """The schedule as the text of a file, one round per line."""
+    encoder = msgspec.json.Encoder()
+    head = {
+        "format": FORMAT,
+        "kind": schedule.kind,
+        "ranks": schedule.ranks,
+        "chunks": schedule.chunks,
+        "late": schedule.late,
+        "ports": schedule.ports,
+    }
+    out = io.BytesIO()
+    out.write(encoder.encode(head)[:-1] + b',\n "phases": [')
+    for p, phase in enumerate(schedule.phases):
+        out.write(b",\n  " if p else b"\n  ")
+        out.write(b'{"name":' + encoder.encode(phase.name))
+        out.write(b',"absent":' + encoder.encode(phase.absent) + b',"rounds":[')
+        for t, transfers in enumerate(phase.rounds):
+            out.write((b",\n   " if t else b"\n   ") + encoder.encode(transfers))
+        out.write(b"]}")
+    out.write(b'],\n "meta": ' + encoder.encode(schedule.meta) + b"}\n")
+    return out.getvalue()
+
+
+def write(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+    """Write a schedule file atomically, compressed where the name says so.
+
+    Raises:
+        ArgumentError: the path can't be written.
+    """
+    store(encode(schedule), path)
+
+
+def store(data: bytes, path: str | os.PathLike[str]) -> None:
+    """Write a file atomically, compressed where the name says so; ArgumentError if it can't be."""
+    target = Path(path)
+    if target.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    elif target.suffix == ".zst":
+        data = zstandard.compress(data)
+    write_atomically(target, data)
+
+
+def write_atomically(target: Path, data: bytes) -> None:
+    """Put ``data`` at ``target`` in one step: readers see the old file or the whole new one.
+
+    A link is followed. A device (``/dev/stdout``) or a pipe is written in place.
+
+    Raises:
+        ArgumentError: the path can't be written.
+    """
+    try:
+        if target.is_relative_to("/dev") or (target.exists() and not target.is_file()):
+            target.write_bytes(data)
+            return
+        target = Path(os.path.realpath(target))
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, mode)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ArgumentError(
+            "output file", str(target), f"can't be written ({error.strerror})"
+        ) from None
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
