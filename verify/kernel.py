@@ -32,10 +32,7 @@ from verify.core.verdict import (
     unknown,
 )
 from verify.errors import ArgumentError
-from verify.pipeline.verdict import PROVED as PIPELINE_PROVED
-from verify.pipeline.verdict import Fault, Finding, PipelineReport
-from verify.pipeline.verdict import refuted as pipeline_refuted
-from verify.pipeline.verdict import unknown as pipeline_unknown
+from verify.pipeline.verdict import PipelineReport
 
 PROGRAM = "latecomer-kernel"
 VARIABLE = "LATECOMER_KERNEL"
@@ -126,7 +123,7 @@ def differs(answer: Mapping[str, Any], report: Report) -> str:
     return ""
 
 
-def pipeline_opinion(data: bytes, report: PipelineReport, timeout_s: float) -> Finding:
+def pipeline_opinion(data: bytes, report: PipelineReport, timeout_s: float) -> Result:
     """The same of a pipeline schedule; unknown also where the theorems don't cover it.
 
     Raises:
@@ -134,19 +131,17 @@ def pipeline_opinion(data: bytes, report: PipelineReport, timeout_s: float) -> F
     """
     answer = _answer(data, timeout_s)
     if isinstance(answer, str):
-        return pipeline_unknown(answer)
+        return unknown(answer)
     if "outside" in answer:
-        return pipeline_unknown(f"the theorems do not cover {answer['outside']}")
+        return unknown(f"the theorems do not cover {answer['outside']}")
     difference = pipeline_differs(answer, report)
     if difference:
-        return pipeline_unknown(
-            f"verify and the program disagree, one of them is wrong: {difference}"
-        )
+        return unknown(f"verify and the program disagree, one of them is wrong: {difference}")
     if answer["accepted"]:
-        return PIPELINE_PROVED
+        return PROVED
     broken = next(name for name, said in answer["properties"].items() if said == "refuted")
-    return pipeline_refuted(
-        Fault(property="coq_kernel", expected=f"{broken} to hold", found="it does not")
+    return refuted(
+        Counterexample(property="coq_kernel", expected=f"{broken} to hold", found="it does not")
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from verify.core.verdict import Counterexample
 from verify.pipeline.schedule import PipelineSchedule, Situation
-from verify.pipeline.verdict import Bar, Fault, Measures, PipelineReport
+from verify.pipeline.verdict import Bar, Measures, PipelineReport
 from verify.report.render import MARKS
 
 MOST_SHOWN = 16
@@ -21,12 +22,12 @@ def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str
     if report.measures is not None:
         lines += _measures(report, report.measures)
     width = max(map(len, report.results))
-    for prop, finding in report.results.items():
-        note = f"  ({finding.note})" if finding.note else ""
-        lines.append(f"    {prop:<{width}}  {MARKS[finding.verdict]}{note}")
-    for finding in report.results.values():
-        if finding.fault is not None:
-            lines += _fault(finding.fault)
+    for prop, result in report.results.items():
+        note = f"  ({result.note})" if result.note else ""
+        lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
+    for result in report.results.values():
+        if result.counterexample is not None:
+            lines += _evidence(result.counterexample)
     return "\n".join(lines)
 
 
@@ -54,8 +55,7 @@ def _measures(report: PipelineReport, found: Measures) -> list[str]:
         f"  peak memory per rank: {_few([f'{peak:g}' for peak in found.peak_memory])} activations"
     )
     slack = [
-        f"{link.between[0]}-{link.between[1]}: "
-        + ("any" if link.slack is None else f"{link.slack:g}")
+        f"{link.name}: " + ("any" if link.slack is None else f"{link.slack:g}")
         for link in found.links
     ]
     if slack:
@@ -83,7 +83,7 @@ def _few(texts: list[str]) -> str:
     return ", ".join(texts[:MOST_SHOWN]) + more
 
 
-def _fault(found: Fault) -> list[str]:
+def _evidence(found: Counterexample) -> list[str]:
     place = []
     if found.rank is not None:
         place.append(f"rank {found.rank}")

@@ -13,8 +13,8 @@ from tests.verify.pipeline.documents import (
     with_messages,
     zero_bubble,
 )
-from verify.core.verdict import Verdict
-from verify.pipeline import Fault, check, decode
+from verify.core.verdict import Counterexample, Verdict
+from verify.pipeline import check, decode
 from verify.pipeline.render import render
 
 Rows = list[list[str]]
@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Rows, str, str, str]] = {
         _with(_messages(), 2, 99, "2SEND_F1"),
         "communication",
         "2SEND_F1",
-        "nobody needs it",
+        "no rank needs it",
     ),
     "a message received too late": (
         _with(_without(_messages(), "1RECV_F1"), 1, 99, "1RECV_F1"),
@@ -119,13 +119,13 @@ WRONG: dict[str, tuple[Rows, str, str, str]] = {
 }
 
 
-def _fault(rows: Rows, **situation: object) -> tuple[Fault, str]:
+def _fault(rows: Rows, **situation: object) -> tuple[Counterexample, str]:
     schedule = decode(json.dumps(document(rows, 3, 3, **situation)).encode())
     report = check(schedule)
     assert report.verdict is Verdict.REFUTED
-    assert report.fault is not None
-    assert report.to_json()["counterexample"]["property"] == report.fault.property
-    return report.fault, render("p.json", schedule, report)
+    assert report.counterexample is not None
+    assert report.to_json()["counterexample"]["property"] == report.counterexample.property
+    return report.counterexample, render("p.json", schedule, report)
 
 
 @pytest.mark.parametrize("name", WRONG)
