@@ -19,7 +19,7 @@ from tests.verify.pipeline.documents import (
     with_messages,
     zero_bubble,
 )
-from tests.verify.pipeline.simulation import Case, Stuck, buffered
+from tests.verify.pipeline.simulation import Buffered, Case, Stuck
 from verify.core.verdict import Verdict
 from verify.pipeline import PipelineReport, PipelineSchedule, check, decode, lowered, timeline
 from verify.pipeline.costs import Costs, exact
@@ -49,7 +49,7 @@ def _delayed(doc: Document, pair: tuple[int, int], extra: float) -> Document:
 
 
 def _simulated(doc: Document) -> Fraction:
-    return buffered(Case(json.dumps(doc)))
+    return Buffered(Case(json.dumps(doc))).time()
 
 
 def test_known_makespans() -> None:
