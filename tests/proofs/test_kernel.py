@@ -26,7 +26,7 @@ from verify.cli import app
 from verify.core.schedule import Schedule
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError
-from verify.kernel import VARIABLE, judge, opinion, pipeline_opinion
+from verify.kernel import VARIABLE, judge, opinion
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
 
@@ -54,7 +54,7 @@ def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:
 @pytest.mark.parametrize("name", all_right_pipelines())
 def test_right_pipelines_are_accepted_or_not_covered(kernel: Path, name: str) -> None:
     text = json.dumps(all_right_pipelines()[name]).encode()
-    found = pipeline_opinion(text, check_pipeline(decode_pipeline(text)), 60)
+    found = opinion(text, check_pipeline(decode_pipeline(text)), 60)
     if "messages" in name or "slow" in name:
         assert "do not cover" in found.note
     else:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from verify.core.verdict import Counterexample
 from verify.pipeline.schedule import PipelineSchedule, Situation
 from verify.pipeline.verdict import Bar, Measures, PipelineReport
-from verify.report.render import MARKS
-
-MOST_SHOWN = 16
-"""Ranks, links or actions that one line shows."""
+from verify.report.render import MARKS, MOST_SHOWN, evidence
 
 
 def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str:
@@ -27,7 +23,7 @@ def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str
         lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
     for result in report.results.values():
         if result.counterexample is not None:
-            lines += _evidence(result.counterexample)
+            lines += evidence(result.counterexample)
     return "\n".join(lines)
 
 
@@ -81,23 +77,3 @@ def _path(bars: tuple[Bar, ...]) -> str:
 def _few(texts: list[str]) -> str:
     more = f", ... ({len(texts)} in all)" if len(texts) > MOST_SHOWN else ""
     return ", ".join(texts[:MOST_SHOWN]) + more
-
-
-def _evidence(found: Counterexample) -> list[str]:
-    place = []
-    if found.rank is not None:
-        place.append(f"rank {found.rank}")
-    if found.position is not None:
-        place.append(f"position {found.position}")
-    if found.action is not None:
-        place.append(found.action)
-    lines = [f"  {found.property} fails" + (f" at {', '.join(place)}" if place else "")]
-    lines.append(f"    expected: {found.expected}")
-    lines.append(f"    found:    {found.found}")
-    shown = found.actions[:MOST_SHOWN]
-    if shown:
-        lines.append("    actions that matter:")
-        lines += [f"      {action}" for action in shown]
-        if len(found.actions) > len(shown):
-            lines.append(f"      ... ({len(found.actions)} in all)")
-    return lines
