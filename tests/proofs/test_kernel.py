@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from synth.standard import direct, ring
 from synth.transpose.generate import transpose
-from tests.proofs.differential import compare, compare_pipelines
+from tests.proofs.differential import compare
 from tests.verify.builders import all_right, optimal_four
 from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline.documents import all_right as all_right_pipelines
@@ -34,7 +34,7 @@ COUNT = int(os.environ.get("LATECOMER_DIFFERENTIAL", "3000"))
 
 
 def test_agrees_with_verify(kernel: Path) -> None:
-    seen, wrong = compare(COUNT, seed=20260118)
+    seen, wrong = compare("collective", COUNT, seed=20260118)
     assert not wrong, wrong[0]
     for name in ("well_formed", "ports", "absence", "exactly_once", "same_bits", "hazards"):
         assert seen[name] >= COUNT // 100, f"{name} is hardly ever refuted: {seen}"
@@ -43,7 +43,7 @@ def test_agrees_with_verify(kernel: Path) -> None:
 
 
 def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:
-    seen, wrong = compare_pipelines(COUNT // 2, seed=20260119)
+    seen, wrong = compare("pipeline", COUNT // 2, seed=20260119)
     assert not wrong, wrong[0]
     for name in ("exactly_once", "deadlock_free", "loss_order", "memory"):
         assert seen[name] >= COUNT // 200, f"{name} is hardly ever refuted: {seen}"
