@@ -7,11 +7,11 @@ properties are counted in the most literal way. Times are fractions.
 
 from __future__ import annotations
 
-import heapq
 import json
 import re
 from collections import Counter, defaultdict, deque
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 Judgement = dict[str, Any]
@@ -308,13 +308,14 @@ class Buffered(Run):
 
     def ran(self, r: int, result: Data | None) -> None:
         if not self.case.explicit and result and self.case.ends(result)[1] != r:
-            heapq.heappush(self.finished, (self.busy_until[r], r, result))
+            self.finished.append((self.busy_until[r], r, result))
+            self.finished.sort(key=itemgetter(0, 1))  # of one rank and time in their order
 
     def move(self) -> bool:
         """Compute only: what is finished leaves, in the order of the ranks."""
         if not self.finished or self.finished[0][0] > self.now:
             return False
-        _, r, data = heapq.heappop(self.finished)
+        _, r, data = self.finished.pop(0)
         self.slots[self.case.ends(data)].append(data)
         self.post(r, data)
         return True
