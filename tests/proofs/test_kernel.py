@@ -61,17 +61,22 @@ def test_right_pipelines_are_accepted_or_not_covered(kernel: Path, name: str) ->
         assert found.verdict is Verdict.PROVED
 
 
-def test_pipelines_on_the_command_line(kernel: Path, tmp_path: Path) -> None:
-    path = tmp_path / "pipeline.json"
+@pytest.mark.parametrize("memory", [None, 1])
+def test_pipelines_on_the_command_line(kernel: Path, tmp_path: Path, memory: int | None) -> None:
     doc = all_right_pipelines()["1f1b"]
-    path.write_text(json.dumps(doc))
-    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "proved"
-    doc["situation"]["memory"] = [1] * len(doc["programs"])
-    path.write_text(json.dumps(doc))
-    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
-    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "refuted"
+    if memory is not None:
+        doc["situation"]["memory"] = [memory] * len(doc["programs"])
+    assert _said(tmp_path, json.dumps(doc).encode()) == ("refuted" if memory else "proved")
+
+
+def test_collectives_on_the_command_line(kernel: Path, tmp_path: Path) -> None:
+    assert _said(tmp_path, encode(ring(5))) == "proved"
+
+
+def _said(folder: Path, data: bytes) -> str:
+    (folder / "s.json").write_bytes(data)
+    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(folder / "s.json")])
+    return str(json.loads(done.stdout)["properties"]["coq_kernel"])
 
 
 @pytest.mark.parametrize("name", all_right())
@@ -88,14 +93,6 @@ def test_refutation_is_shown(kernel: Path) -> None:
     assert result.verdict is Verdict.REFUTED
     assert result.counterexample is not None
     assert result.counterexample.expected == "exactly_once to hold"
-
-
-def test_command(kernel: Path, tmp_path: Path) -> None:
-    path = tmp_path / "ring.json"
-    path.write_bytes(encode(ring(5)))
-    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "proved"
 
 
 MALFORMED = {

@@ -7,6 +7,7 @@ import os
 from itertools import accumulate, count, takewhile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.verify.builders import document, optimal_four, ring
@@ -79,3 +80,21 @@ def test_mode_of_a_written_file(tmp_path: Path) -> None:
         0o640,
         0o600,
     ]
+
+
+def test_hazard_shows_the_transfers_into_one_buffer_and_no_others() -> None:
+    doc = ring(4)
+    first = doc["phases"][0]["rounds"][0]
+    src, dst, chunk, op = first[0]
+    first.append([(src + 2) % 4, dst, chunk, op])
+    found = check(decode(json.dumps(doc).encode())).results["hazards"].counterexample
+    assert found is not None
+    assert found.found.startswith("2 transfers write it")
+    assert {(t.dst, t.chunk) for t in found.transfers} == {(dst, chunk)}
+
+
+def test_late_rank_that_does_not_exist() -> None:
+    schedule = msgspec.structs.replace(decode(json.dumps(ring(5)).encode()), late=(7,))
+    found = check(schedule).counterexample
+    assert found is not None
+    assert (found.expected, found.found) == ("late ranks in 0..4", "late rank 7")
