@@ -95,6 +95,7 @@ def test_refutation_is_shown(kernel: Path) -> None:
     assert result.counterexample.expected == "exactly_once to hold"
 
 
+ROUNDS = '"phases": [{"name": "a", "absent": [], "rounds": %s}]'
 MALFORMED = {
     "a field twice": '{"format": "latecomer/1", "format": "latecomer/1"}',
     "an unknown field": '"extra": 1',
@@ -107,14 +108,10 @@ MALFORMED = {
     "other ports": '"ports": "simplex"',
     "incast zero": '"ports": {"incast": 0}',
     "another kind": '"kind": "broadcast"',
-    "rounds that are no list": '"phases": [{"name": "a", "absent": [], "rounds": 1}]',
-    "five fields in a transfer": (
-        '"phases": [{"name": "a", "absent": [], "rounds": [[[0, 1, 0, "copy", 1]]]}]'
-    ),
-    "another op": '"phases": [{"name": "a", "absent": [], "rounds": [[[0, 1, 0, "swap"]]]}]',
-    "an index that is no number": (
-        '"phases": [{"name": "a", "absent": [], "rounds": [[[0, true, 0, "copy"]]]}]'
-    ),
+    "rounds that are no list": ROUNDS % "1",
+    "five fields in a transfer": ROUNDS % '[[[0, 1, 0, "copy", 1]]]',
+    "another op": ROUNDS % '[[[0, 1, 0, "swap"]]]',
+    "an index that is no number": ROUNDS % '[[[0, true, 0, "copy"]]]',
     "text after the object": "}",
     "no end": '"meta": {"a": ',
 }
