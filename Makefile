@@ -6,7 +6,7 @@ NEW := .venv-torch-new
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 
-.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long fuzz lint bench bench-lab bench-pipeline bench-optireduce proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long fuzz mutation lint bench bench-lab bench-pipeline bench-optireduce proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -62,6 +62,10 @@ test-frameworks-long: $(FRAMEWORKS)/ready  ## 10,000 iterations of Megatron's pa
 fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes; SECONDS=...)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.datagrams --runs -1 --seconds $(or $(SECONDS),600)
+
+mutation: $(READY)  ## mutants of verify/core that the tests should kill (an hour; EACH=20 of a module, SEED=1)
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[mutation]'
+	$(BIN)/python -m tests.mutation --each $(or $(EACH),20) --seed $(or $(SEED),1)
 
 lint: $(READY)   ## ruff and mypy
 	$(BIN)/ruff check .

@@ -158,9 +158,7 @@ def verify(
             report = check_pipeline(schedule)
             if use_kernel is not None:
                 text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
-                report.results["coq_kernel"] = kernel.pipeline_opinion(
-                    text_of_file, report, timeout
-                )
+                report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
             text, facts = render_pipeline(str(path), schedule, report), report.to_json()
         codes.append(EXIT[report.verdict])
         if json and not quiet:

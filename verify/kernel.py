@@ -32,10 +32,7 @@ from verify.core.verdict import (
     unknown,
 )
 from verify.errors import ArgumentError
-from verify.pipeline.verdict import PROVED as PIPELINE_PROVED
-from verify.pipeline.verdict import Fault, Finding, PipelineReport
-from verify.pipeline.verdict import refuted as pipeline_refuted
-from verify.pipeline.verdict import unknown as pipeline_unknown
+from verify.pipeline.verdict import PipelineReport
 
 PROGRAM = "latecomer-kernel"
 VARIABLE = "LATECOMER_KERNEL"
@@ -88,8 +85,10 @@ def judge(texts: Iterable[bytes], timeout_s: float | None = None) -> Iterator[di
         yield msgspec.json.decode(line, type=dict[str, Any])
 
 
-def opinion(data: bytes, report: Report, timeout_s: float) -> Result:
+def opinion(data: bytes, report: Report | PipelineReport, timeout_s: float) -> Result:
     """The program's verdict on a file of which ``verify`` says ``report``; unknown if they differ.
+
+    Of a pipeline also where the theorems don't cover it.
 
     Raises:
         ArgumentError: the program is not built.
@@ -97,7 +96,12 @@ def opinion(data: bytes, report: Report, timeout_s: float) -> Result:
     answer = _answer(data, timeout_s)
     if isinstance(answer, str):
         return unknown(answer)
-    difference = differs(answer, report)
+    if "outside" in answer:
+        return unknown(f"the theorems do not cover {answer['outside']}")
+    if isinstance(report, Report):
+        difference = differs(answer, report)
+    else:
+        difference = pipeline_differs(answer, report)
     if difference:
         return unknown(f"verify and the program disagree, one of them is wrong: {difference}")
     if answer["accepted"]:
@@ -124,30 +128,6 @@ def differs(answer: Mapping[str, Any], report: Report) -> str:
     if answer["accepted"] and answer["optimal"] != report.optimal:
         return f"optimal is {report.optimal} here, {answer['optimal']} there"
     return ""
-
-
-def pipeline_opinion(data: bytes, report: PipelineReport, timeout_s: float) -> Finding:
-    """The same of a pipeline schedule; unknown also where the theorems don't cover it.
-
-    Raises:
-        ArgumentError: the program is not built.
-    """
-    answer = _answer(data, timeout_s)
-    if isinstance(answer, str):
-        return pipeline_unknown(answer)
-    if "outside" in answer:
-        return pipeline_unknown(f"the theorems do not cover {answer['outside']}")
-    difference = pipeline_differs(answer, report)
-    if difference:
-        return pipeline_unknown(
-            f"verify and the program disagree, one of them is wrong: {difference}"
-        )
-    if answer["accepted"]:
-        return PIPELINE_PROVED
-    broken = next(name for name, said in answer["properties"].items() if said == "refuted")
-    return pipeline_refuted(
-        Fault(property="coq_kernel", expected=f"{broken} to hold", found="it does not")
-    )
 
 
 def pipeline_differs(answer: Mapping[str, Any], report: PipelineReport) -> str:

@@ -160,7 +160,7 @@ def finish(
     if report.verdict is not Verdict.PROVED or report.measures is None:
         raise SynthesisError(
             f"internal error: the schedule made by {choice.method} is not proved, so it is not "
-            f"used ({report.verdict.value}: {report.fault})"
+            f"used ({report.verdict.value}: {report.counterexample})"
         )
     shown = problem.costs.shown
     tried.setdefault(choice.method, makespan_of(problem, report))

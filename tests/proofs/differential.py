@@ -14,8 +14,9 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 from tests.verify.builders import Document, document
 from tests.verify.mutants import mutant
@@ -57,23 +58,47 @@ def schedules(rng: random.Random) -> Iterator[Document]:
         yield random_schedule(rng)
 
 
-def compare(count: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """How often each property was refuted by both, and the disagreements."""
-    rng = random.Random(seed)
+def pipelines(rng: random.Random) -> Iterator[Document]:
+    """Right or wrong ones; most have no messages and no occupancy, as in the theorems."""
+    while True:
+        doc = pipeline_with_faults(rng)
+        if rng.random() < 0.95:
+            doc["programs"] = [
+                [action for action in program if "_" not in action and "SHARD" not in action]
+                for program in doc["programs"]
+            ]
+        for link in doc["situation"].get("links", ()):
+            if rng.random() < 0.95:
+                link["occupancy"] = 0
+        yield doc
+
+
+FAMILIES: dict[str, tuple[Callable[..., Any], ...]] = {
+    "collective": (schedules, decode, check, differs),
+    "pipeline": (pipelines, decode_pipeline, check_pipeline, pipeline_differs),
+}
+
+
+def compare(family: str, count: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """How often each property was refuted, and the disagreements.
+
+    ``outside`` counts what the theorems are not about.
+    """
+    make, decoded, checked, difference = FAMILIES[family]
+    documents = make(random.Random(seed))
     seen: Counter[str] = Counter()
     wrong: list[str] = []
-    source = schedules(rng)
     while seen["schedules"] < count and not wrong:
-        texts = [
-            json.dumps(doc).encode()
-            for doc in islice(source, min(BATCH, count - seen["schedules"]))
-        ]
+        batch = islice(documents, min(BATCH, count - seen["schedules"]))
+        texts = [json.dumps(doc).encode() for doc in batch]
         for text, answer in zip(texts, judge(texts), strict=True):
-            report = check(decode(text))
-            difference = differs(answer, report)
-            if difference:
-                wrong.append(f"{difference}: {text.decode()}")
             seen["schedules"] += 1
+            if "outside" in answer:
+                seen["outside"] += 1
+                continue
+            report = checked(decoded(text))
+            if found := difference(answer, report):
+                wrong.append(f"{found}: {text.decode()}")
             seen["accepted"] += answer.get("accepted", False)
             seen["optimal"] += answer.get("optimal") is True
             seen.update(
@@ -82,54 +107,15 @@ def compare(count: int, seed: int) -> tuple[Counter[str], list[str]]:
     return seen, wrong
 
 
-def random_pipeline(rng: random.Random) -> Document:
-    """A right or wrong pipeline; most have no messages and no occupancy, as in the theorems."""
-    doc = pipeline_with_faults(rng)
-    if rng.random() < 0.95:
-        doc["programs"] = [
-            [action for action in program if "_" not in action and "SHARD" not in action]
-            for program in doc["programs"]
-        ]
-    for link in doc["situation"].get("links", ()):
-        if rng.random() < 0.95:
-            link["occupancy"] = 0
-    return doc
-
-
-def compare_pipelines(count: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """The same as ``compare``, of pipelines; ``outside``: not what the theorems are about."""
-    rng = random.Random(seed)
-    seen: Counter[str] = Counter()
-    wrong: list[str] = []
-    while seen["schedules"] < count and not wrong:
-        texts = [
-            json.dumps(random_pipeline(rng)).encode()
-            for _ in range(min(BATCH, count - seen["schedules"]))
-        ]
-        for text, answer in zip(texts, judge(texts), strict=True):
-            seen["schedules"] += 1
-            if "outside" in answer:
-                seen["outside"] += 1
-                continue
-            report = check_pipeline(decode_pipeline(text))
-            difference = pipeline_differs(answer, report)
-            if difference:
-                wrong.append(f"{difference}: {text.decode()}")
-            seen["accepted"] += answer["accepted"]
-            seen.update(name for name, said in answer["properties"].items() if said == "refuted")
-    return seen, wrong
-
-
 def main() -> None:
     """Run from the command line; exit code 1 at the first disagreement."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--family", choices=["collective", "pipeline"], default="collective")
+    parser.add_argument("--family", choices=FAMILIES, default="collective")
     options = parser.parse_args()
     began = time.monotonic()
-    family = {"collective": compare, "pipeline": compare_pipelines}[options.family]
-    seen, wrong = family(options.count, options.seed)
+    seen, wrong = compare(options.family, options.count, options.seed)
     print(f"seed {options.seed}, {time.monotonic() - began:.0f} s: {dict(seen)}")
     print(wrong[0] if wrong else "no disagreement")
     sys.exit(bool(wrong))

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from synth.standard import direct, ring
 from synth.transpose.generate import transpose
-from tests.proofs.differential import compare, compare_pipelines
+from tests.proofs.differential import compare
 from tests.verify.builders import all_right, optimal_four
 from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline.documents import all_right as all_right_pipelines
@@ -26,7 +26,7 @@ from verify.cli import app
 from verify.core.schedule import Schedule
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError
-from verify.kernel import VARIABLE, judge, opinion, pipeline_opinion
+from verify.kernel import VARIABLE, judge, opinion
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
 
@@ -34,7 +34,7 @@ COUNT = int(os.environ.get("LATECOMER_DIFFERENTIAL", "3000"))
 
 
 def test_agrees_with_verify(kernel: Path) -> None:
-    seen, wrong = compare(COUNT, seed=20260118)
+    seen, wrong = compare("collective", COUNT, seed=20260118)
     assert not wrong, wrong[0]
     for name in ("well_formed", "ports", "absence", "exactly_once", "same_bits", "hazards"):
         assert seen[name] >= COUNT // 100, f"{name} is hardly ever refuted: {seen}"
@@ -43,7 +43,7 @@ def test_agrees_with_verify(kernel: Path) -> None:
 
 
 def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:
-    seen, wrong = compare_pipelines(COUNT // 2, seed=20260119)
+    seen, wrong = compare("pipeline", COUNT // 2, seed=20260119)
     assert not wrong, wrong[0]
     for name in ("exactly_once", "deadlock_free", "loss_order", "memory"):
         assert seen[name] >= COUNT // 200, f"{name} is hardly ever refuted: {seen}"
@@ -54,24 +54,29 @@ def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:
 @pytest.mark.parametrize("name", all_right_pipelines())
 def test_right_pipelines_are_accepted_or_not_covered(kernel: Path, name: str) -> None:
     text = json.dumps(all_right_pipelines()[name]).encode()
-    found = pipeline_opinion(text, check_pipeline(decode_pipeline(text)), 60)
+    found = opinion(text, check_pipeline(decode_pipeline(text)), 60)
     if "messages" in name or "slow" in name:
         assert "do not cover" in found.note
     else:
         assert found.verdict is Verdict.PROVED
 
 
-def test_pipelines_on_the_command_line(kernel: Path, tmp_path: Path) -> None:
-    path = tmp_path / "pipeline.json"
+@pytest.mark.parametrize("memory", [None, 1])
+def test_pipelines_on_the_command_line(kernel: Path, tmp_path: Path, memory: int | None) -> None:
     doc = all_right_pipelines()["1f1b"]
-    path.write_text(json.dumps(doc))
-    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "proved"
-    doc["situation"]["memory"] = [1] * len(doc["programs"])
-    path.write_text(json.dumps(doc))
-    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
-    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "refuted"
+    if memory is not None:
+        doc["situation"]["memory"] = [memory] * len(doc["programs"])
+    assert _said(tmp_path, json.dumps(doc).encode()) == ("refuted" if memory else "proved")
+
+
+def test_collectives_on_the_command_line(kernel: Path, tmp_path: Path) -> None:
+    assert _said(tmp_path, encode(ring(5))) == "proved"
+
+
+def _said(folder: Path, data: bytes) -> str:
+    (folder / "s.json").write_bytes(data)
+    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(folder / "s.json")])
+    return str(json.loads(done.stdout)["properties"]["coq_kernel"])
 
 
 @pytest.mark.parametrize("name", all_right())
@@ -90,14 +95,7 @@ def test_refutation_is_shown(kernel: Path) -> None:
     assert result.counterexample.expected == "exactly_once to hold"
 
 
-def test_command(kernel: Path, tmp_path: Path) -> None:
-    path = tmp_path / "ring.json"
-    path.write_bytes(encode(ring(5)))
-    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(path)])
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["properties"]["coq_kernel"] == "proved"
-
-
+ROUNDS = '"phases": [{"name": "a", "absent": [], "rounds": %s}]'
 MALFORMED = {
     "a field twice": '{"format": "latecomer/1", "format": "latecomer/1"}',
     "an unknown field": '"extra": 1',
@@ -110,14 +108,10 @@ MALFORMED = {
     "other ports": '"ports": "simplex"',
     "incast zero": '"ports": {"incast": 0}',
     "another kind": '"kind": "broadcast"',
-    "rounds that are no list": '"phases": [{"name": "a", "absent": [], "rounds": 1}]',
-    "five fields in a transfer": (
-        '"phases": [{"name": "a", "absent": [], "rounds": [[[0, 1, 0, "copy", 1]]]}]'
-    ),
-    "another op": '"phases": [{"name": "a", "absent": [], "rounds": [[[0, 1, 0, "swap"]]]}]',
-    "an index that is no number": (
-        '"phases": [{"name": "a", "absent": [], "rounds": [[[0, true, 0, "copy"]]]}]'
-    ),
+    "rounds that are no list": ROUNDS % "1",
+    "five fields in a transfer": ROUNDS % '[[[0, 1, 0, "copy", 1]]]',
+    "another op": ROUNDS % '[[[0, 1, 0, "swap"]]]',
+    "an index that is no number": ROUNDS % '[[[0, true, 0, "copy"]]]',
     "text after the object": "}",
     "no end": '"meta": {"a": ',
 }

@@ -12,13 +12,11 @@ from verify.pipeline.schedule import (
     uniform,
 )
 from verify.pipeline.torch_csv import decode_csv, encode_csv, read_csv, write_csv
-from verify.pipeline.verdict import Bar, Fault, Finding, Measures, PipelineReport
+from verify.pipeline.verdict import Bar, Measures, PipelineReport
 
 __all__ = [
     "Action",
     "Bar",
-    "Fault",
-    "Finding",
     "Link",
     "Measures",
     "PipelineReport",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
-from verify.core.schedule import Scalar
-from verify.core.verdict import Verdict
+from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
 from verify.pipeline.bounds import lower_bound
 from verify.pipeline.costs import Costs
 from verify.pipeline.graph import Graph, build
 from verify.pipeline.lower import lowered
 from verify.pipeline.messages import communication, message_order, reduce_grad
-from verify.pipeline.schedule import Number, PipelineSchedule
+from verify.pipeline.schedule import PipelineSchedule
 from verify.pipeline.sensitivity import growth
 from verify.pipeline.structure import (
     dependencies,
@@ -22,22 +22,12 @@ from verify.pipeline.structure import (
     sharding,
     well_formed,
 )
-from verify.pipeline.verdict import (
-    PROVED,
-    Bar,
-    Fault,
-    Finding,
-    LinkSlack,
-    Measures,
-    PipelineReport,
-    refuted,
-    unknown,
-)
+from verify.pipeline.verdict import Bar, LinkSlack, Measures, PipelineReport
 
 COMPLETE: tuple[str, ...] = ("exactly_once", "dependencies", "communication")
 """Properties without which nothing can be said about a run."""
 
-BY_PROGRAM: dict[str, Callable[[PipelineSchedule], Finding]] = {
+BY_PROGRAM: dict[str, Callable[[PipelineSchedule], Result]] = {
     "exactly_once": exactly_once,
     "dependencies": dependencies,
     "loss_order": loss_order,
@@ -56,6 +46,10 @@ NEEDS = {
 }
 
 
+CLAIMS = ("makespan", "lower_bound", "optimal")
+"""What ``meta`` may claim; other keys claim nothing that can be recomputed here."""
+
+
 def check(schedule: PipelineSchedule) -> PipelineReport:
     """Decide every property and measure the schedule; never raises for a bad one.
 
@@ -65,14 +59,10 @@ def check(schedule: PipelineSchedule) -> PipelineReport:
     measures = None
     if results["well_formed"].verdict is Verdict.PROVED:
         for name, decide in BY_PROGRAM.items():
-            missing = _not_proved(results, NEEDS.get(name, ()))
-            results[name] = unknown(f"{missing} does not hold") if missing else decide(schedule)
+            results[name] = _lacking(results, NEEDS.get(name, ())) or decide(schedule)
         costs = Costs.of(schedule.situation)
-        missing = _not_proved(results, COMPLETE)
-        if missing:
-            results["deadlock_free"] = unknown(f"{missing} does not hold")
-        else:
-            results["deadlock_free"], measures = _run(schedule, costs)
+        lacking = _lacking(results, COMPLETE)
+        results["deadlock_free"], measures = (lacking, None) if lacking else _run(schedule, costs)
         results["memory"] = memory(schedule, costs)
         results["claims"] = claims(schedule, measures)
     else:
@@ -88,11 +78,13 @@ def check(schedule: PipelineSchedule) -> PipelineReport:
     )
 
 
-def _not_proved(results: dict[str, Finding], names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if results[name].verdict is not Verdict.PROVED), None)
+def _lacking(results: dict[str, Result], names: tuple[str, ...]) -> Result | None:
+    """Unknown, because one of the properties does not hold; None if all do."""
+    missing = next((name for name in names if results[name].verdict is not Verdict.PROVED), None)
+    return unknown(f"{missing} does not hold") if missing else None
 
 
-def _run(schedule: PipelineSchedule, costs: Costs) -> tuple[Finding, Measures | None]:
+def _run(schedule: PipelineSchedule, costs: Costs) -> tuple[Result, Measures | None]:
     """Property 9, and the measures where it holds."""
     graph = build(schedule, costs)
     if graph.cyclic:
@@ -106,14 +98,14 @@ def _run(schedule: PipelineSchedule, costs: Costs) -> tuple[Finding, Measures | 
         return _deadlock(in_order, "sends are rendezvous, on one in-order stream per rank"), None
     else:
         note = "only because sends are buffered: as rendezvous in order they wait in a cycle"
-    return Finding(Verdict.PROVED, note=note), _measures(complete, costs, graph, in_order)
+    return Result(Verdict.PROVED, note=note), _measures(complete, costs, graph, in_order)
 
 
-def _deadlock(graph: Graph, circumstances: str) -> Finding:
+def _deadlock(graph: Graph, circumstances: str) -> Result:
     cycle = graph.cycle()
     first = graph.nodes[cycle[0][0]]
     return refuted(
-        Fault(
+        Counterexample(
             property="deadlock_free",
             rank=first.rank,
             action=str(first.action),
@@ -121,7 +113,7 @@ def _deadlock(graph: Graph, circumstances: str) -> Finding:
             found=f"{len(cycle)} actions wait for each other in a cycle ({circumstances})",
             actions=tuple(
                 f"{graph.nodes[node]} waits for {graph.nodes[other]} ({why})"
-                for (node, why), (other, _) in zip(cycle, cycle[1:] + cycle[:1], strict=True)
+                for (node, why), (other, _) in pairwise([*cycle, cycle[0]])
             ),
         )
     )
@@ -137,21 +129,16 @@ def _measures(schedule: PipelineSchedule, costs: Costs, graph: Graph, in_order: 
             peak // 2 if peak % 2 == 0 else peak / 2 for peak in peak_memory(schedule)
         ),
         lower_bound=costs.shown(lower_bound(schedule, costs)),
-        critical_path=tuple(bar(graph, costs, finish, node) for node in graph.critical(finish)),
+        critical_path=tuple(_bar(graph, costs, finish, node) for node in graph.critical(finish)),
         links=tuple(_slack(graph, costs, link) for link in links),
     )
 
 
-def bar(graph: Graph, costs: Costs, finish: list[int], node: int) -> Bar:
+def _bar(graph: Graph, costs: Costs, finish: list[int], number: int) -> Bar:
     """When a node starts and ends; a message ends when it is there."""
-    what = graph.nodes[node]
-    return Bar(
-        action=str(what.action),
-        rank=what.rank,
-        start=costs.shown(finish[node] - graph.length[node]),
-        end=costs.shown(finish[node] + graph.lag[node]),
-        receiver=what.receiver,
-    )
+    node, end = graph.nodes[number], finish[number]
+    start, there = costs.shown(end - node.length), costs.shown(end + node.lag)
+    return Bar(str(node.action), node.rank, start, there, node.receiver)
 
 
 def timeline(schedule: PipelineSchedule, *, in_order: bool = False) -> list[Bar]:
@@ -164,59 +151,38 @@ def timeline(schedule: PipelineSchedule, *, in_order: bool = False) -> list[Bar]
     costs = Costs.of(schedule.situation)
     graph = build(lowered(schedule, costs), costs, rendezvous=in_order)
     finish = graph.finishes()
-    return [bar(graph, costs, finish, node) for node in range(len(graph.nodes))]
+    return [_bar(graph, costs, finish, node) for node in range(len(graph.nodes))]
 
 
 def _slack(graph: Graph, costs: Costs, link: tuple[int, int]) -> LinkSlack:
-    found = growth(graph, link)
-    corners = tuple((costs.shown(x), costs.shown(y)) for x, y in found.corners)
+    corners, final_slope = growth(graph, link)
+    shown = tuple((costs.shown(latency), costs.shown(makespan)) for latency, makespan in corners)
     return LinkSlack(
         between=link,
         messages=sum(node.link == link for node in graph.nodes),
-        slack=None if found.slack is None else costs.shown(found.slack),
-        growth=corners,
-        final_slope=found.final_slope,
+        slack=shown[0][0] if shown else None,
+        growth=shown,
+        final_slope=final_slope,
     )
 
 
-def claims(schedule: PipelineSchedule, measures: Measures | None) -> Finding:
-    """Property 11: what ``meta`` claims of the makespan and its bound agrees with what is found.
-
-    Checked keys: ``makespan``, ``lower_bound`` and ``optimal``; other keys claim nothing that can
-    be recomputed here (a solver's bound, say).
-    """
-    claimed = {
-        name: schedule.meta[name]
-        for name in ("makespan", "lower_bound", "optimal")
-        if name in schedule.meta
-    }
-    if not claimed:
-        return PROVED
-    if measures is None:
+def claims(schedule: PipelineSchedule, measures: Measures | None) -> Result:
+    """Property 11: what ``meta`` claims of the makespan and its bound agrees with what is found."""
+    claimed = {name: schedule.meta[name] for name in CLAIMS if name in schedule.meta}
+    if claimed and measures is None:
         return unknown("the schedule can't be measured")
-    recomputed: dict[str, Number] = {
-        "makespan": measures.makespan,
-        "lower_bound": measures.lower_bound,
-    }
-    at_bound = measures.makespan == measures.lower_bound
     for name, value in claimed.items():
+        assert measures is not None
         if name == "optimal":
-            if value is not True or at_bound:
-                continue
-            return unknown(
-                f"meta claims optimal; {measures.makespan} against the bound "
-                f"{measures.lower_bound} decides nothing"
-            )
-        if not _same(value, recomputed[name]):
-            return refuted(
-                Fault(
-                    property="claims",
-                    expected=f"{name} = {recomputed[name]!r} (recomputed)",
-                    found=f"meta claims {name} = {value!r}",
+            if value is True and measures.makespan != measures.lower_bound:
+                return unknown(
+                    f"meta claims optimal; {measures.makespan} against the bound "
+                    f"{measures.lower_bound} decides nothing"
                 )
-            )
+            continue
+        recomputed = getattr(measures, name)
+        if isinstance(value, bool | str | None) or value != recomputed:
+            expected = f"{name} = {recomputed!r} (recomputed)"
+            found = f"meta claims {name} = {value!r}"
+            return refuted(Counterexample(property="claims", expected=expected, found=found))
     return PROVED
-
-
-def _same(claimed: Scalar, value: Number) -> bool:
-    return not isinstance(claimed, bool | str | None) and claimed == value

@@ -1,4 +1,4 @@
-"""A situation in whole numbers: every time as so many ticks, every limit in half activations.
+"""An instance in whole numbers: every time as so many ticks, every limit in half activations.
 
 Times are numbers with at most ``DECIMALS`` decimals, so all of them are whole multiples of one
 power of ten, the tick. Everything is computed in ticks, hence exactly; ``Costs.shown`` goes back.
@@ -7,8 +7,10 @@ power of ten, the tick. Everything is computed in ticks, hence exactly; ``Costs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import add
 
 from verify.pipeline.schedule import Action, Number, Situation
 
@@ -24,42 +26,42 @@ def exact(value: Number) -> Fraction:
 
 
 def fault(situation: Situation, stages: int, ranks: int) -> str | None:
-    """What is wrong with a situation for so many stages and ranks; None if nothing is."""
+    """What is wrong with an instance for so many stages and ranks; None if nothing is."""
+    return next(_faults(situation, stages, ranks), None)
+
+
+def _faults(situation: Situation, stages: int, ranks: int) -> Iterator[str]:
     for name in ("forward", "backward", "weight", "fused"):
-        values = getattr(situation, name)
-        if values is None and name == "fused":
+        durations = getattr(situation, name)
+        if durations is None and name == "fused":
             continue
-        if len(values) != stages:
-            return f"{name} has {len(values)} durations for {stages} stages"
-        for stage, value in enumerate(values):
-            if problem := _number_fault(value):
-                return f"{name}[{stage}] is {value}, {problem}"
+        if len(durations) != stages:
+            yield f"{name} has {len(durations)} durations for {stages} stages"
+        for stage, duration in enumerate(durations):
+            yield from _time_faults(f"{name}[{stage}]", duration)
     seen = set()
     for position, link in enumerate(situation.links):
         place, pair = f"links[{position}]", tuple(sorted(link.between))
         if link.between[0] == link.between[1] or not 0 <= pair[0] <= pair[1] < ranks:
-            return f"{place}.between is {list(link.between)}, must be two ranks of 0..{ranks - 1}"
+            yield f"{place}.between is {list(link.between)}, must be two ranks of 0..{ranks - 1}"
         if pair in seen:
-            return f"{place} is a second link between {pair[0]} and {pair[1]}"
+            yield f"{place} is a second link between {pair[0]} and {pair[1]}"
         seen.add(pair)
-        for name, value in (("latency", link.latency), ("occupancy", link.occupancy)):
-            if problem := _number_fault(value):
-                return f"{place}.{name} is {value}, {problem}"
-    if situation.memory is not None:
-        if len(situation.memory) != ranks:
-            return f"memory has {len(situation.memory)} limits for {ranks} ranks"
-        for rank, limit in enumerate(situation.memory):
-            if _number_fault(limit) or exact(limit) * 2 % 1:
-                return f"memory[{rank}] is {limit}, must be a multiple of 0.5, 0 or more"
-    return None
+        yield from _time_faults(f"{place}.latency", link.latency)
+        yield from _time_faults(f"{place}.occupancy", link.occupancy)
+    limits = situation.memory
+    if limits is not None and len(limits) != ranks:
+        yield f"memory has {len(limits)} limits for {ranks} ranks"
+    for rank, limit in enumerate(limits or ()):
+        if any(_time_faults("", limit)) or exact(limit) * 2 % 1:
+            yield f"memory[{rank}] is {limit}, must be a multiple of 0.5, 0 or more"
 
 
-def _number_fault(value: Number) -> str | None:
+def _time_faults(name: str, value: Number) -> Iterator[str]:
     if not 0 <= value <= LARGEST:
-        return f"must be in 0..{LARGEST:g}"
-    if (exact(value) * 10**DECIMALS) % 1:
-        return f"must have at most {DECIMALS} decimals"
-    return None
+        yield f"{name} is {value}, must be in 0..{LARGEST:g}"
+    elif exact(value) * 10**DECIMALS % 1:
+        yield f"{name} is {value}, must have at most {DECIMALS} decimals"
 
 
 @dataclass(frozen=True)
@@ -81,33 +83,27 @@ class Costs:
 
     @classmethod
     def of(cls, situation: Situation) -> Costs:
-        """The costs of a situation in which ``fault`` finds none."""
-        times = [
-            *situation.forward,
-            *situation.backward,
-            *situation.weight,
-            *(situation.fused or ()),
-            *(time for link in situation.links for time in (link.latency, link.occupancy)),
-        ]
+        """The costs of an instance in which ``fault`` finds none."""
+        durations = [situation.forward, situation.backward, situation.weight, situation.fused or ()]
+        delays = [(link.latency, link.occupancy) for link in situation.links]
+        times = [time for group in (*durations, *delays) for time in group]
         ticks = math.lcm(*(exact(time).denominator for time in times))
 
         def whole(values: tuple[Number, ...]) -> tuple[int, ...]:
             return tuple(int(exact(value) * ticks) for value in values)
 
-        backward, weight = whole(situation.backward), whole(situation.weight)
+        forward, backward, weight, fused = map(whole, durations)
         links = {}
-        for link in situation.links:
+        for link, delay in zip(situation.links, delays, strict=True):
             low, high = sorted(link.between)
-            latency, occupancy = whole((link.latency, link.occupancy))
+            latency, occupancy = whole(delay)
             links[low, high] = (latency, occupancy, link.duplex == "half")
         return cls(
             ticks=ticks,
-            forward=whole(situation.forward),
+            forward=forward,
             backward=backward,
             weight=weight,
-            fused=tuple(i + w for i, w in zip(backward, weight, strict=True))
-            if situation.fused is None
-            else whole(situation.fused),
+            fused=fused or tuple(map(add, backward, weight)),
             links=links,
             memory=None
             if situation.memory is None
@@ -116,17 +112,14 @@ class Costs:
 
     def duration(self, action: Action) -> int:
         """How long a compute action takes, in ticks."""
-        return self.durations_of(action.kind)[action.stage]
-
-    def durations_of(self, kind: str) -> tuple[int, ...]:
-        """The durations of one kind of compute action, per stage."""
-        return {"F": self.forward, "I": self.backward, "W": self.weight, "B": self.fused}[kind]
+        by_kind = {"F": self.forward, "I": self.backward, "W": self.weight, "B": self.fused}
+        return by_kind[action.kind][action.stage]
 
     def link(self, one: int, other: int) -> tuple[int, int, bool]:
         """(latency, occupancy, half duplex) between two ranks."""
         return self.links.get((min(one, other), max(one, other)), (0, 0, False))
 
     def shown(self, ticks: int | Fraction) -> Number:
-        """A time in the unit of the situation: whole, or the nearest float."""
+        """A time in the unit of the instance: whole, or the nearest float."""
         value = Fraction(ticks) / self.ticks
         return int(value) if value.denominator == 1 else float(value)

@@ -18,28 +18,39 @@ cycle, and then every start is the longest path to it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
 
 from verify.pipeline.costs import Costs
-from verify.pipeline.messages import consumer, pairs
-from verify.pipeline.schedule import (
-    COMPUTE,
-    RECEIVES,
-    SENDS,
-    Action,
-    PipelineSchedule,
-    send_of,
-)
+from verify.pipeline.messages import pairs
+from verify.pipeline.schedule import COMPUTE, Action, PipelineSchedule, send_of
 
 
-@dataclass(frozen=True)
+class Wait(NamedTuple):
+    """What has to be finished before a node starts and, if it needs the data, also be there."""
+
+    node: int
+    why: str
+    data: bool = False
+
+
+@dataclass(slots=True)
 class Node:
-    """A compute action of ``rank``, or a message that ``rank`` sends to ``receiver``."""
+    """A compute action of ``rank``, or a message that ``rank`` sends to ``receiver``.
+
+    Attributes:
+        length: ticks from start to finish.
+        lag: ticks from finish until the data is there, for those who need the data.
+    """
 
     rank: int
     action: Action
+    length: int
+    lag: int = 0
     receiver: int | None = None
+    waits: list[Wait] = field(default_factory=list)
 
     @property
     def link(self) -> tuple[int, int] | None:
@@ -49,147 +60,110 @@ class Node:
         return min(self.rank, self.receiver), max(self.rank, self.receiver)
 
     def __str__(self) -> str:
-        if self.receiver is None:
-            return f"rank {self.rank}: {self.action}"
-        return f"rank {self.rank} to {self.receiver}: {self.action}"
+        to = "" if self.receiver is None else f" to {self.receiver}"
+        return f"rank {self.rank}{to}: {self.action}"
 
 
-@dataclass
+class Delay(NamedTuple):
+    """More latency than the instance says, in ticks, on one link."""
+
+    link: tuple[int, int] | None = None
+    latency: Fraction = Fraction(0)
+
+    def lag(self, node: Node) -> int:
+        """The lag of a node, times the denominator of ``latency``."""
+        extra = self.latency.numerator if self.link is not None and node.link == self.link else 0
+        return node.lag * self.latency.denominator + extra
+
+
+NO_DELAY = Delay()
+
+
 class Graph:
-    """Nodes with their lengths, and for each node those it waits for.
+    """Numbered nodes, and what their waits mean for a run.
 
     Attributes:
-        length: ticks from start to finish.
-        lag: ticks from finish until the data is there, for those who need the data.
-        after: per node, (node that has to be finished, why).
-        needs: per node, nodes whose data has to be there.
         cyclic: nodes that can never start; empty if the schedule runs to its end.
         order: all other nodes, each after all it waits for.
     """
 
-    nodes: list[Node] = field(default_factory=list)
-    length: list[int] = field(default_factory=list)
-    lag: list[int] = field(default_factory=list)
-    after: list[list[tuple[int, str]]] = field(default_factory=list)
-    needs: list[list[int]] = field(default_factory=list)
-    cyclic: set[int] = field(default_factory=set)
-    order: list[int] = field(default_factory=list)
-
-    def add(self, node: Node, length: int, lag: int = 0) -> int:
-        """A new node; its number."""
-        self.nodes.append(node)
-        self.length.append(length)
-        self.lag.append(lag)
-        self.after.append([])
-        self.needs.append([])
-        return len(self.nodes) - 1
-
-    def sort(self) -> None:
-        """Find ``order`` and ``cyclic``."""
-        waiting = [0] * len(self.nodes)
-        followers: list[list[int]] = [[] for _ in self.nodes]
-        for node in range(len(self.nodes)):
-            for before in self._before(node):
-                followers[before].append(node)
-                waiting[node] += 1
-        self.order = [node for node, count in enumerate(waiting) if not count]
-        for node in self.order:  # grows while it is walked
-            for follower in followers[node]:
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        waiting = [len(node.waits) for node in nodes]
+        followers: list[list[int]] = [[] for _ in nodes]
+        for number, node in enumerate(nodes):
+            for wait in node.waits:
+                followers[wait.node].append(number)
+        self.order = [number for number, count in enumerate(waiting) if not count]
+        for number in self.order:  # grows while it is walked
+            for follower in followers[number]:
                 waiting[follower] -= 1
                 if not waiting[follower]:
                     self.order.append(follower)
-        self.cyclic = {node for node, count in enumerate(waiting) if count}
+        self.cyclic = {number for number, count in enumerate(waiting) if count}
 
-    def _before(self, node: int) -> list[int]:
-        return [*(before for before, _ in self.after[node]), *self.needs[node]]
-
-    def finishes(
-        self, link: tuple[int, int] | None = None, extra: int = 0, times: int = 1
-    ) -> list[int]:
+    def finishes(self, delay: Delay = NO_DELAY) -> list[int]:
         """The earliest finish of every node, by longest path; there is no cycle.
 
-        ``link`` gets ``extra`` more latency; all times are multiplied by ``times`` first.
+        All times are multiplied by the denominator of the delay's latency.
         """
         assert not self.cyclic
-        length, after, needs = self.length, self.after, self.needs
-        there = [lag * times for lag in self.lag]
-        if extra:
-            for node, what in enumerate(self.nodes):
-                if what.receiver is not None and what.link == link:
-                    there[node] += extra
-        finish = [0] * len(self.nodes)
-        for node in self.order:
+        times, nodes = delay.latency.denominator, self.nodes
+        there = [delay.lag(node) for node in nodes]
+        finish = [0] * len(nodes)
+        for number in self.order:
             start = 0
-            for before, _ in after[node]:
-                start = max(start, finish[before])
-            for before in needs[node]:
-                start = max(start, finish[before] + there[before])
-            finish[node] = start + length[node] * times
+            for before, _, data in nodes[number].waits:
+                start = max(start, finish[before] + (there[before] if data else 0))
+            finish[number] = start + nodes[number].length * times
         return finish
 
-    def critical(
-        self,
-        finish: list[int],
-        link: tuple[int, int] | None = None,
-        extra: int = 0,
-        times: int = 1,
-    ) -> list[int]:
+    def critical(self, finish: list[int], delay: Delay = NO_DELAY) -> list[int]:
         """Nodes of a longest path, first to last, for what ``finishes`` gave with the same."""
-        node = max(range(len(finish)), key=finish.__getitem__, default=-1)
-        path = []
-        while node >= 0:
-            path.append(node)
-            start = finish[node] - self.length[node] * times
-            if start == 0:
-                break
-            node = next(
-                before
-                for before in self._before(node)
-                if start
-                == finish[before]
-                + (self._there(before, link, extra, times) if before in self.needs[node] else 0)
+        if not finish:
+            return []
+        path = [max(range(len(finish)), key=finish.__getitem__)]
+        while start := finish[path[-1]] - self.nodes[path[-1]].length * delay.latency.denominator:
+            path.append(
+                next(
+                    before
+                    for before, _, data in self.nodes[path[-1]].waits
+                    if start == finish[before] + (delay.lag(self.nodes[before]) if data else 0)
+                )
             )
         return path[::-1]
 
-    def _there(self, node: int, link: tuple[int, int] | None, extra: int, times: int) -> int:
-        what = self.nodes[node]
-        more = extra if what.receiver is not None and what.link == link else 0
-        return self.lag[node] * times + more
-
     def cycle(self) -> list[tuple[int, str]]:
         """A cycle, as short as a quick search finds: (node, why it waits for the next one)."""
-        node, path = min(self.cyclic), []
+        node = min(self.cyclic)
+        path: dict[int, None] = {}
         while node not in path:
-            path.append(node)
-            node = next(before for before in self._before(node) if before in self.cyclic)
-        loop = path[path.index(node) :]
+            path[node] = None
+            node = next(w.node for w in self.nodes[node].waits if w.node in self.cyclic)
+        walked = list(path)
+        loop = walked[walked.index(node) :]
         best = min((self._back_to(begin) for begin in loop[:16]), key=len)
         return [
-            (one, self._why(one, other))
-            for one, other in zip(best, best[1:] + best[:1], strict=True)
+            (one, next(why for before, why, _ in self.nodes[one].waits if before == other))
+            for one, other in pairwise([*best, best[0]])
         ]
 
     def _back_to(self, begin: int) -> list[int]:
-        """A shortest way from a node on a cycle back to itself, over what each waits for."""
+        """A shortest path from a node on a cycle back to itself, over what each waits for."""
         reached_from: dict[int, int] = {}
         level = [begin]
         while begin not in reached_from:
             following = []
             for node in level:
-                for before in self._before(node):
+                for before, _, _ in self.nodes[node].waits:
                     if before in self.cyclic and before not in reached_from:
                         reached_from[before] = node
                         following.append(before)
             level = following
-        way = [reached_from[begin]]
-        while way[-1] != begin:
-            way.append(reached_from[way[-1]])
-        return way[::-1]
-
-    def _why(self, node: int, before: int) -> str:
-        if before in self.needs[node]:
-            return "needs its data"
-        return next(why for other, why in self.after[node] if other == before)
+        path = [reached_from[begin]]
+        while path[-1] != begin:
+            path.append(reached_from[path[-1]])
+        return path[::-1]
 
 
 def build(schedule: PipelineSchedule, costs: Costs, *, rendezvous: bool = False) -> Graph:
@@ -197,51 +171,56 @@ def build(schedule: PipelineSchedule, costs: Costs, *, rendezvous: bool = False)
 
     Args:
         schedule: every compute action once; every message once, or all of them implied.
-        costs: its situation.
+        costs: its instance in ticks.
         rendezvous: whether messages are rendezvous on one in-order stream per rank.
     """
-    graph = Graph()
-    number: dict[Action, int] = {}
+    nodes: list[Node] = []
+    number: dict[Action, int] = {}  # compute action -> its node
     before: dict[Action, int] = {}  # SEND or RECV -> the last compute action before it
-    durations = {kind: costs.durations_of(kind) for kind in COMPUTE}
     for rank, program in enumerate(schedule.programs):
-        last = -1
+        last: int | None = None
         for action in program:
-            if action.kind in durations:
-                node = graph.add(Node(rank, action), durations[action.kind][action.stage])
-                number[action] = node
-                if last >= 0:
-                    graph.after[node].append((last, f"earlier in the program of rank {rank}"))
-                last = node
-            elif last >= 0:
+            if action.kind in COMPUTE:
+                node = Node(rank, action, costs.duration(action))
+                if last is not None:
+                    node.waits.append(Wait(last, f"earlier in the program of rank {rank}"))
+                last = number[action] = len(nodes)
+                nodes.append(node)
+            elif last is not None:
                 before[action] = last
     if schedule.has_messages:
-        _explicit(schedule, costs, graph, number, before, rendezvous)
+        _explicit(schedule, costs, nodes, number, before, rendezvous)
     else:
-        _implied(schedule, costs, graph, number)
-    graph.sort()
-    return graph
+        _implied(schedule, costs, nodes, number)
+    return Graph(nodes)
 
 
 def _implied(
-    schedule: PipelineSchedule, costs: Costs, graph: Graph, number: dict[Action, int]
+    schedule: PipelineSchedule, costs: Costs, nodes: list[Node], number: dict[Action, int]
 ) -> None:
     """Messages of a schedule that is compute only, for its cycles: links are not shared here."""
-    for action, node in list(number.items()):
+    for action, node in number.items():
         receive = schedule.crossing(action)
         if receive is not None:
-            receiver = schedule.rank_of[receive.stage]
-            latency, occupancy, _ = costs.link(graph.nodes[node].rank, receiver)
-            what = Node(graph.nodes[node].rank, send_of(receive), receiver)
-            message = graph.add(what, occupancy, latency)
-            graph.after[message].append((node, "it computes what is sent"))
-            graph.needs[number[consumer(schedule, receive)]].append(message)
+            sender, receiver = nodes[node].rank, schedule.rank_of[receive.stage]
+            latency, occupancy, _ = costs.link(sender, receiver)
+            waits = [Wait(node, "it computes what is sent")]
+            _needed(schedule, nodes, number, receive)
+            nodes.append(Node(sender, send_of(receive), occupancy, latency, receiver, waits))
+
+
+def _needed(
+    schedule: PipelineSchedule, nodes: list[Node], number: dict[Action, int], receive: Action
+) -> None:
+    """The consumer of ``receive`` waits for the message that is the next node."""
+    consumer = nodes[number[schedule.consumer(receive)]]
+    consumer.waits.append(Wait(len(nodes), "needs its data", data=True))
 
 
 def _explicit(
     schedule: PipelineSchedule,
     costs: Costs,
-    graph: Graph,
+    nodes: list[Node],
     number: dict[Action, int],
     before: dict[Action, int],
     rendezvous: bool,
@@ -250,30 +229,26 @@ def _explicit(
     message: dict[Action, int] = {}  # SEND or RECV -> node
     for (sender, receiver), (sent, received) in pairs(schedule).items():
         latency, occupancy, _ = costs.link(sender, receiver)
+        length, lag = (occupancy + latency, 0) if rendezvous else (occupancy, latency)
         for send, receive in zip(sent, received, strict=True):
-            node = graph.add(
-                Node(sender, send, receiver),
-                occupancy + latency if rendezvous else occupancy,
-                0 if rendezvous else latency,
-            )
-            message[send] = message[receive] = node
+            node = Node(sender, send, length, lag, receiver)
             if send in before:
-                graph.after[node].append((before[send], "comes before the send"))
+                node.waits.append(Wait(before[send], "comes before the send"))
             if rendezvous and receive in before:
-                graph.after[node].append((before[receive], "comes before the receive"))
-            graph.needs[number[consumer(schedule, receive)]].append(node)
+                node.waits.append(Wait(before[receive], "comes before the receive"))
+            message[send] = message[receive] = len(nodes)
+            _needed(schedule, nodes, number, receive)
+            nodes.append(node)
     for rank, program in enumerate(schedule.programs):
-        previous: dict[object, int] = defaultdict(lambda: -1)  # queue -> its last message
+        previous: dict[str, int] = {}  # queue -> its last message
         for action in program:
-            if action.kind not in SENDS + RECEIVES:
-                continue
-            node = message[action]
-            queue = _queue(graph.nodes[node], rank, costs, rendezvous)
-            if queue is not None:
-                if previous[queue] >= 0:
-                    why = f"earlier on {queue}"
-                    graph.after[node].append((previous[queue], why))
-                previous[queue] = node
+            if action in message:
+                node = nodes[message[action]]
+                queue = _queue(node, rank, costs, rendezvous)
+                if queue in previous:
+                    node.waits.append(Wait(previous[queue], f"earlier on {queue}"))
+                if queue is not None:
+                    previous[queue] = message[action]
 
 
 def _queue(message: Node, rank: int, costs: Costs, rendezvous: bool) -> str | None:
@@ -281,8 +256,8 @@ def _queue(message: Node, rank: int, costs: Costs, rendezvous: bool) -> str | No
     if rendezvous:
         return f"the stream of rank {rank}"
     assert message.link is not None
-    _, occupancy, half = costs.link(*message.link)
     low, high = message.link
+    _, occupancy, half = costs.link(low, high)
     if not occupancy:
         return None
     if half:

@@ -18,13 +18,7 @@ from collections import Counter
 import msgspec
 
 from verify.pipeline.costs import Costs
-from verify.pipeline.schedule import (
-    COMPUTE,
-    PER_STAGE,
-    Action,
-    PipelineSchedule,
-    send_of,
-)
+from verify.pipeline.schedule import COMPUTE, PER_STAGE, Action, PipelineSchedule, send_of
 
 
 def lowered(schedule: PipelineSchedule, costs: Costs) -> PipelineSchedule:
@@ -70,7 +64,7 @@ def _in_order_of_finish(schedule: PipelineSchedule, costs: Costs) -> list[tuple[
         if at[rank] == len(program):
             return
         action = program[at[rank]]
-        need = _received(schedule, rank, action)
+        need = schedule.awaited(action)
         if need is not None and need not in there:
             waiting[need] = rank
             return
@@ -97,14 +91,3 @@ def _in_order_of_finish(schedule: PipelineSchedule, costs: Costs) -> list[tuple[
         proceed(rank)
     assert all(position == len(p) for position, p in zip(at, schedule.programs, strict=True))
     return done
-
-
-def _received(schedule: PipelineSchedule, rank: int, action: Action) -> Action | None:
-    """The receive that a compute action needs, if any."""
-    stage, kind, microbatch = action
-    if kind == "F" and stage > 0 and schedule.rank_of[stage - 1] != rank:
-        return Action(stage, "RECV_F", microbatch)
-    last = stage + 1 == schedule.stages
-    if kind in ("I", "B") and not last and schedule.rank_of[stage + 1] != rank:
-        return Action(stage, "RECV_B", microbatch)
-    return None

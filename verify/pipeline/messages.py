@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from verify.core.verdict import PROVED, Counterexample, Result, refuted
 from verify.pipeline.schedule import (
     COMPUTE,
     RECEIVES,
@@ -23,27 +24,27 @@ from verify.pipeline.schedule import (
     PipelineSchedule,
     send_of,
 )
-from verify.pipeline.verdict import PROVED, Fault, Finding, refuted, refuted_at
+from verify.pipeline.verdict import missing, refuted_at
 
 
-def communication(schedule: PipelineSchedule) -> Finding:
+def communication(schedule: PipelineSchedule) -> Result:
     """Property 5; every compute action occurs once."""
     if not schedule.has_messages:
         if schedule.ranks > 1:
-            return Finding(PROVED.verdict, note="compute only: the runtime adds the messages")
+            return Result(PROVED.verdict, note="compute only: the runtime adds the messages")
         return PROVED
     needed: dict[Action, Action] = {}  # SEND or RECV -> the compute action on the same rank
     for _, _, action in schedule.located():
         receive = schedule.crossing(action)
         if receive is not None:
             needed[send_of(receive)] = action
-            needed[receive] = consumer(schedule, receive)
+            needed[receive] = schedule.consumer(receive)
     seen: set[Action] = set()
-    for rank, position, action in schedule.located():
-        problem = None
+    for place in schedule.located():
+        action, problem = place.action, None
         if action.kind in SENDS + RECEIVES:
             if action not in needed:
-                expected, problem = "messages that another rank waits for", "nobody needs it"
+                expected, problem = "messages that another rank waits for", "no rank needs it"
             elif action in seen:
                 expected, problem = "each message once", "it is there a second time"
             elif action.kind in SENDS and needed[action] not in seen:
@@ -51,38 +52,14 @@ def communication(schedule: PipelineSchedule) -> Finding:
             elif action.kind in RECEIVES and needed[action] in seen:
                 expected, problem = f"it before {needed[action]}", "that has run already"
         if problem is not None:
-            return refuted_at("communication", rank, position, action, expected, problem)
+            return refuted_at(place, "communication", expected, problem)
         seen.add(action)
     for action, compute in needed.items():
         if action not in seen:
             verb = "sent" if action.kind in SENDS else "received"
-            return refuted(
-                Fault(
-                    property="communication",
-                    rank=schedule.rank_of[action.stage],
-                    action=str(action),
-                    expected=f"what {compute} computes or needs to be {verb}",
-                    found="it is not there",
-                )
-            )
+            expected = f"what {compute} computes or needs to be {verb}"
+            return missing(schedule, action, "communication", expected, "it is not there")
     return PROVED
-
-
-def consumer(schedule: PipelineSchedule, receive: Action) -> Action:
-    """The compute action that uses what ``receive`` brings."""
-    if receive.kind == "RECV_F":
-        return Action(receive.stage, "F", receive.microbatch)
-    fused = Action(receive.stage, "B", receive.microbatch)
-    return fused if fused in _fused(schedule) else fused._replace(kind="I")
-
-
-def _fused(schedule: PipelineSchedule) -> set[Action]:
-    cached: set[Action] | None = schedule.__dict__.get("_fused")
-    if cached is None:
-        cached = schedule.__dict__["_fused"] = {
-            action for _, _, action in schedule.located() if action.kind == "B"
-        }
-    return cached
 
 
 def pairs(schedule: PipelineSchedule) -> dict[tuple[int, int], tuple[list[Action], list[Action]]]:
@@ -97,13 +74,13 @@ def pairs(schedule: PipelineSchedule) -> dict[tuple[int, int], tuple[list[Action
     return dict(found)
 
 
-def message_order(schedule: PipelineSchedule) -> Finding:
+def message_order(schedule: PipelineSchedule) -> Result:
     """Property 6; every message is sent and received once."""
     for (sender, receiver), (sent, received) in pairs(schedule).items():
         for number, (send, receive) in enumerate(zip(sent, received, strict=True)):
             if send_of(receive) != send:
                 return refuted(
-                    Fault(
+                    Counterexample(
                         property="message_order",
                         rank=receiver,
                         position=schedule.programs[receiver].index(receive),
@@ -117,32 +94,28 @@ def message_order(schedule: PipelineSchedule) -> Finding:
     return PROVED
 
 
-def reduce_grad(schedule: PipelineSchedule) -> Finding:
+def reduce_grad(schedule: PipelineSchedule) -> Result:
     """Property 7; every compute action occurs once."""
     reduced: set[int] = set()
-    for rank, position, action in schedule.located():
+    for place in schedule.located():
+        action, problem = place.action, None
         if action.kind == "REDUCE_GRAD":
             if action.stage in reduced:
                 expected = "REDUCE_GRAD of a stage once"
-                found = "it is there a second time, and divides the gradients again"
-                return refuted_at("reduce_grad", rank, position, action, expected, found)
+                problem = "it is there a second time, and divides the gradients again"
             reduced.add(action.stage)
         elif action.kind in COMPUTE and action.stage in reduced:
             expected = f"{action.stage}REDUCE_GRAD after the last backward of the stage"
-            found = f"{action} comes after it"
-            return refuted_at("reduce_grad", rank, position, action, expected, found)
+            problem = f"{action} comes after it"
+        if problem is not None:
+            return refuted_at(place, "reduce_grad", expected, problem)
     if not reduced and not schedule.has_messages:
-        return Finding(PROVED.verdict, note="compute only: the runtime adds REDUCE_GRAD")
+        return Result(PROVED.verdict, note="compute only: the runtime adds REDUCE_GRAD")
     for stage in range(schedule.stages):
         if stage not in reduced:
-            return refuted(
-                Fault(
-                    property="reduce_grad",
-                    rank=schedule.rank_of[stage],
-                    action=str(Action(stage, "REDUCE_GRAD")),
-                    expected="REDUCE_GRAD of every stage, after its last backward",
-                    found="it is not there, so the gradients are not divided by the number of "
-                    "microbatches",
-                )
+            expected = "REDUCE_GRAD of every stage, after its last backward"
+            found = (
+                "it is not there, so the gradients are not divided by the number of microbatches"
             )
+            return missing(schedule, Action(stage, "REDUCE_GRAD"), "reduce_grad", expected, found)
     return PROVED

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from verify.pipeline.schedule import PipelineSchedule, Situation
-from verify.pipeline.verdict import Bar, Fault, Measures, PipelineReport
-from verify.report.render import MARKS
-
-MOST_SHOWN = 16
-"""Ranks, links or actions that one line shows."""
+from verify.pipeline.verdict import Bar, Measures, PipelineReport
+from verify.report.render import MARKS, MOST_SHOWN, evidence
 
 
 def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str:
@@ -21,12 +18,12 @@ def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str
     if report.measures is not None:
         lines += _measures(report, report.measures)
     width = max(map(len, report.results))
-    for prop, finding in report.results.items():
-        note = f"  ({finding.note})" if finding.note else ""
-        lines.append(f"    {prop:<{width}}  {MARKS[finding.verdict]}{note}")
-    for finding in report.results.values():
-        if finding.fault is not None:
-            lines += _fault(finding.fault)
+    for prop, result in report.results.items():
+        note = f"  ({result.note})" if result.note else ""
+        lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
+    for result in report.results.values():
+        if result.counterexample is not None:
+            lines += evidence(result.counterexample)
     return "\n".join(lines)
 
 
@@ -54,8 +51,7 @@ def _measures(report: PipelineReport, found: Measures) -> list[str]:
         f"  peak memory per rank: {_few([f'{peak:g}' for peak in found.peak_memory])} activations"
     )
     slack = [
-        f"{link.between[0]}-{link.between[1]}: "
-        + ("any" if link.slack is None else f"{link.slack:g}")
+        f"{link.name}: " + ("any" if link.slack is None else f"{link.slack:g}")
         for link in found.links
     ]
     if slack:
@@ -81,23 +77,3 @@ def _path(bars: tuple[Bar, ...]) -> str:
 def _few(texts: list[str]) -> str:
     more = f", ... ({len(texts)} in all)" if len(texts) > MOST_SHOWN else ""
     return ", ".join(texts[:MOST_SHOWN]) + more
-
-
-def _fault(found: Fault) -> list[str]:
-    place = []
-    if found.rank is not None:
-        place.append(f"rank {found.rank}")
-    if found.position is not None:
-        place.append(f"position {found.position}")
-    if found.action is not None:
-        place.append(found.action)
-    lines = [f"  {found.property} fails" + (f" at {', '.join(place)}" if place else "")]
-    lines.append(f"    expected: {found.expected}")
-    lines.append(f"    found:    {found.found}")
-    shown = found.actions[:MOST_SHOWN]
-    if shown:
-        lines.append("    actions that matter:")
-        lines += [f"      {action}" for action in shown]
-        if len(found.actions) > len(shown):
-            lines.append(f"      ... ({len(found.actions)} in all)")
-    return lines

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -40,6 +41,8 @@ Kind = Literal[
     "UNSHARD", "RESHARD", "REDUCE_GRAD",
 ]  # fmt: skip
 COMPUTE = ("F", "I", "W", "B")
+TOWARDS = {"F": 1, "I": -1, "B": -1}
+"""How far from its own stage the result of a compute action is needed; that of W stays."""
 SENDS = ("SEND_F", "SEND_B")
 RECEIVES = ("RECV_F", "RECV_B")
 PER_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
@@ -129,6 +132,14 @@ def uniform(
 Program = tuple[Action, ...]
 
 
+class Place(NamedTuple):
+    """An action and where it stands."""
+
+    rank: int
+    position: int
+    action: Action
+
+
 class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """A pipeline schedule; ``meta`` is information only and never believed."""
 
@@ -143,47 +154,51 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         """How many ranks there are."""
         return len(self.programs)
 
-    @property
+    @cached_property
     def has_messages(self) -> bool:
         """Whether any SEND or RECV is written out."""
         return any(action.kind in SENDS + RECEIVES for _, _, action in self.located())
 
-    @property
+    @cached_property
     def rank_of(self) -> dict[int, int]:
         """The rank of each stage: the first whose program names it."""
-        cached: dict[int, int] | None = self.__dict__.get("_rank_of")
-        if cached is None:
-            cached = self.__dict__["_rank_of"] = {}
-            for rank, _, action in self.located():
-                cached.setdefault(action.stage, rank)
-        return cached
+        found: dict[int, int] = {}
+        for rank, _, action in self.located():
+            found.setdefault(action.stage, rank)
+        return found
 
-    def located(self) -> Iterator[tuple[int, int, Action]]:
-        """Yield (rank, position in its program, action)."""
+    @cached_property
+    def _fused(self) -> set[Action]:
+        return {action for _, _, action in self.located() if action.kind == "B"}
+
+    def located(self) -> Iterator[Place]:
+        """All actions with their places, rank by rank."""
         for rank, program in enumerate(self.programs):
             for position, action in enumerate(program):
-                yield rank, position, action
-
-    def link_of(self, stage: int) -> tuple[int, int] | None:
-        """The two ranks, lower one first, between ``stage`` and the next; None if they are one."""
-        one, other = self.rank_of[stage], self.rank_of[stage + 1]
-        return None if one == other else (min(one, other), max(one, other))
+                yield Place(rank, position, action)
 
     def crossing(self, action: Action) -> Action | None:
-        """The receive that the data of a compute action ends in; None if it goes to no other rank.
+        """The receive in which the result of an action ends; None if no other rank needs it."""
+        step = TOWARDS.get(action.kind)
+        return self._receive(action, action.stage, action.stage + step) if step else None
 
-        F goes to the next stage, I and B to the previous one.
-        """
-        if action.kind == "F" and action.stage + 1 < self.stages:
-            return self._received(action, action.stage + 1, "RECV_F")
-        if action.kind in ("I", "B") and action.stage > 0:
-            return self._received(action, action.stage - 1, "RECV_B")
-        return None
+    def awaited(self, action: Action) -> Action | None:
+        """The receive that brings what an action needs; None if it needs none."""
+        step = TOWARDS.get(action.kind)
+        return self._receive(action, action.stage - step, action.stage) if step else None
 
-    def _received(self, action: Action, stage: int, kind: Kind) -> Action | None:
-        if self.rank_of[stage] == self.rank_of[action.stage]:
+    def _receive(self, action: Action, source: int, target: int) -> Action | None:
+        sender, receiver = self.rank_of.get(source), self.rank_of.get(target)
+        if sender is None or receiver is None or sender == receiver:
             return None
-        return Action(stage, kind, action.microbatch)
+        return Action(target, "RECV_F" if action.kind == "F" else "RECV_B", action.microbatch)
+
+    def consumer(self, receive: Action) -> Action:
+        """The compute action that uses what ``receive`` brings."""
+        if receive.kind == "RECV_F":
+            return receive._replace(kind="F")
+        fused = receive._replace(kind="B")
+        return fused if fused in self._fused else receive._replace(kind="I")
 
 
 def send_of(receive: Action) -> Action:

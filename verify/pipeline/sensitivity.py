@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from verify.pipeline.graph import Graph
+from verify.pipeline.graph import Delay, Graph
 
 MOST_CORNERS = 64
 
@@ -30,40 +30,26 @@ class Line(NamedTuple):
         return self.at_zero + self.slope * x
 
 
-class Growth(NamedTuple):
-    """The makespan over the extra latency of one link, in ticks.
+Corner = tuple[Fraction, Fraction]
+"""(extra latency, makespan), in ticks."""
 
-    Attributes:
-        slack: the largest extra latency without a cost; None if none ever costs.
-        corners: (extra latency, makespan); the first is at the slack.
-        final_slope: that of the last piece.
+
+def growth(graph: Graph, link: tuple[int, int]) -> tuple[list[Corner], int]:
+    """What more latency on ``link`` does: the corners of the curve, and its final slope.
+
+    The first corner is at the slack; there is none if no latency ever costs anything. The graph has
+    no cycle, and sends are buffered. At most ``MOST_CORNERS`` corners are given; where the curve
+    has more, the final slope is that of the line on which it leaves the last one given.
     """
-
-    slack: Fraction | None
-    corners: list[tuple[Fraction, Fraction]]
-    final_slope: int
-
-
-def growth(graph: Graph, link: tuple[int, int]) -> Growth:
-    """What more latency on ``link`` does; the graph has no cycle, and sends are buffered.
-
-    At most ``MOST_CORNERS`` corners are given; where the curve has more, the last ones are left
-    out, and the final slope is that of the line through which it would go on if it had no more.
-    """
-    here = _line(graph, link, Fraction(0))
-    makespan = here.at_zero
-    far = Fraction(2 * makespan + 1)  # from here on the steepest path is the longest
-    last = _line(graph, link, far)
-    if last.slope == 0:
-        return Growth(None, [], 0)
-    corners: list[tuple[Fraction, Fraction]] = []
-    flat = Line(makespan, 0)
-    current = flat
+    makespan = _line(graph, link, Fraction(0)).at_zero
+    last = _line(graph, link, Fraction(2 * makespan + 1))  # so far out the steepest is the longest
+    current = Line(makespan, 0)
+    corners: list[Corner] = []
     while current.slope < last.slope and len(corners) < MOST_CORNERS:
         corner, following = _next_corner(graph, link, current, last)
         corners.append((corner, current.at(corner)))
         current = following
-    return Growth(corners[0][0], corners, current.slope)
+    return corners, current.slope
 
 
 def _next_corner(
@@ -81,14 +67,12 @@ def _next_corner(
 
 def _line(graph: Graph, link: tuple[int, int], x: Fraction) -> Line:
     """A longest path with ``x`` more latency on ``link``."""
-    extra, times = x.numerator, x.denominator
-    finish = graph.finishes(link, extra, times)
-    path = graph.critical(finish, link, extra, times)
+    delay = Delay(link, x)
+    finish = graph.finishes(delay)
     slope = sum(  # only who waits for the data waits for its latency, not who waits for the link
         graph.nodes[node].link == link and graph.nodes[user].receiver is None
-        for node, user in pairwise(path)
+        for node, user in pairwise(graph.critical(finish, delay))
     )
-    total = Fraction(max(finish, default=0), times)
-    at_zero = total - slope * x
+    at_zero = Fraction(max(finish, default=0), x.denominator) - slope * x
     assert at_zero.denominator == 1
     return Line(int(at_zero), slope)

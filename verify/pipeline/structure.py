@@ -12,12 +12,27 @@ sharding       a stage that is gathered (UNSHARD) and freed (RESHARD) computes i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
+
+from verify.core.verdict import PROVED, Counterexample, Result, refuted
 from verify.pipeline.costs import HALVES, Costs, fault
-from verify.pipeline.schedule import COMPUTE, Action, Kind, PipelineSchedule
-from verify.pipeline.verdict import PROVED, Fault, Finding, refuted, refuted_at
+from verify.pipeline.schedule import (
+    COMPUTE,
+    TOWARDS,
+    Action,
+    Kind,
+    PipelineSchedule,
+    Place,
+    Program,
+)
+from verify.pipeline.verdict import missing, refuted_at
+
+CLASHES: dict[Kind, tuple[Kind, ...]] = {"I": ("B",), "W": ("B",), "B": ("I", "W")}
+"""Kinds that do not go with one another, for one stage and microbatch."""
 
 
-def well_formed(schedule: PipelineSchedule) -> Finding:
+def well_formed(schedule: PipelineSchedule) -> Result:
     """Property 1; also of schedules made in memory, which no reader of files has seen."""
     stages, microbatches = schedule.stages, schedule.microbatches
     problem = fault(schedule.situation, stages, schedule.ranks)
@@ -25,9 +40,9 @@ def well_formed(schedule: PipelineSchedule) -> Finding:
         if value < 1:
             problem = f"{size} is {value}, must be 1 or more"
     if problem is not None:
-        return _no_place("a situation that makes sense", problem)
-    for rank, position, action in schedule.located():
-        found = None
+        return _ill_formed("an instance that makes sense", problem)
+    for place in schedule.located():
+        (rank, _, action), found = place, None
         if not 0 <= action.stage < stages:
             expected, found = f"stages in 0..{stages - 1}", f"stage {action.stage}"
         elif action.microbatch is not None and not 0 <= action.microbatch < microbatches:
@@ -37,151 +52,122 @@ def well_formed(schedule: PipelineSchedule) -> Finding:
             expected = "each stage on one rank"
             found = f"stage {action.stage} on rank {schedule.rank_of[action.stage]} and here"
         if found is not None:
-            return refuted_at("well_formed", rank, position, action, expected, found)
+            return refuted_at(place, "well_formed", expected, found)
     for stage in range(stages):
         if stage not in schedule.rank_of:
-            return _no_place("a rank for each stage", f"stage {stage} is on none")
+            return _ill_formed("a rank for each stage", f"stage {stage} is on none")
     for rank, program in enumerate(schedule.programs):
         if not program:
-            return _no_place("a stage for each rank", f"rank {rank} has no actions")
+            return _ill_formed("a stage for each rank", f"rank {rank} has no actions")
     return PROVED
 
 
-def _no_place(expected: str, found: str) -> Finding:
-    return refuted(Fault(property="well_formed", expected=expected, found=found))
+def _ill_formed(expected: str, found: str) -> Result:
+    return refuted(Counterexample(property="well_formed", expected=expected, found=found))
 
 
-def exactly_once(schedule: PipelineSchedule) -> Finding:
+def exactly_once(schedule: PipelineSchedule) -> Result:
     """Property 2, of the compute actions; messages have their own."""
     seen: set[Action] = set()
-    for rank, position, action in schedule.located():
+    for place in schedule.located():
+        action = place.action
         if action.kind not in COMPUTE:
             continue
-        clash = [action]
-        if action.kind == "B":
-            clash += [action._replace(kind="I"), action._replace(kind="W")]
-        elif action.kind in ("I", "W"):
-            clash.append(action._replace(kind="B"))
-        for other in clash:
+        for other in (action, *(action._replace(kind=k) for k in CLASHES.get(action.kind, ()))):
             if other in seen:
                 found = "it runs a second time" if other == action else f"{other} runs, too"
                 expected = "one F and one backward (B, or I and W) per stage and microbatch"
-                return refuted_at("exactly_once", rank, position, action, expected, found)
+                return refuted_at(place, "exactly_once", expected, found)
         seen.add(action)
     for stage in range(schedule.stages):
         for microbatch in range(schedule.microbatches):
             full = Action(stage, "B", microbatch) in seen
             needed: tuple[Kind, ...] = ("F",) if full else ("F", "I", "W")
-            for kind in needed:
-                if Action(stage, kind, microbatch) not in seen:
-                    rank = schedule.rank_of[stage]
-                    return refuted(
-                        Fault(
-                            property="exactly_once",
-                            rank=rank,
-                            action=str(Action(stage, kind, microbatch)),
-                            expected="one F and one backward per stage and microbatch",
-                            found="it never runs",
-                        )
-                    )
+            for action in [Action(stage, kind, microbatch) for kind in needed]:
+                if action not in seen:
+                    expected = "one F and one backward per stage and microbatch"
+                    return missing(schedule, action, "exactly_once", expected, "it never runs")
     return PROVED
 
 
-def dependencies(schedule: PipelineSchedule) -> Finding:
+def dependencies(schedule: PipelineSchedule) -> Result:
     """Property 3, within each rank; across ranks a broken dependency is a deadlock.
 
     Every compute action occurs once.
     """
     done: set[Action] = set()
-    for rank, position, action in schedule.located():
-        if action.kind not in COMPUTE:
+    for place in schedule.located():
+        if place.action.kind not in COMPUTE:
             continue
-        for need in _needs(schedule, rank, action):
-            if not any(Action(stage, kind, action.microbatch) in done for stage, kind in need):
-                stage, kind = need[0]
-                wanted = Action(stage, kind, action.microbatch)
-                return refuted_at(
-                    "dependencies",
-                    rank,
-                    position,
-                    action,
-                    f"{wanted} before it on the same rank",
-                    f"{wanted} comes later",
-                )
-        done.add(action)
+        for need in _needs(schedule, place):
+            if done.isdisjoint(need):
+                expected, found = f"{need[0]} before it on the same rank", f"{need[0]} comes later"
+                return refuted_at(place, "dependencies", expected, found)
+        done.add(place.action)
     return PROVED
 
 
-def _needs(schedule: PipelineSchedule, rank: int, action: Action) -> list[list[tuple[int, Kind]]]:
-    """What an action needs of its own rank: of each list, one."""
-    stage = action.stage
-    if action.kind == "F":
-        before = stage > 0 and schedule.rank_of[stage - 1] == rank
-        return [[(stage - 1, "F")]] if before else []
-    if action.kind == "W":
-        return [[(stage, "I")]]
-    own: list[list[tuple[int, Kind]]] = [[(stage, "F")]]
-    after = stage + 1 < schedule.stages and schedule.rank_of[stage + 1] == rank
-    return [*own, [(stage + 1, "I"), (stage + 1, "B")]] if after else own
+def _needs(schedule: PipelineSchedule, place: Place) -> Iterator[tuple[Action, ...]]:
+    """What an action needs of its own rank: of each tuple, one."""
+    stage, kind, microbatch = place.action
+    if kind == "W":
+        yield (Action(stage, "I", microbatch),)
+        return
+    source = stage - TOWARDS[kind]
+    if kind != "F":
+        yield (Action(stage, "F", microbatch),)
+    if schedule.rank_of.get(source) == place.rank:
+        kinds: tuple[Kind, ...] = ("F",) if kind == "F" else ("I", "B")
+        yield tuple(Action(source, made, microbatch) for made in kinds)
 
 
-def loss_order(schedule: PipelineSchedule) -> Finding:
+def loss_order(schedule: PipelineSchedule) -> Result:
     """Property 4."""
     last, expected = schedule.stages - 1, 0
-    for rank, position, action in schedule.located():
-        if action.stage == last and action.kind == "F":
-            if action.microbatch != expected:
-                return refuted_at(
-                    "loss_order",
-                    rank,
-                    position,
-                    action,
+    for place in schedule.located():
+        stage, kind, microbatch = place.action
+        if stage == last and kind == "F":
+            if microbatch != expected:
+                right = (
                     f"the last stage to run F{expected} now, for PyTorch numbers losses as they "
-                    "are computed",
-                    f"F{action.microbatch}",
+                    "are computed"
                 )
+                return refuted_at(place, "loss_order", right, f"F{microbatch}")
             expected += 1
     return PROVED
 
 
+def _held(program: Program) -> list[int]:
+    """The half activations held after each action."""
+    return list(accumulate(HALVES.get(action.kind, 0) for action in program))
+
+
 def peak_memory(schedule: PipelineSchedule) -> tuple[int, ...]:
     """The most each rank holds at once, in half activations."""
-    peaks = []
-    for program in schedule.programs:
-        held = peak = 0
-        for action in program:
-            held += HALVES.get(action.kind, 0)
-            peak = max(peak, held)
-        peaks.append(peak)
-    return tuple(peaks)
+    return tuple(max([0, *_held(program)]) for program in schedule.programs)
 
 
-def memory(schedule: PipelineSchedule, costs: Costs) -> Finding:
+def memory(schedule: PipelineSchedule, costs: Costs) -> Result:
     """Property 10: no rank ever holds more than its limit."""
     if costs.memory is None:
-        return Finding(PROVED.verdict, note="no limit is given")
-    for rank, program in enumerate(schedule.programs):
-        held = 0
-        for position, action in enumerate(program):
-            held += HALVES.get(action.kind, 0)
-            if held > costs.memory[rank]:
-                return refuted_at(
-                    "memory",
-                    rank,
-                    position,
-                    action,
-                    f"at most {costs.memory[rank] / 2:g} activations on rank {rank}",
-                    f"{held / 2:g} are held here, {peak_memory(schedule)[rank] / 2:g} at the most",
-                )
+        return Result(PROVED.verdict, note="no limit is given")
+    held = [halves for program in schedule.programs for halves in _held(program)]
+    for place, halves in zip(schedule.located(), held, strict=True):
+        limit = costs.memory[place.rank]
+        if halves > limit:
+            peak = max(_held(schedule.programs[place.rank]))
+            expected = f"at most {limit / 2:g} activations on rank {place.rank}"
+            found = f"{halves / 2:g} are held here, {peak / 2:g} at the most"
+            return refuted_at(place, "memory", expected, found)
     return PROVED
 
 
-def sharding(schedule: PipelineSchedule) -> Finding:
+def sharding(schedule: PipelineSchedule) -> Result:
     """Property 8: of the stages that are gathered anywhere, none computes while it is freed."""
     gathered = {action.stage for _, _, action in schedule.located() if action.kind == "UNSHARD"}
     here: set[int] = set()
-    for rank, position, action in schedule.located():
-        stage, kind = action.stage, action.kind
+    for place in schedule.located():
+        stage, kind, _ = place.action
         problem = None
         if kind == "UNSHARD":
             if stage in here:
@@ -195,5 +181,5 @@ def sharding(schedule: PipelineSchedule) -> Finding:
             problem = "its weights are not gathered"
         if problem is not None:
             expected = f"stage {stage} to be gathered (UNSHARD), used, freed (RESHARD) in turn"
-            return refuted_at("sharding", rank, position, action, expected, problem)
+            return refuted_at(place, "sharding", expected, problem)
     return PROVED

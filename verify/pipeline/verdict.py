@@ -1,7 +1,6 @@
-"""What is said about a pipeline schedule: results per property, times, memory, slack.
+"""What is said about a pipeline schedule: evidence against it, times, memory, slack.
 
-The three values and their meaning are those of :mod:`verify.core.verdict`; the evidence differs: a
-rank, a position in its program, and the actions that matter.
+Verdicts, results and counterexamples are those of :mod:`verify.core.verdict`.
 """
 
 from __future__ import annotations
@@ -10,56 +9,18 @@ from typing import Any, Literal
 
 import msgspec
 
-from verify.core.verdict import Verdict, overall
-from verify.pipeline.schedule import Action, Number
+from verify.core.verdict import Counterexample, Result, Verdict, overall, refuted
+from verify.pipeline.schedule import Action, Number, PipelineSchedule, Place
+
+EVIDENCE = ("property", "rank", "position", "action", "expected", "found", "actions")
+"""What is printed of a counterexample in JSON; its other fields are those of collectives."""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a schedule breaks a property.
-
-    Attributes:
-        property: the property that is broken.
-        rank, position: whose program, and where in it (from 0); None where that has no meaning.
-        action: the action at fault, in the notation of the file.
-        expected, found: in words.
-        actions: the few actions that matter, each with who waits for it and why where that is
-            the point.
-    """
-
-    property: str
-    rank: int | None = None
-    position: int | None = None
-    action: str | None = None
-    expected: str
-    found: str
-    actions: tuple[str, ...] = ()
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """The verdict on one property, with a fault exactly when it is refuted."""
-
-    verdict: Verdict
-    fault: Fault | None = None
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        assert (self.verdict is Verdict.REFUTED) == (self.fault is not None)
-
-
-PROVED = Finding(Verdict.PROVED)
-
-
-def refuted(fault: Fault) -> Finding:
-    """A refutation with its evidence."""
-    return Finding(Verdict.REFUTED, fault)
-
-
-def refuted_at(
-    broken: str, rank: int, position: int, action: Action, expected: str, found: str
-) -> Finding:
+def refuted_at(place: Place, broken: str, expected: str, found: str) -> Result:
     """A refutation at one action of a program."""
+    rank, position, action = place
     return refuted(
-        Fault(
+        Counterexample(
             property=broken,
             rank=rank,
             position=position,
@@ -70,9 +31,16 @@ def refuted_at(
     )
 
 
-def unknown(reason: str) -> Finding:
-    """Undecided, and why."""
-    return Finding(Verdict.UNKNOWN, note=reason)
+def missing(
+    schedule: PipelineSchedule, action: Action, broken: str, expected: str, found: str
+) -> Result:
+    """A refutation because of an action that is not there."""
+    rank = schedule.rank_of[action.stage]
+    return refuted(
+        Counterexample(
+            property=broken, rank=rank, action=str(action), expected=expected, found=found
+        )
+    )
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -105,6 +73,11 @@ class LinkSlack(msgspec.Struct, frozen=True):
     growth: tuple[tuple[Number, Number], ...]
     final_slope: int
 
+    @property
+    def name(self) -> str:
+        """The link as people write it: ``1-2``."""
+        return f"{self.between[0]}-{self.between[1]}"
+
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """What a schedule that can run takes; all times in the unit of its situation.
@@ -136,7 +109,7 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         form: ``compute_only``, or ``compute_comms`` where messages are written out.
-        results: property name -> finding, in the order of the checks.
+        results: property name -> result, in the order of the checks.
         measures: None for a schedule that can't run to its end.
     """
 
@@ -144,18 +117,19 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     stages: int
     microbatches: int
     form: Literal["compute_only", "compute_comms"]
-    results: dict[str, Finding]
+    results: dict[str, Result]
     measures: Measures | None
 
     @property
     def verdict(self) -> Verdict:
         """The verdict over all properties."""
-        return overall([finding.verdict for finding in self.results.values()])
+        return overall([result.verdict for result in self.results.values()])
 
     @property
-    def fault(self) -> Fault | None:
-        """The fault of the first refuted property, if any."""
-        return next((f.fault for f in self.results.values() if f.fault is not None), None)
+    def counterexample(self) -> Counterexample | None:
+        """The counterexample of the first refuted property, if any."""
+        found = (result.counterexample for result in self.results.values())
+        return next((c for c in found if c is not None), None)
 
     @property
     def optimal(self) -> bool | Literal["unknown"]:
@@ -166,7 +140,7 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``verify --json`` prints."""
-        found = self.measures
+        found, wrong = self.measures, self.counterexample
         return {
             "verdict": self.verdict.value,
             "kind": "pipeline",
@@ -180,18 +154,14 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
             "gap": found and found.gap,
             "optimal": self.optimal,
             "peak_memory": found and list(found.peak_memory),
-            "slack": found and {_name(link): link.slack for link in found.links},
+            "slack": found and {link.name: link.slack for link in found.links},
             "sensitivity": found
             and {
-                _name(link): {"growth": link.growth, "final_slope": link.final_slope}
+                link.name: {"growth": link.growth, "final_slope": link.final_slope}
                 for link in found.links
             },
             "critical_path": found and msgspec.to_builtins(found.critical_path),
-            "properties": {name: f.verdict.value for name, f in self.results.items()},
-            "notes": {name: f.note for name, f in self.results.items() if f.note},
-            "counterexample": msgspec.to_builtins(self.fault),
+            "properties": {name: r.verdict.value for name, r in self.results.items()},
+            "notes": {name: r.note for name, r in self.results.items() if r.note},
+            "counterexample": wrong and {name: getattr(wrong, name) for name in EVIDENCE},
         }
-
-
-def _name(link: LinkSlack) -> str:
-    return f"{link.between[0]}-{link.between[1]}"

@@ -13,6 +13,9 @@ from verify.report.explain import explained
 EVIDENCE = ("property", "phase", "round", "rank", "chunk", "expected", "found", "transfers")
 """What a counterexample has in JSON."""
 
+MOST_SHOWN = 16
+"""Transfers or actions that are shown of a counterexample."""
+
 MARKS = {Verdict.PROVED: "proved", Verdict.REFUTED: "REFUTED", Verdict.UNKNOWN: "unknown"}
 
 
@@ -29,7 +32,7 @@ def render(name: str, schedule: Schedule, report: Report) -> str:
         lines.append(f"  needs {report.staging} chunk buffer(s) per rank for staging")
     for result in report.results.values():
         if result.counterexample is not None:
-            lines += _counterexample(explained(schedule, result.counterexample))
+            lines += evidence(explained(schedule, result.counterexample))
     return "\n".join(lines)
 
 
@@ -87,20 +90,18 @@ def _bound(report: Report) -> str:
     )
 
 
-def _counterexample(found: Counterexample) -> list[str]:
-    place = []
-    if found.phase is not None:
-        place.append(f"phase {found.phase}")
-    if found.round is not None:
-        place.append(f"round {found.round}")
-    if found.rank is not None:
-        place.append(f"rank {found.rank}")
-    if found.chunk is not None:
-        place.append(f"chunk {found.chunk}")
+def evidence(found: Counterexample) -> list[str]:
+    """A counterexample, of any family, as lines of text."""
+    names = ("phase", "round", "rank", "chunk", "position")
+    place = [f"{name} {getattr(found, name)}" for name in names if getattr(found, name) is not None]
+    if found.action is not None:
+        place.append(found.action)
     lines = [f"  {found.property} fails" + (f" at {', '.join(place)}" if place else "")]
     lines.append(f"    expected: {found.expected}")
     lines.append(f"    found:    {found.found}")
-    if found.transfers:
-        lines.append("    transfers that matter:")
-    lines += [f"      {shown}" for shown in (*found.transfers, *found.actions)]
+    for what, items in (("transfers", found.transfers), ("actions", found.actions)):
+        if items:
+            lines.append(f"    {what} that matter:")
+            lines += [f"      {item}" for item in items[:MOST_SHOWN]]
+            lines += [f"      ... ({len(items)} in all)"] * (len(items) > MOST_SHOWN)
     return lines

@@ -27,7 +27,7 @@ def test_every_method_is_proved(problem: Problem) -> None:
     for candidate in tried.candidates:
         orders = candidate.orders
         report = check(problem.schedule(orders))
-        assert report.verdict is Verdict.PROVED, (candidate.method, report.fault)
+        assert report.verdict is Verdict.PROVED, (candidate.method, report.counterexample)
         assert candidate.makespan == makespan(problem, orders) == makespan_of(problem, report)
         assert candidate.makespan >= problem.closed_form
         assert all(map(int.__le__, peaks(orders), problem.limits))

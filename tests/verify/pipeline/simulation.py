@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 Judgement = dict[str, Any]
+Data = tuple[str, int, int]
+"""F or B, the stage that makes it, the microbatch."""
 GIVES = {"F": Fraction(1), "I": Fraction(-1, 2), "W": Fraction(-1, 2), "B": Fraction(-1)}
 
 
@@ -59,7 +62,7 @@ class Case:
                 return link.get("latency", 0), link.get("occupancy", 0), half
         return Fraction(0), Fraction(0), False
 
-    def data(self, stage: int, kind: str, m: int) -> tuple[str, int, int] | None:
+    def data(self, stage: int, kind: str, m: int) -> Data | None:
         """What a compute action needs from elsewhere: (letter, stage that makes it, microbatch)."""
         if kind == "F" and stage > 0:
             return "F", stage - 1, m
@@ -67,7 +70,7 @@ class Case:
             return "B", stage + 1, m
         return None
 
-    def makes(self, stage: int, kind: str, m: int) -> tuple[str, int, int] | None:
+    def makes(self, stage: int, kind: str, m: int) -> Data | None:
         """What it makes for another stage."""
         if kind == "F" and stage < self.stages - 1:
             return "F", stage, m
@@ -75,8 +78,17 @@ class Case:
             return "B", stage, m
         return None
 
-    def goes_to(self, letter: str, stage: int) -> int:
-        return self.rank[stage + 1 if letter == "F" else stage - 1]
+    def carried(self, stage: int, kind: str, m: int) -> Data | None:
+        """What a SEND or RECV carries."""
+        if kind[:5] not in ("SEND_", "RECV_"):
+            return None
+        back = 0 if kind[:4] == "SEND" else -1 if kind[-1] == "F" else 1
+        return kind[-1], stage + back, m
+
+    def ends(self, data: Data) -> tuple[int, int]:
+        """The ranks that send and receive data."""
+        letter, stage, _ = data
+        return self.rank[stage], self.rank[stage + 1 if letter == "F" else stage - 1]
 
 
 def judge(text: str | bytes) -> Judgement:
@@ -99,14 +111,14 @@ def judge(text: str | bytes) -> Judgement:
     if not (said and found["dependencies"]):
         return {**found, "deadlock_free": None}
     try:
-        found["makespan"] = buffered(case)
+        found["makespan"] = Buffered(case).time()
         found["deadlock_free"] = True
     except Stuck:
         return {**found, "deadlock_free": False}
     found["peak_memory"] = peaks
     if case.explicit:
         try:
-            found["makespan_in_order"] = in_order(case)
+            found["makespan_in_order"] = InOrder(case).time()
         except Stuck:
             found["makespan_in_order"] = None
             if case.situation.get("sends", "rendezvous") == "rendezvous":
@@ -139,22 +151,18 @@ def _once(case: Case) -> bool:
 def _dependencies(case: Case) -> bool:
     """Each rank alone, with everything from other ranks there already."""
     for r, row in enumerate(case.programs):
-        made: set[tuple[str, int, int]] = set()
+        made: set[Data | None] = set()
         run: set[tuple[int, str, int]] = set()
         for stage, kind, m in row:
             if kind not in GIVES:
                 continue
             need = case.data(stage, kind, m)
-            if need is not None and case.rank[need[1]] == r and need not in made:
-                return False
-            if kind in "IB" and (stage, "F", m) not in run:
-                return False
-            if kind == "W" and (stage, "I", m) not in run:
+            here = need is not None and case.rank[need[1]] == r
+            own = {"F": (), "W": ("I",)}.get(kind, ("F",))
+            if (here and need not in made) or any((stage, k, m) not in run for k in own):
                 return False
             run.add((stage, kind, m))
-            result = case.makes(stage, kind, m)
-            if result is not None:
-                made.add(result)
+            made.add(case.makes(stage, kind, m))
     return True
 
 
@@ -173,39 +181,26 @@ def _communication(case: Case) -> bool:
             if need is not None and case.rank[need[1]] != r:
                 wanted[stage, f"RECV_{need[0]}", m] += 1
                 wanted[need[1], f"SEND_{need[0]}", m] += 1
-    there = Counter(a for a in case.all() if a[1][:5] in ("SEND_", "RECV_"))
-    if there != wanted:
+    if Counter(action for action in case.all() if case.carried(*action)) != wanted:
         return False
     for row in case.programs:
         for position, (stage, kind, m) in enumerate(row):
-            before, after = row[:position], row[position + 1 :]
-            if kind == "SEND_F" and (stage, "F", m) not in before:
+            computed = {(stage, letter, m) for letter in ("F" if kind[-1] == "F" else "IB")}
+            if kind[:5] == "SEND_" and not computed & set(row[:position]):
                 return False
-            if kind == "SEND_B" and not {(stage, "I", m), (stage, "B", m)} & set(before):
-                return False
-            if kind == "RECV_F" and (stage, "F", m) not in after:
-                return False
-            if kind == "RECV_B" and not {(stage, "I", m), (stage, "B", m)} & set(after):
+            if kind[:5] == "RECV_" and not computed & set(row[position + 1 :]):
                 return False
     return True
 
 
 def _message_order(case: Case) -> bool:
-    for a in range(len(case.programs)):
-        for b in range(len(case.programs)):
-            sent = [
-                (k[-1], s, m)
-                for s, k, m in case.programs[a]
-                if k.startswith("SEND") and case.goes_to(k[-1], s) == b
-            ]
-            received = [
-                (k[-1], s - 1 if k[-1] == "F" else s + 1, m)
-                for s, k, m in case.programs[b]
-                if k.startswith("RECV") and case.rank[s - 1 if k[-1] == "F" else s + 1] == a
-            ]
-            if sent != received:
-                return False
-    return True
+    def between(a: int, b: int, verb: str) -> list[Data]:
+        row = case.programs[a if verb == "SEND" else b]
+        carried = [case.carried(*action) for action in row if action[1].startswith(verb)]
+        return [data for data in carried if data and case.ends(data) == (a, b)]
+
+    ranks = range(len(case.programs))
+    return all(between(a, b, "SEND") == between(a, b, "RECV") for a in ranks for b in ranks)
 
 
 def _reduce(case: Case) -> bool:
@@ -246,182 +241,147 @@ def _peak(row: list[tuple[int, str, int]]) -> Fraction:
     return peak
 
 
-class Rank:
-    """One rank on the clock."""
+class Run:
+    """Every rank on one clock; the subclasses move the messages."""
 
-    def __init__(self, program: list[tuple[int, str, int]]) -> None:
-        self.todo = deque(program)
-        self.busy_until = Fraction(0)
-        self.inbox: dict[tuple[str, int, int], Fraction] = {}  # data -> when it is usable
-        self.slots: dict[int, deque[tuple[str, int, int]]] = {}  # sender -> open receives
-        self.stream: deque[tuple[str, int, tuple[str, int, int]]] = deque()
+    def __init__(self, case: Case) -> None:
+        self.case, self.now = case, Fraction(0)
+        self.todo = [deque(row) for row in case.programs]
+        self.busy_until = [Fraction(0) for _ in case.programs]
+        self.there: dict[tuple[int, Data], Fraction] = {}  # (rank, data) -> when it is usable
+
+    def time(self) -> Fraction:
+        """Play it; the time at which the last rank is done."""
+        while True:
+            while any([self.step(r) for r in range(len(self.todo))]) or self.move():
+                pass
+            if not any(self.todo) and not self.pending():
+                return max(self.busy_until)
+            later = [t for t in [*self.busy_until, *self.there.values()] if t > self.now]
+            if not later:
+                raise Stuck
+            self.now = min(later)
+
+    def step(self, r: int) -> bool:
+        """Let a rank do its next step if it can."""
+        if not self.todo[r] or self.busy_until[r] > self.now:
+            return False
+        stage, kind, m = self.todo[r][0]
+        if kind in GIVES:
+            need = self.case.data(stage, kind, m)
+            away = need is not None and self.case.rank[need[1]] != r
+            if away and self.there.get((r, need), self.now + 1) > self.now:
+                return False
+            self.busy_until[r] = self.now + self.case.duration(stage, kind)
+            self.ran(r, self.case.makes(stage, kind, m))
+        elif data := self.case.carried(stage, kind, m):
+            self.post(r, data)
+        self.todo[r].popleft()
+        return True
+
+    def ran(self, r: int, result: Data | None) -> None: ...
+
+    def pending(self) -> bool:
+        return False
 
 
-def _take(case: Case, rank: Rank, r: int, now: Fraction) -> tuple[str, int, tuple] | None:
-    """Let a rank do its next step if it can: ('post', ...), ('ran', ...) or None."""
-    if not rank.todo or rank.busy_until > now:
-        return None
-    stage, kind, m = rank.todo[0]
-    if kind in GIVES:
-        need = case.data(stage, kind, m)
-        if need is not None and case.rank[need[1]] != r and rank.inbox.get(need, now + 1) > now:
-            return None
-        rank.busy_until = now + case.duration(stage, kind)
-        rank.todo.popleft()
-        return "ran", r, (stage, kind, m)
-    rank.todo.popleft()
-    return "post", r, (stage, kind, m)
+class Buffered(Run):
+    """Sends are taken off the sender's hands; the k-th message is for the k-th receive."""
 
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.finished: list[tuple[Fraction, int, Data]] = []  # for compute only
+        self.posted = defaultdict[tuple[int, int], list[Fraction]](list)
+        self.slots = defaultdict[tuple[int, int], list[Data]](list)  # open receives
+        self.arrivals = defaultdict[tuple[int, int], list[Fraction]](list)
+        self.free = defaultdict[object, Fraction](Fraction)
+        self.lines = defaultdict[object, deque[tuple[tuple[int, int], int]]](deque)
+        if case.explicit:  # the lower rank's program fixes the order on half-duplex links
+            for low, row in enumerate(case.programs):
+                count: Counter[tuple[int, int]] = Counter()
+                for data in filter(None, (case.carried(*action) for action in row)):
+                    pair = case.ends(data)
+                    if case.link(*pair)[2] and min(pair) == low:
+                        # it stands for the k-th message of its direction, whatever that carries
+                        self.lines[frozenset(pair)].append((pair, count[pair]))
+                        count[pair] += 1
 
-def _next_time(times: list[Fraction], now: Fraction) -> Fraction:
-    later = [t for t in times if t > now]
-    if not later:
-        raise Stuck
-    return min(later)
+    def ran(self, r: int, result: Data | None) -> None:
+        if not self.case.explicit and result and self.case.ends(result)[1] != r:
+            self.finished.append((self.busy_until[r], r, result))
+            self.finished.sort(key=itemgetter(0, 1))  # of one rank and time in their order
 
+    def move(self) -> bool:
+        """Compute only: what is finished leaves, in the order of the ranks."""
+        if not self.finished or self.finished[0][0] > self.now:
+            return False
+        _, r, data = self.finished.pop(0)
+        self.slots[self.case.ends(data)].append(data)
+        self.post(r, data)
+        return True
 
-def buffered(case: Case) -> Fraction:
-    """Play it: sends are taken off the sender's hands; the time at which the last rank is done."""
-    ranks = [Rank(row) for row in case.programs]
-    finished: list[tuple[Fraction, int, tuple[str, int, int]]] = []  # for compute only
-    lines: dict[object, deque] = {}
-    free: dict[object, Fraction] = {}
-    counts: Counter[tuple[int, int]] = Counter()
-    for r, row in enumerate(case.programs):  # fixed order of messages on half-duplex links
-        for stage, kind, m in row:
-            if case.explicit and kind[:5] in ("SEND_", "RECV_"):
-                sender, receiver, what = _message(case, r, stage, kind, m)
-                low = min(sender, receiver)
-                if case.link(sender, receiver)[2] and r == low:
-                    # it stands for the k-th message of its direction, whatever that carries
-                    k = counts[sender, receiver]
-                    counts[sender, receiver] += 1
-                    lines.setdefault((low, max(sender, receiver)), deque()).append((sender, k))
-    posted: dict[tuple[int, int], list[tuple[Fraction, tuple[str, int, int]]]] = {}
-    arrivals: dict[tuple[int, int], dict[int, Fraction]] = {}
-    now = Fraction(0)
+    def post(self, r: int, data: Data) -> None:
+        pair = self.case.ends(data)
+        if r == pair[1]:
+            self.slots[pair].append(data)
+            self.deliver(pair)
+            return
+        k = len(self.posted[pair])
+        self.posted[pair].append(self.now)
+        _, occupancy, half = self.case.link(*pair)
+        line: object = (pair, k) if not occupancy else frozenset(pair) if half else pair
+        if not (occupancy and half and self.case.explicit):
+            self.lines[line].append((pair, k))
+        self.serve(line)
 
-    def post(sender: int, receiver: int, what: tuple[str, int, int]) -> None:
-        """A message is ready now."""
-        queue = posted.setdefault((sender, receiver), [])
-        queue.append((now, what))
-        latency, occupancy, half = case.link(sender, receiver)
-        there = arrivals.setdefault((sender, receiver), {})
-        if not occupancy:
-            there[len(queue) - 1] = now + latency
-        elif not (half and case.explicit):
-            line = frozenset((sender, receiver)) if half else (sender, receiver)
-            free[line] = max(now, free.get(line, now)) + occupancy
-            there[len(queue) - 1] = free[line] + latency
-        else:
-            _serve((min(sender, receiver), max(sender, receiver)))
-
-    def _serve(line: tuple[int, int]) -> None:
-        """A half-duplex link carries on in its fixed order as far as messages are ready."""
-        while lines[line]:
-            sender, k = lines[line][0]
-            receiver = line[0] + line[1] - sender
-            queue = posted.get((sender, receiver), [])
-            if len(queue) <= k:
+    def serve(self, line: object) -> None:
+        """The messages of a line take their turns as far as they are ready."""
+        while self.lines[line]:
+            pair, k = self.lines[line][0]
+            if len(self.posted[pair]) <= k:
                 return
-            latency, occupancy, _ = case.link(*line)
-            free[line] = max(queue[k][0], free.get(line, Fraction(0))) + occupancy
-            arrivals.setdefault((sender, receiver), {})[k] = free[line] + latency
-            lines[line].popleft()
+            latency, occupancy, _ = self.case.link(*pair)
+            self.free[line] = max(self.posted[pair][k], self.free[line]) + occupancy
+            self.arrivals[pair].append(self.free[line] + latency)
+            self.deliver(pair)
+            self.lines[line].popleft()
 
-    while True:
-        moved = True
-        while moved:
-            moved = False
-            for (sender, receiver), there in arrivals.items():
-                for k in sorted(there):
-                    if case.explicit:
-                        slots = ranks[receiver].slots.get(sender, deque())
-                        if len(slots) > k:
-                            ranks[receiver].inbox.setdefault(slots[k], there[k])
-                    else:
-                        what = posted[sender, receiver][k][1]
-                        ranks[receiver].inbox.setdefault(what, there[k])
-            for r, rank in enumerate(ranks):
-                step = _take(case, rank, r, now)
-                if step is None:
-                    continue
-                moved = True
-                _, _, (stage, kind, m) = step
-                if kind in GIVES:
-                    result = case.makes(stage, kind, m)
-                    if not case.explicit and result and case.goes_to(*result[:2]) != r:
-                        finished.append((rank.busy_until, r, result))
-                elif kind[:5] in ("SEND_", "RECV_"):
-                    sender, receiver, what = _message(case, r, stage, kind, m)
-                    if r == sender:
-                        post(sender, receiver, what)
-                    else:
-                        rank.slots.setdefault(sender, deque()).append(what)
-            finished.sort(key=lambda f: (f[0], f[1]))
-            if not moved and finished and finished[0][0] <= now:
-                # compute only: what is finished leaves, in the order of the ranks
-                _, r, what = finished.pop(0)
-                post(r, case.goes_to(what[0], what[1]), what)
-                moved = True
-        if not any(rank.todo for rank in ranks):
-            return max(rank.busy_until for rank in ranks)
-        times = [rank.busy_until for rank in ranks]
-        times += [t for there in arrivals.values() for t in there.values()]
-        now = _next_time(times, now)
+    def deliver(self, pair: tuple[int, int]) -> None:
+        for slot, time in zip(self.slots[pair], self.arrivals[pair], strict=False):
+            self.there.setdefault((pair[1], slot), time)
 
 
-def _message(case: Case, r: int, stage: int, kind: str, m: int) -> tuple[int, int, tuple]:
-    """(sender, receiver, data) of a SEND or RECV on rank r."""
-    letter = kind[-1]
-    if kind.startswith("SEND"):
-        return r, case.goes_to(letter, stage), (letter, stage, m)
-    source = stage - 1 if letter == "F" else stage + 1
-    return case.rank[source], r, (letter, source, m)
+class InOrder(Run):
+    """Messages are rendezvous, on one stream per rank."""
 
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.streams: list[deque[tuple[bool, Data]]] = [deque() for _ in case.programs]
+        self.moving: dict[tuple[int, int], Fraction] = {}  # (sender, receiver) -> until when
 
-def in_order(case: Case) -> Fraction:
-    """Play it with rendezvous on one stream per rank; the time at which the last rank is done."""
-    ranks = [Rank(row) for row in case.programs]
-    moving: set[int] = set()  # ranks whose stream is occupied
-    transfers: list[tuple[Fraction, int, int, tuple[str, int, int]]] = []
-    now = Fraction(0)
-    while True:
-        moved = True
-        while moved:
-            moved = False
-            for transfer in [t for t in transfers if t[0] <= now]:
-                transfers.remove(transfer)
-                end, sender, receiver, slot = transfer
-                ranks[sender].stream.popleft()
-                ranks[receiver].stream.popleft()
-                moving -= {sender, receiver}
-                ranks[receiver].inbox[slot] = end
-                moved = True
-            for r, rank in enumerate(ranks):
-                step = _take(case, rank, r, now)
-                if step is None:
-                    continue
-                moved = True
-                _, _, (stage, kind, m) = step
-                if kind[:5] in ("SEND_", "RECV_"):
-                    sender, receiver, what = _message(case, r, stage, kind, m)
-                    other = receiver if r == sender else sender
-                    rank.stream.append((kind[:4], other, what))
-            for r, rank in enumerate(ranks):
-                if r in moving or not rank.stream or rank.stream[0][0] != "SEND":
-                    continue
-                other = rank.stream[0][1]
-                peer = ranks[other]
-                if other in moving or not peer.stream:
-                    continue
-                if peer.stream[0][0] == "RECV" and peer.stream[0][1] == r:
-                    latency, occupancy, _ = case.link(r, other)
-                    end = now + latency + occupancy
-                    transfers.append((end, r, other, peer.stream[0][2]))
-                    moving |= {r, other}
-                    moved = True
-        if not any(rank.todo or rank.stream for rank in ranks):
-            return max(rank.busy_until for rank in ranks)
-        times = [rank.busy_until for rank in ranks] + [t[0] for t in transfers]
-        now = _next_time(times, now)
+    def post(self, r: int, data: Data) -> None:
+        self.streams[r].append((r == self.case.ends(data)[0], data))
+
+    def pending(self) -> bool:
+        return any(self.streams)
+
+    def move(self) -> bool:
+        """Begin or end one transfer: of a send and a receive that are both first in line."""
+        for pair, end in self.moving.items():
+            if end <= self.now:
+                for r in pair:
+                    self.streams[r].popleft()
+                del self.moving[pair]
+                return True
+        occupied = {rank for pair in self.moving for rank in pair}
+        for sends, data in [stream[0] for stream in self.streams if stream]:
+            pair = self.case.ends(data)
+            peer = self.streams[pair[1]]
+            if not sends or not peer or occupied & set(pair):
+                continue
+            peer_sends, slot = peer[0]
+            if not peer_sends and self.case.ends(slot) == pair:
+                latency, occupancy, _ = self.case.link(*pair)
+                self.moving[pair] = self.there[pair[1], slot] = self.now + latency + occupancy
+                return True
+        return False

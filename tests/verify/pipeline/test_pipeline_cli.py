@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -19,14 +20,9 @@ FIELDS = [
 ]  # fmt: skip
 
 
-def _run(*arguments: str) -> int:
-    old, sys.argv = sys.argv, ["verify", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = old
-    assert isinstance(ended.value.code, int)
+def _run(*arguments: str) -> object:
+    with patch.object(sys, "argv", ["verify", *arguments]), pytest.raises(SystemExit) as ended:
+        cli.main()
     return ended.value.code
 
 
@@ -50,14 +46,14 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [
-        ("right.json", 0),
-        ("right.csv", 0),
-        ("wrong.json", 1),
-        ("bad.json", 2),
-        ("bad.csv", 2),
-        ("claim.json", 3),
-    ],
+    {
+        "right.json": 0,
+        "right.csv": 0,
+        "wrong.json": 1,
+        "bad.json": 2,
+        "bad.csv": 2,
+        "claim.json": 3,
+    }.items(),
 )
 def test_exit_code(files: dict[str, str], name: str, code: int, capsys) -> None:
     assert _run(files[name]) == code
@@ -81,10 +77,8 @@ def test_json(files: dict[str, str], capsys) -> None:
     assert answer["peak_memory"] == [4, 3.5, 3, 2.5]
     assert answer["makespan"] >= answer["lower_bound"] > 0
     assert answer["critical_path"][-1]["end"] == answer["makespan"]
-    assert answer["sensitivity"]["1-2"]["growth"][0] == [
-        answer["slack"]["1-2"],
-        answer["makespan"],
-    ]
+    corner = [answer["slack"]["1-2"], answer["makespan"]]
+    assert answer["sensitivity"]["1-2"]["growth"][0] == corner
     assert _run("--json", files["wrong.json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert list(answer) == FIELDS

@@ -13,8 +13,8 @@ from tests.verify.pipeline.documents import (
     with_messages,
     zero_bubble,
 )
-from verify.core.verdict import Verdict
-from verify.pipeline import Fault, check, decode
+from verify.core.verdict import Counterexample, Verdict
+from verify.pipeline import check, decode
 from verify.pipeline.render import render
 
 Rows = list[list[str]]
@@ -30,107 +30,51 @@ def _swapped(rows: Rows, rank: int, one: str, other: str) -> Rows:
     return rows
 
 
-def _without(rows: Rows, action: str) -> Rows:
-    return [[a for a in row if a != action] for row in rows]
-
-
-def _with(rows: Rows, rank: int, position: int, action: str) -> Rows:
+def _with(rank: int, position: int, action: str, rows: Rows | None = None) -> Rows:
+    rows = rows or _messages()
     rows[rank].insert(position, action)
     return rows
 
 
-WRONG: dict[str, tuple[Rows, str, str, str]] = {
+def _without(action: str) -> Rows:
+    return [[a for a in row if a != action] for row in _messages()]
+
+
+def _moved(rank: int, position: int, action: str) -> Rows:
+    return _with(rank, position, action, _without(action))
+
+
+WRONG: list[tuple[Rows, str, str, str]] = [
     # rows, the property, the action, what is found
-    "a stage nobody has": (_with(_messages(), 0, 0, "3F0"), "well_formed", "3F0", "stage 3"),
-    "a stage on two ranks": (_with(_messages(), 1, 9, "0F1"), "well_formed", "0F1", "on rank 0"),
-    "a microbatch twice": (
-        _with(_messages(), 0, 1, "0F0"),
-        "exactly_once",
-        "0F0",
-        "it runs a second time",
-    ),
-    "both kinds of backward": (
-        _with(_messages(), 2, 99, "2B1"),
-        "exactly_once",
-        "2B1",
-        "2I1 runs, too",
-    ),
-    "a missing W": (_without(_messages(), "1W2"), "exactly_once", "1W2", "it never runs"),
-    "W before I": (
-        _swapped(_messages(), 2, "2I0", "2W0"),
-        "dependencies",
-        "2W0",
-        "2I0 comes later",
-    ),
-    "losses out of order": (
-        _swapped(gpipe(3, 3), 2, "2F0", "2F1"),
-        "loss_order",
-        "2F1",
-        "F1",
-    ),
-    "a message nobody sends": (
-        _without(_messages(), "0SEND_F1"),
-        "communication",
-        "0SEND_F1",
-        "it is not there",
-    ),
-    "a message sent before it is computed": (
-        _with(_without(_messages(), "0SEND_F1"), 0, 0, "0SEND_F1"),
-        "communication",
-        "0SEND_F1",
-        "it is not computed yet",
-    ),
-    "a message to nobody": (
-        _with(_messages(), 2, 99, "2SEND_F1"),
-        "communication",
-        "2SEND_F1",
-        "nobody needs it",
-    ),
-    "a message received too late": (
-        _with(_without(_messages(), "1RECV_F1"), 1, 99, "1RECV_F1"),
-        "communication",
-        "1RECV_F1",
-        "that has run already",
-    ),
-    "messages that overtake": (
-        _with(_without(_messages(), "1RECV_F1"), 1, 0, "1RECV_F1"),
-        "message_order",
-        "1RECV_F1",
-        "1RECV_F1 takes the data of 0SEND_F0 for its own",
-    ),
-    "gradients that are not divided": (
-        _without(_messages(), "1REDUCE_GRAD"),
-        "reduce_grad",
-        "1REDUCE_GRAD",
-        "not divided",
-    ),
-    "gradients divided too early": (
-        _with(_without(_messages(), "1REDUCE_GRAD"), 1, 6, "1REDUCE_GRAD"),
-        "reduce_grad",
-        "",
-        "comes after it",
-    ),
-    "weights that are not there": (
-        _with(_messages(), 1, 3, "1UNSHARD"),
-        "sharding",
-        "1F0",
-        "its weights are not gathered",
-    ),
-}
+    (_with(0, 0, "3F0"), "well_formed", "3F0", "stage 3"),
+    (_with(1, 9, "0F1"), "well_formed", "0F1", "on rank 0"),
+    (_with(0, 1, "0F0"), "exactly_once", "0F0", "it runs a second time"),
+    (_with(2, 99, "2B1"), "exactly_once", "2B1", "2I1 runs, too"),
+    (_without("1W2"), "exactly_once", "1W2", "it never runs"),
+    (_swapped(_messages(), 2, "2I0", "2W0"), "dependencies", "2W0", "2I0 comes later"),
+    (_swapped(gpipe(3, 3), 2, "2F0", "2F1"), "loss_order", "2F1", "F1"),
+    (_without("0SEND_F1"), "communication", "0SEND_F1", "it is not there"),
+    (_moved(0, 0, "0SEND_F1"), "communication", "0SEND_F1", "it is not computed yet"),
+    (_with(2, 99, "2SEND_F1"), "communication", "2SEND_F1", "no rank needs it"),
+    (_moved(1, 99, "1RECV_F1"), "communication", "1RECV_F1", "that has run already"),
+    (_moved(1, 0, "1RECV_F1"), "message_order", "1RECV_F1", "1RECV_F1 takes the data of 0SEND_F0"),
+    (_without("1REDUCE_GRAD"), "reduce_grad", "1REDUCE_GRAD", "not divided"),
+    (_moved(1, 6, "1REDUCE_GRAD"), "reduce_grad", "", "comes after it"),
+    (_with(1, 3, "1UNSHARD"), "sharding", "1F0", "its weights are not gathered"),
+]
 
 
-def _fault(rows: Rows, **situation: object) -> tuple[Fault, str]:
+def _fault(rows: Rows, **situation: object) -> tuple[Counterexample, str]:
     schedule = decode(json.dumps(document(rows, 3, 3, **situation)).encode())
     report = check(schedule)
     assert report.verdict is Verdict.REFUTED
-    assert report.fault is not None
-    assert report.to_json()["counterexample"]["property"] == report.fault.property
-    return report.fault, render("p.json", schedule, report)
+    assert report.counterexample is not None
+    assert report.to_json()["counterexample"]["property"] == report.counterexample.property
+    return report.counterexample, render("p.json", schedule, report)
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_named(name: str) -> None:
-    rows, prop, action, found = WRONG[name]
+@pytest.mark.parametrize(("rows", "prop", "action", "found"), WRONG)
+def test_named(rows: Rows, prop: str, action: str, found: str) -> None:
     fault, text = _fault(rows)
     assert fault.property == prop
     assert action in (fault.action or "")

@@ -28,7 +28,7 @@ from verify.pipeline.schedule import COMPUTE
 def _proved(path: Path) -> PipelineSchedule:
     schedule = read_csv(path)
     report = check(schedule)
-    assert report.verdict is Verdict.PROVED, (report.fault, report.results)
+    assert report.verdict is Verdict.PROVED, (report.counterexample, report.results)
     return schedule
 
 
@@ -128,8 +128,8 @@ def test_what_pytorch_refuses_is_refuted_too(tmp_path: Path) -> None:
         runtime(2, 2, 2)._load_csv(str(path), format="compute_only")
     report = check(read_csv(path))
     assert report.results["deadlock_free"].verdict is Verdict.REFUTED
-    assert report.fault is not None
-    assert len(report.fault.actions) >= 4
+    assert report.counterexample is not None
+    assert len(report.counterexample.actions) >= 4
 
 
 UNREADABLE = {

@@ -1,0 +1,179 @@
+"""Do the tests notice a fault of the trusted core? Mutants of ``verify/core``, and how they fare.
+
+    python -m tests.mutation [--each 20] [--seed 1] [bits bounds ...]
+
+Of every module a random sample of cosmic-ray's mutants is tried, one after the other, on a copy of
+the working tree: first by the quick tests of ``tests/verify``, and what survives them by the slow
+ones. A mutant that differs in the annotations of functions only is none. Prints each survivor as a
+diff, and a table; a survivor is either equivalent or shows a test that is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = Path("verify", "core")
+SLOW = ["tests/verify/test_symbolic.py", "tests/verify/test_hostile.py"]
+IMPORTED = ("hypothesis", "msgspec", "numpy", "rich.console", "typer.testing", "z3", "zstandard")
+MOST_MEMORY = 8 * 2**30
+OPERATORS = [
+    name
+    for name in operator_names()
+    # those with arguments want names of ours; the last can't replace "except (module.Error, ...)"
+    if not get_operator(name).arguments() and name != "core/ExceptionReplacer"
+]
+
+
+class Mutant(NamedTuple):
+    """One module with one change."""
+
+    module: str
+    operator: str
+    code: str
+
+
+def sample(module: str, size: int, rng: random.Random) -> list[Mutant]:
+    """Random mutants of a module, no two of which replace the same operator at the same place."""
+    source = (ROOT / CORE / f"{module}.py").read_text()
+    nodes = list(ast_nodes(get_ast(source)))
+    places = [
+        (name, occurrence)
+        for name in OPERATORS
+        for occurrence in range(
+            sum(1 for node in nodes for _ in get_operator(name)().mutation_positions(node))
+        )
+    ]
+    rng.shuffle(places)
+    chosen: dict[tuple[str, int], Mutant] = {}
+    seen = {_meaning(source), None}
+    for name, occurrence in places:
+        site = name.rsplit("_", 1)[0], occurrence
+        code = None if site in chosen else mutate_code(source, get_operator(name)(), occurrence)
+        if code is not None and _meaning(code) not in seen:
+            seen.add(_meaning(code))
+            chosen[site] = Mutant(module, name.removeprefix("core/"), code)
+        if len(chosen) == size:
+            break
+    return list(chosen.values())
+
+
+def _meaning(source: str) -> str | None:
+    """The syntax tree without the annotations of functions; None where there is none."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.dump(tree)
+
+
+def tried(copy: Path, mutant: Mutant, number: int, tests: list[str], limit_s: float) -> str:
+    """``killed``, ``timeout`` or ``survived``."""
+    path = copy / CORE / f"{mutant.module}.py"
+    original = path.read_text()
+    path.write_text(mutant.code)
+    os.utime(path, (number, number))  # else Python may take the byte code of the one before
+    child = multiprocessing.get_context("fork").Process(target=run_tests, args=(copy, tests))
+    try:
+        child.start()
+        child.join(limit_s)
+        if child.is_alive():
+            return "timeout"
+        return "killed" if child.exitcode else "survived"
+    finally:
+        child.kill()
+        path.write_text(original)
+
+
+def run_tests(copy: Path, tests: list[str]) -> None:
+    """Exit as pytest does; in a process of its own, which has imported what never changes."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "verify")]:
+        del sys.modules[name]
+    os.chdir(copy)
+    sys.path.insert(0, str(copy))
+    os.environ["PYTHONPATH"] = str(copy)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
+
+
+def shown(mutant: Mutant) -> str:
+    """What the mutant changes, as a diff."""
+    path = CORE / f"{mutant.module}.py"
+    lines = [(ROOT / path).read_text().splitlines(), mutant.code.splitlines()]
+    diff = difflib.unified_diff(*lines, str(path), mutant.operator, n=1, lineterm="")
+    return "\n".join(diff)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("modules", nargs="*", help="all of verify/core where none is given")
+    parser.add_argument("--each", type=int, default=20, help="mutants of a module")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--limit-s", type=float, default=120, help="for the tests of one mutant")
+    options = parser.parse_args()
+    for name in IMPORTED:
+        importlib.import_module(name)
+    names = options.modules or sorted(p.stem for p in (ROOT / CORE).glob("[!_]*.py"))
+    chosen = [
+        mutant
+        for name in names
+        for mutant in sample(name, options.each, random.Random(f"{options.seed} {name}"))
+    ]
+    here = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests" / "verify").glob("test_*.py"))
+    quick = [path for path in here if path not in SLOW]
+    results = ("killed", "timeout", "survived")
+    score = {name: dict.fromkeys(results, 0) for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "tree")
+        shutil.copytree(
+            ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "out", "__pycache__")
+        )
+        number = count()
+        right = Mutant(names[0], "none", (ROOT / CORE / f"{names[0]}.py").read_text())
+        if tried(copy, right, next(number), quick + SLOW, 10 * options.limit_s) != "survived":
+            sys.exit("the tests fail without any mutant")
+        for tests in (quick, SLOW):
+            survivors = []
+            for mutant in chosen:
+                result = tried(copy, mutant, next(number), tests, options.limit_s)
+                if result == "survived":
+                    survivors.append(mutant)
+                else:
+                    score[mutant.module][result] += 1
+                print(f"{mutant.module} {mutant.operator}: {result}", flush=True)
+            chosen = survivors
+    for mutant in chosen:
+        score[mutant.module]["survived"] += 1
+        print(f"\n{shown(mutant)}")
+    print(f"\nseed {options.seed}\n{'module':<12}" + "".join(f"{result:>10}" for result in results))
+    for name, row in score.items():
+        print(f"{name:<12}" + "".join(f"{row[result]:>10}" for result in results))
+
+
+if __name__ == "__main__":
+    main()
