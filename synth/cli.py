@@ -41,7 +41,7 @@ app.command()(generate)
 def ring(
     n: Ranks, output: Output = Path("schedule.json"), json: Json = False, quiet: Quiet = False
 ) -> None:
-    """Write the ring AllReduce (nobody late)."""
+    """Write the ring AllReduce (no straggler)."""
     _standard(make_ring, n, output, json, quiet)
 
 
@@ -49,7 +49,7 @@ def ring(
 def rhd(
     n: Ranks, output: Output = Path("schedule.json"), json: Json = False, quiet: Quiet = False
 ) -> None:
-    """Write AllReduce by recursive halving and doubling (nobody late)."""
+    """Write AllReduce by recursive halving and doubling (no straggler)."""
     _standard(make_rhd, n, output, json, quiet)
 
 
@@ -57,7 +57,7 @@ def rhd(
 def direct(
     n: Ranks, output: Output = Path("schedule.json"), json: Json = False, quiet: Quiet = False
 ) -> None:
-    """Write the two-round AllReduce in which everybody sends to everybody (nobody late)."""
+    """Write the two-round AllReduce in which everybody sends to everybody (no straggler)."""
     _standard(make_direct, n, output, json, quiet)
 
 

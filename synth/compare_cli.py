@@ -18,7 +18,7 @@ from synth.console import INTERRUPTED, NOTHING_FOUND, encoded, searching
 from synth.cost import MOST_M, Latency, Link
 from synth.solvers import SolverName
 from synth.standard import MOST_RANKS
-from synth.straggler.situation import Owners, PortModel
+from synth.straggler.instance import Owners, PortModel
 from synth.survey import HEADER, Row, parse_range, summary, summary_json, survey
 from synth.units import parse_bandwidth, parse_seconds
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from synth.straggler.hunt import Progress
+from synth.straggler.search import Progress
 from verify.errors import ArgumentError
 
 NOTHING_FOUND = 3

@@ -88,12 +88,12 @@ class Choice:
 
 
 def completion_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
-    """The cost of the rounds in which nobody is absent: what is felt after the last arrival."""
+    """The cost of the rounds in which no rank is absent: what is felt after the last arrival."""
     return _sum(schedule, (phase for phase in schedule.phases if not phase.absent), latency)
 
 
 def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
-    """The cost of the rounds that somebody is absent from: the wait that hides all of them."""
+    """The cost of the rounds that a rank is absent from: the wait that hides all of them."""
     return _sum(schedule, (phase for phase in schedule.phases if phase.absent), latency)
 
 

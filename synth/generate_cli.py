@@ -27,7 +27,7 @@ from synth.console import (
 from synth.show import generated_json, generated_text
 from synth.solvers import SolverName
 from synth.straggler.choose import Setting, choose
-from synth.straggler.situation import Owners, PortModel
+from synth.straggler.instance import Owners, PortModel
 from synth.twolevel import command as two_level
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
 from verify.core.format import write

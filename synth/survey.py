@@ -1,4 +1,4 @@
-"""Many situations in one go: for each (n, m) a search, proved, and how far from the bound it ends.
+"""Many instances in one go: for each (n, m) a search, proved, and how far from the bound it ends.
 
 Deviation from one ``synth generate`` per row: nothing is written, a row that finds nothing does
 not end the run, and rows are handed out as they are done, so that what was found is never lost.
@@ -16,8 +16,8 @@ from synth.limits import require_search
 from synth.solvers import SolverName
 from synth.standard import require_ranks
 from synth.straggler import generate
-from synth.straggler.hunt import Progress
-from synth.straggler.situation import Owners, PortModel, Situation
+from synth.straggler.instance import Instance, Owners, PortModel
+from synth.straggler.search import Progress
 from verify.errors import ArgumentError, SynthesisError
 
 _PART = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", re.ASCII)
@@ -27,7 +27,7 @@ HEADER = "    n    m  rounds  bound  gap  seconds  owners    method             
 
 @dataclass(frozen=True)
 class Row:
-    """One situation; ``rounds`` and ``gap`` are None where nothing was found, ``note`` says why.
+    """One instance; ``rounds`` and ``gap`` are None where nothing was found, ``note`` says why.
 
     ``seconds`` is wall-clock time of the whole row, the proof included. ``verdict`` is the
     verifier's, or ``not found``.
@@ -116,7 +116,7 @@ def _row(
     progress: Progress,
 ) -> Row:
     start = time.monotonic()
-    bound = Situation(n, m, ports).bound
+    bound = Instance(n, m, ports).bound
     try:
         found = generate.search(
             n,
@@ -154,9 +154,9 @@ def summary(rows: Sequence[Row], asked: int) -> str:
     gaps: dict[int, list[str]] = {}
     for row in rows:
         if row.gap:
-            gaps.setdefault(row.gap, []).append(_situation(row))
+            gaps.setdefault(row.gap, []).append(_instance(row))
     lines += [f"bound + {gap}: {', '.join(names)}" for gap, names in sorted(gaps.items())]
-    missing = [_situation(row) for row in rows if row.rounds is None]
+    missing = [_instance(row) for row in rows if row.rounds is None]
     if missing:
         lines.append(f"nothing found: {', '.join(missing)}")
     if len(rows) < asked:
@@ -175,5 +175,5 @@ def summary_json(rows: Sequence[Row], asked: int) -> dict[str, Any]:
     }
 
 
-def _situation(row: Row) -> str:
+def _instance(row: Row) -> str:
     return f"n={row.n}" + (f" m={row.m}" if row.m > 1 else "")

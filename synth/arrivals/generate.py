@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from synth.arrivals.exact import require_askable
+from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import Candidate, Portfolio
-from synth.arrivals.request import situation
-from synth.arrivals.situation import Arrivals
+from synth.arrivals.request import instance
 from synth.checked import checked
 from synth.limits import require_search
 from synth.solvers import SolverName
 from synth.straggler.choose import Setting
-from synth.straggler.hunt import Progress
+from synth.straggler.search import Progress
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report
 
@@ -28,7 +28,7 @@ class Arranged:
     """A proved schedule for given arrivals, and how it compares.
 
     Attributes:
-        arrivals: the situation, in units of the schedule's own chunks.
+        arrivals: the instance, in units of the schedule's own chunks.
         lower_bound: no right schedule of so many chunks has fewer rounds after the last arrival.
         reason: why there are none.
         candidates: all methods that were considered, in the order of trying.
@@ -92,7 +92,7 @@ def search(
     """
     start, unit = time.monotonic(), 1 if m is None else m
     require_search(seed, time_limit_s, solver)
-    given = situation(n, arrivals, unit)
+    given = instance(n, arrivals, unit)
     if exact:
         require_askable(given)
     portfolio = Portfolio(
@@ -130,6 +130,6 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
         return report.lower_bound, "the verifier's bound for these ports"
     if arrivals == portfolio.arrivals and portfolio.least > arrivals.bound:
         return portfolio.least, "all schedules of fewer rounds were searched"
-    if arrivals.bound == arrivals.knowledge_bound:
+    if arrivals.bound == arrivals.dissemination_bound:
         return arrivals.bound, "what the last rank knows has to spread"
     return arrivals.bound, "so many transfers do not fit into fewer rounds"

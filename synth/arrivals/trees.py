@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.arrivals.situation import Arrivals
+from synth.arrivals.instance import Arrivals
 
 IntArray = NDArray[np.int64]
 
@@ -65,7 +65,7 @@ def balanced(arrivals: Arrivals, *, staged: bool, seed: int) -> Trees:
     if staged:
         for start, end in pairwise(arrivals.times):
             dealer.deal_while_waiting(start, end - start)
-    rounds = max(arrivals.chunks, *(arrivals.volume_bound(a) for a in arrivals.times))
+    rounds = max(arrivals.chunks, *(arrivals.bandwidth_bound(a) for a in arrivals.times))
     dealer.deal_rest([rounds + (0 if staged else last - a) for a in arrivals.arrival])
     return Trees(dealer.parent)
 

@@ -17,8 +17,8 @@ from synth.limits import require_search
 from synth.solvers import SolverName
 from synth.standard import require_ranks
 from synth.straggler.generate import Generated, search
-from synth.straggler.hunt import Progress
-from synth.straggler.situation import Owners, PortModel
+from synth.straggler.instance import Owners, PortModel
+from synth.straggler.search import Progress
 from verify.errors import SearchTimeout
 
 LARGEST = 2**18

@@ -12,8 +12,8 @@ from synth.limits import require_search
 from synth.solvers import SolverName
 from synth.standard import require_ranks
 from synth.straggler.completion import FORMS
-from synth.straggler.hunt import CONSTRUCTIVE, Attempt, Hunt, Prize, Progress
-from synth.straggler.situation import OWNERS, PORT_MODELS, Owners, PortModel, Situation
+from synth.straggler.instance import OWNERS, PORT_MODELS, Instance, Owners, PortModel
+from synth.straggler.search import CONSTRUCTIVE, Attempt, Progress, Result, Search
 from verify.core.schedule import Phase, Scalar, Schedule
 from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
@@ -140,47 +140,47 @@ def search(
     """
     late = n - 1 if late is None else late
     _require(n, late, m, ports, owners, seed, time_limit_s, solver)
-    situation = Situation(n, m, ports)
-    hunt = Hunt(situation, owners, solver, seed, time_limit_s, progress)
-    prize = hunt.run()
-    if prize is not None:
-        schedule = _assemble(situation, late, prize, solver, seed)
-        attempts = tuple(hunt.attempts)
-        return Generated(schedule, checked(schedule), solver, attempts, prize.attempt)
-    tried = ", ".join(str(r) for r in sorted({a.rounds for a in hunt.attempts}))
+    instance = Instance(n, m, ports)
+    tries = Search(instance, owners, solver, seed, time_limit_s, progress)
+    result = tries.run()
+    if result is not None:
+        schedule = _assemble(instance, late, result, solver, seed)
+        attempts = tuple(tries.attempts)
+        return Generated(schedule, checked(schedule), solver, attempts, result.attempt)
+    tried = ", ".join(str(r) for r in sorted({a.rounds for a in tries.attempts}))
     raise SearchTimeout(
         f"no schedule found in {time_limit_s:g} s for n = {n}, m = {m}, {ports} ports "
-        f"(tried {tried} completion rounds; the lower bound is {situation.bound}). "
+        f"(tried {tried} completion rounds; the lower bound is {instance.bound}). "
         "Whether one exists is unknown. Raise --time-limit, or lower --n or --m"
     )
 
 
 def _assemble(
-    situation: Situation, late: int, prize: Prize, solver: SolverName, seed: int
+    instance: Instance, late: int, result: Result, solver: SolverName, seed: int
 ) -> Schedule:
     """Both phases as one schedule, with the ranks' real names: helpers are the others, in order."""
-    n, completion, waiting, winner = situation.ranks, prize.rounds, prize.waiting, prize.attempt
+    n, completion, waiting, winner = instance.ranks, result.rounds, result.waiting, result.attempt
     phases = [Phase("completion", (), completion)]
     if waiting:
-        phases.insert(0, Phase("reduce_scatter", (situation.helpers,), waiting))
-    gap = len(completion) - situation.bound
+        phases.insert(0, Phase("reduce_scatter", (instance.helpers,), waiting))
+    gap = len(completion) - instance.bound
     method = solver if winner.method in FORMS else winner.method
     meta: dict[str, Scalar] = {
         "method": method,
         "owners": winner.owners,
         "seed": seed,
-        "lower_bound": situation.bound,
+        "lower_bound": instance.bound,
     }
     meta |= {"gap": gap} if gap else {"optimal": True}
     schedule = Schedule(
         ranks=n,
-        chunks=situation.chunks,
-        late=(situation.helpers,),
-        ports=situation.ports,
+        chunks=instance.chunks,
+        late=(instance.helpers,),
+        ports=instance.ports,
         phases=tuple(phases),
         meta=meta,
     )
-    if late == situation.helpers:
+    if late == instance.helpers:
         return schedule
     others = [rank for rank in range(n) if rank != late]
     return schedule.renamed(dict(enumerate([*others, late])))

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from synth.cost import Link
-from synth.straggler.hunt import Progress
-from synth.straggler.situation import PortModel
+from synth.straggler.instance import PortModel
+from synth.straggler.search import Progress
 from synth.twolevel.machine import Machine
 from synth.twolevel.search import Record, search
 from synth.twolevel.show import record_json, record_text

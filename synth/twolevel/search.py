@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from synth.checked import checked
 from synth.cost import best_m
 from synth.straggler.generate import search as search_flat
-from synth.straggler.hunt import Progress
+from synth.straggler.search import Progress
 from synth.twolevel import bound
 from synth.twolevel.completion import completion
 from synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s

@@ -11,7 +11,7 @@ from synth.units import format_bandwidth, format_bytes, format_seconds
 def record_text(path: str, record: Record) -> str:
     """What was written to ``path`` and what it was compared with."""
     machine, winner = record.machine, record.winner
-    late = f"rank {record.late} late" if winner.schedule.late else "nobody late"
+    late = f"rank {record.late} late" if winner.schedule.late else "no straggler"
     lines = [
         f"{path}: proved; {winner.name}, AllReduce of {machine.ranks} ranks in "
         f"{winner.schedule.chunks} chunks, {late}",

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from synth.arrivals.exact import Question
-from synth.arrivals.situation import Arrivals
+from synth.arrivals.instance import Arrivals
 from synth.checked import checked
 from synth.solvers import SOLVERS, Exhausted, Found, solve
 from verify import Verdict

@@ -193,12 +193,12 @@ def test_what_is_not_proved_is_not_written(synth, tmp_path, monkeypatch) -> None
 
 INTERRUPTED = """
 import synth.solvers.cpsat, synth.solvers.z3  # not to interrupt an import
-import synth.straggler.hunt as hunt
-solve = hunt.solve
+import synth.straggler.search as tries
+solve = tries.solve
 def announce(*args, **kwargs):
     print("searching", flush=True)
     return solve(*args, **kwargs)
-hunt.solve = announce
+tries.solve = announce
 from synth.cli import main
 main()
 """

@@ -6,11 +6,12 @@ what comes after it: rounds A, A + 1, ... Its length R is what is minimized.
 
 Lower bounds on R, for full-duplex one-port rounds (of any right schedule):
 
-    knowledge   The rank that arrives last sends each of its k chunks in a round of its own, so one
+    dissemination
+                The rank that arrives last sends each of its k chunks in a round of its own, so one
                 of them leaves in the k-th round or later, and who knows of it can only double per
                 round: R >= k + ceil(log2 n) - 1 (see :mod:`verify.core.bounds`). A rank that
                 arrives at a < A has A - a rounds more.
-    volume      Let L be the q ranks that arrive at round a or later. At round a nobody else knows
+    bandwidth   Let L be the q ranks that arrive at round a or later. At round a no other rank knows
                 their data; call what all others know of a chunk its one remaining source. Let r be
                 one of the first ranks to know of all q + 1 sources of a chunk. Among the transfers
                 that brought this about some q *join* the sources: sender or receiver of each is in
@@ -30,7 +31,7 @@ Lower bounds on R, for full-duplex one-port rounds (of any right schedule):
     With a = 0 and one rank as "all others" this is the well-known 2 (n - 1) transfers per chunk.
     For one late rank, D = A rounds late, that gives n R >= 2 k (n - 1) - D (n - 1): the straight
     line from the best schedule for ranks on time to the one that hides the whole ReduceScatter.
-    The volume bound is never below that of :mod:`verify.core.bounds`, which does not look at who
+    The bandwidth bound is never below that of :mod:`verify.core.bounds`, which does not look at who
     comes when.
 """
 
@@ -71,7 +72,7 @@ class Arrivals:
 
     @cached_property
     def times(self) -> tuple[int, ...]:
-        """The rounds in which somebody arrives, 0 first."""
+        """The rounds in which a rank arrives, 0 first."""
         return tuple(sorted({0, *self.arrival}))
 
     def present(self, t: int) -> int:
@@ -81,14 +82,14 @@ class Arrivals:
     @property
     def bound(self) -> int:
         """No schedule of so many chunks has fewer rounds after the last arrival."""
-        return max(self.knowledge_bound, *(self.volume_bound(a) for a in self.times))
+        return max(self.dissemination_bound, *(self.bandwidth_bound(a) for a in self.times))
 
     @property
-    def knowledge_bound(self) -> int:
+    def dissemination_bound(self) -> int:
         """The bound from the k chunks that the last rank to arrive has to send."""
         return knowledge_bound(self.ranks, self.chunks)
 
-    def volume_bound(self, a: int) -> int:
+    def bandwidth_bound(self, a: int) -> int:
         """The bound from the transfers that have to happen in round ``a``, an arrival, or later."""
         n = self.ranks
         some_rank = self.arrival.index(0)
