@@ -75,6 +75,19 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What the prediction needs to know: buffer size, latency and bandwidth of one direction."""
+
+    buffer_bytes: int
+    alpha_s: float
+    bandwidth: float
+
+    def seconds(self, cost: Cost) -> float:
+        """How long ``cost`` takes."""
+        return cost.seconds(self.buffer_bytes, self.alpha_s, self.bandwidth)
+
+
+@dataclass(frozen=True)
 class Choice:
     """A family, its m (None but for the straggler's), its predicted time, and why it is best."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from synth.answer import Basis
 from synth.limits import require_search
 from synth.solvers import SolverName
 from synth.standard import require_ranks
@@ -44,6 +45,7 @@ class Row:
     seconds: float
     verdict: str
     note: str
+    basis: Basis = Basis.UNKNOWN
 
     def __str__(self) -> str:
         rounds, gap = ("-" if value is None else value for value in (self.rounds, self.gap))
@@ -138,12 +140,13 @@ def _row(
         ports,
         report.lower_bound,
         report.completion_rounds,
-        found.gap,
+        report.completion_rounds - report.lower_bound,
         found.winner.owners,
         found.method,
         time.monotonic() - start,
         report.verdict.value,
-        "" if found.gap == 0 else found.verdict,
+        "" if found.gap == 0 else found.claim,
+        found.basis,
     )
 
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 import msgspec
 
 from synth.arrivals.instance import Arrivals
-from synth.straggler.generate import Generated
+from synth.straggler.generate import StragglerAnswer
 from synth.straggler.instance import Instance
 from verify.core.schedule import Round, Schedule
 
@@ -50,7 +50,7 @@ class WaitThenComplete:
         standing_by = max(0, ready - self.arrivals.last)
         self.bound = standing_by + Instance(n, chunks_per_helper).bound
 
-    def schedule(self, straggler: Generated) -> Schedule:
+    def schedule(self, straggler: StragglerAnswer) -> Schedule:
         """Put together from a schedule in which ``last_rank`` is the one late rank."""
         *waiting, completion = straggler.schedule.phases
         merges = [transfers for phase in waiting for transfers in phase.rounds]

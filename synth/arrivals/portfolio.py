@@ -19,10 +19,9 @@ from synth.arrivals.exact import Question, can_be_asked
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
 from synth.arrivals.trees import Trees, balanced
-from synth.cost import Cost, completion_cost, completion_cost_of
+from synth.cost import Cost, Setting, completion_cost, completion_cost_of
 from synth.solvers import Exhausted, Found, SolverName, solve
 from synth.standard import rhd, ring
-from synth.straggler.choose import Setting
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.search import Progress
 from verify.core.schedule import Round, Schedule

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import LARGEST
+from synth.cost import Setting
 from synth.standard import require_ranks
-from synth.straggler.choose import Setting
 from synth.units import parse_seconds
 from verify.errors import ArgumentError
 

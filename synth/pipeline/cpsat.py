@@ -27,7 +27,7 @@ MARGIN = 1e-6
 
 
 @dataclass(frozen=True)
-class Answer:
+class Solved:
     """What the solver found.
 
     Attributes:
@@ -52,7 +52,7 @@ def solve(
     seed: int = 0,
     workers: int = 1,
     better: Callable[[int, int], None] = lambda makespan, bound: None,
-) -> Answer:
+) -> Solved:
     """Look for a shorter schedule.
 
     Args:
@@ -63,7 +63,7 @@ def solve(
     """
     known, unit, bound = makespan(problem, hint), unit_of(problem), problem.closed_form
     if known // unit > LONGEST:
-        return Answer(None, known, bound, "times are too long and fine for the solver")
+        return Solved(None, known, bound, "times are too long and fine for the solver")
     model = Model(problem, hint, -(-bound // unit), known // unit)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
@@ -86,7 +86,7 @@ def solve(
         proved = max(proved, math.ceil(solver.best_objective_bound - MARGIN) * unit)
     best = found.improvements[-1][1] if found.improvements else known
     starts = found.best if best < known else None
-    return Answer(starts, best, min(best, proved), note, tuple(found.improvements))
+    return Solved(starts, best, min(best, proved), note, tuple(found.improvements))
 
 
 class _Found(cp_model.CpSolverSolutionCallback):

@@ -5,9 +5,10 @@ What is made here is proved by the verifier before anybody sees it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.checked import checked
+from synth.answer import Answer, Basis, basis_of, checked
 from synth.limits import require_search
 from synth.solvers import SolverName
 from synth.standard import require_ranks
@@ -22,12 +23,10 @@ LARGEST = 2**22
 """Ranks times chunks: about as many transfers in each phase, and a file has to be read again."""
 
 
-@dataclass(frozen=True)
-class Generated:
-    """A proved schedule, what the verifier says about it, and the search that found it."""
+@dataclass(frozen=True, kw_only=True)
+class StragglerAnswer(Answer[Schedule, Report]):
+    """The schedule with one late rank, and the search that found it."""
 
-    schedule: Schedule
-    report: Report
     solver: SolverName
     attempts: tuple[Attempt, ...]
     winner: Attempt
@@ -38,18 +37,6 @@ class Generated:
         return sum(attempt.seconds for attempt in self.attempts)
 
     @property
-    def gap(self) -> int:
-        """Completion rounds above the lower bound."""
-        return self.report.completion_rounds - self.report.lower_bound
-
-    @property
-    def verdict(self) -> str:
-        """Whether it is optimal, and why (not)."""
-        if self.gap == 0:
-            return "optimal: at the lower bound for so many chunks"
-        return f"gap {self.gap}: optimality unknown ({'; '.join(self._failures())})"
-
-    @property
     def method(self) -> str:
         """How the schedule was found."""
         return {
@@ -58,24 +45,23 @@ class Generated:
             "pairing": "pairing, maximum-weight matchings",
         }.get(self.winner.method, f"{self.solver}, {self.winner.method} form")
 
-    def _failures(self) -> list[str]:
-        """For each number of rounds below this one, how the search for it ended."""
-        failures = []
-        constructive = CONSTRUCTIVE.values()
-        tried = sum(attempt.method in constructive for attempt in self.attempts)
-        for rounds in range(self.report.lower_bound, self.report.completion_rounds):
-            tries = [
-                a for a in self.attempts if a.rounds == rounds and a.method not in constructive
-            ]
-            if any((a.method, a.result) == ("general", "exhausted") for a in tries):
-                why = "no schedule of this normal form, search exhausted"
-            elif tries:
-                why = f"search timed out after {sum(a.seconds for a in tries):.1f} s"
-            else:
-                why = "not searched"
-            found_none = f", none in {tried} constructive tries" if tried else ""
-            failures.append(f"{rounds} rounds: {why}{found_none}")
-        return failures
+
+def _failures(report: Report, attempts: Sequence[Attempt]) -> str:
+    """For each number of rounds below those of the schedule, how the search for it ended."""
+    failures = []
+    constructive = CONSTRUCTIVE.values()
+    tried = sum(attempt.method in constructive for attempt in attempts)
+    for rounds in range(report.lower_bound, report.completion_rounds):
+        tries = [a for a in attempts if a.rounds == rounds and a.method not in constructive]
+        if any((a.method, a.result) == ("general", "exhausted") for a in tries):
+            why = "no schedule of this normal form, search exhausted"
+        elif tries:
+            why = f"search timed out after {sum(a.seconds for a in tries):.1f} s"
+        else:
+            why = "not searched"
+        found_none = f", none in {tried} constructive tries" if tried else ""
+        failures.append(f"{rounds} rounds: {why}{found_none}")
+    return "; ".join(failures)
 
 
 def generate(
@@ -116,7 +102,7 @@ def search(
     time_limit_s: float = 60.0,
     solver: SolverName = "cp-sat",
     progress: Progress = lambda text: None,
-) -> Generated:
+) -> StragglerAnswer:
     """Search for a schedule with as few completion rounds as possible, and prove it.
 
     Args:
@@ -145,8 +131,18 @@ def search(
     result = tries.run()
     if result is not None:
         schedule = _assemble(instance, late, result, solver, seed)
-        attempts = tuple(tries.attempts)
-        return Generated(schedule, checked(schedule), solver, attempts, result.attempt)
+        report = checked(schedule)
+        basis, reason = basis_of(report)
+        return StragglerAnswer(
+            schedule=schedule,
+            report=report,
+            bound=report.lower_bound,
+            basis=basis,
+            reason=_failures(report, tries.attempts) if basis is Basis.UNKNOWN else reason,
+            solver=solver,
+            attempts=tuple(tries.attempts),
+            winner=result.attempt,
+        )
     tried = ", ".join(str(r) for r in sorted({a.rounds for a in tries.attempts}))
     raise SearchTimeout(
         f"no schedule found in {time_limit_s:g} s for n = {n}, m = {m}, {ports} ports "

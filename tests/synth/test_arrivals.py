@@ -6,18 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.arrivals import show
 from synth.arrivals.envelope import WaitThenComplete
-from synth.arrivals.generate import Arranged, search
+from synth.arrivals.generate import ArrivalsAnswer, search
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
 from synth.arrivals.portfolio import LARGEST, Portfolio
 from synth.arrivals.request import arrival_rounds, instance, late_ranks
-from synth.arrivals.show import arranged_json, arranged_text
 from synth.arrivals.trees import balanced
-from synth.cost import completion_cost
+from synth.cost import Setting, completion_cost
 from synth.solvers import SOLVERS
 from synth.standard import rhd, ring
-from synth.straggler.choose import Setting
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.instance import Instance
 from verify import Verdict, check, encode
@@ -25,13 +24,13 @@ from verify.core.bounds import lower_bound
 from verify.errors import ArgumentError
 
 
-def assert_sound(found: Arranged, arrivals: dict[int, int]) -> None:
+def assert_sound(found: ArrivalsAnswer, arrivals: dict[int, int]) -> None:
     """Proved, in phases that end at the arrivals, and no worse than any other method."""
     schedule, report = found.schedule, check(found.schedule)
     assert report.verdict is Verdict.PROVED
     assert report == found.report
     assert schedule.late == tuple(sorted(arrivals))
-    assert report.lower_bound <= found.lower_bound <= report.completion_rounds
+    assert report.lower_bound <= found.bound <= report.completion_rounds
     assert schedule.meta["method"] == found.method
     ends = 0
     for phase in schedule.phases[: len(found.arrivals.times) - 1]:
@@ -245,10 +244,10 @@ def test_too_large_for_an_exact_answer_says_what_works() -> None:
 def test_what_is_printed_names_the_winner_and_all_others() -> None:
     setting = Setting(2**30, 3e-6, 450e9)
     found = search(8, {6: 3, 7: 9}, m=2, setting=setting)
-    text = arranged_text("file.json", found, setting)
+    text = show.text("file.json", found, setting)
     assert "rank 6 at round 3, 7 at round 9" in text
-    assert f"lower bound {found.lower_bound}: {found.verdict}" in text
-    facts = arranged_json("file.json", found, setting)
+    assert f"lower bound {found.bound}: {found.claim}" in text
+    facts = show.facts("file.json", found, setting)
     assert facts["arrivals"] == {6: 3, 7: 9}
     assert facts["method"] == found.schedule.meta["method"]
     for candidate, printed in zip(found.candidates, facts["candidates"], strict=True):

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from synth import generate
-from synth.cost import MOST_M
+from synth.cost import MOST_M, Setting
 from synth.solvers import SOLVERS
-from synth.straggler.choose import Setting, choose
+from synth.straggler.choose import choose
 from synth.straggler.generate import LARGEST, search
 from synth.straggler.greedy import Greedy
 from synth.straggler.instance import Instance
@@ -33,7 +33,7 @@ def assert_at_bound(generated, n: int, m: int) -> None:
     assert schedule.meta["optimal"] is True
     assert "gap" not in schedule.meta
     assert generated.gap == 0
-    assert generated.verdict.startswith("optimal")
+    assert generated.claim.startswith("optimal")
 
 
 @both_solvers
