@@ -8,11 +8,11 @@ import pytest
 from proofs.certificates.check import FOLDER
 from synth.answer import Basis, answered
 from synth.arrivals.generate import CERTIFIED
-from synth.arrivals.generate import search as search_arrivals
 from synth.standard import rhd, ring
 from verify import read
 
 QUICK = ["--seed", "0", "--time-limit", "20"]
+TINY = ["generate", "--n", "3", "--late", "1,2", "--m", "1", "--bytes", "1KiB"]
 PIPE = ["pipeline", "--stages", "4", "--microbatches", "6"]
 SLOW = ["--forward", "8", "--backward", "10", "--weight", "5", "--slow", "1-2:30,2-3:12"]
 
@@ -23,8 +23,9 @@ SLOW = ["--forward", "8", "--backward", "10", "--weight", "5", "--slow", "1-2:30
         (["generate", "--n", "6"], Basis.THEOREM),
         (["generate", "--n", "7", "--ports", "matching", *QUICK], Basis.THEOREM),
         (["generate", "--n", "3", "--m", "2", "--owners", "balanced"], Basis.UNKNOWN),
-        (["generate", "--n", "8", "--delay", "2"], Basis.PAPER),
-        (["generate", "--n", "3", "--late", "1,2", "--delay", "1", "--m", "4"], Basis.CERTIFICATE),
+        (["generate", "--n", "4", "--delay", "2", "--m", "2"], Basis.PAPER),
+        ([*TINY, "--delay", "1"], Basis.CERTIFICATE),
+        ([*TINY, "--delay", "3"], Basis.SOLVER),
         (["generate", "--nodes", "2", "--per-node", "2", "--bytes", "1MiB"], Basis.UNKNOWN),
         (["ring", "--n", "6"], Basis.THEOREM),
         (["rhd", "--n", "6"], Basis.UNKNOWN),
@@ -64,12 +65,6 @@ def test_the_certificates_are_those_of_the_repository() -> None:
         key = int(chunks), *sorted(map(int, arrivals.split("-")))
         found[key] = read(path).completion_rounds
     assert found == CERTIFIED
-
-
-def test_what_only_a_solver_has_exhausted_says_so() -> None:
-    answer = search_arrivals(3, {1: 3, 2: 3}, m=4)
-    assert (answer.basis, answer.optimal) == (Basis.SOLVER, True)
-    assert answer.claim.startswith("optimal (solver: all schedules of fewer rounds")
 
 
 def test_what_is_at_no_bound_is_unknown() -> None:
