@@ -17,6 +17,7 @@ from ortools.sat.python import cp_model
 from synth.pipeline.evaluate import makespan
 from synth.pipeline.model import Model, unit_of
 from synth.pipeline.problem import Orders, Problem, Starts
+from synth.solvers.cpsat import set_up
 from synth.solvers.interrupt import interruptible
 
 LONGEST = 2**40
@@ -65,11 +66,7 @@ def solve(
     if known // unit > LONGEST:
         return Solved(None, known, bound, "times are too long and fine for the solver")
     model = Model(problem, hint, -(-bound // unit), known // unit)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    solver.parameters.max_time_in_seconds = time_limit_s
-    solver.parameters.catch_sigint_signal = False
+    solver = set_up(seed, time_limit_s, workers)
     found = _Found(model, better)
     try:
         status = interruptible(lambda: solver.solve(model.model, found), solver.stop_search)
