@@ -124,9 +124,9 @@ def test_a_gap_says_why(solver) -> None:
     assert generated.report.optimal == "unknown"
     assert generated.gap == generated.schedule.meta["gap"] == 1
     assert "optimal" not in generated.schedule.meta
-    assert "5 rounds: no schedule of this normal form" in generated.verdict
-    assert "12 constructive tries" in generated.verdict
-    assert "impossible" not in generated.verdict
+    assert "5 rounds: no schedule of this normal form" in generated.claim
+    assert "12 constructive tries" in generated.claim
+    assert "impossible" not in generated.claim
     exhausted = {(a.rounds, a.method) for a in generated.attempts if a.result == "exhausted"}
     assert {(5, "cyclic"), (5, "general")} <= exhausted
 
