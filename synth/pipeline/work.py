@@ -17,7 +17,6 @@ from synth.commands.options import (
     require_writable,
     searching,
 )
-from synth.limits import require_search
 from synth.pipeline import curves, show
 from synth.pipeline.compare import Comparison, compare, parse_factors
 from synth.pipeline.options import (
@@ -30,6 +29,7 @@ from synth.pipeline.options import (
 from synth.pipeline.plan import METHODS, PipelineAnswer, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Scenario, robust
+from synth.solvers import require_search
 from verify.core.format import write_atomically
 from verify.errors import ArgumentError
 from verify.pipeline import lowered, timeline, write, write_csv
