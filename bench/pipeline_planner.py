@@ -27,7 +27,7 @@ from pathlib import Path
 
 from synth.pipeline.evaluate import makespan
 from synth.pipeline.listing import Rules, greedy
-from synth.pipeline.plan import Planned, Solver, plan
+from synth.pipeline.plan import PipelineAnswer, Solver, plan
 from synth.pipeline.portfolio import best_greedy, portfolio
 from synth.pipeline.problem import Orders, Problem, make, place
 from verify.pipeline.schedule import Action, Duplex, Kind, Link, Situation
@@ -130,7 +130,7 @@ def ratio(value: str | float, bound: float) -> str:
     return value if isinstance(value, str) else f"{value / bound:.3f}"
 
 
-def proof(found: Planned) -> str:
+def proof(found: PipelineAnswer) -> str:
     """Why nothing is shorter: the bound that ``verify`` recomputes, or the solver's word."""
     if not found.optimal:
         return f"gap {found.gap:.1%}"

@@ -6,24 +6,15 @@ limit, 130 interrupted. Nothing is written unless the exit code is 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import typer
 
-from synth.checked import checked
-from synth.compare_cli import register as register_tables
-from synth.console import Json, Output, Quiet, Ranks, encoded, require_writable
-from synth.generate_cli import generate
-from synth.pipeline.command import register as register_pipeline
-from synth.show import standard_json, standard_text
-from synth.standard import direct as make_direct
-from synth.standard import rhd as make_rhd
-from synth.standard import ring as make_ring
-from synth.transpose.command import register as register_transpose
+from synth.commands.compare import compare
+from synth.commands.generate import generate
+from synth.commands.pipeline import pipeline
+from synth.commands.standard import direct, rhd, ring
+from synth.commands.table import table
+from synth.commands.transpose import transpose
 from verify.cli import run
-from verify.core.schedule import Schedule
-from verify.output import write
 
 app = typer.Typer(
     add_completion=False,
@@ -33,52 +24,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Make AllReduce and pipeline schedules, proved before they are written.",
 )
-
-app.command()(generate)
-
-
-@app.command()
-def ring(
-    n: Ranks, output: Output = Path("schedule.json"), json: Json = False, quiet: Quiet = False
-) -> None:
-    """Write the ring AllReduce (nobody late)."""
-    _standard(make_ring, n, output, json, quiet)
-
-
-@app.command()
-def rhd(
-    n: Ranks, output: Output = Path("schedule.json"), json: Json = False, quiet: Quiet = False
-) -> None:
-    """Write AllReduce by recursive halving and doubling (nobody late)."""
-    _standard(make_rhd, n, output, json, quiet)
-
-
-@app.command()
-def direct(
-    n: Ranks, output: Output = Path("schedule.json"), json: Json = False, quiet: Quiet = False
-) -> None:
-    """Write the two-round AllReduce in which everybody sends to everybody (nobody late)."""
-    _standard(make_direct, n, output, json, quiet)
-
-
-register_transpose(app)
-register_pipeline(app)
-register_tables(app)
+for command in (generate, ring, rhd, direct, transpose, pipeline, compare, table):
+    app.command()(command)
 
 
 def main() -> None:
     """Entry point of the console command."""
     run(app)
-
-
-def _standard(
-    make: Callable[[int], Schedule], n: int, output: Path, json: bool, quiet: bool
-) -> None:
-    require_writable(output)
-    schedule = make(n)
-    report = checked(schedule)
-    write(schedule, output)
-    if json and not quiet:
-        print(encoded(standard_json(str(output), schedule, report)))
-    elif not quiet:
-        print(standard_text(str(output), schedule, report))

@@ -4,7 +4,7 @@ All from the closed forms of :mod:`synth.cost`, so nothing is searched here. Leg
 
     time     from the arrival of the last rank to the end
     algbw    bytes of the buffer / time
-    busbw    algbw * 2 (n - 1) / n: what a link carries in an AllReduce where nobody is late. There
+    busbw    algbw * 2 (n - 1) / n: what a link carries in an AllReduce without a straggler. There
              it can't exceed the link's bandwidth. A schedule that has used the wait moves fewer
              bytes after the arrival, so its busbw can: it is a way to compare, not a traffic count.
 

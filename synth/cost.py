@@ -75,6 +75,19 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What the prediction needs to know: buffer size, latency and bandwidth of one direction."""
+
+    buffer_bytes: int
+    alpha_s: float
+    bandwidth: float
+
+    def seconds(self, cost: Cost) -> float:
+        """How long ``cost`` takes."""
+        return cost.seconds(self.buffer_bytes, self.alpha_s, self.bandwidth)
+
+
+@dataclass(frozen=True)
 class Choice:
     """A family, its m (None but for the straggler's), its predicted time, and why it is best."""
 
@@ -88,12 +101,12 @@ class Choice:
 
 
 def completion_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
-    """The cost of the rounds in which nobody is absent: what is felt after the last arrival."""
+    """The cost of the rounds in which no rank is absent: what is felt after the last arrival."""
     return _sum(schedule, (phase for phase in schedule.phases if not phase.absent), latency)
 
 
 def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
-    """The cost of the rounds that somebody is absent from: the wait that hides all of them."""
+    """The cost of the rounds that a rank is absent from: the wait that hides all of them."""
     return _sum(schedule, (phase for phase in schedule.phases if phase.absent), latency)
 
 

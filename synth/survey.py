@@ -1,4 +1,4 @@
-"""Many situations in one go: for each (n, m) a search, proved, and how far from the bound it ends.
+"""Many instances in one go: for each (n, m) a search, proved, and how far from the bound it ends.
 
 Deviation from one ``synth generate`` per row: nothing is written, a row that finds nothing does
 not end the run, and rows are handed out as they are done, so that what was found is never lost.
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from synth.limits import require_search
-from synth.solvers import SolverName
+from synth.answer import Basis
+from synth.solvers import SolverName, require_search
 from synth.standard import require_ranks
 from synth.straggler import generate
-from synth.straggler.hunt import Progress
-from synth.straggler.situation import Owners, PortModel, Situation
+from synth.straggler.instance import Instance, Owners, PortModel
+from synth.straggler.search import Progress
 from verify.errors import ArgumentError, SynthesisError
 
 _PART = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", re.ASCII)
@@ -27,7 +27,7 @@ HEADER = "    n    m  rounds  bound  gap  seconds  owners    method             
 
 @dataclass(frozen=True)
 class Row:
-    """One situation; ``rounds`` and ``gap`` are None where nothing was found, ``note`` says why.
+    """One instance; ``rounds`` and ``gap`` are None where nothing was found, ``note`` says why.
 
     ``seconds`` is wall-clock time of the whole row, the proof included. ``verdict`` is the
     verifier's, or ``not found``.
@@ -44,6 +44,7 @@ class Row:
     seconds: float
     verdict: str
     note: str
+    basis: Basis = Basis.UNKNOWN
 
     def __str__(self) -> str:
         rounds, gap = ("-" if value is None else value for value in (self.rounds, self.gap))
@@ -116,7 +117,7 @@ def _row(
     progress: Progress,
 ) -> Row:
     start = time.monotonic()
-    bound = Situation(n, m, ports).bound
+    bound = Instance(n, m, ports).bound
     try:
         found = generate.search(
             n,
@@ -138,12 +139,13 @@ def _row(
         ports,
         report.lower_bound,
         report.completion_rounds,
-        found.gap,
+        report.completion_rounds - report.lower_bound,
         found.winner.owners,
         found.method,
         time.monotonic() - start,
         report.verdict.value,
-        "" if found.gap == 0 else found.verdict,
+        "" if found.gap == 0 else found.claim,
+        found.basis,
     )
 
 
@@ -154,9 +156,9 @@ def summary(rows: Sequence[Row], asked: int) -> str:
     gaps: dict[int, list[str]] = {}
     for row in rows:
         if row.gap:
-            gaps.setdefault(row.gap, []).append(_situation(row))
+            gaps.setdefault(row.gap, []).append(_instance(row))
     lines += [f"bound + {gap}: {', '.join(names)}" for gap, names in sorted(gaps.items())]
-    missing = [_situation(row) for row in rows if row.rounds is None]
+    missing = [_instance(row) for row in rows if row.rounds is None]
     if missing:
         lines.append(f"nothing found: {', '.join(missing)}")
     if len(rows) < asked:
@@ -175,5 +177,5 @@ def summary_json(rows: Sequence[Row], asked: int) -> dict[str, Any]:
     }
 
 
-def _situation(row: Row) -> str:
+def _instance(row: Row) -> str:
     return f"n={row.n}" + (f" m={row.m}" if row.m > 1 else "")

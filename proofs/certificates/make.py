@@ -19,9 +19,9 @@ from pathlib import Path
 
 from proofs.certificates.check import FOLDER, check_certificate, refutation_of
 from proofs.certificates.formula import Question, clauses, dimacs
+from synth.answer import checked
+from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import Portfolio
-from synth.arrivals.situation import Arrivals
-from synth.checked import checked
 from verify.core.schedule import Schedule
 from verify.output import encode
 

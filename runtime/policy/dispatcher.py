@@ -214,23 +214,12 @@ class AllReduceDispatcher:
 
     def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
-<<<<<<< HEAD
         self.plane.done(work.number)
         is_native, late, why = decision.candidate == NATIVE, decision.late, decision.reason
         way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
-        self.source.record(work, way, why, late=late, decided_s=decided_s)
-=======
-        self.plane.done(operation.number)
-        way = NATIVE_WAY
-        if decision.candidate != NATIVE:
-            way = self.candidates[decision.candidate].name
         self.source.record(
-            operation, operation.number, way, decision.reason, done_s=done_s,
-            decided_s=decided_s, late=decision.late,
-        )  # fmt: skip
-
-    # -- failures
->>>>>>> h2
+            work, work.number, way, why, done_s=work.done_s, decided_s=decided_s, late=late
+        )
 
     def _disagree(self, fault: Fault) -> None:
         names = ", ".join(map(str, fault.ranks))

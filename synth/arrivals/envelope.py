@@ -16,13 +16,13 @@ from fractions import Fraction
 
 import msgspec
 
-from synth.arrivals.situation import Arrivals
-from synth.straggler.generate import Generated
-from synth.straggler.situation import Situation
+from synth.arrivals.instance import Arrivals
+from synth.straggler.generate import StragglerAnswer
+from synth.straggler.instance import Instance
 from verify.core.schedule import Round, Schedule
 
 Convert = Callable[[int], Fraction]
-"""For a number of chunks, how many of its rounds take as long as one round of the situation."""
+"""For a number of chunks, how many of its rounds take as long as one round of the instance."""
 
 
 def started_late(standard: Schedule, arrivals: Arrivals, convert: Convert) -> Schedule:
@@ -37,7 +37,7 @@ class WaitThenComplete:
 
     Attributes:
         last_rank: the one that arrives last (of several, the one with the greatest number).
-        arrivals: the situation with this method's number of chunks, m for each other rank.
+        arrivals: the instance with this method's number of chunks, m for each other rank.
     """
 
     def __init__(self, arrivals: Arrivals, chunks_per_helper: int, convert: Convert) -> None:
@@ -48,9 +48,9 @@ class WaitThenComplete:
         self._start = max(a for r, a in enumerate(self.arrivals.arrival) if r != self.last_rank)
         ready = self._start + (n - 2) * chunks_per_helper
         standing_by = max(0, ready - self.arrivals.last)
-        self.bound = standing_by + Situation(n, chunks_per_helper).bound
+        self.bound = standing_by + Instance(n, chunks_per_helper).bound
 
-    def schedule(self, straggler: Generated) -> Schedule:
+    def schedule(self, straggler: StragglerAnswer) -> Schedule:
         """Put together from a schedule in which ``last_rank`` is the one late rank."""
         *waiting, completion = straggler.schedule.phases
         merges = [transfers for phase in waiting for transfers in phase.rounds]

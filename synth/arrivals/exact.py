@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 
-from synth.arrivals.situation import Arrivals
+from synth.arrivals.instance import Arrivals
 from synth.solvers import Found, Model
 from verify.core.schedule import Op, Round, Transfer
 from verify.errors import ArgumentError
@@ -146,7 +146,7 @@ class Question:
                     if held:
                         model.require_any([-literal, before[held]])
                         model.require_any([-literal, self._split(chunk, held, received)])
-                    elif received in before:  # nobody copies to itself
+                    elif received in before:  # no rank copies to itself
                         model.require_any([-literal, -before[received]])
                     port.append(literal)
             for s, literals in causes.items():

@@ -10,51 +10,50 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from synth.answer import Answer, Basis, basis_of, checked
 from synth.arrivals.exact import require_askable
+from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import Candidate, Portfolio
-from synth.arrivals.request import situation
-from synth.arrivals.situation import Arrivals
-from synth.checked import checked
-from synth.limits import require_search
-from synth.solvers import SolverName
-from synth.straggler.choose import Setting
-from synth.straggler.hunt import Progress
+from synth.arrivals.request import instance
+from synth.cost import Setting
+from synth.solvers import SolverName, require_search
+from synth.straggler.search import Progress
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report
 
+CERTIFIED: dict[tuple[int, ...], int] = {
+    (1, 0, 0, 0): 3,
+    (1, 0, 1, 1): 3,
+    (1, 0, 2, 2): 3,
+    (2, 0, 0, 0): 4,
+    (2, 0, 1, 1): 4,
+    (2, 0, 2, 2): 4,
+    (4, 0, 1, 1): 6,
+    (4, 0, 2, 2): 6,
+    (3, 0, 1, 1, 1): 5,
+    (3, 0, 2, 2, 2): 5,
+    (4, 0, 0, 1, 1): 6,
+    (4, 0, 1, 1, 1): 6,
+    (4, 0, 2, 2, 2): 6,
+    (1, 0, 0, 0, 0, 0): 4,
+}
+"""(chunks, arrivals in order) -> the fewest rounds, for each certificate in proofs/certificates."""
 
-@dataclass(frozen=True)
-class Arranged:
+
+@dataclass(frozen=True, kw_only=True)
+class ArrivalsAnswer(Answer[Schedule, Report]):
     """A proved schedule for given arrivals, and how it compares.
 
     Attributes:
-        arrivals: the situation, in units of the schedule's own chunks.
-        lower_bound: no right schedule of so many chunks has fewer rounds after the last arrival.
-        reason: why there are none.
+        arrivals: the instance, in units of the schedule's own chunks.
         candidates: all methods that were considered, in the order of trying.
         seconds: time taken.
     """
 
-    schedule: Schedule
-    report: Report
     method: str
     arrivals: Arrivals
-    lower_bound: int
-    reason: str
     candidates: tuple[Candidate, ...]
     seconds: float
-
-    @property
-    def gap(self) -> int:
-        """Rounds after the last arrival above the lower bound."""
-        return self.report.completion_rounds - self.lower_bound
-
-    @property
-    def verdict(self) -> str:
-        """Whether so many rounds are the fewest for so many chunks."""
-        if self.gap:
-            return f"gap {self.gap}: optimality unknown"
-        return f"optimal for so many chunks ({self.reason})"
 
 
 def search(
@@ -68,7 +67,7 @@ def search(
     setting: Setting | None = None,
     exact: bool = False,
     progress: Progress = lambda text: None,
-) -> Arranged:
+) -> ArrivalsAnswer:
     """The fastest schedule found for ranks that arrive at given rounds, proved.
 
     Args:
@@ -92,7 +91,7 @@ def search(
     """
     start, unit = time.monotonic(), 1 if m is None else m
     require_search(seed, time_limit_s, solver)
-    given = situation(n, arrivals, unit)
+    given = instance(n, arrivals, unit)
     if exact:
         require_askable(given)
     portfolio = Portfolio(
@@ -111,25 +110,39 @@ def search(
     best = portfolio.best
     assert best.schedule is not None
     report = checked(best.schedule)
-    lower_bound, reason = _bound(portfolio, best, report)
-    return Arranged(
-        best.schedule,
-        report,
-        best.method,
-        best.arrivals,
-        lower_bound,
-        reason,
-        tuple(portfolio.candidates),
-        time.monotonic() - start,
+    bound, basis, reason = _bound(portfolio, best, report)
+    return ArrivalsAnswer(
+        schedule=best.schedule,
+        report=report,
+        bound=bound,
+        basis=basis,
+        reason=reason,
+        method=best.method,
+        arrivals=best.arrivals,
+        candidates=tuple(portfolio.candidates),
+        seconds=time.monotonic() - start,
     )
 
 
-def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, str]:
+def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, Basis, str]:
+    """The highest lower bound on the rounds after the last arrival, and its basis.
+
+    The verifier's bound does not look at who comes when; the others hold for full-duplex ports.
+    """
     arrivals = best.arrivals
-    if best.schedule is not None and best.schedule.ports != "duplex":
-        return report.lower_bound, "the verifier's bound for these ports"
+    basis, reason = basis_of(report)
+    assert best.schedule is not None
+    if basis is not Basis.UNKNOWN or best.schedule.ports != "duplex":
+        return report.lower_bound, basis, reason
+    certified = CERTIFIED.get((arrivals.chunks, *sorted(arrivals.arrival)))
+    if certified == report.completion_rounds:
+        return certified, Basis.CERTIFICATE, "proofs/certificates refutes fewer rounds"
     if arrivals == portfolio.arrivals and portfolio.least > arrivals.bound:
-        return portfolio.least, "all schedules of fewer rounds were searched"
-    if arrivals.bound == arrivals.dissemination_bound:
-        return arrivals.bound, "what the last rank knows has to spread"
-    return arrivals.bound, "so many transfers do not fit into fewer rounds"
+        bound, basis = portfolio.least, Basis.SOLVER
+        reason = "all schedules of fewer rounds were searched"
+    else:
+        bound, basis = arrivals.bound, Basis.PAPER
+        reason = "so many transfers do not fit into fewer rounds"
+    if bound < report.completion_rounds:
+        return bound, Basis.UNKNOWN, "the lower bound may be out of reach"
+    return bound, basis, reason

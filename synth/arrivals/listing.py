@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.arrivals.situation import Arrivals
+from synth.arrivals.instance import Arrivals
 from synth.arrivals.trees import IntArray, Trees
 from verify.core.schedule import Op, Round, Transfer
 
@@ -46,7 +46,7 @@ class Priorities:
         exchange: for a merge that can be an exchange.
         order: for a chunk of lower number, per chunk: what came first is finished first.
         merge_load: per merge that sender and receiver have ahead of them.
-        rarity: for a copy of a chunk that nobody holds yet, less with each holder.
+        rarity: for a copy of a chunk that no rank holds yet, less with each holder.
         copy_load: per chunk that the receiver lacks.
         noise: the most that is added to a chunk at random.
     """

@@ -1,4 +1,4 @@
-"""All methods tried on one situation, and the fastest schedule of them.
+"""All methods tried on one instance, and the fastest schedule of them.
 
 Schedules are compared by what they take after the last arrival: seconds where a setting is given,
 else the share of S*beta, then rounds. What could not win even at its own lower bound is not made.
@@ -16,15 +16,14 @@ import msgspec
 
 from synth.arrivals.envelope import WaitThenComplete, started_late
 from synth.arrivals.exact import Question, can_be_asked
+from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
-from synth.arrivals.situation import Arrivals
 from synth.arrivals.trees import Trees, balanced
-from synth.cost import Cost, completion_cost, completion_cost_of
+from synth.cost import Cost, Setting, completion_cost, completion_cost_of
 from synth.solvers import Exhausted, Found, SolverName, solve
 from synth.standard import rhd, ring
-from synth.straggler.choose import Setting
 from synth.straggler.generate import search as search_straggler
-from synth.straggler.hunt import Progress
+from synth.straggler.search import Progress
 from verify.core.schedule import Round, Schedule
 from verify.errors import SearchTimeout
 
@@ -49,7 +48,7 @@ class Candidate:
 
     Attributes:
         method: its name.
-        arrivals: the situation in units of its own chunks.
+        arrivals: the instance in units of its own chunks.
         rounds: after the last arrival.
         cost: of those rounds.
         schedule: None where it was not made; rounds and cost are then at its lower bound.
@@ -65,7 +64,7 @@ class Candidate:
 
 
 class Portfolio:
-    """The candidates for one situation.
+    """The candidates for one instance.
 
     Attributes:
         candidates: all that were looked at, in the order of trying.
@@ -99,7 +98,7 @@ class Portfolio:
         return max(0.0, self._deadline - time.monotonic())
 
     def try_lists(self) -> None:
-        """List scheduling in the chunks of the situation."""
+        """List scheduling in the chunks of the instance."""
         self._list("list", self.arrivals)
 
     def try_other_chunks(self, chunks_per_rank: int, *, any_number: bool) -> None:
@@ -206,7 +205,7 @@ class Portfolio:
         return setting.seconds(cost), cost.messages
 
     def _rounds_per_round(self, chunks: int) -> Fraction:
-        """How many rounds of ``chunks`` chunks take as long as one round of the situation."""
+        """How many rounds of ``chunks`` chunks take as long as one round of the instance."""
         if self.setting is None:
             return Fraction(chunks, self.arrivals.chunks)
         setting = self.setting

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import LARGEST
-from synth.arrivals.situation import Arrivals
+from synth.cost import Setting
 from synth.standard import require_ranks
-from synth.straggler.choose import Setting
 from synth.units import parse_seconds
 from verify.errors import ArgumentError
 
@@ -77,7 +77,7 @@ def _rounds(name: str, texts: Sequence[str], chunks: int, setting: Setting | Non
                 name, ",".join(texts), "needs the length of a round to be in seconds", "Add --bytes"
             )
         if chunks < 1:
-            raise ArgumentError("--late", None, "names all ranks, so nobody is there to wait")
+            raise ArgumentError("--late", None, "names all ranks, so no rank is there to wait")
         round_s = setting.alpha_s + setting.buffer_bytes / chunks / setting.bandwidth
         return [round(parse_seconds(name, text) / round_s) for text in texts]
     rounds = _whole_numbers(name, texts)
@@ -95,8 +95,8 @@ def _whole_numbers(name: str, texts: Sequence[str]) -> list[int]:
         ) from None
 
 
-def situation(n: int, arrivals: Mapping[int, int], m: int) -> Arrivals:
-    """The situation for ``m`` chunks per rank that is on time, or an ArgumentError."""
+def instance(n: int, arrivals: Mapping[int, int], m: int) -> Arrivals:
+    """The instance for ``m`` chunks per rank that is on time, or an ArgumentError."""
     require_ranks(n)
     for rank, arrival in arrivals.items():
         if not 0 <= rank < n:
@@ -111,7 +111,7 @@ def situation(n: int, arrivals: Mapping[int, int], m: int) -> Arrivals:
         raise ArgumentError(
             "--late",
             sorted(arrivals),
-            "names all ranks, so nobody is there to wait",
+            "names all ranks, so no rank is there to wait",
             "Count rounds from the first arrival, and leave out who arrives then",
         )
     if m < 1:

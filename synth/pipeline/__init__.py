@@ -1,14 +1,14 @@
 """Pipeline schedules: the named ones, a fast list scheduler, and the optimum by CP-SAT."""
 
-from synth.pipeline.plan import METHODS, Planned, Solver, plan
+from synth.pipeline.plan import METHODS, PipelineAnswer, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Robust, Scenario, robust
 
 __all__ = [
     "METHODS",
     "Objective",
+    "PipelineAnswer",
     "Placement",
-    "Planned",
     "Problem",
     "Robust",
     "Scenario",

@@ -22,6 +22,7 @@ from synth.pipeline.evaluate import makespan
 from synth.pipeline.model import Model, unit_of
 from synth.pipeline.problem import Orders, Problem, Starts
 from synth.pipeline.timed import compute_only
+from synth.solvers.cpsat import set_up
 from synth.solvers.interrupt import interruptible
 from verify.pipeline.schedule import Action, Kind
 
@@ -80,11 +81,7 @@ def solve(
         model.minimize(value)
     else:
         model.minimize(cp_model.LinearExpr.sum(values))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    solver.parameters.max_time_in_seconds = time_limit_s
-    solver.parameters.catch_sigint_signal = False
+    solver = set_up(seed, time_limit_s, workers)
     try:
         status = interruptible(lambda: solver.solve(model), solver.stop_search)
     except KeyboardInterrupt:

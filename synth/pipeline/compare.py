@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from synth.answer import Basis
 from synth.pipeline.named import Unsuited
 from synth.pipeline.options import number
-from synth.pipeline.plan import Planned, Progress, Solver, plan
+from synth.pipeline.plan import PipelineAnswer, Progress, Solver, plan
 from synth.pipeline.portfolio import QUICK
 from synth.pipeline.problem import Problem
 from verify.errors import ArgumentError
@@ -36,7 +37,7 @@ class Row:
     links: tuple[Link, ...]
     makespans: dict[str, Number]
     bound: Number
-    optimal: bool
+    basis: Basis
 
 
 @dataclass
@@ -104,11 +105,11 @@ def compare(
                 makespans[name] = plan(here, name).measures.makespan
             except Unsuited as error:
                 found.unsuited[name] = error.requirement
-        found.rows.append(Row(factor, links, makespans, asked.bound, asked.optimal))
+        found.rows.append(Row(factor, links, makespans, asked.bound, asked.basis))
         yield found
 
 
-def _again(planned: Planned, problem: Problem) -> Number:
+def _again(planned: PipelineAnswer, problem: Problem) -> Number:
     """The makespan of a schedule over other links."""
     report = check(problem.schedule([list(program) for program in planned.schedule.programs]))
     assert report.measures is not None

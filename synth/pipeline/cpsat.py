@@ -17,6 +17,7 @@ from ortools.sat.python import cp_model
 from synth.pipeline.evaluate import makespan
 from synth.pipeline.model import Model, unit_of
 from synth.pipeline.problem import Orders, Problem, Starts
+from synth.solvers.cpsat import set_up
 from synth.solvers.interrupt import interruptible
 
 LONGEST = 2**40
@@ -27,7 +28,7 @@ MARGIN = 1e-6
 
 
 @dataclass(frozen=True)
-class Answer:
+class Solved:
     """What the solver found.
 
     Attributes:
@@ -52,7 +53,7 @@ def solve(
     seed: int = 0,
     workers: int = 1,
     better: Callable[[int, int], None] = lambda makespan, bound: None,
-) -> Answer:
+) -> Solved:
     """Look for a shorter schedule.
 
     Args:
@@ -63,13 +64,9 @@ def solve(
     """
     known, unit, bound = makespan(problem, hint), unit_of(problem), problem.closed_form
     if known // unit > LONGEST:
-        return Answer(None, known, bound, "times are too long and fine for the solver")
+        return Solved(None, known, bound, "times are too long and fine for the solver")
     model = Model(problem, hint, -(-bound // unit), known // unit)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    solver.parameters.max_time_in_seconds = time_limit_s
-    solver.parameters.catch_sigint_signal = False
+    solver = set_up(seed, time_limit_s, workers)
     found = _Found(model, better)
     try:
         status = interruptible(lambda: solver.solve(model.model, found), solver.stop_search)
@@ -86,7 +83,7 @@ def solve(
         proved = max(proved, math.ceil(solver.best_objective_bound - MARGIN) * unit)
     best = found.improvements[-1][1] if found.improvements else known
     starts = found.best if best < known else None
-    return Answer(starts, best, min(best, proved), note, tuple(found.improvements))
+    return Solved(starts, best, min(best, proved), note, tuple(found.improvements))
 
 
 class _Found(cp_model.CpSolverSolutionCallback):

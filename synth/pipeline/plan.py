@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from synth.answer import Answer, Basis
 from synth.pipeline.evaluate import Stuck, makespan
 from synth.pipeline.portfolio import QUICK, Candidate, portfolio, split
 from synth.pipeline.problem import Orders, Problem, Starts
@@ -25,6 +26,7 @@ from verify.pipeline.verdict import Measures, PipelineReport
 
 METHODS = ("best", "cp-sat", "heuristic", *QUICK)
 Progress = Callable[[str], None]
+CLOSED_FORM = "closed form"
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,13 @@ class Solver:
     workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A proved schedule and how good it is; times in the unit of the situation.
+@dataclass(frozen=True, kw_only=True)
+class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
+    """The schedule with the shortest step found; times in the unit of the situation.
 
     Attributes:
         method: the one whose schedule this is.
-        reason: why this one.
-        bound: no schedule for the problem has a smaller makespan.
+        choice: why this one.
         proof: where the bound is from.
         candidates: method -> makespan, of all that were tried, best first.
         unsuited: method -> why it was of no use.
@@ -57,11 +58,8 @@ class Planned:
     """
 
     problem: Problem
-    schedule: PipelineSchedule
-    report: PipelineReport
     method: str
-    reason: str
-    bound: Number
+    choice: str
     proof: str
     candidates: dict[str, Number]
     unsuited: dict[str, str]
@@ -80,9 +78,9 @@ class Planned:
         return self.measures.makespan / self.bound - 1 if self.bound else 0.0
 
     @property
-    def optimal(self) -> bool:
-        """Whether no schedule is shorter; if False, that is unknown."""
-        return self.measures.makespan == self.bound
+    def claim(self) -> str:
+        """What is known about optimality, never without its basis."""
+        return super().claim if self.optimal else f"gap {self.gap:.2%}, optimality unknown"
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Choice:
     method: str
     reason: str
     bound: int
-    proof: str = "closed form"
+    proof: str = CLOSED_FORM
     interrupted: bool = False
 
 
@@ -108,7 +106,7 @@ def plan(
     *,
     solver: Solver | None = None,
     progress: Progress = lambda text: None,
-) -> Planned:
+) -> PipelineAnswer:
     """Make a schedule and prove it.
 
     Args:
@@ -150,7 +148,7 @@ def finish(
     tried: dict[str, int],
     unsuited: dict[str, str],
     began_s: float,
-) -> Planned:
+) -> PipelineAnswer:
     """Prove a choice; ``tried`` are the makespans of all methods that were, in ticks.
 
     Raises:
@@ -164,19 +162,32 @@ def finish(
         )
     shown = problem.costs.shown
     tried.setdefault(choice.method, makespan_of(problem, report))
-    return Planned(
+    low = shown(choice.bound)
+    basis, why = basis_of(low, report.measures.makespan, choice.proof)
+    return PipelineAnswer(
         problem=problem,
         schedule=problem.schedule(choice.programs, _meta(choice, report, shown(choice.bound))),
         report=report,
         method=choice.method,
-        reason=choice.reason,
-        bound=shown(choice.bound),
+        choice=choice.reason,
+        bound=low,
+        basis=basis,
+        reason=why,
         proof=choice.proof,
         candidates={name: shown(tried[name]) for name in sorted(tried, key=tried.__getitem__)},
         unsuited=unsuited,
         seconds=time.monotonic() - began_s,
         interrupted=choice.interrupted,
     )
+
+
+def basis_of(bound: float, value: float, proof: str) -> tuple[Basis, str]:
+    """What optimality rests on where the bound has this proof."""
+    if value > bound:
+        return Basis.UNKNOWN, "the lower bound may be out of reach"
+    if proof == CLOSED_FORM:
+        return Basis.PAPER, "at the lower bound that verify recomputes"
+    return Basis.SOLVER, proof
 
 
 def makespan_of(problem: Problem, report: PipelineReport) -> int:
@@ -204,7 +215,7 @@ def _solved(
             f"{shown(length):g} by cp-sat, bound {shown(max(bound, low)):g}"
         ),
     )
-    proof = "closed form" if answer.bound == bound else f"cp-sat, {answer.note}"
+    proof = CLOSED_FORM if answer.bound == bound else f"cp-sat, {answer.note}"
     programs, reason = best.orders, f"cp-sat found nothing better ({answer.note})"
     method, length = best.method, best.makespan
     if answer.starts is not None:

@@ -23,8 +23,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
+from synth.answer import Basis, optimal_by
 from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
-from synth.pipeline.plan import Choice, Planned, Progress, Solver, finish, plan
+from synth.pipeline.plan import (
+    CLOSED_FORM,
+    Choice,
+    PipelineAnswer,
+    Progress,
+    Solver,
+    basis_of,
+    finish,
+    plan,
+)
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
 from verify.pipeline.costs import exact
@@ -54,14 +64,24 @@ class Robust:
         makespans: scenario -> makespan.
         alone: scenario -> the best makespan of the quick methods for it alone.
         value, bound: of the objective; no order has a smaller value than the bound.
+        basis, reason: what optimality rests on.
     """
 
-    planned: Planned
+    planned: PipelineAnswer
     objective: Objective
     makespans: dict[str, Number]
     alone: dict[str, Number]
     value: float
     bound: float
+    basis: Basis
+    reason: str
+
+    @property
+    def claim(self) -> str:
+        """What is known about the optimality of the objective."""
+        if self.basis is not Basis.UNKNOWN:
+            return optimal_by(self.basis, self.reason)
+        return f"gap {self.value / self.bound - 1 if self.bound else 0.0:.2%}"
 
 
 class _Bound(NamedTuple):
@@ -117,12 +137,13 @@ def robust(
     bounds = [
         _Bound(round(exact(made.bound) * corner.costs.ticks), made.proof)
         if scenario.problem.costs == corner.costs
-        else _Bound(scenario.problem.closed_form, "closed form")
+        else _Bound(scenario.problem.closed_form, CLOSED_FORM)
         for scenario in scenarios
     ]
     bound = score.of(
         [Fraction(b.ticks, s.problem.costs.ticks) for b, s in zip(bounds, scenarios, strict=True)]
     )
+    proof = next((b.proof for b in bounds if b.proof != CLOSED_FORM), CLOSED_FORM)
     until_s = time.monotonic() + share_s
     stopped = made.interrupted
     if not stopped:
@@ -143,10 +164,11 @@ def robust(
             seed=solver.seed,
             workers=solver.workers,
         )
-        bound = max(bound, low)
+        if low > bound:
+            bound, proof = low, "cp-sat, one order for all scenarios"
         if _runs(better, problems) and score(better) < score(orders):
             source, orders = "cp-sat", better
-    return _proved(scenarios, score, orders, source, bounds, bound, alone, began_s, stopped)
+    return _proved(scenarios, score, orders, source, bounds, bound, proof, alone, began_s, stopped)
 
 
 def _runs(orders: Orders, problems: Sequence[Problem]) -> bool:
@@ -158,7 +180,7 @@ def _runs(orders: Orders, problems: Sequence[Problem]) -> bool:
     return all(map(int.__le__, peaks(orders), problems[0].limits))
 
 
-def _computes(planned: Planned) -> Orders:
+def _computes(planned: PipelineAnswer) -> Orders:
     return [[a for a in program if a.kind in GIVES] for program in planned.schedule.programs]
 
 
@@ -243,6 +265,7 @@ def _proved(
     source: str,
     bounds: list[_Bound],
     bound: Fraction,
+    proof: str,
     alone: dict[str, Number],
     began_s: float,
     interrupted: bool,
@@ -261,6 +284,7 @@ def _proved(
         )
         for scenario, low in zip(scenarios, bounds, strict=True)
     }
+    basis, why = basis_of(float(bound), float(value), proof)
     longest = max(choices.values(), key=lambda planned: planned.measures.makespan)
     return Robust(
         planned=longest,
@@ -269,4 +293,6 @@ def _proved(
         alone=alone,
         value=float(value),
         bound=float(bound),
+        basis=basis,
+        reason=why,
     )

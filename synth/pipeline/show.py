@@ -6,15 +6,16 @@ from typing import Any
 
 from rich.table import Table
 
+from synth.answer import Basis
 from synth.pipeline.compare import Comparison
-from synth.pipeline.plan import Planned
+from synth.pipeline.plan import PipelineAnswer
 from synth.pipeline.robust import Robust
 from verify.pipeline.schedule import Link
 
 MOST_SHOWN = 16
 
 
-def text(planned: Planned, written: list[str]) -> str:
+def text(planned: PipelineAnswer, written: list[str]) -> str:
     """The result; ``written`` are the files."""
     problem, found = planned.problem, planned.measures
     virtual = f" on {problem.ranks} ranks" if problem.virtual > 1 else ""
@@ -23,8 +24,8 @@ def text(planned: Planned, written: list[str]) -> str:
         f"  {problem.stages} stages{virtual}, {problem.microbatches} microbatches"
         + "".join(f", {described(link)}" for link in problem.situation.links[:MOST_SHOWN]),
         f"  makespan {found.makespan:g}, lower bound {planned.bound:g} ({planned.proof}): "
-        + ("optimal" if planned.optimal else f"gap {planned.gap:.2%}, optimality unknown"),
-        f"  method {planned.method}: {planned.reason}",
+        + planned.claim,
+        f"  method {planned.method}: {planned.choice}",
     ]
     if len(planned.candidates) > 1:
         tried = ", ".join(f"{name} {length:g}" for name, length in planned.candidates.items())
@@ -44,7 +45,7 @@ def text(planned: Planned, written: list[str]) -> str:
     return "\n".join(lines)
 
 
-def as_json(planned: Planned, written: list[str]) -> dict[str, Any]:
+def as_json(planned: PipelineAnswer, written: list[str]) -> dict[str, Any]:
     """The result as one JSON object."""
     found = planned.measures
     return {
@@ -55,12 +56,14 @@ def as_json(planned: Planned, written: list[str]) -> dict[str, Any]:
         "ranks": planned.problem.ranks,
         "microbatches": planned.problem.microbatches,
         "method": planned.method,
-        "reason": planned.reason,
+        "reason": planned.choice,
         "makespan": found.makespan,
         "lower_bound": planned.bound,
         "proved_by": planned.proof,
         "gap": planned.gap,
         "optimal": True if planned.optimal else "unknown",
+        "basis": planned.basis,
+        "basis_reason": planned.reason,
         "peak_memory": list(found.peak_memory),
         "slack": {f"{x.between[0]}-{x.between[1]}": x.slack for x in found.links},
         "candidates": planned.candidates,
@@ -74,10 +77,9 @@ def robust_text(robust: Robust, written: list[str]) -> str:
     """The result for several scenarios."""
     lines = [text(robust.planned, written)]
     what = "the worst" if robust.objective == "worst" else "on average"
-    gap = robust.value / robust.bound - 1 if robust.bound else 0.0
     lines.append(
         f"  {what} of {len(robust.makespans)} scenarios: {robust.value:g}, lower bound "
-        f"{robust.bound:g}: " + (f"gap {gap:.2%}" if gap else "optimal")
+        f"{robust.bound:g}: " + robust.claim
     )
     for name, makespan in robust.makespans.items():
         lines.append(f"    {name}: {makespan:g} (planned for it alone: {robust.alone[name]:g})")
@@ -91,6 +93,7 @@ def robust_json(robust: Robust, written: list[str]) -> dict[str, Any]:
         "objective": robust.objective,
         "value": robust.value,
         "value_bound": robust.bound,
+        "value_basis": robust.basis,
         "scenarios": robust.makespans,
         "alone": robust.alone,
     }
@@ -113,7 +116,8 @@ def comparison_table(comparison: Comparison) -> Table:
                 else f"{row.makespans[name]:g}"
                 for name in comparison.columns
             ),
-            f"{row.bound:g}" + (" (optimal)" if row.optimal else ""),
+            f"{row.bound:g}"
+            + (f" (optimal: {row.basis})" if row.basis is not Basis.UNKNOWN else ""),
         )
     return table
 
@@ -136,7 +140,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
                 "links": {f"{x.between[0]}-{x.between[1]}": x.latency for x in row.links},
                 "makespans": row.makespans,
                 "lower_bound": row.bound,
-                "optimal": True if row.optimal else "unknown",
+                "optimal": "unknown" if row.basis is Basis.UNKNOWN else True,
+                "basis": row.basis,
             }
             for row in comparison.rows
         ],

@@ -10,14 +10,13 @@ from typing import Literal
 
 import typer
 
-from synth.console import (
+from synth.commands.options import (
     INTERRUPTED,
     encoded,
     nothing_written_if_interrupted,
     require_writable,
     searching,
 )
-from synth.limits import require_search
 from synth.pipeline import curves, show
 from synth.pipeline.compare import Comparison, compare, parse_factors
 from synth.pipeline.options import (
@@ -27,9 +26,10 @@ from synth.pipeline.options import (
     parse_links,
     parse_scenarios,
 )
-from synth.pipeline.plan import METHODS, Planned, Solver, plan
+from synth.pipeline.plan import METHODS, PipelineAnswer, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Scenario, robust
+from synth.solvers import require_search
 from verify.errors import ArgumentError
 from verify.output import write_atomically
 from verify.pipeline import lowered, timeline, write, write_csv
@@ -108,8 +108,6 @@ def _require_targets(request: Request, targets: Targets) -> None:
     for option, path in (("--csv", targets.csv), ("--picture", targets.picture)):
         if path is not None:
             require_writable(path, option)
-    if targets.csv is None and targets.csv_form != "compute_only":
-        raise ArgumentError("--csv-form", targets.csv_form, "is used only with --csv")
     kinds = [".svg"] if request.factors is not None else [".svg", ".json"]
     if targets.picture is not None and targets.picture.suffix not in kinds:
         raise ArgumentError("--picture", str(targets.picture), f"must end in {' or '.join(kinds)}")
@@ -197,7 +195,7 @@ def _show_comparison(found: Comparison, targets: Targets) -> None:
         print(f"drawn: {targets.picture}")
 
 
-def _write(planned: Planned, targets: Targets) -> list[str]:
+def _write(planned: PipelineAnswer, targets: Targets) -> list[str]:
     """Write everything asked for; the names of the files."""
     schedule = planned.schedule
     written = [str(targets.output)]
@@ -215,7 +213,7 @@ def _write(planned: Planned, targets: Targets) -> list[str]:
     return written
 
 
-def _drawn(plans: Sequence[Planned], picture: Path) -> str:
+def _drawn(plans: Sequence[PipelineAnswer], picture: Path) -> str:
     sheets = [
         Sheet(
             f"{planned.method}, makespan {planned.measures.makespan:g}", timeline(planned.schedule)

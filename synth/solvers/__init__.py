@@ -8,6 +8,7 @@ from synth.solvers.model import (
     Outcome,
     SolverName,
     Undecided,
+    require_search,
     solve,
 )
 
@@ -19,5 +20,6 @@ __all__ = [
     "Outcome",
     "SolverName",
     "Undecided",
+    "require_search",
     "solve",
 ]

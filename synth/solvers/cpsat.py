@@ -1,4 +1,4 @@
-"""The CP-SAT backend (Google OR-tools). One worker, so equal seeds give equal answers."""
+"""The CP-SAT backend (Google OR-tools), and how CP-SAT is set up wherever it is asked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from ortools.sat.python import cp_model
 
 from synth.solvers.interrupt import interruptible
 from synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
+
+
+def set_up(seed: int, time_limit_s: float, workers: int = 1) -> cp_model.CpSolver:
+    """A solver that leaves SIGINT to us; with one worker equal seeds give equal answers."""
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.catch_sigint_signal = False
+    return solver
 
 
 def solve(model: Model, seed: int, time_limit_s: float) -> Outcome:
@@ -20,11 +30,7 @@ def solve(model: Model, seed: int, time_limit_s: float) -> Outcome:
         problem.add_at_most_one([literal[x] for x in some])
     for count, some in model.at_least:
         problem.add(cp_model.LinearExpr.sum([literal[x] for x in some]) >= count)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = seed
-    solver.parameters.max_time_in_seconds = time_limit_s
-    solver.parameters.catch_sigint_signal = False
+    solver = set_up(seed, time_limit_s)
     status = interruptible(lambda: solver.solve(problem), solver.stop_search)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Found(frozenset(v for v, x in enumerate(positive, 1) if solver.boolean_value(x)))

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 Move = tuple[int, int, int]
-"""Sender, receiver, chunk. Ranks are named as in :mod:`synth.straggler.situation`."""
+"""Sender, receiver, chunk. Ranks are named as in :mod:`synth.straggler.instance`."""
 
 
 @dataclass

@@ -12,30 +12,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from synth.cost import MOST_M, Cost, completion_cost, straggler_cost
-from synth.limits import require_search
-from synth.solvers import SolverName
+from synth.cost import MOST_M, Setting, completion_cost, straggler_cost
+from synth.solvers import SolverName, require_search
 from synth.standard import require_ranks
-from synth.straggler.generate import Generated, search
-from synth.straggler.hunt import Progress
-from synth.straggler.situation import Owners, PortModel
+from synth.straggler.generate import StragglerAnswer, search
+from synth.straggler.instance import Owners, PortModel
+from synth.straggler.search import Progress
 from verify.errors import SearchTimeout
 
 LARGEST = 2**18
 """Ranks times chunks of a candidate with m > 1: larger files gain little and load slowly."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the prediction needs to know: buffer size, latency and bandwidth of one direction."""
-
-    buffer_bytes: int
-    alpha_s: float
-    bandwidth: float
-
-    def seconds(self, cost: Cost) -> float:
-        """How long ``cost`` takes."""
-        return cost.seconds(self.buffer_bytes, self.alpha_s, self.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -45,7 +31,7 @@ class Candidate:
     m: int
     predicted_s: float
     note: str
-    found: Generated | None = None
+    found: StragglerAnswer | None = None
 
 
 def choose(
@@ -60,7 +46,7 @@ def choose(
     time_limit_s: float,
     solver: SolverName,
     progress: Progress,
-) -> tuple[Generated, tuple[Candidate, ...]]:
+) -> tuple[StragglerAnswer, tuple[Candidate, ...]]:
     """The schedule with the least predicted time, and all candidates in order of m.
 
     With ``m`` given, or no ``setting`` to predict in (then m = 1), there is nothing to choose and
@@ -74,7 +60,7 @@ def choose(
     require_ranks(n)
     require_search(seed, time_limit_s, solver)
 
-    def found_with(m: int, limit_s: float) -> Generated:
+    def found_with(m: int, limit_s: float) -> StragglerAnswer:
         return search(
             n,
             late=late,

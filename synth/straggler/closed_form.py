@@ -2,13 +2,13 @@
 
 The late rank broadcasts (see :mod:`synth.straggler.broadcast`): chunk t leaves it in round t, full.
 For that it must have received the helpers' sum of chunk t by then, and one idle port per round is
-just enough: nobody has anything to tell the root of a broadcast, so where the root gives, its
+just enough: no rank has anything to send to the root of a broadcast, so where the root gives, its
 partner's port to send is idle. In round t the late rank
 
     gives     chunk t, full since the round before, and
     receives  the helpers' sum of chunk t + 1, from the idle helper, which therefore owns it.
 
-Chunk 0 is the exception: nobody could tell the late rank before round 0. It gives its own raw
+Chunk 0 is the exception: no rank could send to the late rank before round 0. It gives its own raw
 chunk, and the receiver, who owns chunk 0, makes it full; the late rank receives it back later,
 full, when no sums are left to receive. So R = k + ceil(log2 n) - 1 rounds, as many as the
 broadcast has and as few as there can be (see :mod:`verify.core.bounds`). StragglAR (arXiv
@@ -25,16 +25,16 @@ ReduceScatter: R, and at most ceil(log2 n) - 1 more for the chunk that the root 
 from __future__ import annotations
 
 from synth.straggler.broadcast import Broadcast
-from synth.straggler.situation import Situation
+from synth.straggler.instance import Instance
 from verify.core.schedule import Op, Round, Transfer
 
 
 class ClosedForm:
-    """Both phases for one situation: duplex ports; matching too if n is a power of two."""
+    """Both phases for one instance: duplex ports; matching too if n is a power of two."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._late, self._k = situation.helpers, situation.chunks
-        broadcast = Broadcast(situation.ranks, situation.chunks)
+    def __init__(self, instance: Instance) -> None:
+        self._late, self._k = instance.helpers, instance.chunks
+        broadcast = Broadcast(instance.ranks, instance.chunks)
         self._rounds, self._beside = broadcast.rounds, broadcast.beside
         given = (move for moves in self._rounds for move in moves if move[0] == self._late)
         self._receivers = [dst for _, dst, _ in given][: self._k]

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from synth.solvers import Found, Model
-from synth.straggler.situation import Situation
+from synth.straggler.instance import Instance
 from verify.core.schedule import Op, Round, Transfer
 
 Form = Literal["staged", "cyclic", "general"]
@@ -44,10 +44,10 @@ FORMS: tuple[Form, ...] = ("staged", "cyclic", "general")
 
 
 class Completion:
-    """The question "is there a completion in so many rounds?" for one situation and form."""
+    """The question "is there a completion in so many rounds?" for one instance and form."""
 
-    def __init__(self, situation: Situation, rounds: int, form: Form) -> None:
-        self.situation, self.rounds, self.form = situation, rounds, form
+    def __init__(self, instance: Instance, rounds: int, form: Form) -> None:
+        self.instance, self.rounds, self.form = instance, rounds, form
         self.repeating = form != "general"
         self.window = self._most_hops()
         self.model = Model()
@@ -64,9 +64,9 @@ class Completion:
         if not self.repeating:
             return self.rounds
         if self.form == "cyclic":
-            return self.situation.fewest_hops + 2
-        power_of_two = self.situation.ranks == 2**self.situation.fewest_hops
-        return self.situation.fewest_hops + (not power_of_two)
+            return self.instance.fewest_hops + 2
+        power_of_two = self.instance.ranks == 2**self.instance.fewest_hops
+        return self.instance.fewest_hops + (not power_of_two)
 
     def head(self) -> Model:
         """The part of the question that is about the repeating rounds alone."""
@@ -99,33 +99,33 @@ class Completion:
 
     def _act(self, kind: str, t: int, rank: int, chunk: int) -> int:
         """``rank`` sends/receives ``chunk`` in round ``t``; in the cyclic form one per orbit."""
-        n_helpers, k = self.situation.helpers, self.situation.chunks
+        n_helpers, k = self.instance.helpers, self.instance.chunks
         if self.repeating and t < k:
             return self._named(kind, "orbit", t - chunk, (rank - chunk) % n_helpers)
         return self._named(kind, t, rank, chunk)
 
     def _pair(self, t: int, a: int, b: int) -> int:
         """Ranks ``a`` and ``b`` are partners in round ``t`` (matching)."""
-        n_helpers, k = self.situation.helpers, self.situation.chunks
+        n_helpers, k = self.instance.helpers, self.instance.chunks
         if self.repeating and t < k:
             return self._named("pair", "orbit", *sorted(((a - t) % n_helpers, (b - t) % n_helpers)))
         return self._named("pair", t, *sorted((a, b)))
 
     def _free(self, t: int) -> Iterator[int]:
         """The ranks that are not exchanging in round ``t``."""
-        if t >= self.situation.chunks:
-            yield from range(self.situation.ranks)
+        if t >= self.instance.chunks:
+            yield from range(self.instance.ranks)
         else:
-            busy = self.situation.owner(t)
-            yield from (h for h in range(self.situation.helpers) if h != busy)
+            busy = self.instance.owner(t)
+            yield from (h for h in range(self.instance.helpers) if h != busy)
 
     def _can_receive(self, t: int, helper: int, chunk: int) -> bool:
-        busy = t < self.situation.chunks and helper == self.situation.owner(t)
+        busy = t < self.instance.chunks and helper == self.instance.owner(t)
         last = min(self.rounds - 1, chunk + self.window)
         return chunk < t <= last and not busy and self._needs(helper, chunk)
 
     def _needs(self, rank: int, chunk: int) -> bool:
-        return rank not in (self.situation.owner(chunk), self.situation.helpers)
+        return rank not in (self.instance.owner(chunk), self.instance.helpers)
 
     def _receive(self, t: int, helper: int, chunk: int) -> int:
         return self._act("receive", t, helper, chunk)
@@ -137,7 +137,7 @@ class Completion:
         """
         if not any(self._can_receive(s, helper, chunk) for s in range(chunk + 1, t)):
             return None
-        n_helpers, k = self.situation.helpers, self.situation.chunks
+        n_helpers, k = self.instance.helpers, self.instance.chunks
         name: tuple[str | int, ...]
         if self.repeating and t <= k:
             name = ("held", "orbit", t - chunk, (helper - chunk) % n_helpers)
@@ -160,9 +160,9 @@ class Completion:
     # -- constraints ---------------------------------------------------------------------------
 
     def _build(self) -> None:
-        model, situation = self.model, self.situation
-        for chunk in range(situation.chunks):
-            for helper in range(situation.helpers):
+        model, instance = self.model, self.instance
+        for chunk in range(instance.chunks):
+            for helper in range(instance.helpers):
                 if self._needs(helper, chunk):
                     times = [
                         self._receive(t, helper, chunk)
@@ -172,24 +172,24 @@ class Completion:
                     model.require_any(times)
                     model.require_at_most_one(times)
         for t in range(self.rounds):
-            for helper in range(situation.helpers):
+            for helper in range(instance.helpers):
                 model.require_at_most_one(
                     self._receive(t, helper, chunk)
-                    for chunk in range(min(t, situation.chunks))
+                    for chunk in range(min(t, instance.chunks))
                     if self._can_receive(t, helper, chunk)
                 )
-            if situation.ports == "duplex":
+            if instance.ports == "duplex":
                 self._duplex_round(t)
             else:
                 self._matching_round(t)
 
     def _receivers(self, t: int, chunk: int) -> list[int]:
-        return [h for h in range(self.situation.helpers) if self._can_receive(t, h, chunk)]
+        return [h for h in range(self.instance.helpers) if self._can_receive(t, h, chunk)]
 
     def _duplex_round(self, t: int) -> None:
         """One send per rank, of what it holds; of each chunk no more receives than sends."""
         sends_of: dict[int, list[int]] = {rank: [] for rank in self._free(t)}
-        for chunk in range(min(t, self.situation.chunks)):
+        for chunk in range(min(t, self.instance.chunks)):
             receives = [self._receive(t, h, chunk) for h in self._receivers(t, chunk)]
             if not receives:
                 continue
@@ -212,7 +212,7 @@ class Completion:
         model, free = self.model, list(self._free(t))
         for rank in free:
             model.require_at_most_one(self._pair(t, rank, other) for other in free if other != rank)
-        for chunk in range(min(t, self.situation.chunks)):
+        for chunk in range(min(t, self.instance.chunks)):
             for helper in self._receivers(t, chunk):
                 receive = self._receive(t, helper, chunk)
                 partners = []
@@ -230,11 +230,11 @@ class Completion:
 
     def decode(self, answer: Found) -> tuple[Round, ...]:
         """The rounds that an assignment stands for (helpers 0 .. N-1, late rank N)."""
-        situation = self.situation
+        instance = self.instance
         rounds = []
         for t in range(self.rounds):
-            moves = list(self._exchange(t)) if t < situation.chunks else []
-            for chunk in range(min(t, situation.chunks)):
+            moves = list(self._exchange(t)) if t < instance.chunks else []
+            for chunk in range(min(t, instance.chunks)):
                 receivers = [
                     h
                     for h in self._receivers(t, chunk)
@@ -248,7 +248,7 @@ class Completion:
         return tuple(rounds)
 
     def _exchange(self, t: int) -> Iterator[Transfer]:
-        late, owner = self.situation.helpers, self.situation.owner(t)
+        late, owner = self.instance.helpers, self.instance.owner(t)
         op: Op = "reduce"
         yield Transfer(late, owner, t, op)
         yield Transfer(owner, late, t, op)
@@ -256,7 +256,7 @@ class Completion:
     def _senders(self, t: int, chunk: int, receivers: list[int], answer: Found) -> list[int]:
         """Senders, as many as receivers or more; in matching each is its receiver's partner."""
         free = list(self._free(t))
-        if self.situation.ports == "duplex":
+        if self.instance.ports == "duplex":
             return [r for r in free if self._act("send", t, r, chunk) in answer.true]
         return [
             next(r for r in free if r != h and self._pair(t, h, r) in answer.true)

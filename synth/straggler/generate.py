@@ -5,15 +5,15 @@ What is made here is proved by the verifier before anybody sees it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.checked import checked
-from synth.limits import require_search
-from synth.solvers import SolverName
+from synth.answer import Answer, Basis, basis_of, checked
+from synth.solvers import SolverName, require_search
 from synth.standard import require_ranks
 from synth.straggler.completion import FORMS
-from synth.straggler.hunt import CONSTRUCTIVE, Attempt, Hunt, Prize, Progress
-from synth.straggler.situation import OWNERS, PORT_MODELS, Owners, PortModel, Situation
+from synth.straggler.instance import OWNERS, PORT_MODELS, Instance, Owners, PortModel
+from synth.straggler.search import CONSTRUCTIVE, Attempt, Progress, Result, Search
 from verify.core.schedule import Phase, Scalar, Schedule
 from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
@@ -23,12 +23,10 @@ LARGEST = 2**22
 """Ranks times chunks: about as many transfers in each phase, and a file has to be read again."""
 
 
-@dataclass(frozen=True)
-class Generated:
-    """A proved schedule, what the verifier says about it, and the search that found it."""
+@dataclass(frozen=True, kw_only=True)
+class StragglerAnswer(Answer[Schedule, Report]):
+    """The schedule with one late rank, and the search that found it."""
 
-    schedule: Schedule
-    report: Report
     solver: SolverName
     attempts: tuple[Attempt, ...]
     winner: Attempt
@@ -39,18 +37,6 @@ class Generated:
         return sum(attempt.seconds for attempt in self.attempts)
 
     @property
-    def gap(self) -> int:
-        """Completion rounds above the lower bound."""
-        return self.report.completion_rounds - self.report.lower_bound
-
-    @property
-    def verdict(self) -> str:
-        """Whether it is optimal, and why (not)."""
-        if self.gap == 0:
-            return "optimal: at the lower bound for so many chunks"
-        return f"gap {self.gap}: optimality unknown ({'; '.join(self._failures())})"
-
-    @property
     def method(self) -> str:
         """How the schedule was found."""
         return {
@@ -59,24 +45,23 @@ class Generated:
             "pairing": "pairing, maximum-weight matchings",
         }.get(self.winner.method, f"{self.solver}, {self.winner.method} form")
 
-    def _failures(self) -> list[str]:
-        """For each number of rounds below this one, how the search for it ended."""
-        failures = []
-        constructive = CONSTRUCTIVE.values()
-        tried = sum(attempt.method in constructive for attempt in self.attempts)
-        for rounds in range(self.report.lower_bound, self.report.completion_rounds):
-            tries = [
-                a for a in self.attempts if a.rounds == rounds and a.method not in constructive
-            ]
-            if any((a.method, a.result) == ("general", "exhausted") for a in tries):
-                why = "no schedule of this normal form, search exhausted"
-            elif tries:
-                why = f"search timed out after {sum(a.seconds for a in tries):.1f} s"
-            else:
-                why = "not searched"
-            found_none = f", none in {tried} constructive tries" if tried else ""
-            failures.append(f"{rounds} rounds: {why}{found_none}")
-        return failures
+
+def _failures(report: Report, attempts: Sequence[Attempt]) -> str:
+    """For each number of rounds below those of the schedule, how the search for it ended."""
+    failures = []
+    constructive = CONSTRUCTIVE.values()
+    tried = sum(attempt.method in constructive for attempt in attempts)
+    for rounds in range(report.lower_bound, report.completion_rounds):
+        tries = [a for a in attempts if a.rounds == rounds and a.method not in constructive]
+        if any((a.method, a.result) == ("general", "exhausted") for a in tries):
+            why = "no schedule of this normal form, search exhausted"
+        elif tries:
+            why = f"search timed out after {sum(a.seconds for a in tries):.1f} s"
+        else:
+            why = "not searched"
+        found_none = f", none in {tried} constructive tries" if tried else ""
+        failures.append(f"{rounds} rounds: {why}{found_none}")
+    return "; ".join(failures)
 
 
 def generate(
@@ -117,7 +102,7 @@ def search(
     time_limit_s: float = 60.0,
     solver: SolverName = "cp-sat",
     progress: Progress = lambda text: None,
-) -> Generated:
+) -> StragglerAnswer:
     """Search for a schedule with as few completion rounds as possible, and prove it.
 
     Args:
@@ -141,47 +126,57 @@ def search(
     """
     late = n - 1 if late is None else late
     _require(n, late, m, ports, owners, seed, time_limit_s, solver)
-    situation = Situation(n, m, ports)
-    hunt = Hunt(situation, owners, solver, seed, time_limit_s, progress)
-    prize = hunt.run()
-    if prize is not None:
-        schedule = _assemble(situation, late, prize, solver, seed)
-        attempts = tuple(hunt.attempts)
-        return Generated(schedule, checked(schedule), solver, attempts, prize.attempt)
-    tried = ", ".join(str(r) for r in sorted({a.rounds for a in hunt.attempts}))
+    instance = Instance(n, m, ports)
+    tries = Search(instance, owners, solver, seed, time_limit_s, progress)
+    result = tries.run()
+    if result is not None:
+        schedule = _assemble(instance, late, result, solver, seed)
+        report = checked(schedule)
+        basis, reason = basis_of(report)
+        return StragglerAnswer(
+            schedule=schedule,
+            report=report,
+            bound=report.lower_bound,
+            basis=basis,
+            reason=_failures(report, tries.attempts) if basis is Basis.UNKNOWN else reason,
+            solver=solver,
+            attempts=tuple(tries.attempts),
+            winner=result.attempt,
+        )
+    tried = ", ".join(str(r) for r in sorted({a.rounds for a in tries.attempts}))
     raise SearchTimeout(
         f"no schedule found in {time_limit_s:g} s for n = {n}, m = {m}, {ports} ports "
-        f"(tried {tried} completion rounds; the lower bound is {situation.bound}). "
+        f"(tried {tried} completion rounds; the lower bound is {instance.bound}). "
         "Whether one exists is unknown. Raise --time-limit, or lower --n or --m"
     )
 
 
 def _assemble(
-    situation: Situation, late: int, prize: Prize, solver: SolverName, seed: int
+    instance: Instance, late: int, result: Result, solver: SolverName, seed: int
 ) -> Schedule:
     """Both phases as one schedule, with the ranks' real names: helpers are the others, in order."""
-    n, completion, waiting, winner = situation.ranks, prize.rounds, prize.waiting, prize.attempt
+    n, completion, waiting, winner = instance.ranks, result.rounds, result.waiting, result.attempt
     phases = [Phase("completion", (), completion)]
     if waiting:
-        phases.insert(0, Phase("reduce_scatter", (situation.helpers,), waiting))
-    gap = len(completion) - situation.bound
+        phases.insert(0, Phase("reduce_scatter", (instance.helpers,), waiting))
+    gap = len(completion) - instance.bound
     method = solver if winner.method in FORMS else winner.method
     meta: dict[str, Scalar] = {
         "method": method,
         "owners": winner.owners,
         "seed": seed,
-        "lower_bound": situation.bound,
+        "lower_bound": instance.bound,
     }
     meta |= {"gap": gap} if gap else {"optimal": True}
     schedule = Schedule(
         ranks=n,
-        chunks=situation.chunks,
-        late=(situation.helpers,),
-        ports=situation.ports,
+        chunks=instance.chunks,
+        late=(instance.helpers,),
+        ports=instance.ports,
         phases=tuple(phases),
         meta=meta,
     )
-    if late == situation.helpers:
+    if late == instance.helpers:
         return schedule
     others = [rank for rank in range(n) if rank != late]
     return renamed(schedule, dict(enumerate([*others, late])))

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 
-from synth.straggler.situation import Situation
+from synth.straggler.instance import Instance
 from verify.core.schedule import Round, Transfer
 from verify.errors import SearchTimeout
 
@@ -71,17 +71,17 @@ class _State:
 
 
 class Greedy:
-    """Completions for one situation, one per seed.
+    """Completions for one instance, one per seed.
 
     Args:
-        situation: duplex ports.
+        instance: duplex ports.
         seed: breaks ties.
     """
 
-    def __init__(self, situation: Situation, seed: int) -> None:
-        self.situation = situation
+    def __init__(self, instance: Instance, seed: int) -> None:
+        self.instance = instance
         self._dice = np.random.default_rng(seed)
-        self._foresight = situation.ranks <= FORESIGHT_RANKS
+        self._foresight = instance.ranks <= FORESIGHT_RANKS
 
     def run(self, until: float) -> tuple[Round, ...]:
         """The rounds of a completion.
@@ -92,9 +92,9 @@ class Greedy:
         Raises:
             SearchTimeout: it is that late, or nothing gets anywhere.
         """
-        k = self.situation.chunks
-        state = _State(0, np.empty(0, np.int64), np.empty((0, self.situation.helpers), bool))
-        last = k + OVERRUN * self.situation.fewest_hops
+        k = self.instance.chunks
+        state = _State(0, np.empty(0, np.int64), np.empty((0, self.instance.helpers), bool))
+        last = k + OVERRUN * self.instance.fewest_hops
         rounds: list[Round] = []
         while state.round < k or len(state.chunks):
             if state.round == last or time.monotonic() > until:
@@ -105,8 +105,8 @@ class Greedy:
 
     def _owner(self, state: _State) -> int:
         """Who exchanges with the late rank in this round; -1 after the last exchange."""
-        exchanging = state.round < self.situation.chunks
-        return self.situation.owner(state.round) if exchanging else -1
+        exchanging = state.round < self.instance.chunks
+        return self.instance.owner(state.round) if exchanging else -1
 
     def _best(self, state: _State) -> tuple[_State, Round]:
         """The round that leaves least missing after the next one, of those tried."""
@@ -128,12 +128,12 @@ class Greedy:
     def _ideal(self, state: _State) -> int:
         """What two full rounds would leave missing: N - 1 receives while a chunk is exchanged,
         which makes N - 1 new ones missing, and N receives in later rounds."""
-        late_rounds = sum(state.round + i >= self.situation.chunks for i in range(2))
-        return max(0, state.missing - late_rounds * self.situation.helpers)
+        late_rounds = sum(state.round + i >= self.instance.chunks for i in range(2))
+        return max(0, state.missing - late_rounds * self.instance.helpers)
 
     def _round(self, state: _State, owner: int, preference: Preference) -> tuple[_State, Round]:
         """One round by one preference, and the state after it."""
-        t, late = state.round, self.situation.helpers
+        t, late = state.round, self.instance.helpers
         order = np.lexsort((-state.chunks, state.held.sum(1)))  # rarest first, then youngest
         chunks, held = state.chunks[order], state.held[order].copy()
         moves: list[Transfer] = []

@@ -17,7 +17,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.straggler.situation import Situation
+from synth.straggler.instance import Instance
 from verify.core.schedule import Round, Transfer
 from verify.errors import SearchTimeout
 
@@ -28,10 +28,10 @@ OVERRUN = 4  # give up beyond so many rounds per rank after the last exchange
 
 
 class Pairing:
-    """A completion for one situation; ``seed`` breaks ties."""
+    """A completion for one instance; ``seed`` breaks ties."""
 
-    def __init__(self, situation: Situation, seed: int) -> None:
-        self.situation = situation
+    def __init__(self, instance: Instance, seed: int) -> None:
+        self.instance = instance
         self._dice = np.random.default_rng(seed)
 
     def run(self, until: float) -> tuple[Round, ...]:
@@ -43,7 +43,7 @@ class Pairing:
         Raises:
             SearchTimeout: it is that late, or nothing gets anywhere.
         """
-        k, n, late = self.situation.chunks, self.situation.ranks, self.situation.helpers
+        k, n, late = self.instance.chunks, self.instance.ranks, self.instance.helpers
         held = np.zeros((k, n), bool)
         rounds: list[Round] = []
         while not held.all():
@@ -53,7 +53,7 @@ class Pairing:
             moves: list[Transfer] = []
             free = np.ones(n, bool)
             if t < k:
-                owner = self.situation.owner(t)
+                owner = self.instance.owner(t)
                 free[[owner, late]] = False
                 moves += (Transfer(late, owner, t, "reduce"), Transfer(owner, late, t, "reduce"))
             moves += self._copies(held, free)

@@ -29,7 +29,7 @@ def completion_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> flo
 
 
 def waiting_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> float:
-    """Seconds of the phases that somebody is absent from: the wait that hides them."""
+    """Seconds of the phases that a rank is absent from: the wait that hides them."""
     waiting = (phase for phase in schedule.phases if phase.absent)
     return _barriers(schedule, machine, buffer_bytes, waiting)
 

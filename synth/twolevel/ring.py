@@ -15,7 +15,7 @@ from verify.core.schedule import Incast, Op, Phase, Round, Schedule, Transfer
 
 
 def hierarchical_ring(machine: Machine) -> Schedule:
-    """The schedule, with a name for each phase; nobody is late in it."""
+    """The schedule, with a name for each phase; there is no straggler in it."""
     nodes, per_node = machine.nodes, machine.per_node
 
     def inside(step: int, lag: int, op: Op) -> Round:

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from synth.checked import checked
+from synth.answer import Answer, Basis, checked
 from synth.cost import best_m
+from synth.solvers import SolverName
 from synth.straggler.generate import search as search_flat
-from synth.straggler.hunt import Progress
+from synth.straggler.search import Progress
 from synth.twolevel import bound
 from synth.twolevel.completion import completion
 from synth.twolevel.cost import completion_s, network_rounds, overlapped_s, waiting_s
@@ -56,12 +57,12 @@ class Candidate:
     bound_s: float | None
 
 
-@dataclass(frozen=True)
-class Record:
-    """Everything that was considered, the best first; ``left_out`` says what was not, and why.
+@dataclass(frozen=True, kw_only=True)
+class TwoLevelAnswer(Answer[Schedule, Report]):
+    """The fastest of all candidates, the best first; ``left_out`` says what was not made, and why.
 
     Attributes:
-        bound_s: no duplex schedule is faster with barriers, whatever its number of equal chunks.
+        bound: seconds; no duplex schedule is faster with barriers, whatever its number of chunks.
         bytes_s: no schedule is faster at all.
     """
 
@@ -69,7 +70,6 @@ class Record:
     late: int
     buffer_bytes: int
     candidates: tuple[Candidate, ...]
-    bound_s: float
     bytes_s: float
     left_out: tuple[str, ...]
 
@@ -77,6 +77,11 @@ class Record:
     def winner(self) -> Candidate:
         """The least time with barriers."""
         return self.candidates[0]
+
+    @property
+    def value(self) -> float:
+        """Seconds with barriers."""
+        return self.winner.seconds
 
 
 def search(
@@ -87,8 +92,9 @@ def search(
     m: int | None = None,
     seed: int = 0,
     time_limit_s: float = 60.0,
+    solver: SolverName = "cp-sat",
     progress: Progress = lambda text: None,
-) -> Record:
+) -> TwoLevelAnswer:
     """All candidates for a buffer of ``buffer_bytes``, proved, checked against the ports, costed.
 
     Args:
@@ -98,7 +104,7 @@ def search(
         m: chunks per helper, (n - 1) * m in all, of every candidate that uses the wait. By
             default some numbers of chunks are tried (two-level), or m is the one that is best for
             the outer link (flat).
-        seed, time_limit_s: of the search for the flat schedule.
+        seed, time_limit_s, solver: of the search for the flat schedule.
         progress: is told what is being made.
 
     Raises:
@@ -109,17 +115,22 @@ def search(
     left_out: list[str] = []
     made = []
     for name, schedule in _schedules(
-        machine, buffer_bytes, late, m, seed, time_limit_s, progress, left_out
+        machine, buffer_bytes, late, m, seed, time_limit_s, solver, progress, left_out
     ):
         made.append(_candidate(name, schedule, machine, buffer_bytes))
-    return Record(
-        machine,
-        late,
-        buffer_bytes,
-        tuple(sorted(made, key=lambda c: c.seconds)),
-        bound.bound_any_chunks_s(machine, buffer_bytes),
-        bound.bytes_s(machine, buffer_bytes),
-        tuple(left_out),
+    made.sort(key=lambda candidate: candidate.seconds)
+    return TwoLevelAnswer(
+        schedule=made[0].schedule,
+        report=made[0].report,
+        bound=bound.bound_any_chunks_s(machine, buffer_bytes),
+        basis=Basis.UNKNOWN,
+        reason="the best of the candidates; the bound on time is hardly ever reached",
+        machine=machine,
+        late=late,
+        buffer_bytes=buffer_bytes,
+        candidates=tuple(made),
+        bytes_s=bound.bytes_s(machine, buffer_bytes),
+        left_out=tuple(left_out),
     )
 
 
@@ -150,6 +161,7 @@ def _schedules(
     m: int | None,
     seed: int,
     time_limit_s: float,
+    solver: SolverName,
     progress: Progress,
     left_out: list[str],
 ) -> Iterator[tuple[str, Schedule]]:
@@ -172,7 +184,13 @@ def _schedules(
     flat_m = best_m(n, buffer_bytes, slow, MOST_FLAT_M) if m is None else m
     try:
         flat = search_flat(
-            n, late=late, m=flat_m, seed=seed, time_limit_s=time_limit_s, progress=progress
+            n,
+            late=late,
+            m=flat_m,
+            seed=seed,
+            time_limit_s=time_limit_s,
+            solver=solver,
+            progress=progress,
         )
         yield "flat", fitted(flat.schedule, machine.node_of, ports)
     except (ArgumentError, SearchTimeout) as error:

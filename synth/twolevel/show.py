@@ -1,17 +1,17 @@
-"""A record of :mod:`synth.twolevel.search`: lines for people, one JSON object of the same facts."""
+"""What is shown of a schedule for a machine of two levels."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from synth.twolevel.search import Candidate, Record
+from synth.twolevel.search import Candidate, TwoLevelAnswer
 from synth.units import format_bandwidth, format_bytes, format_seconds
 
 
-def record_text(path: str, record: Record) -> str:
+def text(path: str, answer: TwoLevelAnswer) -> str:
     """What was written to ``path`` and what it was compared with."""
-    machine, winner = record.machine, record.winner
-    late = f"rank {record.late} late" if winner.schedule.late else "nobody late"
+    machine, winner = answer.machine, answer.winner
+    late = f"rank {answer.late} late" if winner.schedule.late else "no straggler"
     lines = [
         f"{path}: proved; {winner.name}, AllReduce of {machine.ranks} ranks in "
         f"{winner.schedule.chunks} chunks, {late}",
@@ -25,11 +25,11 @@ def record_text(path: str, record: Record) -> str:
             f"1/beta = {format_bandwidth(link.bandwidth)}"
         )
     lines += [
-        f"  predicted   for {format_bytes(record.buffer_bytes)}, from the arrival of the late rank",
+        f"  predicted   for {format_bytes(answer.buffer_bytes)}, from the arrival of the late rank",
         f"    {'':<22}{'chunks':>7}{'rounds':>8}{'network':>9}{'time':>11}{'no barrier':>12}"
         f"{'wait':>11}",
     ]
-    for candidate in record.candidates:
+    for candidate in answer.candidates:
         mark = "*" if candidate is winner else " "
         lines.append(
             f"  {mark} {candidate.name:<22}{candidate.schedule.chunks:>7}"
@@ -37,33 +37,36 @@ def record_text(path: str, record: Record) -> str:
             f"{format_seconds(candidate.seconds):>11}{format_seconds(candidate.overlapped_s):>12}"
             f"{format_seconds(candidate.waiting_s):>11}"
         )
-    over = winner.seconds / record.bound_s
-    lines += [f"    left out: {text}" for text in record.left_out]
+    over = winner.seconds / answer.bound
+    lines += [f"    left out: {what}" for what in answer.left_out]
     return "\n".join(
         [
             *lines,
-            f"  lower bound {format_seconds(record.bound_s)} with barriers and a chunk per message "
+            f"  lower bound {format_seconds(answer.bound)} with barriers and a chunk per message "
             f"(the winner takes {over:.2f} times that);",
-            f"              {format_seconds(record.bytes_s)} for the bytes alone",
+            f"              {format_seconds(answer.bytes_s)} for the bytes alone. "
+            "Whether anything is faster is unknown.",
             "              (time: a barrier after every round; no barrier: every rank goes on when",
             "              it can; wait: before the arrival, hidden if the late rank is so late)",
         ]
     )
 
 
-def record_json(path: str, record: Record) -> dict[str, Any]:
-    """The facts of :func:`record_text`; seconds, bytes, bytes per second."""
+def facts(path: str, answer: TwoLevelAnswer) -> dict[str, Any]:
+    """The facts of :func:`text`; seconds, bytes, bytes per second."""
     return {
         "file": path,
-        "verdict": record.winner.report.verdict.value,
-        "machine": record.machine,
-        "late": record.late,
-        "bytes": record.buffer_bytes,
-        "winner": record.winner.name,
-        "candidates": [_candidate_json(candidate) for candidate in record.candidates],
-        "bound_s": record.bound_s,
-        "bytes_s": record.bytes_s,
-        "left_out": record.left_out,
+        "verdict": answer.winner.report.verdict.value,
+        "machine": answer.machine,
+        "late": answer.late,
+        "bytes": answer.buffer_bytes,
+        "winner": answer.winner.name,
+        "candidates": [_candidate_json(candidate) for candidate in answer.candidates],
+        "bound_s": answer.bound,
+        "basis": answer.basis,
+        "basis_reason": answer.reason,
+        "bytes_s": answer.bytes_s,
+        "left_out": answer.left_out,
     }
 
 

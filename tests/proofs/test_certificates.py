@@ -20,7 +20,7 @@ import pytest
 from proofs.certificates.check import FOLDER, check_certificate, refutation_of
 from proofs.certificates.formula import Question, clauses, dimacs, shorter
 from proofs.certificates.refutation import Refused, check
-from synth.arrivals.situation import Arrivals
+from synth.arrivals.instance import Arrivals
 from synth.solvers import Exhausted, Found, Model, solve
 from tests.synth.test_arrivals_exact import fewest_rounds
 from verify import Verdict, decode

@@ -6,32 +6,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.arrivals import show
 from synth.arrivals.envelope import WaitThenComplete
-from synth.arrivals.generate import Arranged, search
+from synth.arrivals.generate import ArrivalsAnswer, search
+from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
 from synth.arrivals.portfolio import LARGEST, Portfolio
-from synth.arrivals.request import arrival_rounds, late_ranks, situation
-from synth.arrivals.show import arranged_json, arranged_text
-from synth.arrivals.situation import Arrivals
+from synth.arrivals.request import arrival_rounds, instance, late_ranks
 from synth.arrivals.trees import balanced
-from synth.cost import completion_cost
+from synth.cost import Setting, completion_cost
 from synth.solvers import SOLVERS
 from synth.standard import rhd, ring
-from synth.straggler.choose import Setting
 from synth.straggler.generate import search as search_straggler
-from synth.straggler.situation import Situation
+from synth.straggler.instance import Instance
 from verify import Verdict, check, encode
 from verify.core.bounds import lower_bound
 from verify.errors import ArgumentError
 
 
-def assert_sound(found: Arranged, arrivals: dict[int, int]) -> None:
+def assert_sound(found: ArrivalsAnswer, arrivals: dict[int, int]) -> None:
     """Proved, in phases that end at the arrivals, and no worse than any other method."""
     schedule, report = found.schedule, check(found.schedule)
     assert report.verdict is Verdict.PROVED
     assert report == found.report
     assert schedule.late == tuple(sorted(arrivals))
-    assert report.lower_bound <= found.lower_bound <= report.completion_rounds
+    assert report.lower_bound <= found.bound <= report.completion_rounds
     assert schedule.meta["method"] == found.method
     ends = 0
     for phase in schedule.phases[: len(found.arrivals.times) - 1]:
@@ -56,7 +55,7 @@ def test_one_late_rank_any_delay(n: int) -> None:
 
 @pytest.mark.parametrize("delay", range(0, 29, 4))
 def test_eight_ranks_in_fine_chunks_reach_the_bound_at_every_delay(delay: int) -> None:
-    arrivals = situation(8, {7: delay}, 4)
+    arrivals = instance(8, {7: delay}, 4)
     rounds = min(
         len(list_schedule(arrivals, balanced(arrivals, staged=True, seed=seed), p, seed))
         for seed in range(6)
@@ -74,7 +73,7 @@ def test_a_long_delay_reaches_the_bound_of_one_straggler(n: int) -> None:
         assert_sound(found, {0: delay})
         assert found.gap == 0
         if found.schedule.chunks == n - 1:
-            assert found.report.completion_rounds == Situation(n).bound
+            assert found.report.completion_rounds == Instance(n).bound
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_any_arrivals(request: tuple[int, dict[int, int], int]) -> None:
 def test_the_bound_is_not_below_the_verifiers(
     request: tuple[int, dict[int, int], int], staged: bool, seed: int
 ) -> None:
-    arrivals = situation(*request)
+    arrivals = instance(*request)
     trees = balanced(arrivals, staged=staged, seed=seed)
     rounds = list_schedule(arrivals, trees, Priorities(noise=seed), seed)
     schedule = arrivals.schedule(rounds)
@@ -144,16 +143,16 @@ def test_long_waits_are_cut_without_changing_the_bound(
 
 def test_more_delay_never_needs_more_rounds_by_the_bound() -> None:
     for n in range(2, 20):
-        bounds = [situation(n, {n - 1: delay}, 2).bound for delay in range(3 * n)]
+        bounds = [instance(n, {n - 1: delay}, 2).bound for delay in range(3 * n)]
         assert bounds == sorted(bounds, reverse=True)
-        assert bounds[-1] == Situation(n, 2).bound
+        assert bounds[-1] == Instance(n, 2).bound
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_exhausted_questions_raise_the_bound(solver) -> None:
     """Three ranks on time, two chunks: the formulas say 3 rounds, and there is no such schedule."""
     portfolio = Portfolio(
-        situation(3, {2: 0}, 1),
+        instance(3, {2: 0}, 1),
         setting=None,
         seed=0,
         solver=solver,
@@ -175,7 +174,7 @@ def test_the_solver_finds_what_the_lists_miss() -> None:
 @pytest.mark.parametrize("arrivals", [{7: 0}, {7: 3}, {7: 9}, {3: 2, 5: 7}])
 def test_the_schedule_to_beat_is_a_schedule(arrivals: dict[int, int]) -> None:
     """Waiting for the whole ReduceScatter: made, proved, and as long as it was said to be."""
-    wait = WaitThenComplete(situation(8, arrivals, 1).with_chunks(7), 1, lambda chunks: Fraction(1))
+    wait = WaitThenComplete(instance(8, arrivals, 1).with_chunks(7), 1, lambda chunks: Fraction(1))
     schedule = wait.schedule(search_straggler(8, late=wait.last_rank))
     assert check(schedule).verdict is Verdict.PROVED
     assert schedule.completion_rounds == wait.bound
@@ -245,10 +244,10 @@ def test_too_large_for_an_exact_answer_says_what_works() -> None:
 def test_what_is_printed_names_the_winner_and_all_others() -> None:
     setting = Setting(2**30, 3e-6, 450e9)
     found = search(8, {6: 3, 7: 9}, m=2, setting=setting)
-    text = arranged_text("file.json", found, setting)
+    text = show.text("file.json", found, setting)
     assert "rank 6 at round 3, 7 at round 9" in text
-    assert f"lower bound {found.lower_bound}: {found.verdict}" in text
-    facts = arranged_json("file.json", found, setting)
+    assert f"lower bound {found.bound}: {found.claim}" in text
+    facts = show.facts("file.json", found, setting)
     assert facts["arrivals"] == {6: 3, 7: 9}
     assert facts["method"] == found.schedule.meta["method"]
     for candidate, printed in zip(found.candidates, facts["candidates"], strict=True):
@@ -275,7 +274,7 @@ def test_times_become_rounds() -> None:
     assert arrival_rounds(8, [6, 7], None, "3s", **halves) == {6: 6, 7: 6}
     with pytest.raises(ArgumentError, match="Add --bytes"):
         arrival_rounds(8, [7], None, "3s")
-    with pytest.raises(ArgumentError, match="nobody is there to wait"):
+    with pytest.raises(ArgumentError, match="no rank is there to wait"):
         arrival_rounds(2, [0, 1], None, "3s", **times)
 
 

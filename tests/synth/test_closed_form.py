@@ -6,23 +6,23 @@ from hypothesis import strategies as st
 
 from synth.straggler.broadcast import Broadcast
 from synth.straggler.closed_form import ClosedForm
-from synth.straggler.situation import Situation
+from synth.straggler.instance import Instance
 from verify import Phase, Schedule, Verdict, check
 
 ranks = st.integers(2, 300)
 
 
-def schedule_of(situation: Situation) -> Schedule:
-    form = ClosedForm(situation)
+def schedule_of(instance: Instance) -> Schedule:
+    form = ClosedForm(instance)
     phases = [
-        Phase("reduce_scatter", (situation.helpers,), form.waiting()),
+        Phase("reduce_scatter", (instance.helpers,), form.waiting()),
         Phase("completion", (), form.completion()),
     ]
     return Schedule(
-        ranks=situation.ranks,
-        chunks=situation.chunks,
-        late=(situation.helpers,),
-        ports=situation.ports,
+        ranks=instance.ranks,
+        chunks=instance.chunks,
+        late=(instance.helpers,),
+        ports=instance.ports,
         phases=tuple(phase for phase in phases if phase.rounds),
         meta={},
     )
@@ -52,7 +52,7 @@ def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
 @pytest.mark.parametrize("m", [1, 2, 3])
 @pytest.mark.parametrize("n", [*range(2, 36), 63, 64, 65, 97])
 def test_at_the_bound_for_every_n(n: int, m: int) -> None:
-    report = check(schedule_of(Situation(n, m)))
+    report = check(schedule_of(Instance(n, m)))
     assert report.verdict is Verdict.PROVED
     assert report.optimal is True
 
@@ -60,7 +60,7 @@ def test_at_the_bound_for_every_n(n: int, m: int) -> None:
 @given(n=ranks)
 @settings(max_examples=12, deadline=None)
 def test_at_the_bound_for_large_n(n: int) -> None:
-    report = check(schedule_of(Situation(n)))
+    report = check(schedule_of(Instance(n)))
     assert report.verdict is Verdict.PROVED
     assert report.optimal is True
 
@@ -68,19 +68,19 @@ def test_at_the_bound_for_large_n(n: int) -> None:
 @pytest.mark.parametrize("m", [1, 2, 3])
 @pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
 def test_powers_of_two_fit_matching_ports(n: int, m: int) -> None:
-    report = check(schedule_of(Situation(n, m, "matching")))
+    report = check(schedule_of(Instance(n, m, "matching")))
     assert report.verdict is Verdict.PROVED
     assert report.optimal is True
 
 
 @pytest.mark.parametrize("n", [5, 6, 7, 12])
 def test_pairs_do_not_fit_matching_ports(n: int) -> None:
-    assert check(schedule_of(Situation(n, 1, "matching"))).verdict is Verdict.REFUTED
+    assert check(schedule_of(Instance(n, 1, "matching"))).verdict is Verdict.REFUTED
 
 
 @pytest.mark.parametrize("m", [1, 2, 4])
 @pytest.mark.parametrize("n", [*range(3, 40), 64, 100])
 def test_the_wait_is_hardly_longer_than_a_reduce_scatter(n: int, m: int) -> None:
-    situation = Situation(n, m)
-    waiting = ClosedForm(situation).waiting()
-    assert len(waiting) <= situation.bound + situation.fewest_hops - 1
+    instance = Instance(n, m)
+    waiting = ClosedForm(instance).waiting()
+    assert len(waiting) <= instance.bound + instance.fewest_hops - 1

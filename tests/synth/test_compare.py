@@ -2,39 +2,16 @@
 
 import builtins
 import json
-import sys
 
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.compare import ALGORITHMS, compare, parse_sizes
-from synth.compare_cli import register
 from synth.cost import Link, ring_cost, straggler_cost
-from verify.cli import run
 from verify.errors import ArgumentError
 
 LINK = Link(3e-6, 450e9)
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Run ``synth ARGS`` in an empty folder; returns (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    register(app)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["synth", *args])
-        code = 0
-        try:
-            run(app)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
 
 
 @settings(deadline=None)
@@ -90,8 +67,8 @@ def test_bad_sizes(text: str) -> None:
             parse_sizes("--sizes", text)
 
 
-def test_table(command) -> None:
-    code, out, err = command("compare", "--n", "8", "--sizes", "1KiB:1GiB", "--factor", "1024")
+def test_table(synth) -> None:
+    code, out, err = synth("compare", "--n", "8", "--sizes", "1KiB:1GiB", "--factor", "1024")
     assert (code, err) == (0, "")
     head, rows = out.splitlines()[:-3], out.splitlines()[-3:]
     assert all(line.startswith("#") for line in head)
@@ -103,8 +80,8 @@ def test_table(command) -> None:
         assert number in rows[2].split()
 
 
-def test_json_tells_the_same(command) -> None:
-    code, out, _ = command("compare", "--n", "8", "--sizes", "1GiB", "--json")
+def test_json_tells_the_same(synth) -> None:
+    code, out, _ = synth("compare", "--n", "8", "--sizes", "1GiB", "--json")
     facts = json.loads(out)
     assert code == 0
     assert facts["link"] == {"alpha_s": 3e-6, "bandwidth": 450e9}
@@ -114,14 +91,14 @@ def test_json_tells_the_same(command) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_plot(command, tmp_path, suffix: str) -> None:
+def test_plot(synth, tmp_path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
-    assert command("compare", "--n", "4", "--plot", f"a.{suffix}")[0] == 0
+    assert synth("compare", "--n", "4", "--plot", f"a.{suffix}")[0] == 0
     start = (tmp_path / f"a.{suffix}").read_bytes()[:200]
     assert (b"svg" in start) if suffix == "svg" else start.startswith(b"\x89PNG")
 
 
-def test_plot_without_matplotlib(command, monkeypatch) -> None:
+def test_plot_without_matplotlib(synth, monkeypatch) -> None:
     real = builtins.__import__
 
     def refuse(name, *args, **kwargs):
@@ -130,7 +107,7 @@ def test_plot_without_matplotlib(command, monkeypatch) -> None:
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    code, out, err = command("compare", "--n", "4", "--plot", "a.svg")
+    code, out, err = synth("compare", "--n", "4", "--plot", "a.svg")
     assert (code, out) == (2, "")
     assert "needs matplotlib, which is not installed. pip install matplotlib" in err
 
@@ -149,7 +126,7 @@ def test_plot_without_matplotlib(command, monkeypatch) -> None:
         ["--n", "8", "--plot", "nowhere/a.svg"],
     ],
 )
-def test_bad_input(command, options: list[str]) -> None:
-    code, out, err = command("compare", *options)
+def test_bad_input(synth, options: list[str]) -> None:
+    code, out, err = synth("compare", *options)
     assert (code, out) == (2, "")
     assert options[-2] in err

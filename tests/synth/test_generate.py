@@ -6,13 +6,13 @@ import time
 import pytest
 
 from synth import generate
-from synth.cost import MOST_M
+from synth.cost import MOST_M, Setting
 from synth.solvers import SOLVERS
-from synth.straggler.choose import Setting, choose
+from synth.straggler.choose import choose
 from synth.straggler.generate import LARGEST, search
 from synth.straggler.greedy import Greedy
+from synth.straggler.instance import Instance
 from synth.straggler.pairing import Pairing
-from synth.straggler.situation import Situation
 from verify import Verdict, check, encode
 from verify.errors import ArgumentError, SearchTimeout
 from verify.renaming import renamed
@@ -34,7 +34,7 @@ def assert_at_bound(generated, n: int, m: int) -> None:
     assert schedule.meta["optimal"] is True
     assert "gap" not in schedule.meta
     assert generated.gap == 0
-    assert generated.verdict.startswith("optimal")
+    assert generated.claim.startswith("optimal")
 
 
 @both_solvers
@@ -71,7 +71,7 @@ def test_balanced_owners(n: int, m: int) -> None:
 
 def test_greedy_that_runs_out_of_time_is_not_a_schedule() -> None:
     with pytest.raises(SearchTimeout, match="gave up"):
-        Greedy(Situation(12), seed=0).run(until=time.monotonic())
+        Greedy(Instance(12), seed=0).run(until=time.monotonic())
 
 
 @pytest.mark.parametrize("n", [3, 6, 8])
@@ -104,11 +104,11 @@ def test_matching_of_odd_numbers_reaches_its_own_bound(n: int, rounds: int) -> N
 
 @pytest.mark.parametrize(("n", "m"), [(18, 1), (20, 2)])
 def test_pairing(n: int, m: int) -> None:
-    situation = Situation(n, m, "matching")
-    rounds = Pairing(situation, seed=0).run(until=time.monotonic() + 60)
-    assert situation.bound <= len(rounds) <= situation.bound + 1
+    instance = Instance(n, m, "matching")
+    rounds = Pairing(instance, seed=0).run(until=time.monotonic() + 60)
+    assert instance.bound <= len(rounds) <= instance.bound + 1
     with pytest.raises(SearchTimeout, match="gave up"):
-        Pairing(situation, seed=0).run(until=time.monotonic())
+        Pairing(instance, seed=0).run(until=time.monotonic())
 
 
 def test_pairing_is_what_is_left_for_many_ranks() -> None:
@@ -125,9 +125,9 @@ def test_a_gap_says_why(solver) -> None:
     assert generated.report.optimal == "unknown"
     assert generated.gap == generated.schedule.meta["gap"] == 1
     assert "optimal" not in generated.schedule.meta
-    assert "5 rounds: no schedule of this normal form" in generated.verdict
-    assert "12 constructive tries" in generated.verdict
-    assert "impossible" not in generated.verdict
+    assert "5 rounds: no schedule of this normal form" in generated.claim
+    assert "12 constructive tries" in generated.claim
+    assert "impossible" not in generated.claim
     exhausted = {(a.rounds, a.method) for a in generated.attempts if a.result == "exhausted"}
     assert {(5, "cyclic"), (5, "general")} <= exhausted
 

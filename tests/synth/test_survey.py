@@ -1,35 +1,13 @@
 """``synth table``: rows as they are done, honest gaps, what is kept when it ends early."""
 
 import json
-import sys
 
 import pytest
-import typer
 
 from synth import survey as survey_module
-from synth.compare_cli import register
 from synth.straggler import generate
 from synth.survey import parse_range, summary, survey
-from verify.cli import run
 from verify.errors import ArgumentError, SearchTimeout
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Run ``synth ARGS``; returns (exit code, stdout, stderr)."""
-    app = typer.Typer()
-    register(app)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["synth", *args])
-        code = 0
-        try:
-            run(app)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def test_ranges() -> None:
@@ -53,8 +31,8 @@ def test_rows_are_proved_and_come_one_by_one() -> None:
     assert [(row.n, row.m) for row in rows] == [(4, 2), (6, 1), (6, 2)]
 
 
-def test_gaps_are_no_failure(command) -> None:
-    code, out, err = command("table", "--n", "3", "--m", "1,2", "--owners", "balanced")
+def test_gaps_are_no_failure(synth) -> None:
+    code, out, err = synth("table", "--n", "3", "--m", "1,2", "--owners", "balanced")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) == 1 + 2 + 2
@@ -62,8 +40,8 @@ def test_gaps_are_no_failure(command) -> None:
     assert lines[3:] == ["1 of 2 at the lower bound", "bound + 1: n=3 m=2"]
 
 
-def test_json_is_one_object_per_line(command) -> None:
-    code, out, _ = command("table", "--n", "3..5", "--json")
+def test_json_is_one_object_per_line(synth) -> None:
+    code, out, _ = synth("table", "--n", "3..5", "--json")
     objects = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [row["n"] for row in objects[:-1]] == [3, 4, 5]
@@ -72,7 +50,7 @@ def test_json_is_one_object_per_line(command) -> None:
     assert objects[-1] == {"summary": facts}
 
 
-def test_nothing_found_is_told_and_exits_3(command, monkeypatch) -> None:
+def test_nothing_found_is_told_and_exits_3(synth, monkeypatch) -> None:
     real = generate.search
 
     def search(n: int, **options):
@@ -81,13 +59,13 @@ def test_nothing_found_is_told_and_exits_3(command, monkeypatch) -> None:
         return real(n, **options)
 
     monkeypatch.setattr(survey_module.generate, "search", search)
-    code, out, _ = command("table", "--n", "4..6")
+    code, out, _ = synth("table", "--n", "4..6")
     assert code == 3
     assert "not found: no schedule found in 20 s" in out.splitlines()[2]
     assert out.splitlines()[-2:] == ["2 of 3 at the lower bound", "nothing found: n=5"]
 
 
-def test_interrupt_keeps_the_rows(command, monkeypatch) -> None:
+def test_interrupt_keeps_the_rows(synth, monkeypatch) -> None:
     real = generate.search
 
     def search(n: int, **options):
@@ -96,7 +74,7 @@ def test_interrupt_keeps_the_rows(command, monkeypatch) -> None:
         return real(n, **options)
 
     monkeypatch.setattr(survey_module.generate, "search", search)
-    code, out, err = command("table", "--n", "4..6")
+    code, out, err = synth("table", "--n", "4..6")
     assert code == 130
     assert [line.split()[0] for line in out.splitlines()[1:2]] == ["4"]
     assert out.splitlines()[-2:] == ["1 of 3 at the lower bound", "not tried: 2"]
@@ -118,7 +96,7 @@ def test_summary_of_nothing() -> None:
         ["--n", "8", "--seed", "-1"],
     ],
 )
-def test_bad_input(command, options: list[str]) -> None:
-    code, _, err = command("table", *options)
+def test_bad_input(synth, options: list[str]) -> None:
+    code, _, err = synth("table", *options)
     assert code == 2
     assert options[-2] in err

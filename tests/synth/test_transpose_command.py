@@ -7,29 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from synth.cli import main
 from verify import Incast, Verdict, check, read
 
 
 @pytest.fixture
-def transpose(monkeypatch, capsys, tmp_path):
-    """Run ``synth transpose ARGS`` in an empty folder; returns (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["synth", "transpose", *args])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
+def transpose(synth):
+    """Run ``synth transpose ARGS``."""
+    return partial(synth, "transpose")
 
 
 def test_written_and_explained(transpose, tmp_path) -> None:

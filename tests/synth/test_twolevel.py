@@ -28,7 +28,7 @@ def machine(nodes: int, per_node: int, ports: int | None = None) -> Machine:
 
 
 @st.composite
-def situations(draw, least_per_node: int = 1):
+def instances(draw, least_per_node: int = 1):
     """A machine with any links and any late rank."""
     nodes = draw(st.integers(1, 4))
     per_node = draw(st.integers(max(least_per_node, 2 if nodes == 1 else 1), 8))
@@ -54,9 +54,9 @@ def test_proved_for_every_late_rank(nodes: int, per_node: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(situations(least_per_node=2), st.integers(1, 40), st.integers(1, 8), st.integers(1, 2**33))
-def test_any_chunks_and_any_burst(situation, chunks: int, burst: int, size: int) -> None:
-    made, late = situation
+@given(instances(least_per_node=2), st.integers(1, 40), st.integers(1, 8), st.integers(1, 2**33))
+def test_any_chunks_and_any_burst(instance, chunks: int, burst: int, size: int) -> None:
+    made, late = instance
     schedule = two_level(made, late, chunks, min(burst, made.network_ports))
     assert check(schedule).verdict is Verdict.PROVED
     assert network_ports(schedule, made.node_of, made.network_ports).verdict is Verdict.PROVED

@@ -1,35 +1,22 @@
-"""From options to a written schedule and what is printed about it."""
+"""``synth generate --nodes``: from options to a written schedule and what is printed about it."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from synth.twolevel.command import Options, generate, shown
-from synth.twolevel.search import Record
+from synth.straggler import generate
 from verify import Verdict, check, read
-from verify.errors import ArgumentError
 
-NOTHING: dict[str, None] = dict.fromkeys(Options.__dataclass_fields__)
-
-
-def options(**given) -> Options:
-    return Options(**{**NOTHING, **given})
+SIZE = ("--bytes", "1GiB")
 
 
-def made(output: Path, given: Options, **more) -> Record:
-    arguments = {"n": None, "buffer": "1GiB", "late": None, "m": None, "seed": 0}
-    arguments |= {"ports": "duplex", **more}
-    return generate(given, output, time_limit_s=20, progress=lambda text: None, **arguments)
-
-
-def test_written_and_explained(tmp_path) -> None:
-    path = tmp_path / "a.json"
-    record = made(path, options(nodes=2, per_node=4, network_ports=2), late=1)
-    schedule = read(path)
+def test_written_and_explained(synth, tmp_path) -> None:
+    ports = ("--network-ports", "2", "--late", "1", "-o", "a.json")
+    code, text, err = synth("generate", "--nodes", "2", "--per-node", "4", *SIZE, *ports)
+    assert (code, err) == (0, "")
+    schedule = read(tmp_path / "a.json")
     assert check(schedule).verdict is Verdict.PROVED
     assert (schedule.ranks, schedule.late) == (8, (1,))
-    text = shown(record, path, json=False)
     for fact in [
         "a.json: proved; two-level, burst 2, AllReduce of 8 ranks in ",
         " chunks, rank 1 late",
@@ -40,58 +27,53 @@ def test_written_and_explained(tmp_path) -> None:
         "hierarchical ring",
         "flat",
         "lower bound",
+        "Whether anything is faster is unknown",
     ]:
         assert fact in text
     assert "optimal" not in text
 
 
-def test_json_tells_the_same(tmp_path) -> None:
-    path = tmp_path / "a.json"
-    record = made(path, options(nodes=2, per_node=2, outer_alpha="20us", outer_bandwidth="1GB/s"))
-    facts = json.loads(shown(record, path, json=True))
+def test_json_tells_the_same(synth) -> None:
+    links = ("--outer-alpha", "20us", "--outer-bandwidth", "1GB/s", "--json")
+    facts = json.loads(synth("generate", "--nodes", "2", "--per-node", "2", *SIZE, *links)[1])
     assert facts["machine"]["outer"] == {"alpha_s": 2e-5, "bandwidth": 1e9}
     assert facts["machine"]["network_ports"] == 2
-    assert facts["winner"] == facts["candidates"][0]["name"]
-    assert facts["candidates"][0]["seconds"] == record.winner.seconds
-    assert facts["bytes_s"] <= facts["bound_s"] <= record.winner.seconds
+    assert facts["basis"] == "unknown"
+    winner = facts["candidates"][0]
+    assert facts["winner"] == winner["name"]
+    assert facts["bytes_s"] <= facts["bound_s"] <= winner["seconds"]
 
 
-def test_whether_two_levels_are_asked_for() -> None:
-    assert not options(alpha="3us", bandwidth="450GB/s").given()
-    assert options(nodes=2, per_node=4).given()
+@pytest.mark.parametrize("solver", ["cp-sat", "z3"])
+def test_the_flat_schedule_is_searched_by_the_solver_that_is_asked_for(
+    synth, monkeypatch, solver: str
+) -> None:
+    asked = []
+    original = generate.search
 
+    def search(*args, **options):
+        asked.append(options["solver"])
+        return original(*args, **options)
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ({"nodes": 2}, "--nodes"),
-        ({"per_node": 2}, "--per-node"),
-        ({"network_ports": 2}, "--network-ports"),
-        ({"nodes": 2, "outer_alpha": "1us"}, "--nodes"),
-        ({"outer_bandwidth": "1GB/s"}, "--outer-bandwidth"),
-    ],
-)
-def test_half_a_machine(given, name: str) -> None:
-    with pytest.raises(ArgumentError) as error:
-        options(**given).given()
-    assert error.value.name == name
+    monkeypatch.setattr("synth.twolevel.search.search_flat", search)
+    code, _, _ = synth("generate", "--nodes", "2", "--per-node", "2", *SIZE, "--solver", solver)
+    assert (code, asked) == (0, [solver])
 
 
 @pytest.mark.parametrize(
-    ("given", "more", "name"),
+    ("arguments", "name"),
     [
-        ({"nodes": 2, "per_node": 4}, {"n": 9}, "--n"),
-        ({"nodes": 2, "per_node": 4}, {"buffer": None}, "--bytes"),
-        ({"nodes": 2, "per_node": 4}, {"buffer": "1"}, "--bytes"),
-        ({"nodes": 2, "per_node": 4}, {"late": 8}, "--late"),
-        ({"nodes": 2, "per_node": 4, "network_ports": 5}, {}, "--network-ports"),
-        ({"nodes": 2, "per_node": 4, "outer_alpha": "1"}, {}, "--outer-alpha"),
-        ({"nodes": 2, "per_node": 4}, {"ports": "matching"}, "--ports"),
-        ({"nodes": 0, "per_node": 4}, {}, "--nodes"),
+        (["--per-node", "4", *SIZE, "--n", "9"], "--n"),
+        (["--per-node", "4"], "--bytes"),
+        (["--per-node", "4", "--bytes", "1"], "--bytes"),
+        (["--per-node", "4", *SIZE, "--late", "8"], "--late"),
+        (["--per-node", "4", *SIZE, "--network-ports", "5"], "--network-ports"),
+        (["--per-node", "4", *SIZE, "--outer-alpha", "1"], "--outer-alpha"),
+        (["--per-node", "0", *SIZE], "--per-node"),
     ],
 )
-def test_bad_input_writes_nothing(tmp_path, given, more, name: str) -> None:
-    with pytest.raises(ArgumentError) as error:
-        made(tmp_path / "a.json", options(**given), **more)
-    assert error.value.name == name
+def test_bad_input_writes_nothing(synth, tmp_path, arguments: list[str], name: str) -> None:
+    code, out, err = synth("generate", "--nodes", "2", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {name} = ")
     assert not list(tmp_path.iterdir())

@@ -62,7 +62,7 @@ def test_known_makespans() -> None:
         found = plan(problem)
         assert found.measures.makespan == found.bound == planned
         assert found.optimal
-        assert "no solver needed" in found.reason
+        assert "no solver needed" in found.choice
 
 
 def test_textbook_orders() -> None:

@@ -106,7 +106,7 @@ def test_the_hint_is_kept_where_there_is_no_time() -> None:
 def test_times_beyond_the_solver() -> None:
     problem = uniform(2, 3, {(0, 1): 1}, memory=1, durations=(1e12 - 1, 1e-9, 3))
     found = plan(problem, "cp-sat", solver=SOLVER)
-    assert "too long and fine for the solver" in found.reason
+    assert "too long and fine for the solver" in found.choice
     assert found.report.verdict is Verdict.PROVED
 
 
@@ -119,6 +119,6 @@ def test_interrupted_gives_the_best_so_far() -> None:
         found = plan(problem, "cp-sat", solver=Solver(time_limit_s=15, workers=1))
     finally:
         timer.cancel()
-    assert "interrupted" in found.reason
+    assert "interrupted" in found.choice
     assert found.measures.makespan <= problem.costs.shown(quick.makespan)
     assert found.report.verdict is Verdict.PROVED

@@ -1,4 +1,4 @@
-"""Which ways to a completion are tried in which order, and how long each may take.
+"""Which methods for a completion are tried in which order, and how long each may take.
 
     search       questions to a solver (see ``completion``): exact, for small n; balanced owners
     closed form  at the bound for every n with duplex ports, for powers of two with matching ports;
@@ -6,11 +6,11 @@
     greedy       minimum-cost flows; balanced owners, duplex ports
     pairing      maximum-weight matchings; balanced owners, matching ports
 
-A short question to the solver comes first where the situation is small, for balanced owners are
+A short question to the solver comes first where the instance is small, for balanced owners are
 what a library's ReduceScatter leaves; then the closed form. Where owners have to be balanced, or
 the closed form does not fit the ports, greedy or pairing follows, and the time that is left goes to
-longer questions. The first schedule at the lower bound ends the hunt: it is optimal. Otherwise the
-best one comes with an honest gap.
+longer questions. The first schedule at the lower bound ends the search: it is optimal. Otherwise
+the best one comes with an honest gap.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Literal
 from synth.solvers import Exhausted, Found, Outcome, SolverName, Undecided, solve
 from synth.straggler.closed_form import ClosedForm
 from synth.straggler.completion import Completion, Form
+from synth.straggler.instance import Instance, Owners, PortModel
 from synth.straggler.reduce_scatter import rotation, tournament
-from synth.straggler.situation import Owners, PortModel, Situation
 from verify.core.schedule import Round
 from verify.errors import SearchTimeout
 
@@ -43,8 +43,8 @@ QUICK_TRIES = 4
 
 TRIES = 12
 
-Result = Literal["found", "exhausted", "undecided"]
-RESULT: dict[type[Outcome], Result] = {
+Ending = Literal["found", "exhausted", "undecided"]
+ENDINGS: dict[type[Outcome], Ending] = {
     Found: "found",
     Exhausted: "exhausted",
     Undecided: "undecided",
@@ -57,17 +57,17 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One way that was tried: for so many completion rounds (greedy: that many came out)."""
+    """One method that was tried: for so many completion rounds (greedy: that many came out)."""
 
     rounds: int
     method: Method
     owners: Owners
-    result: Result
+    result: Ending
     seconds: float
 
 
 @dataclass(frozen=True)
-class Prize:
+class Result:
     """A completion, the waiting phase that prepares it, and the attempt that found it."""
 
     rounds: tuple[Round, ...]
@@ -86,40 +86,40 @@ def _maker(method: Constructive) -> type[Greedy] | type[Pairing]:
     return Pairing
 
 
-class Hunt:
-    """All attempts at one situation within a time limit; ``attempts`` records them."""
+class Search:
+    """All attempts at one instance within a time limit; ``attempts`` records them."""
 
     def __init__(
         self,
-        situation: Situation,
+        instance: Instance,
         owners: Owners,
         solver: SolverName,
         seed: int,
         time_limit_s: float,
         progress: Progress,
     ) -> None:
-        self.situation, self.owners, self.solver, self.seed = situation, owners, solver, seed
+        self.instance, self.owners, self.solver, self.seed = instance, owners, solver, seed
         self.progress = progress
         self.attempts: list[Attempt] = []
-        self.best: Prize | None = None
+        self.best: Result | None = None
         self._deadline = time.monotonic() + time_limit_s
         self._least_s = time_limit_s / 64
-        self._size = situation.ranks * situation.chunks
+        self._size = instance.ranks * instance.chunks
 
-    def run(self) -> Prize | None:
+    def run(self) -> Result | None:
         """The shortest completion found in time, if any."""
-        for attempt in self._ways():
+        for attempt in self._methods():
             attempt()
-            if self.best is not None and len(self.best.rounds) == self.situation.bound:
+            if self.best is not None and len(self.best.rounds) == self.instance.bound:
                 break
         return self.best
 
-    def _ways(self) -> Iterator[Callable[[], object]]:
-        situation, bound = self.situation, self.situation.bound
+    def _methods(self) -> Iterator[Callable[[], object]]:
+        instance, bound = self.instance, self.instance.bound
         balanced, free = self.owners != "free", self.owners != "balanced"
         if balanced and self._size <= SMALL:
             yield lambda: self._search(bound, "staged", self._left_s() / 8)
-        if free and (situation.ports == "duplex" or situation.ranks == 2**situation.fewest_hops):
+        if free and (instance.ports == "duplex" or instance.ranks == 2**instance.fewest_hops):
             yield self._closed_form
         if balanced:
             yield self._construct
@@ -137,52 +137,52 @@ class Hunt:
         better = self.best is None or len(rounds) < len(self.best.rounds)
         if attempt.result == "found" and better:
             if waiting is None:
-                partition = rotation if self.situation.ports == "duplex" else tournament
-                waiting = partition(self.situation.helpers, self.situation.chunks_per_helper)
-            self.best = Prize(rounds, waiting, attempt)
+                partition = rotation if self.instance.ports == "duplex" else tournament
+                waiting = partition(self.instance.helpers, self.instance.chunks_per_helper)
+            self.best = Result(rounds, waiting, attempt)
 
     def _say(self, what: str) -> None:
         best = f"; best so far {len(self.best.rounds)} rounds" if self.best else ""
         self.progress(
-            f"n = {self.situation.ranks}, m = {self.situation.chunks_per_helper}: {what} "
-            f"(lower bound {self.situation.bound} rounds{best})"
+            f"n = {self.instance.ranks}, m = {self.instance.chunks_per_helper}: {what} "
+            f"(lower bound {self.instance.bound} rounds{best})"
         )
 
     # -- constructions -------------------------------------------------------------------------
 
     def _closed_form(self) -> None:
         start = time.monotonic()
-        form = ClosedForm(self.situation)
+        form = ClosedForm(self.instance)
         rounds, waiting = form.completion(), form.waiting()
         took = time.monotonic() - start
         self._record(Attempt(len(rounds), "closed form", "free", "found", took), rounds, waiting)
 
     def _construct(self) -> None:
         """Several seeds, until one reaches the bound or half of the time is spent."""
-        method = CONSTRUCTIVE[self.situation.ports]
+        method = CONSTRUCTIVE[self.instance.ports]
         until = time.monotonic() + self._left_s() / 2
         for number in range(TRIES):
             if self.best is not None and time.monotonic() > until:
                 return
             self._say(f"{method}, try {number + 1}")
             start = time.monotonic()
-            result: Result = "found"
+            result: Ending = "found"
             try:
-                maker = _maker(method)(self.situation, self.seed + number)
+                maker = _maker(method)(self.instance, self.seed + number)
                 rounds = maker.run(self._deadline if self.best is None else until)
             except SearchTimeout:
                 result, rounds = "undecided", ()
             took = time.monotonic() - start
-            count = len(rounds) or self.situation.bound
+            count = len(rounds) or self.instance.bound
             self._record(Attempt(count, method, "balanced", result, took), rounds)
-            if len(rounds) == self.situation.bound:
+            if len(rounds) == self.instance.bound:
                 return
 
     # -- search --------------------------------------------------------------------------------
 
     def _search_on(self) -> None:
         """Longer questions, for anything shorter than what there is."""
-        bound = self.situation.bound
+        bound = self.instance.bound
         for rounds in range(bound, bound + QUICK_TRIES):
             if self._good_enough(rounds) or self._left_s() < self._least_s:
                 break
@@ -196,14 +196,14 @@ class Hunt:
     def _good_enough(self, rounds: int) -> bool:
         return self.best is not None and len(self.best.rounds) <= rounds
 
-    def _search(self, rounds: int, form: Form, limit_s: float) -> Result:
+    def _search(self, rounds: int, form: Form, limit_s: float) -> Ending:
         """Put one question to the solver."""
         self._say(f"{self.solver}, {form} form, {rounds} rounds")
         start = time.monotonic()
-        question = Completion(self.situation, rounds, form)
+        question = Completion(self.instance, rounds, form)
         answer = self._ask(question, limit_s)
         took = time.monotonic() - start
-        result = RESULT[type(answer)]
+        result = ENDINGS[type(answer)]
         found = question.decode(answer) if isinstance(answer, Found) else ()
         self._record(Attempt(rounds, form, "balanced", result, took), found)
         return result

@@ -18,7 +18,7 @@ PORT_MODELS: tuple[PortModel, ...] = ("duplex", "matching")
 
 
 @dataclass(frozen=True)
-class Situation:
+class Instance:
     """What the completion starts from: n ranks, m chunks per helper, a model of the ports."""
 
     ranks: int

@@ -1,4 +1,4 @@
-"""The command ``synth pipeline``.
+"""``synth pipeline``.
 
 Exit codes: 0 written (also where Ctrl-C ended the search: then the best so far), 1 no schedule was
 made, 2 bad arguments, 130 interrupted before there was anything to write. Nothing is written unless
@@ -12,21 +12,19 @@ from typing import Annotated
 
 import typer
 
-from synth.console import Json, Quiet
+from synth.commands.options import Json, Output, Quiet, refuse, refuse_json_if_quiet
 from synth.pipeline.plan import METHODS
+from synth.pipeline.portfolio import QUICK
 from synth.pipeline.problem import Placement
 from synth.pipeline.robust import Objective
 from synth.pipeline.work import CsvForm, Request, Targets, carry_out
 
+PICTURE = "Use --picture to draw it"
 DURATIONS, LINKS, SEARCH, MORE = "Stages", "Links", "Search", "More to write"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command()(pipeline)
-
-
 def pipeline(
+    context: typer.Context,
     stages: Annotated[int, typer.Option(help="Stages of the pipeline.")],
     microbatches: Annotated[int, typer.Option(help="Microbatches of a step.")],
     forward: Annotated[
@@ -148,10 +146,7 @@ def pipeline(
             help="Also draw it (.svg), or write a trace for Perfetto (.trace.json).",
         ),
     ] = None,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to write (.json[.gz|.zst])."),
-    ] = Path("pipeline.json"),
+    output: Output = Path("pipeline.json"),
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -167,6 +162,20 @@ def pipeline(
       synth pipeline --stages 4 --microbatches 12 --scenario none@3 --scenario 0-1:3 --robust mean
       synth pipeline --stages 8 --microbatches 24 --slow 6-7:3 --compare --picture delay.svg
     """
+    refuse_json_if_quiet(context, quiet=quiet)
+    if compare:
+        refuse(context, ["output"], "has no use with --compare: no schedule is written", PICTURE)
+    else:
+        refuse(context, ["factors"], "is used only with --compare", "Add --compare")
+    if csv is None:
+        refuse(context, ["csv_form"], "is used only with --csv", "Add --csv FILE")
+    if virtual == 1 and placement == "loop":
+        refuse(context, ["placement"], "has no use with one stage per rank", "Add --virtual 2")
+    if method in ("heuristic", *QUICK):
+        unasked = f"has no use with --method {method}: no solver is asked"
+        refuse(context, ["time_limit", "seed", "workers"], unasked, "Use --method best")
+    if not scenario and not any(".." in links for links in slow or []):
+        refuse(context, ["robust"], "is used only with --scenario", "Add --scenario LINKS")
     request = Request(
         stages=stages,
         microbatches=microbatches,

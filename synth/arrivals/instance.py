@@ -6,11 +6,12 @@ what comes after it: rounds A, A + 1, ... Its length R is what is minimized.
 
 Lower bounds on R, for full-duplex one-port rounds (of any right schedule):
 
-    knowledge   The rank that arrives last sends each of its k chunks in a round of its own, so one
+    dissemination
+                The rank that arrives last sends each of its k chunks in a round of its own, so one
                 of them leaves in the k-th round or later, and who knows of it can only double per
                 round: R >= k + ceil(log2 n) - 1 (see :mod:`verify.core.bounds`). A rank that
                 arrives at a < A has A - a rounds more.
-    volume      Let L be the q ranks that arrive at round a or later. At round a nobody else knows
+    bandwidth   Let L be the q ranks that arrive at round a or later. At round a no other rank knows
                 their data; call what all others know of a chunk its one remaining source. Let r be
                 one of the first ranks to know of all q + 1 sources of a chunk. Among the transfers
                 that brought this about some q *join* the sources: sender or receiver of each is in
@@ -71,7 +72,7 @@ class Arrivals:
 
     @cached_property
     def times(self) -> tuple[int, ...]:
-        """The rounds in which somebody arrives, 0 first."""
+        """The rounds in which a rank arrives, 0 first."""
         return tuple(sorted({0, *self.arrival}))
 
     def present(self, t: int) -> int:

@@ -1,0 +1,59 @@
+"""``synth compare``: what to expect of every AllReduce. Exit codes: 0 done, 2 bad arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.commands.options import Json, Ranks, encoded, refuse
+from synth.compare import as_json, as_text, parse_sizes, plot, require_picture
+from synth.compare import compare as make_comparison
+from synth.cost import MOST_M, Latency, Link
+from synth.units import parse_bandwidth, parse_seconds
+
+
+def compare(
+    context: typer.Context,
+    n: Ranks,
+    alpha: Annotated[str, typer.Option(metavar="TIME", help="Latency of a message.")] = "3us",
+    bandwidth: Annotated[
+        str, typer.Option(metavar="RATE", help="Bandwidth of a rank, each direction.")
+    ] = "450GB/s",
+    sizes: Annotated[
+        str, typer.Option(metavar="FIRST:LAST", help="Buffer sizes, from the first to the last.")
+    ] = "1KiB:4GiB",
+    factor: Annotated[int, typer.Option(help="Each size is so many times the one before.")] = 4,
+    latency: Annotated[
+        Latency,
+        typer.Option(
+            help="Pay alpha for every message of a rank in a round, or once per round: matters for "
+            "direct only."
+        ),
+    ] = "message",
+    most_m: Annotated[int, typer.Option(help="Most chunks per helper.")] = MOST_M,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too (.svg or .png).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Predict every AllReduce over a range of sizes, in the style of nccl-tests.
+
+    \b
+    Examples:
+      synth compare --n 8
+      synth compare --n 8 --alpha 30us --bandwidth 25Gbit/s --sizes 1MiB:1GiB
+      synth compare --n 8 --plot compare.svg
+    """
+    if ":" not in sizes:
+        refuse(context, ["factor"], "has no use with one size", "Give --sizes FIRST:LAST")
+    if plot_file is not None:
+        require_picture(plot_file)
+    link = Link(parse_seconds("--alpha", alpha), parse_bandwidth("--bandwidth", bandwidth))
+    comparison = make_comparison(
+        n, parse_sizes("--sizes", sizes, factor), link, latency=latency, most_m=most_m
+    )
+    print(encoded(as_json(comparison)) if json else as_text(comparison))
+    if plot_file is not None:
+        plot(comparison, plot_file)

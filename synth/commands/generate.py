@@ -1,0 +1,302 @@
+"""``synth generate``: one late rank, arrivals of several, or a machine of two levels.
+
+Which of the three is meant follows from the options: ``--delay``, ``--arrivals`` or several ranks
+after ``--late`` are arrivals, ``--nodes`` is a machine of two levels.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.arrivals import generate as arrivals_family
+from synth.arrivals import show as arrivals_show
+from synth.arrivals.request import arrival_rounds, late_ranks
+from synth.commands.options import (
+    Buffer,
+    Json,
+    Output,
+    Quiet,
+    nothing_written_if_interrupted,
+    parse_setting,
+    refuse,
+    refuse_json_if_quiet,
+    require_writable,
+    searching,
+    show,
+)
+from synth.cost import Link
+from synth.solvers import SolverName
+from synth.straggler import show as straggler_show
+from synth.straggler.choose import choose
+from synth.straggler.instance import Owners, PortModel
+from synth.twolevel import search as twolevel_family
+from synth.twolevel import show as twolevel_show
+from synth.twolevel.machine import Machine
+from synth.units import parse_bandwidth, parse_bytes, parse_seconds
+from verify.errors import ArgumentError
+from verify.output import write
+
+INNER, OUTER = ("3us", "450GB/s"), ("10us", "50GB/s")
+EITHER = "Leave one of them out"
+MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]
+MACHINE, ARRIVALS = "Machines of two levels", "Arrivals"
+
+
+def generate(
+    context: typer.Context,
+    n: Annotated[int | None, typer.Option("--n", help="Number of ranks.")] = None,
+    late: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RANKS", help="The late rank, or several as 6,7 (default: the last)."),
+    ] = None,
+    m: Annotated[
+        int | None,
+        typer.Option(
+            help="Chunks per helper; the buffer has (n - 1) * m. Default: 1, or with --bytes the "
+            "one with the least predicted time."
+        ),
+    ] = None,
+    ports: Annotated[
+        PortModel,
+        typer.Option(
+            help="In a round each rank sends one chunk and receives one (duplex), or ranks form "
+            "disjoint pairs (matching)."
+        ),
+    ] = "duplex",
+    owners: Annotated[
+        Owners,
+        typer.Option(
+            help="Whose partial sums: chunks dealt out evenly (balanced), chosen by the method "
+            "(free), or balanced where that is quickly found at the bound, else free (auto)."
+        ),
+    ] = "auto",
+    buffer: Buffer = None,
+    alpha: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help=f"Latency of a message (default: {INNER[0]})."),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help=f"Bandwidth of a rank, each direction (default: {INNER[1]}).",
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROUNDS|TIME",
+            rich_help_panel=ARRIVALS,
+            help="The late ranks arrive after so many rounds, or so long as 3ms with --bytes "
+            "(default: late enough to hide the whole ReduceScatter).",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROUNDS|TIMES",
+            rich_help_panel=ARRIVALS,
+            help="When each late rank arrives, as 3,9 or 1ms,3ms.",
+        ),
+    ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            rich_help_panel=ARRIVALS,
+            help="Refuse, unless ranks and chunks are few enough for a solver to search all "
+            "schedules.",
+        ),
+    ] = False,
+    nodes: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=MACHINE, help="Nodes; also give --per-node and --bytes."),
+    ] = None,
+    per_node: Annotated[
+        int | None, typer.Option(rich_help_panel=MACHINE, help="Ranks in each node.")
+    ] = None,
+    network_ports: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=MACHINE, help="Network ports of a node (default: one per rank)."
+        ),
+    ] = None,
+    outer_alpha: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            rich_help_panel=MACHINE,
+            help=f"Latency of a message between nodes (default: {OUTER[0]}).",
+        ),
+    ] = None,
+    outer_bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            rich_help_panel=MACHINE,
+            help=f"Bandwidth of a network port (default: {OUTER[1]}).",
+        ),
+    ] = None,
+    solver: Annotated[SolverName, typer.Option(help="The solver that searches.")] = "cp-sat",
+    seed: Annotated[int, typer.Option(help="Random seed of the solver.")] = 0,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For the whole search.")
+    ] = 60.0,
+    output: Output = Path("schedule.json"),
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for the AllReduce schedule with the fewest rounds after a late rank arrives.
+
+    \b
+    Examples:
+      synth generate --n 8
+      synth generate --n 8 --late 3 --m 4 -o late3.json
+      synth generate --n 8 --bytes 1GiB --alpha 3us --bandwidth 450GB/s
+      synth generate --n 8 --delay 2
+      synth generate --n 8 --late 6,7 --arrivals 3,9
+      synth generate --n 4 --delay 1 --exact
+      synth generate --nodes 2 --per-node 8 --bytes 1GiB
+    """
+    require_writable(output)
+    refuse_json_if_quiet(context, quiet=quiet)
+    named = late_ranks(late)
+    has_arrivals = delay is not None or arrivals is not None or len(named) > 1
+    machine = None
+    if nodes is None or per_node is None:
+        needs = "is used only with both --nodes and --per-node"
+        refuse(context, MACHINE_OPTIONS, needs, "Give both")
+        if n is None:
+            raise ArgumentError("--n", None, "is needed", "Or give --nodes and --per-node")
+    else:
+        links = alpha, bandwidth, outer_alpha, outer_bandwidth
+        _refuse_beside_nodes(context, n, nodes, per_node, buffer, named)
+        machine = _machine(nodes, per_node, network_ports, *links)
+    if machine is not None or not has_arrivals:
+        refuse(context, ["exact"], "is used only with --delay or --arrivals", "Add --delay 1")
+    if machine is not None or has_arrivals:
+        beside = "--nodes" if machine is not None else "--delay or --arrivals"
+        if ports != "duplex":
+            raise ArgumentError("--ports", ports, f"must be duplex with {beside}", EITHER)
+        if owners != "auto":
+            raise ArgumentError("--owners", owners, f"can't be chosen with {beside}", EITHER)
+    elif owners == "free":
+        refuse(context, ["solver", "time_limit"], "has no use with --owners free", EITHER)
+    path, one = str(output), named[0] if named else None
+    if machine is not None:
+        assert buffer is not None
+        with nothing_written_if_interrupted(), searching(quiet) as progress:
+            placed = twolevel_family.search(
+                machine,
+                parse_bytes("--bytes", buffer),
+                late=one,
+                m=m,
+                seed=seed,
+                time_limit_s=time_limit,
+                solver=solver,
+                progress=progress,
+            )
+        write(placed.schedule, output)
+        show(
+            lambda: twolevel_show.text(path, placed),
+            lambda: twolevel_show.facts(path, placed),
+            json=json,
+            quiet=quiet,
+        )
+        return
+    assert n is not None
+    setting = parse_setting(context, buffer, alpha, bandwidth, INNER)
+    if has_arrivals:
+        when = arrival_rounds(n, named, arrivals, delay, m or 1, setting)
+        with nothing_written_if_interrupted(), searching(quiet) as progress:
+            arranged = arrivals_family.search(
+                n,
+                when,
+                m=m,
+                seed=seed,
+                time_limit_s=time_limit,
+                solver=solver,
+                setting=setting,
+                exact=exact,
+                progress=progress,
+            )
+        write(arranged.schedule, output)
+        show(
+            lambda: arrivals_show.text(path, arranged, setting),
+            lambda: arrivals_show.facts(path, arranged, setting),
+            json=json,
+            quiet=quiet,
+        )
+        return
+    with nothing_written_if_interrupted(), searching(quiet) as progress:
+        answer, candidates = choose(
+            n,
+            setting,
+            late=one,
+            m=m,
+            ports=ports,
+            owners=owners,
+            seed=seed,
+            time_limit_s=time_limit,
+            solver=solver,
+            progress=progress,
+        )
+    write(answer.schedule, output)
+    show(
+        lambda: straggler_show.text(path, answer, setting, candidates),
+        lambda: straggler_show.facts(path, answer, setting, candidates),
+        json=json,
+        quiet=quiet,
+    )
+
+
+def _refuse_beside_nodes(
+    context: typer.Context,
+    n: int | None,
+    nodes: int,
+    per_node: int,
+    buffer: str | None,
+    late: list[int],
+) -> None:
+    """ArgumentError for what has no use on this machine, contradicts it, or is missing."""
+    refuse(context, ["delay", "arrivals"], "is not used with --nodes", EITHER)
+    if len(late) > 1:
+        raise ArgumentError("--late", late, "must be one rank with --nodes", "Name one rank")
+    if nodes == 1:
+        network = ["network_ports", "outer_alpha", "outer_bandwidth"]
+        refuse(context, network, "has no use with one node", "Leave it out, or add nodes")
+    if per_node == 1:
+        remedy = "Give --outer-alpha and --outer-bandwidth"
+        refuse(context, ["alpha", "bandwidth"], "has no use with one rank in each node", remedy)
+    if buffer is None:
+        raise ArgumentError("--bytes", None, "is needed with --nodes", "For example: --bytes 1GiB")
+    if n is not None and n != nodes * per_node:
+        requirement = f"must be --nodes times --per-node, {nodes * per_node}"
+        raise ArgumentError("--n", n, requirement, "Leave --n out")
+
+
+def _machine(
+    nodes: int,
+    per_node: int,
+    network_ports: int | None,
+    alpha: str | None,
+    bandwidth: str | None,
+    outer_alpha: str | None,
+    outer_bandwidth: str | None,
+) -> Machine:
+    return Machine(
+        nodes,
+        per_node,
+        per_node if network_ports is None else network_ports,
+        Link(
+            parse_seconds("--alpha", alpha or INNER[0]),
+            parse_bandwidth("--bandwidth", bandwidth or INNER[1]),
+        ),
+        Link(
+            parse_seconds("--outer-alpha", outer_alpha or OUTER[0]),
+            parse_bandwidth("--outer-bandwidth", outer_bandwidth or OUTER[1]),
+        ),
+    )

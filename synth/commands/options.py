@@ -1,0 +1,117 @@
+"""What the commands share: options, what is refused before long work, progress, output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from synth.cost import Setting
+from synth.straggler.search import Progress
+from synth.units import parse_bandwidth, parse_bytes, parse_seconds
+from verify.errors import ArgumentError
+
+NOTHING_FOUND = 3
+INTERRUPTED = 130
+
+Ranks = Annotated[int, typer.Option("--n", help="Number of ranks.")]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write (.json[.gz|.zst]).")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Buffer = Annotated[
+    str | None, typer.Option("--bytes", metavar="SIZE", help="Size of the whole buffer, as 1GiB.")
+]
+
+
+def refuse(context: typer.Context, names: Iterable[str], requirement: str, remedy: str) -> None:
+    """Raise ArgumentError for the first of these parameters that was typed."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = next(p for p in context.command.params if p.name == name)
+            flag = max(option.opts, key=len)
+            raise ArgumentError(flag, context.params[name], requirement, remedy)
+
+
+def refuse_json_if_quiet(context: typer.Context, *, quiet: bool) -> None:
+    """``--quiet`` prints nothing, so nothing can be JSON."""
+    if quiet:
+        refuse(context, ["json"], "has no use with --quiet", "Leave one of them out")
+
+
+def parse_setting(
+    context: typer.Context,
+    buffer: str | None,
+    alpha: str | None,
+    bandwidth: str | None,
+    default: tuple[str, str],
+) -> Setting | None:
+    """The numbers for the prediction; None without ``--bytes``, and then there is no use for them.
+
+    Args:
+        default: latency and bandwidth where none are given.
+    """
+    if buffer is None:
+        refuse(context, ["alpha", "bandwidth"], "is used only with --bytes", "Add --bytes SIZE")
+        return None
+    return Setting(
+        parse_bytes("--bytes", buffer),
+        parse_seconds("--alpha", alpha or default[0]),
+        parse_bandwidth("--bandwidth", bandwidth or default[1]),
+    )
+
+
+def show(
+    text: Callable[[], str], facts: Callable[[], dict[str, Any]], *, json: bool, quiet: bool
+) -> None:
+    """Print the lines for people, or one JSON object, or nothing."""
+    if not quiet:
+        print(encoded(facts()) if json else text())
+
+
+def require_writable(path: Path, option: str = "--output") -> None:
+    """Refuse a hopeless output path before a long search, not after it."""
+    problem = ""
+    if path.is_dir():
+        problem = "is a directory"
+    elif not path.parent.is_dir():
+        problem = f"can't be written: there is no directory {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "can't be written: permission denied"
+    if problem:
+        raise ArgumentError(option, str(path), problem)
+
+
+@contextmanager
+def searching(quiet: bool) -> Iterator[Progress]:
+    """A spinner on stderr that says what is being tried; nothing where nobody watches."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("searching") as status:
+        yield lambda text: status.update(f"searching: {text}")
+
+
+@contextmanager
+def nothing_written_if_interrupted() -> Iterator[None]:
+    """Turn Ctrl-C into one line and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: nothing was written", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def encoded(value: Any) -> str:
+    """One line of JSON."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,72 @@
+"""``synth table``: what can be found.
+
+Exit codes: 0 done (gaps are no failure), 2 bad arguments, 3 a row of the table found nothing,
+130 interrupted; what was printed by then stays.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from synth.commands.options import INTERRUPTED, NOTHING_FOUND, Json, encoded, refuse, searching
+from synth.solvers import SolverName
+from synth.standard import MOST_RANKS
+from synth.straggler.instance import Owners, PortModel
+from synth.survey import HEADER, Row, parse_range, summary, summary_json, survey
+
+
+def table(
+    context: typer.Context,
+    n: Annotated[str, typer.Option("--n", metavar="RANGE", help="Ranks, as 2..64 or 2,3,8..12.")],
+    m: Annotated[str, typer.Option(metavar="RANGE", help="Chunks per helper.")] = "1",
+    ports: Annotated[PortModel, typer.Option(help="As for generate.")] = "duplex",
+    owners: Annotated[Owners, typer.Option(help="As for generate.")] = "auto",
+    solver: Annotated[SolverName, typer.Option(help="The solver that searches.")] = "cp-sat",
+    seed: Annotated[int, typer.Option(help="Random seed of the solver.")] = 0,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For the search of each row.")
+    ] = 20.0,
+    json: Json = False,
+) -> None:
+    """Search and prove a schedule for each number of ranks and chunks; nothing is written.
+
+    \b
+    Examples:
+      synth table --n 2..16
+      synth table --n 2,3,8..12 --m 1,2,4 --ports matching --time-limit 5
+    """
+    if owners == "free":
+        needs = "has no use with --owners free: no solver is asked"
+        refuse(context, ["solver", "time_limit"], needs, "Leave one of them out")
+    ns = parse_range("--n", n, 2, MOST_RANKS)
+    ms = parse_range("--m", m, 1, MOST_RANKS)
+    rows: list[Row] = []
+    interrupted = False
+    if not json:
+        print(HEADER, flush=True)
+    try:
+        with searching(json) as progress:
+            for row in survey(
+                ns,
+                ms,
+                ports=ports,
+                owners=owners,
+                seed=seed,
+                time_limit_s=time_limit,
+                solver=solver,
+                progress=progress,
+            ):
+                rows.append(row)
+                print(encoded(row) if json else row, flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+    asked = len(ns) * len(ms)
+    print(encoded({"summary": summary_json(rows, asked)}) if json else summary(rows, asked))
+    if interrupted:
+        print("interrupted: the rows above are what was done", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+    if any(row.rounds is None for row in rows):
+        raise typer.Exit(NOTHING_FOUND)

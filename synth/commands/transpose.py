@@ -1,0 +1,90 @@
+"""``synth transpose``. Exit codes: 0 written, 1 no schedule was made, 2 bad arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.answer import answered
+from synth.commands.options import (
+    Buffer,
+    Json,
+    Output,
+    Quiet,
+    Ranks,
+    parse_setting,
+    refuse,
+    refuse_json_if_quiet,
+    require_writable,
+    show,
+)
+from synth.transpose.generate import Exchange
+from synth.transpose.generate import transpose as make_transpose
+from synth.transpose.show import facts, text
+from verify.output import write
+
+DEFAULT = ("50us", "25Gbit/s")
+
+
+def transpose(
+    context: typer.Context,
+    n: Ranks,
+    incast: Annotated[
+        int, typer.Option(help="Messages a rank receives (and sends) at the same time.")
+    ] = 1,
+    groups: Annotated[
+        int, typer.Option(help="Work inside so many groups of ranks, and between them.")
+    ] = 1,
+    exchange: Annotated[
+        Exchange,
+        typer.Option(
+            help="How groups add up their sums: in the fewest rounds (doubling), or with the "
+            "fewest bytes (transpose)."
+        ),
+    ] = "doubling",
+    buffer: Buffer = None,
+    alpha: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help=f"Latency of a message (default: {DEFAULT[0]})."),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help=f"Bandwidth of a rank, each direction (default: {DEFAULT[1]}).",
+        ),
+    ] = None,
+    output: Output = Path("schedule.json"),
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the transpose AllReduce: what is lost on one link concerns two ranks only.
+
+    What a lost transfer does to the result: verify --loss 1 schedule.json
+
+    \b
+    Examples:
+      synth transpose --n 8
+      synth transpose --n 8 --incast 2 --bytes 25MiB
+      synth transpose --n 64 --groups 16
+      synth transpose --n 64 --groups 8 --exchange transpose -o two-level.json
+    """
+    require_writable(output)
+    refuse_json_if_quiet(context, quiet=quiet)
+    setting = parse_setting(context, buffer, alpha, bandwidth, DEFAULT)
+    if groups == 1:
+        refuse(context, ["exchange"], "has no use with one group", "Add --groups")
+    if groups == n and exchange == "doubling":
+        alone = "has no use with one rank in each group and --exchange doubling"
+        refuse(context, ["incast"], alone, "Leave it out, or lower --groups")
+    schedule = make_transpose(n, incast=incast, groups=groups, exchange=exchange)
+    answer, path = answered(schedule), str(output)
+    write(schedule, output)
+    show(
+        lambda: text(path, answer, setting),
+        lambda: facts(path, answer, setting),
+        json=json,
+        quiet=quiet,
+    )

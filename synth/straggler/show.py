@@ -1,0 +1,94 @@
+"""What is shown of a schedule with one late rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from synth import show
+from synth.cost import (
+    Cost,
+    Setting,
+    completion_cost,
+    direct_cost,
+    rhd_cost,
+    ring_cost,
+    waiting_cost,
+)
+from synth.straggler.choose import Candidate
+from synth.straggler.generate import StragglerAnswer
+from synth.units import format_seconds
+
+LABELS = {
+    "completion": "this, once the late rank is there",
+    "reduce_scatter": "  the wait that hides its ReduceScatter",
+    "ring": "ring",
+    "rhd": "recursive halving-doubling",
+    "direct": "direct (incast)",
+}
+
+
+def text(
+    path: str, answer: StragglerAnswer, setting: Setting | None, candidates: Sequence[Candidate]
+) -> str:
+    """The lines for people."""
+    schedule = answer.schedule
+    late = "".join(f", rank {rank} late" for rank in schedule.late)
+    lines = [
+        f"rounds      {show.phases(schedule, absent=True)}",
+        f"completion  {answer.value} rounds, lower bound {answer.bound}: {answer.claim}",
+        f"found by    {answer.method}; {answer.winner.owners} owners; "
+        f"{answer.seconds:.2f} s, seed {schedule.meta['seed']}",
+        *_choice(candidates),
+        *show.costs({LABELS[name]: cost for name, cost in _costs(answer).items()}, setting),
+        f"            {show.legend(setting)}",
+    ]
+    return show.text(path, f"{show.size(schedule)}{late}, {show.ports(schedule)}", lines)
+
+
+def facts(
+    path: str, answer: StragglerAnswer, setting: Setting | None, candidates: Sequence[Candidate]
+) -> dict[str, Any]:
+    """The facts of :func:`text`."""
+    return {
+        **show.facts(path, answer),
+        "gap": answer.gap,
+        "why": answer.claim,
+        "solver": answer.solver,
+        "method": answer.winner.method,
+        "owners": answer.winner.owners,
+        "seed": answer.schedule.meta["seed"],
+        "search_s": answer.seconds,
+        "attempts": answer.attempts,
+        "setting": setting,
+        "predicted": {
+            name: show.cost_facts(cost, setting) for name, cost in _costs(answer).items()
+        },
+        "candidates": [
+            {"m": c.m, "predicted_s": c.predicted_s, "note": c.note} for c in candidates
+        ],
+    }
+
+
+def _choice(candidates: Sequence[Candidate]) -> list[str]:
+    """Which m were considered, and the winner; the JSON has them all."""
+    if not candidates:
+        return []
+    winner = min((c for c in candidates if c.found is not None), key=lambda c: c.predicted_s)
+    near = [c for c in candidates if c.found or c.m == 1 or abs(c.m - winner.m) <= 1]
+    rows = [(c is winner, f"m = {c.m}: {format_seconds(c.predicted_s)} ({c.note})") for c in near]
+    return [
+        f"chosen      m = {winner.m}, the least predicted time of those found",
+        *show.marked(rows, 10),
+    ]
+
+
+def _costs(answer: StragglerAnswer) -> dict[str, Cost]:
+    schedule, n = answer.schedule, answer.schedule.ranks
+    return {
+        "completion": completion_cost(schedule),
+        "reduce_scatter": waiting_cost(schedule),
+        "ring": ring_cost(n),
+        "rhd": rhd_cost(n),
+        "direct": direct_cost(n),
+    }
