@@ -46,7 +46,7 @@ class StragglerAnswer(Answer[Schedule, Report]):
         }.get(self.winner.method, f"{self.solver}, {self.winner.method} form")
 
 
-def _failures(report: Report, attempts: Sequence[Attempt]) -> str:
+def failures(report: Report, attempts: Sequence[Attempt]) -> str:
     """For each number of rounds below those of the schedule, how the search for it ended."""
     failures = []
     constructive = CONSTRUCTIVE.values()
@@ -138,7 +138,7 @@ def search(
             report=report,
             bound=report.lower_bound,
             basis=basis,
-            reason=_failures(report, tries.attempts) if basis is Basis.UNKNOWN else reason,
+            reason=failures(report, tries.attempts) if basis is Basis.UNKNOWN else reason,
             solver=solver,
             attempts=tuple(tries.attempts),
             winner=result.attempt,
