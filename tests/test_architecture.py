@@ -43,4 +43,4 @@ def test_the_four_ways_are_about_twenty_lines_each():
     ways = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     lengths = {w.split("\n", 1)[0]: len(w.strip().splitlines()) for w in ways if "way of" in w[:12]}
     assert len(lengths) == 4
-    assert all(length <= 36 for length in lengths.values()), lengths
+    assert all(length <= 28 for length in lengths.values()), lengths
