@@ -86,6 +86,7 @@ class Engine:
         self._bucket = self._entered = 0
         self._open: dict[int, AllReduceWork] = {}
         self._lock = threading.Lock()
+        self._loop: EventLoop | None = None  # from the first step over UBT on
         group = StoreExchange(store, rank, size, timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
             self._channel = UdpSocket(self.options, own_address(store))
@@ -104,7 +105,8 @@ class Engine:
         noticed = f"rank {rank} heard nothing over UBT"
         watchdog.suspect(self._suspects, noticed, self.options.dead_s)
         self._reliable_steps = min(self.options.reliable_steps, self.options.warmup_steps)
-        self._loop = None if self._reliable_steps else self._begin()
+        if not self._reliable_steps:
+            self._loop = self._begin()
 
     @property
     def failure(self) -> LatecomerError | None:
