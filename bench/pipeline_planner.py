@@ -30,7 +30,7 @@ from synth.pipeline.listing import Rules, greedy
 from synth.pipeline.plan import PipelineAnswer, Solver, plan
 from synth.pipeline.portfolio import best_greedy, portfolio
 from synth.pipeline.problem import Orders, Problem, make, place
-from verify.pipeline.schedule import Action, Duplex, Kind, Link, Situation
+from verify.pipeline.schedule import Action, Duplex, Instance, Kind, Link
 
 SIZES = ((3, 6), (4, 12), (6, 18), (8, 24), (8, 32))
 FAMILIES = ("grid", "uneven")
@@ -40,14 +40,14 @@ MOST_ILP = 3 * 4 * 12
 """Actions up to which the peer's ILP is asked: its 30 s do not count the building of the model."""
 
 
-def situation(
+def instance(
     family: str,
     stages: int,
     seed: int,
     memory: float | None = None,
     occupancy: int = 0,
     duplex: Duplex = "full",
-) -> Situation:
+) -> Instance:
     rng = random.Random(f"{family} {stages} {seed}")
     if family == "grid":
         base = rng.choice([10, 15, 20, 25, 30])
@@ -58,7 +58,7 @@ def situation(
         times = [[rng.randint(6, 14) for _ in range(stages)] for _ in range(3)]
         slow = rng.sample(range(stages - 1), max(1, (stages - 1) // 3))
         delays = [rng.choice([10, 20, 30]) if i in slow else 0 for i in range(stages - 1)]
-    return Situation(
+    return Instance(
         forward=tuple(times[0]),
         backward=tuple(times[1]),
         weight=tuple(times[2]),
@@ -152,7 +152,7 @@ def problems(
     for family in options.families:
         for stages, n in options.sizes:
             for seed in range(options.first, options.first + options.seeds):
-                made = situation(family, stages, seed, **more)  # type: ignore[arg-type]
+                made = instance(family, stages, seed, **more)  # type: ignore[arg-type]
                 yield family, stages, n, seed, make(n, made, place(stages, 1, "loop"))
 
 
@@ -184,7 +184,7 @@ def capped(options: argparse.Namespace) -> None:
         for family in options.families:
             for stages, n in options.sizes:
                 for seed in range(options.first, options.first + options.seeds):
-                    made = situation(family, stages, seed, factor * stages)
+                    made = instance(family, stages, seed, factor * stages)
                     problem = make(n, made, place(stages, 1, "loop"))
                     quick = {c.method: c.makespan for c in portfolio(problem).candidates}
                     found = plan(problem, solver=solver)
@@ -233,7 +233,7 @@ def quick(options: argparse.Namespace) -> None:
     for stages, n in options.sizes:
         for factor in (None, 1):
             memory = None if factor is None else factor * stages
-            problem = make(n, situation("uneven", stages, 0, memory), place(stages, 1, "loop"))
+            problem = make(n, instance("uneven", stages, 0, memory), place(stages, 1, "loop"))
             times = []
             for work in (
                 lambda p: greedy(p, Rules()),

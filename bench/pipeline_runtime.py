@@ -28,7 +28,7 @@ from runtime.pipeline.demo import loss_fn as next_token
 from runtime.pipeline.picture import observed
 from synth.pipeline.plan import plan
 from synth.pipeline.problem import make
-from verify.pipeline import Link, PipelineSchedule, Situation, check, uniform
+from verify.pipeline import Instance, Link, PipelineSchedule, check, uniform
 
 STAGES, MICROBATCHES, MS, LINK = 4, 12, 12, (1, 2)
 DELAYS = (0, 1, 2, 4)
@@ -69,7 +69,7 @@ def sleeping_weight() -> Callable[..., None]:
     return lambda: time.sleep(MS / 1e3)
 
 
-def situation(stages: int, microseconds: int, delay: float) -> Situation:
+def instance(stages: int, microseconds: int, delay: float) -> Instance:
     """All durations alike; ``delay`` forwards on the link."""
     even = uniform(stages, microseconds, microseconds, microseconds)
     link = Link(link_of(stages), round(delay * microseconds))
@@ -82,7 +82,7 @@ def link_of(stages: int) -> tuple[int, int]:
 
 def schedules(stages: int, microseconds: int, delay: float) -> dict[str, PipelineSchedule]:
     """The three that take turns."""
-    here = situation(stages, microseconds, delay)
+    here = instance(stages, microseconds, delay)
     problem = make(MICROBATCHES, here, range(stages))
     return {
         "1F1B": plan(problem, "1f1b").schedule,
@@ -91,14 +91,14 @@ def schedules(stages: int, microseconds: int, delay: float) -> dict[str, Pipelin
     }
 
 
-def makespan_ms(schedule: PipelineSchedule, here: Situation) -> float:
-    found = check(msgspec.structs.replace(schedule, situation=here, meta={})).measures
+def makespan_ms(schedule: PipelineSchedule, here: Instance) -> float:
+    found = check(msgspec.structs.replace(schedule, instance=here, meta={})).measures
     assert found is not None
     return found.makespan / 1e3
 
 
-def in_line(here: Situation) -> Situation:
-    """What in-line sends make of a situation: who sends over the link is held up as long."""
+def in_line(here: Instance) -> Instance:
+    """What in-line sends make of an instance: who sends over the link is held up as long."""
     (link,) = here.links
     low, high = link.between
     forward, backward = list(here.forward), list(here.backward)
@@ -238,7 +238,7 @@ def _report(
             cells = []
             for delay in DELAYS:
                 plan_of = schedules(stages, microseconds, delay)[name]
-                here = situation(stages, microseconds, delay)
+                here = instance(stages, microseconds, delay)
                 took = statistics.median(map(_took_ms, steps[delay, name]))
                 nominal = makespan_ms(plan_of, in_line(here) if way == "in line" else here)
                 cell = f"{took:7.0f} ("

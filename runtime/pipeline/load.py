@@ -53,7 +53,7 @@ class VerifiedPipeline:
     @cached_property
     def complete(self) -> PipelineSchedule:
         """The schedule with every SEND, RECV and REDUCE_GRAD; the same on all ranks."""
-        return lowered(self.schedule, Costs.of(self.schedule.situation))
+        return lowered(self.schedule, Costs.of(self.schedule.instance))
 
     def csv(self) -> bytes:
         """What PyTorch's runtime loads, format ``compute_comms``."""

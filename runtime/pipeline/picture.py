@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from runtime.pipeline.timing import StepRecord, clock_offsets, links, measured_instance
-from verify.pipeline import Bar, PipelineSchedule, Situation, parse_action, timeline
+from verify.pipeline import Bar, Instance, PipelineSchedule, parse_action, timeline
 from verify.pipeline.picture import Sheet
 from verify.pipeline.schedule import COMPUTE, send_of
 
@@ -46,15 +46,15 @@ def makespan_ms(drawn: Sequence[Bar]) -> float:
     return float(max(b.end for b in compute) - min(b.start for b in compute))
 
 
-def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Situation:
+def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Instance:
     """The instance that the ranks measured in a step of ``schedule``, in microseconds."""
     reports = {rank: record.report() for rank, record in records.items()}
     return measured_instance(schedule, reports, links(reports))
 
 
-def planned(schedule: PipelineSchedule, measured: Situation) -> list[Bar]:
+def planned(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
     """The bars of a schedule as the model has them in an instance in microseconds."""
-    found = timeline(msgspec.structs.replace(schedule, situation=measured, meta={}))
+    found = timeline(msgspec.structs.replace(schedule, instance=measured, meta={}))
     return [msgspec.structs.replace(bar, start=bar.start / MS, end=bar.end / MS) for bar in found]
 
 

@@ -11,13 +11,13 @@ import msgspec
 from runtime.pipeline.detector import Sensitivity
 from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
 from verify.errors import ArgumentError, LatecomerError
-from verify.pipeline import PipelineSchedule, Situation, timeline
+from verify.pipeline import Instance, PipelineSchedule, timeline
 
-Planner = Callable[[Situation, PipelineSchedule], PipelineSchedule]
+Planner = Callable[[Instance, PipelineSchedule], PipelineSchedule]
 """(what was measured, in microseconds; the schedule that runs) -> a schedule of the same shape."""
 
 
-def heuristic(measured: Situation, schedule: PipelineSchedule) -> PipelineSchedule:
+def heuristic(measured: Instance, schedule: PipelineSchedule) -> PipelineSchedule:
     """The planner unless another is given: the best of ``synth.pipeline``'s quick methods."""
     from synth.pipeline.plan import plan
     from synth.pipeline.problem import make
@@ -46,7 +46,7 @@ class Adaptation:
 
 
 def replan(
-    how: Adaptation, running: VerifiedPipeline, measured: Situation
+    how: Adaptation, running: VerifiedPipeline, measured: Instance
 ) -> tuple[PipelineSchedule | None, str]:
     """A schedule that pays in the instance that was measured, if there is one; and the reason."""
     began_s = time.monotonic()
@@ -65,7 +65,7 @@ def replan(
     return new.schedule, numbers
 
 
-def _makespan(schedule: PipelineSchedule, measured: Situation) -> float:
+def _makespan(schedule: PipelineSchedule, measured: Instance) -> float:
     """What the verifier says that a step takes, in microseconds; the schedule is proved."""
-    bars = timeline(msgspec.structs.replace(schedule, situation=measured, meta={}))
+    bars = timeline(msgspec.structs.replace(schedule, instance=measured, meta={}))
     return float(max(bar.end for bar in bars))

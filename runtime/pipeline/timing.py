@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from verify.pipeline import Action, Link, PipelineSchedule, Situation
+from verify.pipeline import Action, Instance, Link, PipelineSchedule
 
 CANDIDATES = 16
 CLEARLY = 0.5
@@ -231,21 +231,21 @@ def measured_instance(
     schedule: PipelineSchedule,
     reports: Mapping[int, Report],
     times: Mapping[tuple[int, int], LinkTimes],
-) -> Situation:
+) -> Instance:
     """The schedule's instance with everything that was measured, in microseconds.
 
     Where the backward ran fused its time is divided as in the schedule's own instance. Links
     without a measurement are taken to cost nothing. Memory limits stay.
     """
     took_s = dict(ChainMap(*(report.took_s for report in reports.values())))
-    before, backward, weight = schedule.situation, [], []
+    before, backward, weight = schedule.instance, [], []
     for stage in range(schedule.stages):
         whole = before.backward[stage] + before.weight[stage]
         share = before.backward[stage] / whole if whole else 0.5
         fused_s = took_s.get(("B", stage), 0.0)
         backward.append(_us(took_s.get(("I", stage), fused_s * share)))
         weight.append(_us(took_s.get(("W", stage), fused_s * (1 - share))))
-    return Situation(
+    return Instance(
         forward=tuple(_us(took_s["F", stage]) for stage in range(schedule.stages)),
         backward=tuple(backward),
         weight=tuple(weight),

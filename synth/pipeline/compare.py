@@ -80,7 +80,7 @@ def compare(
     Raises:
         ArgumentError: there is no delay, or ``method`` does not suit the problem.
     """
-    if not any(link.latency for link in problem.situation.links):
+    if not any(link.latency for link in problem.instance.links):
         raise ArgumentError("--slow", "", "is needed: no delay to compare at", "--slow 0-1:10")
     found, kept = Comparison(problem, method), None
     for factor in factors:
@@ -91,7 +91,7 @@ def compare(
                 occupancy=link.occupancy,
                 duplex=link.duplex,
             )
-            for link in problem.situation.links
+            for link in problem.instance.links
         )
         here = problem.with_links(links)
         progress(f"{method}, {factor:g} times the delay")

@@ -118,7 +118,7 @@ def _pair(name: str, text: str, where: str, there: list[Pair]) -> Pair:
 
 
 def links(delays: dict[Pair, Delay], *, least: bool = False) -> tuple[Link, ...]:
-    """The links of a situation, at the upper (or the lower) end of all ranges."""
+    """The links of an instance, at the upper (or the lower) end of all ranges."""
     return tuple(
         Link(
             between=pair,

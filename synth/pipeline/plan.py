@@ -45,7 +45,7 @@ class Solver:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
-    """The schedule with the shortest step found; times in the unit of the situation.
+    """The schedule with the shortest step found; times in the unit of the instance.
 
     Attributes:
         method: the one whose schedule this is.

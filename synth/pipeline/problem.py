@@ -1,4 +1,4 @@
-"""What a pipeline schedule is asked for: sizes, placement of stages, and the situation.
+"""What a pipeline schedule is asked for: sizes, placement of stages, and the instance.
 
 A rank holds one stage, or ``virtual`` of them. Placement ``loop`` deals stages out round robin
 (stage s on rank s mod R), ``vee`` goes there and back (R = S/2; stages r and S-1-r on rank r).
@@ -23,7 +23,7 @@ from verify.errors import ArgumentError
 from verify.pipeline.bounds import lower_bound
 from verify.pipeline.costs import Costs, exact, fault
 from verify.pipeline.format import MAX_ACTIONS, MAX_MICROBATCHES, MAX_STAGES
-from verify.pipeline.schedule import Action, Link, Number, PipelineSchedule, Situation
+from verify.pipeline.schedule import Action, Instance, Link, Number, PipelineSchedule
 
 Placement = Literal["loop", "vee"]
 Orders = list[list[Action]]
@@ -45,16 +45,16 @@ class Starts:
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes, placement and situation; ``microbatches`` are alike.
+    """Sizes, placement and instance; ``microbatches`` are alike.
 
     Attributes:
         rank_of: per stage its rank.
-        costs: the situation in ticks and half activations.
+        costs: the instance in ticks and half activations.
     """
 
     stages: int
     microbatches: int
-    situation: Situation
+    instance: Instance
     rank_of: tuple[int, ...]
     costs: Costs
 
@@ -103,15 +103,15 @@ class Problem:
         return PipelineSchedule(
             stages=self.stages,
             microbatches=self.microbatches,
-            situation=self.situation,
+            instance=self.instance,
             programs=tuple(map(tuple, orders)),
             meta=meta or {},
         )
 
     def with_links(self, links: Sequence[Link]) -> Problem:
         """The same over other links."""
-        situation = msgspec.structs.replace(self.situation, links=tuple(links))
-        return make(self.microbatches, situation, self.rank_of)
+        instance = msgspec.structs.replace(self.instance, links=tuple(links))
+        return make(self.microbatches, instance, self.rank_of)
 
 
 def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
     return tuple(min(s, stages - 1 - s) for s in range(stages))
 
 
-def make(microbatches: int, situation: Situation, rank_of: Sequence[int]) -> Problem:
+def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Problem:
     """A problem that has a solution.
 
     Raises:
@@ -144,22 +144,22 @@ def make(microbatches: int, situation: Situation, rank_of: Sequence[int]) -> Pro
             microbatches,
             f"{stages} stages have more than {MAX_ACTIONS} actions, the most that can be read",
         )
-    problem = fault(situation, stages, ranks)
+    problem = fault(instance, stages, ranks)
     if problem is not None:
-        raise ArgumentError("situation", problem, "must make sense")
-    if situation.fused is not None:
-        raise ArgumentError("fused", situation.fused, "must take as long as backward and weight")
+        raise ArgumentError("instance", problem, "must make sense")
+    if instance.fused is not None:
+        raise ArgumentError("fused", instance.fused, "must take as long as backward and weight")
     there = {tuple(sorted(pair)) for pair in pairwise(rank_of)}
     there -= {(rank, rank) for rank in rank_of}
-    for link in situation.links:
+    for link in instance.links:
         pair = tuple(sorted(link.between))
         if pair not in there:
             known = ", ".join(f"{a}-{b}" for a, b in sorted(there)) or "none"
             raise ArgumentError(
                 "--slow", f"{pair[0]}-{pair[1]}", f"is no link; the links are: {known}"
             )
-    found = Problem(stages, microbatches, situation, tuple(rank_of), Costs.of(situation))
-    _require_memory(found, situation.memory)
+    found = Problem(stages, microbatches, instance, tuple(rank_of), Costs.of(instance))
+    _require_memory(found, instance.memory)
     return found
 
 

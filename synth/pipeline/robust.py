@@ -60,7 +60,7 @@ class Robust:
     """A schedule for all scenarios.
 
     Attributes:
-        planned: the schedule; its situation is the scenario in which it takes longest.
+        planned: the schedule; its instance is the scenario in which it takes longest.
         makespans: scenario -> makespan.
         alone: scenario -> the best makespan of the quick methods for it alone.
         value, bound: of the objective; no order has a smaller value than the bound.
@@ -94,7 +94,7 @@ class _Bound(NamedTuple):
 def highest(problems: Sequence[Problem]) -> Problem:
     """The problem with, on every link, the most latency and occupancy of all."""
     most: dict[tuple[int, ...], Link] = {}
-    for link in (link for problem in problems for link in problem.situation.links):
+    for link in (link for problem in problems for link in problem.instance.links):
         pair = tuple(sorted(link.between))
         other = most.get(pair, link)
         most[pair] = Link(

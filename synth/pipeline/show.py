@@ -22,7 +22,7 @@ def text(planned: PipelineAnswer, written: list[str]) -> str:
     lines = [
         f"{', '.join(written)}: proved",
         f"  {problem.stages} stages{virtual}, {problem.microbatches} microbatches"
-        + "".join(f", {described(link)}" for link in problem.situation.links[:MOST_SHOWN]),
+        + "".join(f", {described(link)}" for link in problem.instance.links[:MOST_SHOWN]),
         f"  makespan {found.makespan:g}, lower bound {planned.bound:g} ({planned.proof}): "
         + planned.claim,
         f"  method {planned.method}: {planned.choice}",
@@ -102,7 +102,7 @@ def robust_json(robust: Robust, written: list[str]) -> dict[str, Any]:
 def comparison_table(comparison: Comparison) -> Table:
     """Makespans, a row per factor, a column per method; the best of the named ones in bold."""
     table = Table(title=comparison_title(comparison))
-    alone = len(comparison.problem.situation.links) == 1
+    alone = len(comparison.problem.instance.links) == 1
     table.add_column("delay" if alone else "delays", justify="right")
     for name in [*comparison.columns, "bound"]:
         table.add_column(name, justify="right")
@@ -125,7 +125,7 @@ def comparison_table(comparison: Comparison) -> Table:
 def comparison_title(comparison: Comparison) -> str:
     """What is compared, in words."""
     problem = comparison.problem
-    memory = problem.situation.memory
+    memory = problem.instance.memory
     limit = "" if memory is None else f", memory {', '.join(f'{x:g}' for x in sorted(set(memory)))}"
     return f"makespan, {problem.stages} stages, {problem.microbatches} microbatches{limit}"
 

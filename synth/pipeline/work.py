@@ -34,7 +34,7 @@ from verify.errors import ArgumentError
 from verify.output import write_atomically
 from verify.pipeline import lowered, timeline, write, write_csv
 from verify.pipeline.picture import Sheet, svg, trace
-from verify.pipeline.schedule import Situation
+from verify.pipeline.schedule import Instance
 
 CsvForm = Literal["compute_only", "compute_comms"]
 MOST_WORKERS = 256
@@ -131,14 +131,14 @@ def _problems(request: Request) -> tuple[Problem, list[Scenario]]:
     memory = None
     if request.memory is not None:
         memory = one_or_each("--memory", request.memory, ranks, "rank")
-    situation = Situation(
+    instance = Instance(
         forward=forward,
         backward=backward,
         weight=weight,
         links=links(delays),
         memory=memory,
     )
-    problem = make(request.microbatches, situation, rank_of)
+    problem = make(request.microbatches, instance, rank_of)
     ranges = any(delay.least < delay.most for delay in delays.values())
     named = parse_scenarios("--scenario", request.scenario, delays, rank_of)
     if ranges and (named or request.factors is not None):

@@ -75,7 +75,7 @@ def test_gap_is_told(synth) -> None:
         (["--n", "6", "--owners", "free"], ["closed form", "free owners"]),
     ],
 )
-def test_other_situations(synth, tmp_path, options: list[str], facts: list[str]) -> None:
+def test_other_instances(synth, tmp_path, options: list[str], facts: list[str]) -> None:
     code, out, err = synth("generate", *options)
     assert (code, err) == (0, "")
     assert all(fact in out for fact in facts)

@@ -5,9 +5,9 @@ from verify.pipeline.format import decode, encode, read, write
 from verify.pipeline.lower import lowered
 from verify.pipeline.schedule import (
     Action,
+    Instance,
     Link,
     PipelineSchedule,
-    Situation,
     parse_action,
     uniform,
 )
@@ -17,11 +17,11 @@ from verify.pipeline.verdict import Bar, Measures, PipelineReport
 __all__ = [
     "Action",
     "Bar",
+    "Instance",
     "Link",
     "Measures",
     "PipelineReport",
     "PipelineSchedule",
-    "Situation",
     "check",
     "decode",
     "decode_csv",

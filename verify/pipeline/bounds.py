@@ -1,4 +1,4 @@
-"""A lower bound on the makespan of any schedule for a situation, in closed form.
+"""A lower bound on the makespan of any schedule for an instance, in closed form.
 
 Legend, per stage s: F, I, W its durations (a fused B that is faster than I and W counts as that
 much less W), c_s the latency plus occupancy between s and s + 1.
@@ -72,7 +72,7 @@ class Chain:
 
 
 def lower_bound(schedule: PipelineSchedule, costs: Costs) -> int:
-    """The bound in ticks; only sizes, placement and situation of ``schedule`` are looked at."""
+    """The bound in ticks; only sizes, placement and instance of ``schedule`` are looked at."""
     chain = Chain.of(schedule, costs)
     found = [_links(schedule, costs, chain)]
     on: dict[int, list[int]] = defaultdict(list)

@@ -60,7 +60,7 @@ def check(schedule: PipelineSchedule) -> PipelineReport:
     if results["well_formed"].verdict is Verdict.PROVED:
         for name, decide in BY_PROGRAM.items():
             results[name] = _lacking(results, NEEDS.get(name, ())) or decide(schedule)
-        costs = Costs.of(schedule.situation)
+        costs = Costs.of(schedule.instance)
         lacking = _lacking(results, COMPLETE)
         results["deadlock_free"], measures = (lacking, None) if lacking else _run(schedule, costs)
         results["memory"] = memory(schedule, costs)
@@ -94,7 +94,7 @@ def _run(schedule: PipelineSchedule, costs: Costs) -> tuple[Result, Measures | N
     in_order = build(complete, costs, rendezvous=True)
     if not in_order.cyclic:
         note = ""
-    elif schedule.situation.sends == "rendezvous":
+    elif schedule.instance.sends == "rendezvous":
         return _deadlock(in_order, "sends are rendezvous, on one in-order stream per rank"), None
     else:
         note = "only because sends are buffered: as rendezvous in order they wait in a cycle"
@@ -148,7 +148,7 @@ def timeline(schedule: PipelineSchedule, *, in_order: bool = False) -> list[Bar]
         schedule: a right schedule.
         in_order: whether messages are rendezvous on one in-order stream per rank.
     """
-    costs = Costs.of(schedule.situation)
+    costs = Costs.of(schedule.instance)
     graph = build(lowered(schedule, costs), costs, rendezvous=in_order)
     finish = graph.finishes()
     return [_bar(graph, costs, finish, node) for node in range(len(graph.nodes))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from operator import add
 
-from verify.pipeline.schedule import Action, Number, Situation
+from verify.pipeline.schedule import Action, Instance, Number
 
 DECIMALS = 9
 LARGEST = 10**12
@@ -25,14 +25,14 @@ def exact(value: Number) -> Fraction:
     return Fraction(repr(value))
 
 
-def fault(situation: Situation, stages: int, ranks: int) -> str | None:
+def fault(instance: Instance, stages: int, ranks: int) -> str | None:
     """What is wrong with an instance for so many stages and ranks; None if nothing is."""
-    return next(_faults(situation, stages, ranks), None)
+    return next(_faults(instance, stages, ranks), None)
 
 
-def _faults(situation: Situation, stages: int, ranks: int) -> Iterator[str]:
+def _faults(instance: Instance, stages: int, ranks: int) -> Iterator[str]:
     for name in ("forward", "backward", "weight", "fused"):
-        durations = getattr(situation, name)
+        durations = getattr(instance, name)
         if durations is None and name == "fused":
             continue
         if len(durations) != stages:
@@ -40,7 +40,7 @@ def _faults(situation: Situation, stages: int, ranks: int) -> Iterator[str]:
         for stage, duration in enumerate(durations):
             yield from _time_faults(f"{name}[{stage}]", duration)
     seen = set()
-    for position, link in enumerate(situation.links):
+    for position, link in enumerate(instance.links):
         place, pair = f"links[{position}]", tuple(sorted(link.between))
         if link.between[0] == link.between[1] or not 0 <= pair[0] <= pair[1] < ranks:
             yield f"{place}.between is {list(link.between)}, must be two ranks of 0..{ranks - 1}"
@@ -49,7 +49,7 @@ def _faults(situation: Situation, stages: int, ranks: int) -> Iterator[str]:
         seen.add(pair)
         yield from _time_faults(f"{place}.latency", link.latency)
         yield from _time_faults(f"{place}.occupancy", link.occupancy)
-    limits = situation.memory
+    limits = instance.memory
     if limits is not None and len(limits) != ranks:
         yield f"memory has {len(limits)} limits for {ranks} ranks"
     for rank, limit in enumerate(limits or ()):
@@ -82,10 +82,10 @@ class Costs:
     memory: tuple[int, ...] | None
 
     @classmethod
-    def of(cls, situation: Situation) -> Costs:
+    def of(cls, instance: Instance) -> Costs:
         """The costs of an instance in which ``fault`` finds none."""
-        durations = [situation.forward, situation.backward, situation.weight, situation.fused or ()]
-        delays = [(link.latency, link.occupancy) for link in situation.links]
+        durations = [instance.forward, instance.backward, instance.weight, instance.fused or ()]
+        delays = [(link.latency, link.occupancy) for link in instance.links]
         times = [time for group in (*durations, *delays) for time in group]
         ticks = math.lcm(*(exact(time).denominator for time in times))
 
@@ -94,7 +94,7 @@ class Costs:
 
         forward, backward, weight, fused = map(whole, durations)
         links = {}
-        for link, delay in zip(situation.links, delays, strict=True):
+        for link, delay in zip(instance.links, delays, strict=True):
             low, high = sorted(link.between)
             latency, occupancy = whole(delay)
             links[low, high] = (latency, occupancy, link.duplex == "half")
@@ -106,8 +106,8 @@ class Costs:
             fused=fused or tuple(map(add, backward, weight)),
             links=links,
             memory=None
-            if situation.memory is None
-            else tuple(int(2 * exact(limit)) for limit in situation.memory),
+            if instance.memory is None
+            else tuple(int(2 * exact(limit)) for limit in instance.memory),
         )
 
     def duration(self, action: Action) -> int:

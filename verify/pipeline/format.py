@@ -1,7 +1,7 @@
 """Pipeline schedule files: ``"kind": "pipeline"`` of format ``latecomer/1``.
 
 The bounds on size and the way files are read and written are those of :mod:`verify.core.format`.
-The reader refuses unknown fields, wrong types, actions that it can't read and situations that make
+The reader refuses unknown fields, wrong types, actions that it can't read and instances that make
 no sense, and names the place. Whether the actions make a right schedule is not its question.
 """
 
@@ -24,7 +24,7 @@ from verify.core.schedule import FORMAT, Scalar
 from verify.errors import FormatError
 from verify.output import store
 from verify.pipeline.costs import fault
-from verify.pipeline.schedule import PipelineSchedule, Program, Situation, parse_action
+from verify.pipeline.schedule import Instance, PipelineSchedule, Program, parse_action
 
 MAX_STAGES = 2**12
 MAX_MICROBATCHES = 2**16
@@ -38,7 +38,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kind: Literal["pipeline"]
     stages: int
     microbatches: int
-    situation: Situation
+    instance: Instance = msgspec.field(name="situation")
     programs: tuple[tuple[str, ...], ...]
     meta: msgspec.Raw = msgspec.Raw(b"{}")
 
@@ -69,13 +69,13 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     programs = parse_programs(file.programs, name)
     require_distinct(data, name)
     require_sizes(name, file.stages, file.microbatches, programs)
-    problem = fault(file.situation, file.stages, len(programs))
+    problem = fault(file.instance, file.stages, len(programs))
     if problem is not None:
         raise FormatError(name, f"situation.{problem}")
     return PipelineSchedule(
         stages=file.stages,
         microbatches=file.microbatches,
-        situation=file.situation,
+        instance=file.instance,
         programs=programs,
         meta=meta,
     )
@@ -116,11 +116,11 @@ def require_sizes(name: str, stages: int, microbatches: int, programs: tuple[Pro
 def encode(schedule: PipelineSchedule) -> bytes:
     """The schedule as the text of a file, one program per line."""
     json = msgspec.json.encode
-    situation = msgspec.to_builtins(schedule.situation)
+    instance = msgspec.to_builtins(schedule.instance)
     parts = [
         f'{{"format":"{FORMAT}","kind":"{PIPELINE}","stages":{schedule.stages},'
         f'"microbatches":{schedule.microbatches},\n "situation": {{',
-        ",\n  ".join(f'"{field}":{json(value).decode()}' for field, value in situation.items()),
+        ",\n  ".join(f'"{field}":{json(value).decode()}' for field, value in instance.items()),
         '},\n "programs": [\n  ',
         ",\n  ".join(
             json([str(action) for action in program]).decode() for program in schedule.programs

@@ -1,6 +1,6 @@
 """Lowering: messages for a schedule that is compute only.
 
-A dry run with the durations and delays of the situation decides the order. Each time a compute
+A dry run with the durations and delays of the instance decides the order. Each time a compute
 action finishes it is appended to its rank's program with its SEND, and the RECV to the program of
 the rank that needs it: behind what that rank has finished by then. Both ends see all messages in
 one global order, so neither reordered messages nor a wait cycle can arise, even if messages are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verify.pipeline.schedule import PipelineSchedule, Situation
+from verify.pipeline.schedule import Instance, PipelineSchedule
 from verify.pipeline.verdict import Bar, Measures, PipelineReport
 from verify.report.render import MARKS, MOST_SHOWN, evidence
 
@@ -13,7 +13,7 @@ def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str
     lines = [
         f"{name}: {report.verdict.value.upper()}",
         f"  pipeline of {report.stages} stages{virtual}, {report.microbatches} microbatches, "
-        f"{report.form.replace('_', ' ')}{_delays(schedule.situation)}",
+        f"{report.form.replace('_', ' ')}{_delays(schedule.instance)}",
     ]
     if report.measures is not None:
         lines += _measures(report, report.measures)
@@ -27,11 +27,11 @@ def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str
     return "\n".join(lines)
 
 
-def _delays(situation: Situation) -> str:
+def _delays(instance: Instance) -> str:
     links = [
         f"{link.between[0]}-{link.between[1]}: {link.latency:g}"
         + (f" and {link.occupancy:g} per message, {link.duplex} duplex" if link.occupancy else "")
-        for link in situation.links
+        for link in instance.links
     ]
     return f", delay on {_few(links)}" if links else ""
 

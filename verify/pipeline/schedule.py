@@ -1,4 +1,4 @@
-"""What a pipeline schedule is: for every rank a program of actions, and the situation it is for.
+"""What a pipeline schedule is: for every rank a program of actions, and the instance it is for.
 
 Legend, used in all of ``verify.pipeline`` and ``synth.pipeline``:
 
@@ -100,7 +100,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duplex: Duplex = "full"
 
 
-class Situation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a schedule is made for.
 
     Attributes:
@@ -120,11 +120,9 @@ class Situation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     sends: Sends = "rendezvous"
 
 
-def uniform(
-    stages: int, forward: Number = 1, backward: Number = 1, weight: Number = 1
-) -> Situation:
+def uniform(stages: int, forward: Number = 1, backward: Number = 1, weight: Number = 1) -> Instance:
     """Stages that all take the same time, over links that take none."""
-    return Situation(
+    return Instance(
         forward=(forward,) * stages, backward=(backward,) * stages, weight=(weight,) * stages
     )
 
@@ -145,7 +143,7 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     stages: int
     microbatches: int
-    situation: Situation
+    instance: Instance = msgspec.field(name="situation")
     programs: tuple[Program, ...]
     meta: dict[str, Scalar] = {}
 

@@ -35,7 +35,7 @@ CLASHES: dict[Kind, tuple[Kind, ...]] = {"I": ("B",), "W": ("B",), "B": ("I", "W
 def well_formed(schedule: PipelineSchedule) -> Result:
     """Property 1; also of schedules made in memory, which no reader of files has seen."""
     stages, microbatches = schedule.stages, schedule.microbatches
-    problem = fault(schedule.situation, stages, schedule.ranks)
+    problem = fault(schedule.instance, stages, schedule.ranks)
     for size, value in [("stages", stages), ("microbatches", microbatches)]:
         if value < 1:
             problem = f"{size} is {value}, must be 1 or more"

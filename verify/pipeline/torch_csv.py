@@ -2,7 +2,7 @@
 
 ``compute_only`` holds F, I, W, B and empty cells (bubbles, which mean nothing); the runtime adds
 the messages itself. ``compute_comms`` is run as it stands: with every SEND, RECV and REDUCE_GRAD.
-Both are read by one function; a CSV says nothing about durations, so a situation goes with it.
+Both are read by one function; a CSV says nothing about durations, so an instance goes with it.
 ``(0F1;3B0)OVERLAP_F_B`` is read as its parts one after the other, which is how the runtime of
 ``torch.distributed.pipelining`` runs it.
 """
@@ -20,30 +20,30 @@ from verify.errors import FormatError
 from verify.output import write_atomically
 from verify.pipeline.costs import fault
 from verify.pipeline.format import parse_programs, require_sizes
-from verify.pipeline.schedule import COMPUTE, PipelineSchedule, Situation, uniform
+from verify.pipeline.schedule import COMPUTE, Instance, PipelineSchedule, uniform
 
 CsvFormat = Literal["compute_only", "compute_comms"]
 OVERLAP = ")OVERLAP_F_B"
 
 
-def read_csv(path: str | os.PathLike[str], situation: Situation | None = None) -> PipelineSchedule:
+def read_csv(path: str | os.PathLike[str], instance: Instance | None = None) -> PipelineSchedule:
     """Read a CSV; FormatError as in :func:`decode_csv`, or if the file can't be opened."""
     name = os.fspath(path)
-    return decode_csv(read_bounded(name), name, situation)
+    return decode_csv(read_bounded(name), name, instance)
 
 
 def decode_csv(
-    data: bytes, name: str = "<bytes>", situation: Situation | None = None
+    data: bytes, name: str = "<bytes>", instance: Instance | None = None
 ) -> PipelineSchedule:
     """Parse a CSV of either format; as many ranks as it has rows.
 
     Args:
         data: the text.
         name: for error messages.
-        situation: what the actions take (default: every F, I and W one unit, no delays).
+        instance: what the actions take (default: every F, I and W one unit, no delays).
 
     Raises:
-        FormatError: not text, a cell that is no action, no action at all, or a situation for
+        FormatError: not text, a cell that is no action, no action at all, or an instance for
             another number of stages or ranks.
     """
     try:
@@ -61,13 +61,13 @@ def decode_csv(
     stages = 1 + max(action.stage for action in actions)
     microbatches = 1 + max(action.microbatch or 0 for action in actions)
     require_sizes(name, stages, microbatches, programs)
-    if situation is None:
-        situation = uniform(stages)
-    problem = fault(situation, stages, len(programs))
+    if instance is None:
+        instance = uniform(stages)
+    problem = fault(instance, stages, len(programs))
     if problem is not None:
-        raise FormatError(name, f"the situation does not fit it: {problem}")
+        raise FormatError(name, f"the instance does not fit it: {problem}")
     return PipelineSchedule(
-        stages=stages, microbatches=microbatches, situation=situation, programs=programs
+        stages=stages, microbatches=microbatches, instance=instance, programs=programs
     )
 
 

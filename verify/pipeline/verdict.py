@@ -80,13 +80,13 @@ class LinkSlack(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schedule that can run takes; all times in the unit of its situation.
+    """What a schedule that can run takes; all times in the unit of its instance.
 
     Attributes:
         makespan: from the first start to the last end when no send holds up its sender.
         makespan_in_order: the same if each rank's messages are rendezvous on one in-order stream.
         peak_memory: activations, per rank.
-        lower_bound: on the makespan of any schedule for this situation.
+        lower_bound: on the makespan of any schedule for this instance.
         critical_path: from time 0 to the makespan without a gap.
         links: one for each pair of ranks that exchanges messages.
     """

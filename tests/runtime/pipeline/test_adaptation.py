@@ -19,23 +19,23 @@ from tests.runtime.pipeline.test_gradients import (
 )
 from tests.runtime.spawning import spawn, values
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
-from verify.pipeline import PipelineSchedule, Situation, timeline
+from verify.pipeline import Instance, PipelineSchedule, timeline
 
 SLOW_FROM, STEPS = 4, 14
 FAULTS = Faults(both_ways(0, 1, latency_s=0.08, first_step=SLOW_FROM))
 COARSE = Sensitivity(least_s=0.03)
 
 
-def better_of_two(measured: Situation, current: PipelineSchedule) -> PipelineSchedule:
+def better_of_two(measured: Instance, current: PipelineSchedule) -> PipelineSchedule:
     """A planner that knows two orders."""
     plans = [
-        msgspec.structs.replace(schedule(programs), situation=measured)
+        msgspec.structs.replace(schedule(programs), instance=measured)
         for programs in (zero_bubble(RANKS, MICROBATCHES), eager())
     ]
     return min(plans, key=lambda plan: max(bar.end for bar in timeline(plan)))
 
 
-def another_size(measured: Situation, current: PipelineSchedule) -> PipelineSchedule:
+def another_size(measured: Instance, current: PipelineSchedule) -> PipelineSchedule:
     """A planner that makes schedules which can't take the place of the one that runs."""
     return schedule(one_f_one_b(RANKS, 2 * MICROBATCHES), 2 * MICROBATCHES)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from synth.pipeline.options import pairs
 from synth.pipeline.problem import Problem, make, place
-from verify.pipeline.schedule import Link, Situation
+from verify.pipeline.schedule import Instance, Link
 
 
 @st.composite
@@ -34,7 +34,7 @@ def problems(
     )
     limits = st.integers(2 * virtual, 12).map(lambda halves: halves / 2)
     memory = draw(st.one_of(st.none(), st.lists(limits, min_size=ranks, max_size=ranks).map(tuple)))
-    situation = Situation(
+    instance = Instance(
         forward=draw(per_stage),
         backward=draw(per_stage),
         weight=draw(per_stage),
@@ -42,7 +42,7 @@ def problems(
         memory=memory,
         sends=draw(st.sampled_from(["rendezvous", "buffered"])),
     )
-    return make(draw(st.integers(1, most_microbatches)), situation, rank_of)
+    return make(draw(st.integers(1, most_microbatches)), instance, rank_of)
 
 
 def uniform(
@@ -54,11 +54,11 @@ def uniform(
 ) -> Problem:
     """One stage per rank, all alike; links by their latency."""
     forward, backward, weight = ((time,) * stages for time in durations)
-    situation = Situation(
+    instance = Instance(
         forward=forward,
         backward=backward,
         weight=weight,
         links=tuple(Link(between=pair, latency=x) for pair, x in (links or {}).items()),
         memory=None if memory is None else (memory,) * stages,
     )
-    return make(microbatches, situation, place(stages, 1, "loop"))
+    return make(microbatches, instance, place(stages, 1, "loop"))

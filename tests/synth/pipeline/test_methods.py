@@ -14,7 +14,7 @@ from synth.pipeline.problem import Problem, make, place
 from tests.synth.pipeline.problems import problems, uniform
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, SynthesisError
-from verify.pipeline import Situation, check
+from verify.pipeline import Instance, check
 from verify.pipeline.schedule import Action
 
 
@@ -99,14 +99,14 @@ def test_adaptra_ends_where_its_rule_asks_for_more_than_there_is() -> None:
 def test_interleaved_groups() -> None:
     """Groups as PyTorch makes them: 10 microbatches on 4 ranks are two groups of 5; 11 are none."""
     rank_of = place(8, 2, "loop")
-    situation = Situation(forward=(1,) * 8, backward=(1,) * 8, weight=(1,) * 8)
-    first = interleaved(make(10, situation, rank_of))[0]
+    instance = Instance(forward=(1,) * 8, backward=(1,) * 8, weight=(1,) * 8)
+    first = interleaved(make(10, instance, rank_of))[0]
     assert [a for a in first if a.kind == "F"][:6] == [
         *(Action(0, "F", m) for m in range(5)),
         Action(4, "F", 0),
     ]
     with pytest.raises(Unsuited, match="multiple of 2 groups"):
-        interleaved(make(11, situation, rank_of))
+        interleaved(make(11, instance, rank_of))
 
 
 def test_orders_that_wait_for_each_other_are_stuck() -> None:

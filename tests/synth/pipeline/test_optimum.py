@@ -18,7 +18,7 @@ from synth.pipeline.problem import Problem, make, place
 from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import problems, uniform
 from verify.core.verdict import Verdict
-from verify.pipeline import Link, Situation, check
+from verify.pipeline import Instance, Link, check
 
 SOLVER = Solver(time_limit_s=20, workers=1)
 
@@ -41,7 +41,7 @@ def _tiny(rng: random.Random) -> tuple[Problem, Fraction]:
     times = [[rng.randint(1, 9) for _ in range(stages)] for _ in range(3)]
     delays = [rng.randint(0, 12) for _ in range(stages - 1)]
     memory = rng.choice([None, tuple(rng.choice([1, 1.5, 2]) for _ in range(stages))])
-    situation = Situation(
+    instance = Instance(
         forward=tuple(times[0]),
         backward=tuple(times[1]),
         weight=tuple(times[2]),
@@ -54,7 +54,7 @@ def _tiny(rng: random.Random) -> tuple[Problem, Fraction]:
         [[Fraction(delay) for delay in delays]],
         None if memory is None else [Fraction(limit) for limit in memory],
     )
-    return make(n, situation, place(stages, 1, "loop")), best
+    return make(n, instance, place(stages, 1, "loop")), best
 
 
 def test_against_every_order_of_tiny_problems() -> None:
@@ -81,11 +81,11 @@ def test_known_optimum_under_a_limit() -> None:
 
 def test_messages_are_written_out_where_their_order_matters() -> None:
     """On a half-duplex link it can pay to let a later message pass first."""
-    situation = Situation(
+    instance = Instance(
         forward=(8,) * 4, backward=(10,) * 4, weight=(5,) * 4,
         links=(Link(between=(0, 1), latency=10, occupancy=12, duplex="half"),),
     )  # fmt: skip
-    found = plan(make(12, situation, place(4, 1, "loop")), solver=SOLVER)
+    found = plan(make(12, instance, place(4, 1, "loop")), solver=SOLVER)
     assert found.schedule.has_messages
     assert found.report.form == "compute_comms"
     assert found.measures.makespan < min(

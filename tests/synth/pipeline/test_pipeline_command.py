@@ -46,7 +46,7 @@ def test_everything_is_written_and_verifies(at: Path, monkeypatch, capsys) -> No
         assert part in out
     schedule = read(at / "p.json")
     assert check(schedule).verdict is Verdict.PROVED
-    again = read_csv(at / "p.csv", schedule.situation)
+    again = read_csv(at / "p.csv", schedule.instance)
     assert again.programs == schedule.programs
     assert encode_csv(again, "compute_only") == (at / "p.csv").read_bytes()
     bars = [

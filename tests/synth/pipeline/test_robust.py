@@ -18,7 +18,7 @@ from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import uniform
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError
-from verify.pipeline import Link, Situation, check
+from verify.pipeline import Instance, Link, check
 
 SOLVER = Solver(time_limit_s=2, workers=1)
 TO_THE_END = Solver(time_limit_s=100, workers=1)
@@ -59,11 +59,11 @@ def test_against_every_order_of_tiny_problems(objective: str) -> None:
         times = [[rng.randint(1, 9) for _ in range(3)] for _ in range(3)]
         delays = [[0, 0], [rng.randint(5, 15), 0], [0, rng.randint(5, 15)]]
         limits = [2, 1.5, 1]
-        situation = Situation(
+        instance = Instance(
             forward=tuple(times[0]), backward=tuple(times[1]), weight=tuple(times[2]),
             memory=tuple(limits),
         )  # fmt: skip
-        plain = make(2, situation, (0, 1, 2))
+        plain = make(2, instance, (0, 1, 2))
         scenarios = [
             Scenario(
                 str(both),

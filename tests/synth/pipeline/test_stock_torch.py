@@ -12,7 +12,7 @@ from synth.pipeline.plan import Solver, plan
 from synth.pipeline.problem import make, place
 from tests.runtime.pipeline.models import batch, loss_fn, model, reference
 from tests.runtime.spawning import spawn, values
-from verify.pipeline import Link, Situation, lowered, write_csv
+from verify.pipeline import Instance, Link, lowered, write_csv
 
 RANKS, MICROBATCHES = 3, 6
 CASES = [
@@ -26,13 +26,13 @@ def _files(folder: Path) -> list[tuple[str, str, int]]:
     found = []
     for virtual, method, memory in CASES:
         stages = RANKS * virtual
-        situation = Situation(
+        instance = Instance(
             forward=(8, 11, 6) * virtual, backward=(10, 9, 12) * virtual,
             weight=(5, 4, 6) * virtual,
             links=(Link(between=(1, 2), latency=30),),
             memory=None if memory is None else (memory,) * RANKS,
         )  # fmt: skip
-        problem = make(MICROBATCHES, situation, place(stages, virtual, "loop"))
+        problem = make(MICROBATCHES, instance, place(stages, virtual, "loop"))
         schedule = plan(problem, method, solver=Solver(time_limit_s=10, workers=1)).schedule
         assert method != "cp-sat" or schedule.meta["method"] == "cp-sat"
         complete = lowered(schedule, problem.costs)

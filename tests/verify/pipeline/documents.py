@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 def document(
-    programs: list[list[str]], microbatches: int, stages: int | None = None, **situation: Any
+    programs: list[list[str]], microbatches: int, stages: int | None = None, **instance: Any
 ) -> Document:
     count = len(programs) if stages is None else stages
     default = {"forward": [8] * count, "backward": [10] * count, "weight": [5] * count}
@@ -22,7 +22,7 @@ def document(
         "kind": "pipeline",
         "stages": count,
         "microbatches": microbatches,
-        "situation": {**default, **situation},
+        "situation": {**default, **instance},
         "programs": programs,
         "meta": {},
     }
@@ -160,21 +160,21 @@ def all_right() -> dict[str, Document]:
     return found
 
 
-def in_a_random_situation(doc: Document, rng: random.Random) -> Document:
+def in_a_random_instance(doc: Document, rng: random.Random) -> Document:
     """The same programs with random durations, links, limits and kind of sends."""
     ranks, stages = len(doc["programs"]), doc["stages"]
 
     def number(high: int) -> int | float:
         return rng.choice([rng.randint(0, high), rng.randint(0, 10 * high) / 10])
 
-    situation: dict[str, Any] = {
+    instance: dict[str, Any] = {
         name: [number(9) for _ in range(stages)] for name in ("forward", "backward", "weight")
     }
     if rng.random() < 0.3:
-        situation["fused"] = [number(15) for _ in range(stages)]
+        instance["fused"] = [number(15) for _ in range(stages)]
     pairs = [(a, b) for b in range(ranks) for a in range(b)]
     chosen = rng.sample(pairs, rng.randint(0, len(pairs)))
-    situation["links"] = [
+    instance["links"] = [
         {
             "between": list(rng.choice([pair, pair[::-1]])),
             "latency": number(12),
@@ -184,6 +184,6 @@ def in_a_random_situation(doc: Document, rng: random.Random) -> Document:
         for pair in chosen
     ]
     if rng.random() < 0.4:
-        situation["memory"] = [rng.randint(2, 16) / 2 for _ in range(ranks)]
-    situation["sends"] = rng.choice(["rendezvous", "buffered"])
-    return {**doc, "situation": situation}
+        instance["memory"] = [rng.randint(2, 16) / 2 for _ in range(ranks)]
+    instance["sends"] = rng.choice(["rendezvous", "buffered"])
+    return {**doc, "situation": instance}

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Callable
 
-from tests.verify.pipeline.documents import Document, all_right, in_a_random_situation
+from tests.verify.pipeline.documents import Document, all_right, in_a_random_instance
 
 RIGHT = list(all_right().values())
 KINDS = ["F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]
@@ -16,8 +16,8 @@ Change = Callable[[list[str], int, Document, random.Random], object]
 
 
 def mutant(rng: random.Random) -> Document:
-    """A right schedule in a random situation, then none to three changes."""
-    doc = in_a_random_situation(copy.deepcopy(rng.choice(RIGHT)), rng)
+    """A right schedule in a random instance, then none to three changes."""
+    doc = in_a_random_instance(copy.deepcopy(rng.choice(RIGHT)), rng)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         program = rng.choice([program for program in doc["programs"] if program])
         rng.choice(CHANGES)(program, rng.randrange(len(program)), doc, rng)

@@ -38,7 +38,7 @@ class Case:
         doc = json.loads(text, parse_float=Fraction, parse_int=Fraction)
         self.stages, self.n = int(doc["stages"]), int(doc["microbatches"])
         self.programs = [[parsed(action) for action in row] for row in doc["programs"]]
-        self.situation, self.meta = doc["situation"], doc["meta"]
+        self.instance, self.meta = doc["situation"], doc["meta"]
         self.rank = {}
         for r, row in enumerate(self.programs):
             for stage, _, _ in row:
@@ -49,14 +49,14 @@ class Case:
         return [action for row in self.programs for action in row]
 
     def duration(self, stage: int, kind: str) -> Fraction:
-        s = self.situation
+        s = self.instance
         if kind == "B":
             fused = s.get("fused")
             return fused[stage] if fused else s["backward"][stage] + s["weight"][stage]
         return s[{"F": "forward", "I": "backward", "W": "weight"}[kind]][stage]
 
     def link(self, a: int, b: int) -> tuple[Fraction, Fraction, bool]:
-        for link in self.situation.get("links", []):
+        for link in self.instance.get("links", []):
             if {int(x) for x in link["between"]} == {a, b}:
                 half = link.get("duplex") == "half"
                 return link.get("latency", 0), link.get("occupancy", 0), half
@@ -106,7 +106,7 @@ def judge(text: str | bytes) -> Judgement:
     found["reduce_grad"] = _reduce(case) if once else None
     found["sharding"] = _sharding(case)
     peaks = [_peak(row) for row in case.programs]
-    limits = case.situation.get("memory")
+    limits = case.instance.get("memory")
     found["memory"] = limits is None or all(p <= k for p, k in zip(peaks, limits, strict=True))
     if not (said and found["dependencies"]):
         return {**found, "deadlock_free": None}
@@ -121,7 +121,7 @@ def judge(text: str | bytes) -> Judgement:
             found["makespan_in_order"] = InOrder(case).time()
         except Stuck:
             found["makespan_in_order"] = None
-            if case.situation.get("sends", "rendezvous") == "rendezvous":
+            if case.instance.get("sends", "rendezvous") == "rendezvous":
                 found["deadlock_free"] = False
     return found
 

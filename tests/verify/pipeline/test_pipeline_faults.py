@@ -64,8 +64,8 @@ WRONG: list[tuple[Rows, str, str, str]] = [
 ]
 
 
-def _fault(rows: Rows, **situation: object) -> tuple[Counterexample, str]:
-    schedule = decode(json.dumps(document(rows, 3, 3, **situation)).encode())
+def _fault(rows: Rows, **instance: object) -> tuple[Counterexample, str]:
+    schedule = decode(json.dumps(document(rows, 3, 3, **instance)).encode())
     report = check(schedule)
     assert report.verdict is Verdict.REFUTED
     assert report.counterexample is not None

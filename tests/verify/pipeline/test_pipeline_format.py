@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.verify.pipeline.documents import all_right, in_a_random_situation
+from tests.verify.pipeline.documents import all_right, in_a_random_instance
 from verify.core.format import kind_of
 from verify.core.verdict import Verdict
 from verify.errors import FormatError
@@ -80,7 +80,7 @@ def test_no_schedule_at_all(text: bytes) -> None:
 def test_round_trip(suffix: str, tmp_path: Path) -> None:
     rng = random.Random(1)
     for doc in all_right().values():
-        schedule = decode(json.dumps(in_a_random_situation(doc, rng)).encode())
+        schedule = decode(json.dumps(in_a_random_instance(doc, rng)).encode())
         write(schedule, tmp_path / f"p{suffix}")
         assert read(tmp_path / f"p{suffix}") == schedule
     assert decode(encode(schedule)) == schedule
@@ -105,7 +105,7 @@ def test_actions_are_written_as_they_are_read(text: str) -> None:
 GOOD = PipelineSchedule(
     stages=1,
     microbatches=1,
-    situation=uniform(1),
+    instance=uniform(1),
     programs=((Action(0, "F", 0), Action(0, "B", 0)),),
 )
 
@@ -117,9 +117,9 @@ GOOD = PipelineSchedule(
         {"microbatches": -1},
         {"programs": ()},
         {"programs": ((),)},
-        {"situation": uniform(2)},
-        {"situation": uniform(1, forward=float("nan"))},
-        {"situation": uniform(1, forward=-1)},
+        {"instance": uniform(2)},
+        {"instance": uniform(1, forward=float("nan"))},
+        {"instance": uniform(1, forward=-1)},
         {"programs": ((Action(0, "F", 5),),)},
         {"programs": ((Action(-1, "F", 0),),)},
     ],

@@ -16,7 +16,7 @@ from tests.verify.pipeline.documents import (
     Document,
     all_right,
     document,
-    in_a_random_situation,
+    in_a_random_instance,
     one_f_one_b,
     with_messages,
     zero_bubble,
@@ -44,7 +44,7 @@ def _report(doc: Document) -> PipelineReport:
 
 
 def _random_right(rng: random.Random) -> Document:
-    return in_a_random_situation(copy.deepcopy(rng.choice(list(all_right().values()))), rng)
+    return in_a_random_instance(copy.deepcopy(rng.choice(list(all_right().values()))), rng)
 
 
 def _measured(count: int, seed: int) -> Iterator[tuple[Document, Measures]]:
@@ -176,7 +176,7 @@ def test_the_bound_holds_for_the_best_of_all_orders(limit: float | None) -> None
     rng = random.Random(7)
     orders = [_orders(stage) for stage in (0, 1)]
     for _ in range(4):
-        doc = in_a_random_situation(document([["0F0"], ["1F0"]], 2), rng)
+        doc = in_a_random_instance(document([["0F0"], ["1F0"]], 2), rng)
         doc["situation"] |= {"memory": None if limit is None else [limit, limit], "fused": None}
         best = None
         for programs in itertools.product(*orders):
@@ -209,18 +209,18 @@ def test_lowering_keeps_the_times_and_is_safe_in_order() -> None:
         schedule = _read(doc)
         if schedule.has_messages:
             continue
-        complete = lowered(schedule, Costs.of(schedule.situation))
+        complete = lowered(schedule, Costs.of(schedule.instance))
         one, other = check(schedule), check(complete)
         assert one.measures == other.measures
         assert {f.verdict for n, f in other.results.items() if n != "memory"} == {Verdict.PROVED}
-        assert lowered(complete, Costs.of(schedule.situation)) == complete
+        assert lowered(complete, Costs.of(schedule.instance)) == complete
 
 
 def test_lowering_posts_receives_as_early_as_pytorch_does() -> None:
     """With all durations one, both lowerings give the same programs for 1F1B."""
     one = {name: [1] * 3 for name in ("forward", "backward", "weight")}
     schedule = _read(document(one_f_one_b(3, 4), 4, fused=[1] * 3, **one))
-    complete = lowered(schedule, Costs.of(schedule.situation))
+    complete = lowered(schedule, Costs.of(schedule.instance))
     expected = with_messages(one_f_one_b(3, 4), 3, 4)
     sends = [[str(a) for a in row if "RECV" not in a.kind] for row in complete.programs]
     assert sends == [[a for a in row if "RECV" not in a] for row in expected]

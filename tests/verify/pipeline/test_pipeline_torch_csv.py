@@ -87,8 +87,8 @@ def test_pytorch_takes_ours(name: str, tmp_path: Path) -> None:
     doc = all_right()[name]
     text = "\r\n".join(",".join(row) for row in doc["programs"]) + "\r\n"
     schedule = decode_csv(text.encode())
-    assert schedule.programs == decode_csv(text.encode(), situation=uniform(doc["stages"])).programs
-    complete = lowered(schedule, Costs.of(schedule.situation))
+    assert schedule.programs == decode_csv(text.encode(), instance=uniform(doc["stages"])).programs
+    complete = lowered(schedule, Costs.of(schedule.instance))
     for form, source in [("compute_only", schedule), ("compute_comms", complete)]:
         path = tmp_path / f"{form}.csv"
         write_csv(source, path, form)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_unreadable_csv(name: str) -> None:
     assert problem in str(error.value)
 
 
-def test_a_situation_of_another_size() -> None:
+def test_an_instance_of_another_size() -> None:
     text = "\n".join(",".join(row) for row in document(one_f_one_b(3, 2), 2)["programs"]).encode()
     with pytest.raises(FormatError, match="forward has 4 durations for 3 stages"):
         decode_csv(text, "x.csv", uniform(4))
