@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synth.answer import Basis
-from synth.solvers import SolverName, require_search
+from synth.solvers.choice import SolverName, require_search
 from synth.standard import require_ranks
 from synth.straggler import generate
 from synth.straggler.instance import Instance, Owners, PortModel

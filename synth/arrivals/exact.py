@@ -25,7 +25,7 @@ from functools import cache
 from itertools import pairwise
 
 from synth.arrivals.instance import Arrivals
-from synth.solvers import Found, Model
+from synth.solvers.model import Found, Model
 from verify.core.schedule import Op, Round, Transfer
 from verify.errors import ArgumentError
 

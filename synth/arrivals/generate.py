@@ -16,7 +16,7 @@ from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import Candidate, Portfolio
 from synth.arrivals.request import instance
 from synth.cost import Setting
-from synth.solvers import SolverName, require_search
+from synth.solvers.choice import SolverName, require_search
 from synth.straggler.search import Progress
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report

@@ -20,7 +20,8 @@ from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
 from synth.arrivals.trees import Trees, balanced
 from synth.cost import Cost, Setting, completion_cost, completion_cost_of
-from synth.solvers import Exhausted, Found, SolverName, solve
+from synth.solvers.choice import SolverName, solve
+from synth.solvers.model import Exhausted, Found
 from synth.standard import rhd, ring
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.search import Progress

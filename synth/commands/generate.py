@@ -28,7 +28,7 @@ from synth.commands.options import (
     show,
 )
 from synth.cost import Link
-from synth.solvers import SolverName
+from synth.solvers.choice import SolverName
 from synth.straggler import show as straggler_show
 from synth.straggler.choose import choose
 from synth.straggler.instance import Owners, PortModel

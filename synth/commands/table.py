@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from synth.commands.options import INTERRUPTED, NOTHING_FOUND, Json, encoded, refuse, searching
-from synth.solvers import SolverName
+from synth.solvers.choice import SolverName
 from synth.standard import MOST_RANKS
 from synth.straggler.instance import Owners, PortModel
 from synth.survey import HEADER, Row, parse_range, summary, summary_json, survey

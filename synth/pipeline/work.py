@@ -29,7 +29,7 @@ from synth.pipeline.options import (
 from synth.pipeline.plan import METHODS, PipelineAnswer, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Scenario, robust
-from synth.solvers import require_search
+from synth.solvers.choice import require_search
 from verify.errors import ArgumentError
 from verify.output import write_atomically
 from verify.pipeline import lowered, timeline, write, write_csv

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from synth.cost import MOST_M, Setting, completion_cost, straggler_cost
-from synth.solvers import SolverName, require_search
+from synth.solvers.choice import SolverName, require_search
 from synth.standard import require_ranks
 from synth.straggler.generate import StragglerAnswer, search
 from synth.straggler.instance import Owners, PortModel

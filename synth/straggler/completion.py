@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from synth.solvers import Found, Model
+from synth.solvers.model import Found, Model
 from synth.straggler.instance import Instance
 from verify.core.schedule import Op, Round, Transfer
 

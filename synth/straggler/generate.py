@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from synth.answer import Answer, Basis, basis_of, checked
-from synth.solvers import SolverName, require_search
+from synth.solvers.choice import SolverName, require_search
 from synth.standard import require_ranks
 from synth.straggler.completion import FORMS
 from synth.straggler.instance import OWNERS, PORT_MODELS, Instance, Owners, PortModel

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from synth.solvers import Exhausted, Found, Outcome, SolverName, Undecided, solve
+from synth.solvers.choice import SolverName, solve
+from synth.solvers.model import Exhausted, Found, Outcome, Undecided
 from synth.straggler.closed_form import ClosedForm
 from synth.straggler.completion import Completion, Form
 from synth.straggler.instance import Instance, Owners, PortModel

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from synth.answer import Answer, Basis, checked
 from synth.cost import best_m
-from synth.solvers import SolverName
+from synth.solvers.choice import SolverName
 from synth.straggler.generate import search as search_flat
 from synth.straggler.search import Progress
 from synth.twolevel import bound

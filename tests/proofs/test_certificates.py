@@ -21,7 +21,8 @@ from proofs.certificates.check import FOLDER, check_certificate, refutation_of
 from proofs.certificates.formula import Question, clauses, dimacs, shorter
 from proofs.certificates.refutation import Refused, check
 from synth.arrivals.instance import Arrivals
-from synth.solvers import Exhausted, Found, Model, solve
+from synth.solvers.choice import solve
+from synth.solvers.model import Exhausted, Found, Model
 from tests.synth.test_arrivals_exact import fewest_rounds
 from verify import Verdict, decode
 from verify import check as verify

@@ -15,7 +15,7 @@ from synth.arrivals.portfolio import LARGEST, Portfolio
 from synth.arrivals.request import arrival_rounds, instance, late_ranks
 from synth.arrivals.trees import balanced
 from synth.cost import Setting, completion_cost
-from synth.solvers import SOLVERS
+from synth.solvers.choice import SOLVERS
 from synth.standard import rhd, ring
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.instance import Instance

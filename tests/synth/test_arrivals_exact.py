@@ -9,7 +9,8 @@ import pytest
 from synth.answer import checked
 from synth.arrivals.exact import Question
 from synth.arrivals.instance import Arrivals
-from synth.solvers import SOLVERS, Exhausted, Found, solve
+from synth.solvers.choice import SOLVERS, solve
+from synth.solvers.model import Exhausted, Found
 from verify import Verdict
 
 both_solvers = pytest.mark.parametrize("solver", SOLVERS)

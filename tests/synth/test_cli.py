@@ -10,7 +10,7 @@ import pytest
 
 from synth.answer import Basis
 from synth.cost import MOST_M
-from synth.solvers import SOLVERS
+from synth.solvers.choice import SOLVERS
 from synth.straggler import generate as generate_module
 from verify import Counterexample, Verdict, check, read
 from verify.core.verdict import refuted

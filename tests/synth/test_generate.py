@@ -6,7 +6,7 @@ import pytest
 
 from synth import generate
 from synth.cost import MOST_M, Setting
-from synth.solvers import SOLVERS
+from synth.solvers.choice import SOLVERS
 from synth.straggler.choose import choose
 from synth.straggler.generate import LARGEST, failures, search
 from synth.straggler.greedy import Greedy

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.solvers import SOLVERS, Exhausted, Found, Model, Undecided, solve
+from synth.solvers.choice import SOLVERS, solve
+from synth.solvers.model import Exhausted, Found, Model, Undecided
 
 pytestmark = pytest.mark.parametrize("solver", SOLVERS)
 
