@@ -14,6 +14,18 @@ import typer
 from synth.arrivals import generate as arrivals_family
 from synth.arrivals import show as arrivals_show
 from synth.arrivals.request import arrival_rounds, late_ranks
+from synth.commands.machine import (
+    EITHER,
+    INNER,
+    MACHINE_OPTIONS,
+    NetworkPorts,
+    Nodes,
+    OuterAlpha,
+    OuterBandwidth,
+    PerNode,
+    parse_machine,
+    refuse_beside_nodes,
+)
 from synth.commands.options import (
     Buffer,
     Json,
@@ -25,24 +37,18 @@ from synth.commands.options import (
     refuse_json_if_quiet,
     require_writable,
     searching,
-    show,
+    write_and_show,
 )
-from synth.cost import Link
 from synth.solvers.choice import SolverName
 from synth.straggler import show as straggler_show
 from synth.straggler.choose import choose
 from synth.straggler.instance import Owners, PortModel
 from synth.twolevel import search as twolevel_family
 from synth.twolevel import show as twolevel_show
-from synth.twolevel.machine import Machine
-from synth.units import parse_bandwidth, parse_bytes, parse_seconds
+from synth.units import parse_bytes
 from verify.errors import ArgumentError
-from verify.output import write
 
-INNER, OUTER = ("3us", "450GB/s"), ("10us", "50GB/s")
-EITHER = "Leave one of them out"
-MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]
-MACHINE, ARRIVALS = "Machines of two levels", "Arrivals"
+ARRIVALS = "Arrivals"
 
 
 def generate(
@@ -111,35 +117,11 @@ def generate(
             "schedules.",
         ),
     ] = False,
-    nodes: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=MACHINE, help="Nodes; also give --per-node and --bytes."),
-    ] = None,
-    per_node: Annotated[
-        int | None, typer.Option(rich_help_panel=MACHINE, help="Ranks in each node.")
-    ] = None,
-    network_ports: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=MACHINE, help="Network ports of a node (default: one per rank)."
-        ),
-    ] = None,
-    outer_alpha: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            rich_help_panel=MACHINE,
-            help=f"Latency of a message between nodes (default: {OUTER[0]}).",
-        ),
-    ] = None,
-    outer_bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE",
-            rich_help_panel=MACHINE,
-            help=f"Bandwidth of a network port (default: {OUTER[1]}).",
-        ),
-    ] = None,
+    nodes: Nodes = None,
+    per_node: PerNode = None,
+    network_ports: NetworkPorts = None,
+    outer_alpha: OuterAlpha = None,
+    outer_bandwidth: OuterBandwidth = None,
     solver: Annotated[SolverName, typer.Option(help="The solver that searches.")] = "cp-sat",
     seed: Annotated[int, typer.Option(help="Random seed of the solver.")] = 0,
     time_limit: Annotated[
@@ -173,8 +155,8 @@ def generate(
             raise ArgumentError("--n", None, "is needed", "Or give --nodes and --per-node")
     else:
         links = alpha, bandwidth, outer_alpha, outer_bandwidth
-        _refuse_beside_nodes(context, n, nodes, per_node, buffer, named)
-        machine = _machine(nodes, per_node, network_ports, *links)
+        refuse_beside_nodes(context, n, nodes, per_node, buffer, named)
+        machine = parse_machine(nodes, per_node, network_ports, *links)
     if machine is not None or not has_arrivals:
         refuse(context, ["exact"], "is used only with --delay or --arrivals", "Add --delay 1")
     if machine is not None or has_arrivals:
@@ -185,7 +167,7 @@ def generate(
             raise ArgumentError("--owners", owners, f"can't be chosen with {beside}", EITHER)
     elif owners == "free":
         refuse(context, ["solver", "time_limit"], "has no use with --owners free", EITHER)
-    path, one = str(output), named[0] if named else None
+    one = named[0] if named else None
     if machine is not None:
         assert buffer is not None
         with nothing_written_if_interrupted(), searching(quiet) as progress:
@@ -199,13 +181,7 @@ def generate(
                 solver=solver,
                 progress=progress,
             )
-        write(placed.schedule, output)
-        show(
-            lambda: twolevel_show.text(path, placed),
-            lambda: twolevel_show.facts(path, placed),
-            json=json,
-            quiet=quiet,
-        )
+        write_and_show(twolevel_show, output, placed, json=json, quiet=quiet)
         return
     assert n is not None
     setting = parse_setting(context, buffer, alpha, bandwidth, INNER)
@@ -223,13 +199,7 @@ def generate(
                 exact=exact,
                 progress=progress,
             )
-        write(arranged.schedule, output)
-        show(
-            lambda: arrivals_show.text(path, arranged, setting),
-            lambda: arrivals_show.facts(path, arranged, setting),
-            json=json,
-            quiet=quiet,
-        )
+        write_and_show(arrivals_show, output, arranged, setting, json=json, quiet=quiet)
         return
     with nothing_written_if_interrupted(), searching(quiet) as progress:
         answer, candidates = choose(
@@ -244,59 +214,4 @@ def generate(
             solver=solver,
             progress=progress,
         )
-    write(answer.schedule, output)
-    show(
-        lambda: straggler_show.text(path, answer, setting, candidates),
-        lambda: straggler_show.facts(path, answer, setting, candidates),
-        json=json,
-        quiet=quiet,
-    )
-
-
-def _refuse_beside_nodes(
-    context: typer.Context,
-    n: int | None,
-    nodes: int,
-    per_node: int,
-    buffer: str | None,
-    late: list[int],
-) -> None:
-    """ArgumentError for what has no use on this machine, contradicts it, or is missing."""
-    refuse(context, ["delay", "arrivals"], "is not used with --nodes", EITHER)
-    if len(late) > 1:
-        raise ArgumentError("--late", late, "must be one rank with --nodes", "Name one rank")
-    if nodes == 1:
-        network = ["network_ports", "outer_alpha", "outer_bandwidth"]
-        refuse(context, network, "has no use with one node", "Leave it out, or add nodes")
-    if per_node == 1:
-        remedy = "Give --outer-alpha and --outer-bandwidth"
-        refuse(context, ["alpha", "bandwidth"], "has no use with one rank in each node", remedy)
-    if buffer is None:
-        raise ArgumentError("--bytes", None, "is needed with --nodes", "For example: --bytes 1GiB")
-    if n is not None and n != nodes * per_node:
-        requirement = f"must be --nodes times --per-node, {nodes * per_node}"
-        raise ArgumentError("--n", n, requirement, "Leave --n out")
-
-
-def _machine(
-    nodes: int,
-    per_node: int,
-    network_ports: int | None,
-    alpha: str | None,
-    bandwidth: str | None,
-    outer_alpha: str | None,
-    outer_bandwidth: str | None,
-) -> Machine:
-    return Machine(
-        nodes,
-        per_node,
-        per_node if network_ports is None else network_ports,
-        Link(
-            parse_seconds("--alpha", alpha or INNER[0]),
-            parse_bandwidth("--bandwidth", bandwidth or INNER[1]),
-        ),
-        Link(
-            parse_seconds("--outer-alpha", outer_alpha or OUTER[0]),
-            parse_bandwidth("--outer-bandwidth", outer_bandwidth or OUTER[1]),
-        ),
-    )
+    write_and_show(straggler_show, output, answer, setting, candidates, json=json, quiet=quiet)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from synth.cost import Setting
+from synth.show import Collective
 from synth.straggler.search import Progress
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
 from verify.errors import ArgumentError
+from verify.output import write
 
 NOTHING_FOUND = 3
 INTERRUPTED = 130
@@ -69,12 +72,14 @@ def parse_setting(
     )
 
 
-def show(
-    text: Callable[[], str], facts: Callable[[], dict[str, Any]], *, json: bool, quiet: bool
+def write_and_show(
+    family: ModuleType, output: Path, answer: Collective, *context: Any, json: bool, quiet: bool
 ) -> None:
-    """Print the lines for people, or one JSON object, or nothing."""
+    """Write the schedule, then show it as its family does with its ``text`` or ``facts``."""
+    write(answer.schedule, output)
     if not quiet:
-        print(encoded(facts()) if json else text())
+        shown = (family.facts if json else family.text)(str(output), answer, *context)
+        print(encoded(shown) if json else shown)
 
 
 def require_writable(path: Path, option: str = "--output") -> None:

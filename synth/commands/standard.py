@@ -14,9 +14,9 @@ from synth.commands.options import (
     Output,
     Quiet,
     Ranks,
+    encoded,
     refuse_json_if_quiet,
     require_writable,
-    show,
 )
 from synth.cost import completion_cost
 from synth.show import standard as shown
@@ -72,4 +72,5 @@ def _write(
     answer = answered(make(n))
     write(answer.schedule, output)
     text, facts = shown(str(output), answer, completion_cost(answer.schedule))
-    show(lambda: text, lambda: facts, json=json, quiet=quiet)
+    if not quiet:
+        print(encoded(facts) if json else text)

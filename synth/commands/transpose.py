@@ -18,12 +18,11 @@ from synth.commands.options import (
     refuse,
     refuse_json_if_quiet,
     require_writable,
-    show,
+    write_and_show,
 )
+from synth.transpose import show
 from synth.transpose.generate import Exchange
 from synth.transpose.generate import transpose as make_transpose
-from synth.transpose.show import facts, text
-from verify.output import write
 
 DEFAULT = ("50us", "25Gbit/s")
 
@@ -80,11 +79,4 @@ def transpose(
         alone = "has no use with one rank in each group and --exchange doubling"
         refuse(context, ["incast"], alone, "Leave it out, or lower --groups")
     schedule = make_transpose(n, incast=incast, groups=groups, exchange=exchange)
-    answer, path = answered(schedule), str(output)
-    write(schedule, output)
-    show(
-        lambda: text(path, answer, setting),
-        lambda: facts(path, answer, setting),
-        json=json,
-        quiet=quiet,
-    )
+    write_and_show(show, output, answered(schedule), setting, json=json, quiet=quiet)
