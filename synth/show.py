@@ -6,7 +6,7 @@ schedule was written, that it is proved, what it is for, and what its optimality
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from synth.answer import Answer
@@ -108,6 +108,6 @@ def standard(path: str, answer: Collective, cost: Cost) -> tuple[str, dict[str, 
     return text(path, title, lines), {**facts(path, answer), "predicted": predicted}
 
 
-def marked(rows: Sequence[tuple[bool, str]], indent: int) -> list[str]:
+def marked(rows: Iterable[tuple[bool, str]], indent: int) -> list[str]:
     """Candidates, one a line, a star at the winner."""
     return [f"{'':{indent}}{'*' if winner else ' '} {row}" for winner, row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from synth import show
 from synth.twolevel.search import Candidate, TwoLevelAnswer
 from synth.units import format_bandwidth, format_bytes, format_seconds
 
@@ -12,44 +13,36 @@ def text(path: str, answer: TwoLevelAnswer) -> str:
     """What was written to ``path`` and what it was compared with."""
     machine, winner = answer.machine, answer.winner
     late = f"rank {answer.late} late" if winner.schedule.late else "no straggler"
+    links = [("inside", machine.inner), ("between", machine.outer)]
+    rows = [
+        f"{candidate.name:<22}{candidate.schedule.chunks:>7}"
+        f"{candidate.report.completion_rounds:>8}{candidate.network_rounds:>9}"
+        f"{format_seconds(candidate.seconds):>11}{format_seconds(candidate.overlapped_s):>12}"
+        f"{format_seconds(candidate.waiting_s):>11}"
+        for candidate in answer.candidates
+    ]
     lines = [
-        f"{path}: proved; {winner.name}, AllReduce of {machine.ranks} ranks in "
-        f"{winner.schedule.chunks} chunks, {late}",
-        f"  machine     {machine.nodes} nodes of {machine.per_node} ranks, "
+        f"machine     {machine.nodes} nodes of {machine.per_node} ranks, "
         f"{machine.network_ports} network port{'s' * (machine.network_ports > 1)} each: "
         "kept to in every round",
-    ]
-    for kind, link in [("inside", machine.inner), ("between", machine.outer)]:
-        lines.append(
-            f"              {kind:<8} alpha = {format_seconds(link.alpha_s)}, "
+        *(
+            f"            {kind:<8} alpha = {format_seconds(link.alpha_s)}, "
             f"1/beta = {format_bandwidth(link.bandwidth)}"
-        )
-    lines += [
-        f"  predicted   for {format_bytes(answer.buffer_bytes)}, from the arrival of the late rank",
-        f"    {'':<22}{'chunks':>7}{'rounds':>8}{'network':>9}{'time':>11}{'no barrier':>12}"
+            for kind, link in links
+        ),
+        f"predicted   for {format_bytes(answer.buffer_bytes)}, from the arrival of the late rank",
+        f"  {'':<22}{'chunks':>7}{'rounds':>8}{'network':>9}{'time':>11}{'no barrier':>12}"
         f"{'wait':>11}",
+        *show.marked(((number == 0, row) for number, row in enumerate(rows)), 0),
+        *(f"  left out: {what}" for what in answer.left_out),
+        f"lower bound {format_seconds(answer.bound)} with barriers and a chunk per message "
+        f"(the winner takes {winner.seconds / answer.bound:.2f} times that);",
+        f"            {format_seconds(answer.bytes_s)} for the bytes alone. "
+        "Whether anything is faster is unknown.",
+        "            (time: a barrier after every round; no barrier: every rank goes on when",
+        "            it can; wait: before the arrival, hidden if the late rank is so late)",
     ]
-    for candidate in answer.candidates:
-        mark = "*" if candidate is winner else " "
-        lines.append(
-            f"  {mark} {candidate.name:<22}{candidate.schedule.chunks:>7}"
-            f"{candidate.report.completion_rounds:>8}{candidate.network_rounds:>9}"
-            f"{format_seconds(candidate.seconds):>11}{format_seconds(candidate.overlapped_s):>12}"
-            f"{format_seconds(candidate.waiting_s):>11}"
-        )
-    over = winner.seconds / answer.bound
-    lines += [f"    left out: {what}" for what in answer.left_out]
-    return "\n".join(
-        [
-            *lines,
-            f"  lower bound {format_seconds(answer.bound)} with barriers and a chunk per message "
-            f"(the winner takes {over:.2f} times that);",
-            f"              {format_seconds(answer.bytes_s)} for the bytes alone. "
-            "Whether anything is faster is unknown.",
-            "              (time: a barrier after every round; no barrier: every rank goes on when",
-            "              it can; wait: before the arrival, hidden if the late rank is so late)",
-        ]
-    )
+    return show.text(path, f"{winner.name}, {show.size(winner.schedule)}, {late}", lines)
 
 
 def facts(path: str, answer: TwoLevelAnswer) -> dict[str, Any]:
