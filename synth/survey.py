@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from synth.answer import Basis
 from synth.solvers.choice import SolverName, require_search
 from synth.standard import require_ranks
 from synth.straggler import generate
+from synth.straggler.generate import StragglerAnswer
 from synth.straggler.instance import Instance, Owners, PortModel
 from synth.straggler.search import Progress
 from verify.errors import ArgumentError, SynthesisError
@@ -103,32 +105,23 @@ def survey(
         if m < 1:
             raise ArgumentError("--m", m, "must be 1 or more")
     require_search(seed, time_limit_s, solver)
-    return (_row(n, m, ports, owners, seed, time_limit_s, solver, progress) for n in ns for m in ms)
+    search = partial(
+        generate.search,
+        ports=ports,
+        owners=owners,
+        seed=seed,
+        time_limit_s=time_limit_s,
+        solver=solver,
+        progress=progress,
+    )
+    return (_row(n, m, ports, search) for n in ns for m in ms)
 
 
-def _row(
-    n: int,
-    m: int,
-    ports: PortModel,
-    owners: Owners,
-    seed: int,
-    time_limit_s: float,
-    solver: SolverName,
-    progress: Progress,
-) -> Row:
+def _row(n: int, m: int, ports: PortModel, search: Callable[..., StragglerAnswer]) -> Row:
     start = time.monotonic()
     bound = Instance(n, m, ports).bound
     try:
-        found = generate.search(
-            n,
-            m=m,
-            ports=ports,
-            owners=owners,
-            seed=seed,
-            time_limit_s=time_limit_s,
-            solver=solver,
-            progress=progress,
-        )
+        found = search(n, m=m)
     except (SynthesisError, ArgumentError) as error:  # too large to search, or no time left
         took_s = time.monotonic() - start
         return Row(n, m, ports, bound, None, None, "-", "-", took_s, "not found", str(error))

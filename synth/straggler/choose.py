@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from synth.cost import MOST_M, Setting, completion_cost, straggler_cost
 from synth.solvers.choice import SolverName, require_search
@@ -59,22 +60,18 @@ def choose(
     """
     require_ranks(n)
     require_search(seed, time_limit_s, solver)
-
-    def found_with(m: int, limit_s: float) -> StragglerAnswer:
-        return search(
-            n,
-            late=late,
-            m=m,
-            ports=ports,
-            owners=owners,
-            seed=seed,
-            time_limit_s=limit_s,
-            solver=solver,
-            progress=progress,
-        )
-
+    found_with = partial(
+        search,
+        n,
+        late=late,
+        ports=ports,
+        owners=owners,
+        seed=seed,
+        solver=solver,
+        progress=progress,
+    )
     if setting is None or m is not None:
-        return found_with(1 if m is None else m, time_limit_s), ()
+        return found_with(m=1 if m is None else m, time_limit_s=time_limit_s), ()
     candidates: list[Candidate] = []
     best: Candidate | None = None
     deadline = time.monotonic() + time_limit_s
@@ -87,7 +84,7 @@ def choose(
             candidates.append(Candidate(each, at_bound_s, "not searched: time limit"))
             continue
         try:
-            found = found_with(each, left_s / 2)
+            found = found_with(m=each, time_limit_s=left_s / 2)
         except SearchTimeout as error:
             candidates.append(Candidate(each, at_bound_s, f"not found: {error}"))
             continue

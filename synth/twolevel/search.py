@@ -13,12 +13,14 @@ without is told beside it and may prefer another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from synth.answer import Answer, Basis, checked
 from synth.cost import best_m
 from synth.solvers.choice import SolverName
+from synth.straggler.generate import StragglerAnswer
 from synth.straggler.generate import search as search_flat
 from synth.straggler.search import Progress
 from synth.twolevel import bound
@@ -112,12 +114,20 @@ def search(
     """
     late = machine.ranks - 1 if late is None else late
     _require(machine, late, buffer_bytes, m)
+    flat = partial(
+        search_flat,
+        machine.ranks,
+        late=late,
+        seed=seed,
+        time_limit_s=time_limit_s,
+        solver=solver,
+        progress=progress,
+    )
     left_out: list[str] = []
-    made = []
-    for name, schedule in _schedules(
-        machine, buffer_bytes, late, m, seed, time_limit_s, solver, progress, left_out
-    ):
-        made.append(_candidate(name, schedule, machine, buffer_bytes))
+    made = [
+        _candidate(name, schedule, machine, buffer_bytes)
+        for name, schedule in _schedules(machine, buffer_bytes, late, m, flat, progress, left_out)
+    ]
     made.sort(key=lambda candidate: candidate.seconds)
     return TwoLevelAnswer(
         schedule=made[0].schedule,
@@ -159,9 +169,7 @@ def _schedules(
     buffer_bytes: int,
     late: int,
     m: int | None,
-    seed: int,
-    time_limit_s: float,
-    solver: SolverName,
+    search: Callable[..., StragglerAnswer],
     progress: Progress,
     left_out: list[str],
 ) -> Iterator[tuple[str, Schedule]]:
@@ -183,16 +191,7 @@ def _schedules(
     slow = machine.outer if machine.nodes > 1 else machine.inner
     flat_m = best_m(n, buffer_bytes, slow, MOST_FLAT_M) if m is None else m
     try:
-        flat = search_flat(
-            n,
-            late=late,
-            m=flat_m,
-            seed=seed,
-            time_limit_s=time_limit_s,
-            solver=solver,
-            progress=progress,
-        )
-        yield "flat", fitted(flat.schedule, machine.node_of, ports)
+        yield "flat", fitted(search(m=flat_m).schedule, machine.node_of, ports)
     except (ArgumentError, SearchTimeout) as error:
         left_out.append(f"flat: {error}")
 
