@@ -59,18 +59,15 @@ def selftest(
     """
     if ranks < 2:
         raise ArgumentError("--ranks", ranks, "must be at least 2")
-    show = functools.partial(print, flush=True)
-    if algorithm is Algorithm.OPTIREDUCE:
-        from runtime.selftest.optireduce import selftest as run_optireduce
+    from runtime.selftest.suite import selftest as run_suite
 
-        if device is not Device.CPU or schedule:
-            raise ArgumentError("--algorithm", algorithm.value, "takes no --schedule; cpu only")
-        what, passed = "of optireduce", run_optireduce(ranks, show)
-    else:
-        from runtime.selftest.schedules import selftest as run_selftest
-
+    schedules, what = None, "of optireduce"
+    if algorithm is Algorithm.SCHEDULE:
         schedules = _from_files(schedule, ranks) if schedule else _of_each_kind(ranks)
-        what, passed = f"on {device.value}", run_selftest(schedules, ranks, device.value, show)
+        what = f"on {device.value}"
+    elif device is not Device.CPU or schedule:
+        raise ArgumentError("--algorithm", algorithm.value, "takes no --schedule; cpu only")
+    passed = run_suite(schedules, ranks, device.value, functools.partial(print, flush=True))
     print(f"selftest {what}: {'passed' if passed else 'FAILED'}")
     raise typer.Exit(0 if passed else 1)
 

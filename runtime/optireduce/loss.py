@@ -21,7 +21,7 @@ from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.protocol import Protocol
 from runtime.optireduce.udp.reassembly import End, StageReceiver
-from runtime.selftest.missing import Missing, missing
+from runtime.selftest.audit import Missing, missing
 from verify.errors import LossExceeded
 
 logger = logging.getLogger("latecomer")

@@ -1,49 +1,125 @@
-"""The conformance suite's check for OptiReduce: each result against what the ledgers say arrived.
+"""Which datagrams of an operation did not arrive, and what its result must be because of that.
 
-After each case the ranks tell each other, through the store, what they did not get; every element
-of every rank's result must then be, to the last bit, what follows from that. Loss is counted, by
-rank, and is no failure; a wrong element is one, lost datagrams or not.
+A record is made only where it is asked for (``LossStats.missing``): by the self-test and the tests.
+With the records of all ranks the result is known to the last bit, lost datagrams or not: loss is no
+excuse for a wrong sum, and no sum is called wrong because of a loss.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import torch
 
 from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.loss import LossStats
+from runtime.optireduce.udp.reassembly import StageReceiver
 from runtime.selftest.conformance import TIMEOUT_S, Case, ConformanceError, compare, require
-from runtime.selftest.missing import Missing, expected
 from runtime.torch_versions import Store
 
 
-class Audit:
-    """A check for :func:`runtime.selftest.conformance.run`, on one rank.
+class Missing(msgspec.Struct, frozen=True):
+    """What did not arrive of one operation on one rank.
+
+    Attributes:
+        contributions: by sender, numbers of the datagrams of the own shard (first stage).
+        results: by owner, numbers of the datagrams of its shard (second stage).
+        due: datagrams in both stages.
+    """
+
+    contributions: dict[int, list[int]] = {}
+    results: dict[int, list[int]] = {}
+    due: int = 0
+
+    @property
+    def lost(self) -> int:
+        """How many there are."""
+        return sum(map(len, (*self.contributions.values(), *self.results.values())))
+
+
+def missing(stages: Sequence[StageReceiver]) -> Missing:
+    """The record of an operation that is over."""
+    contributions, results = (
+        {
+            rank: np.flatnonzero(~sender.arrived).tolist()
+            for rank, sender in stage.senders.items()
+            if not sender.arrived.all()
+        }
+        for stage in stages
+    )
+    return Missing(contributions, results, sum(stage.due for stage in stages))
+
+
+def expected(
+    inputs: Sequence[torch.Tensor],
+    records: Sequence[Missing],
+    rank: int,
+    average: bool,
+    payload: int,
+) -> torch.Tensor:
+    """The result on ``rank``, to the last bit.
 
     Args:
-        ledger: of the engine that reduces; from now on it records what is missing.
-        store: carries the records; a fresh prefix for each run.
+        inputs, records: of each rank; floating point, one dimension.
+        average: not the sum.
         payload: bytes of the tensor in a datagram.
+
+    Returns:
+        Where the owner's result came back: the contributions that the owner got, added in the
+        order of ranks in at least float32, divided by their number (and, for the sum, times the
+        ranks). Where it did not: this rank's own contribution (for the sum, times the ranks).
+    """
+    ranks, numel, dtype = len(inputs), inputs[0].numel(), inputs[0].dtype
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    came = torch.ones(ranks, numel, dtype=torch.bool)
+    back = torch.ones(numel, dtype=torch.bool)
+    each = payload // dtype.itemsize
+
+    def clear(there: torch.Tensor, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            there[number * each : (number + 1) * each] = False
+
+    for owner in range(ranks):
+        shard = slice(numel * owner // ranks, numel * (owner + 1) // ranks)
+        for sender, numbers in records[owner].contributions.items():
+            clear(came[sender, shard], numbers)
+        clear(back[shard], records[rank].results.get(owner, []))
+    total = torch.zeros(numel, dtype=wide)
+    for sender, one in enumerate(inputs):
+        total += torch.where(came[sender], one.to(wide), 0)
+    count = came.sum(0)
+    total = total / count if average else total * (ranks / count.double()).to(wide)
+    own = inputs[rank] if average else inputs[rank] * ranks
+    return torch.where(back, total.to(dtype), own)
+
+
+class Audit:
+    """The check of :func:`runtime.selftest.conformance.run` for OptiReduce, on one rank.
+
+    After each case the ranks send each other their records; every element of every rank's result
+    must then be what follows from them. Loss is counted and is no failure.
+
+    Args:
+        records: this rank's ``LossStats.missing``, as it grows.
+        payload: bytes of the tensor in a datagram.
+        store: carries the records; a fresh prefix for each run.
 
     Attributes:
         due, lost: datagrams so far, by rank.
     """
 
-    def __init__(self, ledger: LossStats, store: Store, rank: int, size: int, payload: int) -> None:
+    def __init__(
+        self, records: list[Missing], payload: int, store: Store, rank: int, size: int
+    ) -> None:
         self._group, self._payload = StoreExchange(store, rank, size, TIMEOUT_S), payload
-        self._records = ledger.missing = []
-        self._cases = 0
+        self._records, self._cases = records, 0
         self.due: Counter[int] = Counter()
         self.lost: Counter[int] = Counter()
 
     def __call__(self, case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-        """Compare one case's result. Collective.
-
-        Raises:
-            ConformanceError: an element that does not follow from what arrived.
-        """
+        """Compare one case's result (collective); a ConformanceError names what does not follow."""
         group = self._group
         own = self._records.pop() if self._records else None  # None: it did not go over UBT
         assert not self._records, "a case is one operation"
@@ -57,13 +133,12 @@ class Audit:
             self.due[rank] += record.due
             self.lost[rank] += record.lost
         if records:
-            payload = self._payload
-            right = expected(inputs, records, group.rank, average=case.average, payload=payload)
-            require(case, result, right)
+            place = group.rank, case.average, self._payload
+            require(case, result, expected(inputs, records, *place))
         if not any(record.lost for record in records):
             compare(case, inputs, result)
 
-    def said(self) -> str:
+    def losses(self) -> str:
         """How much was lost, and where, for reports."""
         lost, due = self.lost.total(), self.due.total()
         share = f"{lost} of {due} datagrams lost"

@@ -117,11 +117,7 @@ def _data(case: Case, seed: int, number: int, rank: int) -> torch.Tensor:
 
 
 def compare(case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-    """The result of a sum in which nothing is missing: exact, or within rounding.
-
-    Raises:
-        ConformanceError: an element is wrong; names the first.
-    """
+    """The result of a sum in which nothing is missing must be exact, or within rounding."""
     if case.exact:
         expected = torch.stack([x.to(torch.int64) for x in inputs]).sum(0)
         require(case, result.to(torch.int64), expected)
@@ -135,11 +131,7 @@ def compare(case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> Non
 
 
 def require(case: Case, result: torch.Tensor, expected: torch.Tensor) -> None:
-    """Every element must be the expected one.
-
-    Raises:
-        ConformanceError: one is not; names the first.
-    """
+    """Every element must be the expected one; the ConformanceError names the first that is not."""
     _refuse(case, result, expected, result != expected)
 
 

@@ -1,8 +1,8 @@
 """One process per rank on this machine: what the ranks say, how each ends, and a deadline.
 
-The processes are forks of a server that has already imported what they need: importing takes 0.4 to
-3 s of processor time per process. The ranks' store lives in the parent, as under torchrun: no
-rank's death takes it away.
+The processes are forks of a server that has imported, once, the module of what they run and all
+that it needs, which takes 0.4 to 3 s of processor time. The ranks' store lives in the parent, as
+under torchrun: no rank's death takes it away.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ LOOK_S = 0.2
 """How often it is seen whether all processes are alive."""
 END_S = 10.0
 """What a rank that is done may take to end."""
-
 
 Say = Callable[[Any], None]
 
@@ -51,7 +50,7 @@ def run(
     timeout_s: float,
     deadline_s: float,
     victims: Collection[int] = (),
-    preload: Collection[str] = ("runtime.selftest.schedules",),
+    preload: Collection[str] = ("runtime.selftest.suite",),
 ) -> Generator[Said, None, None]:
     """Call ``body(store, rank, size, say, *args)`` on each of ``size`` processes; what they say.
 
@@ -59,22 +58,23 @@ def run(
         timeout_s: of the store.
         deadline_s: all ranks must be done within it; they are killed then.
         victims: ranks that are not waited for; they are killed when all others are done.
-        preload: modules that every process has imported.
+        preload: modules that every process has imported, beside that of ``body``; they are those
+            of the first call in this process.
     """
     until_s = time.monotonic() + deadline_s
     limit = timedelta(seconds=timeout_s)
     store = TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(list(preload))
+    context.set_forkserver_preload([body.__module__, *preload])
     said: Any = context.Queue()
+    place = size, store.port, limit, said
     processes = [
-        context.Process(target=_rank, args=(r, size, store.port, limit, said, body, args))
+        context.Process(target=_rank, args=(r, *place, body, args), daemon=True)
         for r in range(size)
     ]
     waiting, done = set(range(size)) - set(victims), set[int]()
     try:
         for process in processes:
-            process.daemon = True
             process.start()
         while waiting:
             dead = {r for r in waiting if not processes[r].is_alive()}
@@ -82,8 +82,7 @@ def run(
                 word = Said(*said.get(timeout=LOOK_S))
             except queue.Empty:
                 if time.monotonic() > until_s:
-                    late = sorted(waiting)
-                    yield from (Said(rank, "late", late) for rank in late)
+                    yield from (Said(r, "late", sorted(waiting)) for r in sorted(waiting))
                     return
                 waiting -= dead  # what they said before they died would have come by now
                 yield from (Said(r, "died", processes[r].exitcode) for r in sorted(dead))

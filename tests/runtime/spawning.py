@@ -16,7 +16,7 @@ IMPORTED = [
     "ortools.sat.python.cp_model",
     "pytest",
     "runtime.pipeline",
-    "runtime.selftest.schedules",
+    "runtime.selftest.suite",
     "synth.arrivals.generate",
     "synth.pipeline",
     "torch._dynamo",  # otherwise imported by a process's first optimizer or DDP, in 2 s

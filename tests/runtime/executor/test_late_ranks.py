@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from runtime import Executor, Observer, load
 from runtime.selftest import conformance
-from runtime.selftest.schedules import late_s, turns
+from runtime.selftest.suite import late_s, turns
 from synth.arrivals.generate import search
 from tests.runtime.spawning import spawn, values
 from verify.core.check import check

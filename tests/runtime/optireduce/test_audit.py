@@ -17,8 +17,7 @@ from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
 from runtime.selftest import conformance
-from runtime.selftest.audit import Audit
-from runtime.selftest.missing import Missing, expected
+from runtime.selftest.audit import Audit, Missing, expected
 from tests.runtime.optireduce.faults import lose
 from tests.runtime.spawning import spawn, together, values
 
@@ -116,7 +115,8 @@ def _audited(rank, size, store, fault, share):
         return submit(tensor, average=average).wait(WAIT)
 
     payload = OPTIONS.payload_bytes
-    audit = Audit(engine.ledger, PrefixStore("audit", store), rank, size, payload)
+    engine.ledger.missing = records = []
+    audit = Audit(records, payload, PrefixStore("audit", store), rank, size)
     wrong = []
 
     def check(*case):
@@ -131,7 +131,7 @@ def _audited(rank, size, store, fault, share):
     totals = engine.ledger.totals
     assert (totals["lost"], totals["due"]) == (audit.lost[rank], audit.due[rank])
     engine.close()
-    return wrong, audit.said(), dict(audit.lost)
+    return wrong, audit.losses(), dict(audit.lost)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])

@@ -15,7 +15,7 @@ import runtime
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.datagram import Header
-from runtime.selftest.missing import expected
+from runtime.selftest.audit import expected
 from tests.runtime.spawning import spawn, together, values
 from verify.errors import ArgumentError
 

@@ -1,0 +1,201 @@
+"""``python -m runtime selftest``: the conformance suite on the user's own machine.
+
+Starts one process per rank (on one GPU, all NCCL ranks on that GPU: NCCL takes them for different
+hosts by ``NCCL_HOSTID`` and lets them talk over sockets) and runs the suite several times:
+
+    schedules    each with every rank late in turn (where several are, each in every place), through
+                 the executor and the process group backend; late ranks sleep before each case
+    OptiReduce   through the engine over UBT, the same with every datagram authenticated, and the
+                 backend; each element is checked to the last bit against what the ranks say arrived
+                 (:mod:`audit`). What it does not carry (integers) goes over TCP or by Gloo, as it
+                 would in a job; how much did, and how many datagrams were lost, is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from runtime import backend
+from runtime.config import configure
+from runtime.executor.executor import Executor
+from runtime.executor.load import Verified, load
+from runtime.optireduce.engine import Engine
+from runtime.optireduce.hadamard import FLOATS
+from runtime.optireduce.loss import LossStats
+from runtime.optireduce.options import Options
+from runtime.selftest import conformance
+from runtime.selftest.audit import Audit, Missing
+from runtime.selftest.processes import Say, passes, talk
+from runtime.torch_versions import PrefixStore, Store
+from verify.core.schedule import Schedule
+from verify.errors import ArgumentError
+
+TIMEOUT_S = conformance.TIMEOUT_S
+LATE_S = 0.002
+"""How much later each late rank comes than the one before it."""
+LINE_S = 60.0
+"""What each line of the report, and the start, may take; a self-test that takes longer failed."""
+OPTIREDUCE = Options(
+    warmup_steps=0,
+    bound_s=10.0,
+    dead_s=20.0,  # a process that has to wait for a processor is not dead
+    stop_window=50,  # steps of one datagram each, in part: a few that are late are no half
+    hadamard="off",  # its rounding would hide what is checked to the last bit
+)
+SEALED = replace(OPTIREDUCE, authenticate=True, offload=False)
+
+Run = Callable[[Store, int, int], str]
+"""(store, rank, size) -> what the report says of a run of all cases."""
+
+
+def selftest(
+    schedules: Mapping[str, Schedule] | None,
+    ranks: int,
+    device: str,
+    report: Callable[[str], None],
+) -> bool:
+    """Test the schedules (None: OptiReduce), and report a line for each run of the suite.
+
+    Returns:
+        Whether all passed; the first failure ends it.
+
+    Raises:
+        ArgumentError: ``device`` is ``cuda`` and there is none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("--device", device, "no CUDA device is visible to torch")
+    limits = {"timeout_s": TIMEOUT_S, "deadline_s": LINE_S * (1 + len(_runs(schedules, device)))}
+    return passes(talk(_rank, ranks, device, schedules, **limits), report)
+
+
+def _rank(
+    store: Store,
+    rank: int,
+    size: int,
+    say: Say,
+    device: str,
+    schedules: Mapping[str, Schedule] | None,
+) -> None:
+    if device == "cuda":
+        if size > torch.cuda.device_count():
+            os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    for line, run in _runs(schedules, device).items():
+        began = time.monotonic()
+        try:
+            result = run(PrefixStore(line, store), rank, size)
+        except Exception as error:
+            error.add_note(f"in: {line}")
+            raise
+        if rank == 0:
+            say(f"{line} {result} in {time.monotonic() - began:.1f} s")
+
+
+def _runs(schedules: Mapping[str, Schedule] | None, device: str) -> dict[str, Run]:
+    """All runs of the suite, by how their lines begin."""
+    if schedules is None:
+        engines = {"engine": OPTIREDUCE, "authenticated": SEALED}
+        over_udp: dict[str, Run] = {f"{k:<14}": partial(_engine, o) for k, o in engines.items()}
+        return over_udp | {f"{'backend':<14}": _optireduce_backend}
+    loaded = {name: load(schedule) for name, schedule in schedules.items()}
+    return {
+        f"{name:<12} {method:<9} late: {', '.join(map(str, late)) or 'nobody':<8}": partial(
+            run, verified, late, device
+        )
+        for name, verified in loaded.items()
+        for method, run in (("executor", _executor), ("backend", _backend))
+        for late in turns(verified)
+    }
+
+
+def turns(verified: Verified) -> list[tuple[int, ...]]:
+    """Late ranks, in order of arrival, such that every rank is in every place once."""
+    n, q = verified.schedule.ranks, len(verified.late)
+    return [tuple((first + i) % n for i in range(q)) for first in range(n if q else 1)]
+
+
+def late_s(rank: int, late: tuple[int, ...]) -> float:
+    """How long ``rank`` sleeps before a case when the ranks ``late`` come one after the other."""
+    return LATE_S * (late.index(rank) + 1) if rank in late else 0.0
+
+
+def _executor(
+    verified: Verified, late: tuple[int, ...], device: str, store: Store, rank: int, size: int
+) -> str:
+    executor = Executor(verified, store, rank, size, device=device, late=late, timeout_s=TIMEOUT_S)
+
+    def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+        return executor.submit(tensor, average=average).wait()
+
+    with closing(executor):
+        return _cases(reduce, store, rank, size, device=device, late_s=late_s(rank, late))
+
+
+def _backend(
+    verified: Verified, late: tuple[int, ...], device: str, store: Store, rank: int, size: int
+) -> str:
+    configure(verified, late=late)
+    with process_group(store, rank, size):
+        return _cases(all_reduce, store, rank, size, device=device, late_s=late_s(rank, late))
+
+
+def _engine(options: Options, store: Store, rank: int, size: int) -> str:
+    engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
+
+    def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+        submit = engine.submit if tensor.dtype in FLOATS else engine.reliable.submit
+        return submit(tensor, average=average).wait(timedelta(seconds=TIMEOUT_S))
+
+    with closing(engine):
+        cases, lost = _audited(reduce, engine.ledger, options, store, rank, size)
+        return f"{cases}, {engine.ledger.totals['steps']} over UBT, {lost} ({engine.how})"
+
+
+def _optireduce_backend(store: Store, rank: int, size: int) -> str:
+    def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+        carried = tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor  # as Gloo does
+        return all_reduce(carried, average).to(tensor.dtype)
+
+    configure(algorithm="optireduce", options=OPTIREDUCE)
+    with process_group(store, rank, size) as group:
+        cases, lost = _audited(reduce, group.engine.ledger, OPTIREDUCE, store, rank, size)
+        return f"{cases}, {lost}, {dict(group.paths)}"
+
+
+def _audited(
+    reduce: conformance.AllReduce, stats: LossStats, options: Options, store: Store, *place: int
+) -> tuple[str, str]:
+    """How many cases passed, and what was lost."""
+    records: list[Missing] = []
+    stats.missing = records
+    audit = Audit(records, options.payload_bytes, PrefixStore("audit", store), *place)
+    return _cases(reduce, store, *place, check=audit), audit.losses()
+
+
+def _cases(reduce: conformance.AllReduce, store: Store, *place: int, **options: Any) -> str:
+    return f"{conformance.run(reduce, PrefixStore('cases', store), *place, **options)} cases"
+
+
+@contextmanager
+def process_group(store: Store, rank: int, size: int) -> Iterator[Any]:
+    """All ranks under the backend, as it is configured; the group."""
+    limit = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group(backend.BACKEND, store=store, rank=rank, world_size=size, timeout=limit)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
+    """By torch's own call, in place."""
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
+    return tensor
