@@ -63,16 +63,6 @@ class Aligned:
     """The event that the alignment is known."""
 
 
-@dataclass(frozen=True)
-class _Sample:
-    offset_s: float
-    half_s: float
-    asked_s: float
-
-    def uncertainty_s(self, now_s: float) -> float:
-        return self.half_s + DRIFT * max(0.0, now_s - self.asked_s)
-
-
 class Clock(Protocol[Ping | Pong, Aligned]):
     """A rank's estimate; the reference is aligned by definition, and answers.
 
@@ -84,7 +74,8 @@ class Clock(Protocol[Ping | Pong, Aligned]):
         super().__init__()
         self.asks = asks
         self._exact = rank == REFERENCE
-        self._samples: deque[_Sample] = deque(maxlen=KEPT)
+        self._samples: deque[tuple[float, float, float]] = deque(maxlen=KEPT)
+        """(when it was asked, half the round trip, the offset)"""
         self._outstanding: deque[float] = deque(maxlen=OUTSTANDING)
         self._asked = 0
         self._next_s = -math.inf
@@ -121,13 +112,15 @@ class Clock(Protocol[Ping | Pong, Aligned]):
                 offset_s = (message.heard_s - message.sent_s + (message.replied_s - now_s)) / 2
                 if not self._samples:
                     self._events.append(Aligned())
-                self._samples.append(_Sample(offset_s, trip_s / 2, message.sent_s))
+                self._samples.append((message.sent_s, trip_s / 2, offset_s))
 
     def alignment(self, now_s: float) -> Alignment:
         """The best that is known at ``now_s``."""
         if self._exact:
             return Alignment(0.0, 0.0)
-        best = min(self._samples, key=lambda s: s.uncertainty_s(now_s), default=None)
-        if best is None:
-            return Alignment(0.0, math.inf)
-        return Alignment(best.offset_s, best.uncertainty_s(now_s))
+        aged = (
+            (half_s + DRIFT * max(0.0, now_s - asked_s), offset_s)
+            for asked_s, half_s, offset_s in self._samples
+        )
+        uncertainty_s, offset_s = min(aged, default=(math.inf, 0.0))
+        return Alignment(offset_s, uncertainty_s)

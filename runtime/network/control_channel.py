@@ -21,8 +21,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from runtime.network.address import own_address
-from runtime.network.store_exchange import StoreExchange
+from runtime.network.store_exchange import StoreExchange, own_address
 
 HEADER = struct.Struct("!16sHB")
 MAX_PAYLOAD = 60_000
@@ -36,10 +35,9 @@ logger = logging.getLogger("latecomer")
 
 
 class ControlChannel:
-    """One rank's UDP endpoint.
+    """One rank's UDP socket.
 
     Attributes:
-        rank, size: place in the group.
         address: the IPv4 address under which the others reach this rank.
         token: 16 random bytes that only the ranks of this group know.
         dropped: datagrams that were foreign, malformed or for a channel nobody listens to.
@@ -84,8 +82,7 @@ class ControlChannel:
         if self._closed:
             return
         self._closed = True
-        # wake the listener with an empty datagram of our own
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the listener wakes up
             self._socket.sendto(b"", self._socket.getsockname())
         self._thread.join(timeout=1.0)
         self._socket.close()
@@ -99,14 +96,10 @@ class ControlChannel:
 
     def _listen(self) -> None:
         while not self._closed:
-            try:
+            with contextlib.suppress(OSError):  # an earlier datagram of ours was refused
                 data, _ = self._socket.recvfrom(65536)
-            except OSError:  # an earlier datagram of ours was refused
-                continue
-            if self._closed:
-                return
-            if not self._deliver(data):
-                self.dropped += 1
+                if not (self._closed or self._deliver(data)):
+                    self.dropped += 1
 
     def _deliver(self, data: bytes) -> bool:
         """Hand one datagram to its channel; false if it is foreign or malformed."""

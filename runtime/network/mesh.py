@@ -2,25 +2,28 @@
 
 Every rank listens on the address that it uses for datagrams and sends its port through the store;
 one of two ranks calls the other. The one that calls sends the group's token and its rank, the other
-answers with the token; whoever doesn't is not of this group and is dropped. Everything happens in
-one loop that waits for no rank in particular: a stranger that connects and sends nothing, or less
-than it should, holds up nobody, and neither does a rank that is absent.
+answers with the token; whoever doesn't is not of this group and is dropped. Each handshake is a
+task of its own: a stranger that connects and sends nothing, or less than it should, holds up no
+rank, and neither does a rank that is absent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
-import selectors
 import socket
 import struct
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 
 from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
+PAUSE_S = 0.01
+"""After an accept that failed: the next might fail at once, too."""
 Connections = dict[int, socket.socket]
 """By rank."""
 
@@ -44,15 +47,17 @@ def connect(
     deadline = time.monotonic() + group.timeout_s
     with (
         socket.create_server((address, 0), backlog=socket.SOMAXCONN) as listener,
-        contextlib.closing(_Handshakes(listener, token, group.rank, origin)) as made,
         contextlib.ExitStack() as failed,
     ):
-        failed.callback(made.abandon)
+        listener.setblocking(False)
         where = group.all_gather("tcp", f"{address}:{listener.getsockname()[1]}")
-        for peer in to:
-            made.call(peer, where[peer])
-        while made.missing and time.monotonic() < deadline:
-            made.turn(max(0.01, deadline - time.monotonic()))
+        made = _Handshakes(token, group.rank, {peer: where[peer] for peer in to}, set(origin))
+        failed.callback(made.abandon)
+        attempt = made.run(listener, max(0.01, deadline - time.monotonic()))
+        # a thread of its own: the caller's may have an event loop already, as in a notebook
+        apart = threading.Thread(target=asyncio.run, args=(attempt,), daemon=True)
+        apart.start()
+        apart.join()
         if absent := sorted(made.missing):
             names = ", ".join(map(str, absent))
             text = f"rank(s) {names}: no connection within {group.timeout_s:g} s"
@@ -66,19 +71,10 @@ def connect(
 class _Handshakes:
     """Connections that are being made; ``outgoing`` and ``incoming`` are those that are."""
 
-    def __init__(
-        self, listener: socket.socket, token: bytes, rank: int, origin: Collection[int]
-    ) -> None:
+    def __init__(self, token: bytes, rank: int, to: Mapping[int, str], origin: set[int]) -> None:
         self.outgoing: Connections = {}
         self.incoming: Connections = {}
-        self._listener, self._token, self._rank = listener, token, rank
-        self._to: set[int] = set()
-        self._origin = set(origin)
-        self._called: dict[socket.socket, int] = {}
-        self._received: dict[socket.socket, bytes] = {}  # so far
-        self._ready = selectors.DefaultSelector()
-        listener.setblocking(False)
-        self._ready.register(listener, selectors.EVENT_READ)
+        self._token, self._rank, self._to, self._origin = token, rank, to, origin
 
     def connections(self) -> list[socket.socket]:
         """Those that are made."""
@@ -92,72 +88,63 @@ class _Handshakes:
     @property
     def missing(self) -> set[int]:
         """Ranks to and from which a connection is still to be made."""
-        return self._to - set(self.outgoing) | self._origin - set(self.incoming)
+        return set(self._to) - set(self.outgoing) | self._origin - set(self.incoming)
 
-    def call(self, peer: int, where: str) -> None:
-        """Begin to connect to ``peer``."""
+    async def run(self, listener: socket.socket, limit_s: float) -> None:
+        """Make them within ``limit_s``; what has not become a connection by then is closed."""
+        self._loop, self._is_complete = asyncio.get_running_loop(), asyncio.Event()
+        self._tasks = [self._loop.create_task(self._accept(listener))]
+        self._tasks += [self._loop.create_task(self._call(*peer)) for peer in self._to.items()]
+        if self.missing:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_complete.wait(), limit_s)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                stranger, _ = await self._loop.sock_accept(listener)
+            except OSError:  # it has hung up again
+                await asyncio.sleep(PAUSE_S)
+            else:
+                self._tasks.append(self._loop.create_task(self._answer(stranger)))
+
+    async def _answer(self, stranger: socket.socket) -> None:
+        with self._handshake(stranger):
+            token, peer = HELLO.unpack(await self._receive(stranger, HELLO.size))
+            is_expected = peer in self._origin and peer not in self.incoming
+            if is_expected and secrets.compare_digest(token, self._token):
+                await self._loop.sock_sendall(stranger, self._token)
+                self.incoming.setdefault(peer, stranger)
+
+    async def _call(self, peer: int, where: str) -> None:
         host, port = where.rsplit(":", 1)
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         connection.setblocking(False)
-        connection.connect_ex((host, int(port)))  # how it went is seen at the first write
-        self._to.add(peer)
-        self._called[connection] = peer
-        self._ready.register(connection, selectors.EVENT_WRITE)
+        with self._handshake(connection):
+            await self._loop.sock_connect(connection, (host, int(port)))
+            await self._loop.sock_sendall(connection, HELLO.pack(self._token, self._rank))
+            answer = await self._receive(connection, len(self._token))
+            if secrets.compare_digest(answer, self._token):
+                self.outgoing[peer] = connection
 
-    def turn(self, limit_s: float) -> None:
-        """Wait for something to happen, and do what follows from it."""
-        for key, events in self._ready.select(limit_s):
-            connection = key.fileobj
-            assert isinstance(connection, socket.socket)
+    async def _receive(self, connection: socket.socket, length: int) -> bytes:
+        """What the other end sends, and no more than it has to."""
+        data = b""
+        while len(data) < length:
+            more = await self._loop.sock_recv(connection, length - len(data))
+            if not more:
+                raise ConnectionResetError
+            data += more
+        return data
+
+    @contextlib.contextmanager
+    def _handshake(self, connection: socket.socket) -> Iterator[None]:
+        """What has not become a connection at its end is closed."""
+        with contextlib.suppress(OSError):
             try:
-                if connection is self._listener:
-                    self._accept()
-                elif events & selectors.EVENT_WRITE:
-                    connection.sendall(HELLO.pack(self._token, self._rank))
-                    self._ready.modify(connection, selectors.EVENT_READ)
-                else:
-                    self._receive(connection)
-            except OSError:
-                self._drop(connection)
-
-    def close(self) -> None:
-        """Close what has not become a connection."""
-        for key in list(self._ready.get_map().values()):
-            if key.fileobj is not self._listener:
-                key.fileobj.close()  # type: ignore[union-attr]
-        self._ready.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it has hung up again
-            stranger, _ = self._listener.accept()
-            stranger.setblocking(False)
-            self._ready.register(stranger, selectors.EVENT_READ)
-
-    def _receive(self, connection: socket.socket) -> None:
-        """Take what the other end sends, no more than it has to, and judge it when it is all."""
-        called = self._called.get(connection)
-        length = HELLO.size if called is None else len(self._token)
-        so_far = self._received.get(connection, b"")
-        more = connection.recv(length - len(so_far))
-        received = self._received[connection] = so_far + more
-        if not more:
-            self._drop(connection)
-            return
-        if len(received) < length:
-            return
-        if called is None:
-            token, peer = HELLO.unpack(received)
-            made, expected = self.incoming, peer in self._origin and peer not in self.incoming
-        else:
-            token, peer, made, expected = received, called, self.outgoing, True
-        if not expected or not secrets.compare_digest(token, self._token):
-            self._drop(connection)
-            return
-        if called is None:
-            connection.sendall(self._token)
-        self._ready.unregister(connection)
-        made[peer] = connection
-
-    def _drop(self, connection: socket.socket) -> None:
-        self._ready.unregister(connection)
-        connection.close()
+                yield
+            finally:
+                if connection not in self.connections():
+                    connection.close()
+        if not self.missing:
+            self._is_complete.set()

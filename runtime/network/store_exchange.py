@@ -7,13 +7,15 @@ stopped, a torch store waits for ever. So it is used on a thread that nobody has
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from runtime.torch_versions import PrefixStore, Store
+from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import RankFailure
 
 ANSWER_S = 5.0
@@ -63,11 +65,7 @@ class StoreExchange:
         return self._within(ask)
 
     def receive_from(self, rank: int, key: str) -> str:
-        """What ``rank`` has set under ``key``.
-
-        Raises:
-            RankFailure: it has not in time.
-        """
+        """What ``rank`` has set under ``key``; a RankFailure names it if it has not in time."""
         received = self.receive({rank: key})
         self._require(received, [rank])
         return received[rank]
@@ -80,11 +78,7 @@ class StoreExchange:
     def all_gather(
         self, key: str, value: str = "", *, of: Collection[int] | None = None
     ) -> dict[int, str]:
-        """As :meth:`gather`, and all ranks (or those in ``of``) must be there.
-
-        Raises:
-            RankFailure: names the absent ranks.
-        """
+        """As :meth:`gather`; a RankFailure names absent ranks (``of``: which must be there)."""
         received = self.gather(key, value)
         self._require(received, range(self.world_size) if of is None else of)
         return received
@@ -118,3 +112,23 @@ class StoreExchange:
         if found:
             return found[0]
         raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")
+
+
+def own_address(store: Store) -> str:
+    """The IPv4 address for this rank's sockets, given the store by which the ranks met.
+
+    ``LATECOMER_ADDRESS`` if set; otherwise the local end of the way to the store's host, which
+    every rank can reach; loopback for stores without a host.
+    """
+    if chosen := os.environ.get("LATECOMER_ADDRESS"):
+        return chosen
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    with contextlib.suppress(OSError):
+        if isinstance(store, TCPStore):
+            where = store.host, store.port, socket.AF_INET, socket.SOCK_DGRAM
+            family, kind, protocol, _, address = socket.getaddrinfo(*where)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+    return "127.0.0.1"

@@ -22,8 +22,7 @@ import torch
 from runtime.executor.load import load
 from runtime.executor.preflight import require_summable
 from runtime.health.native_work import NativeWaits
-from runtime.network.address import own_address
-from runtime.network.store_exchange import StoreExchange
+from runtime.network.store_exchange import StoreExchange, own_address
 from runtime.optireduce.bucket import Bucket, shard_bounds
 from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats
