@@ -1,7 +1,6 @@
 """When the other ranks are asked where they stand, and what follows from their answers.
 
-Two checks: of this rank's oldest wait, and of ranks of which nothing is heard. They have no clock
-and send nothing: the watchdog asks, and gives up where a check finds trouble.
+A check has no clock and sends nothing: the watchdog asks, and gives up where one finds trouble.
 """
 
 from __future__ import annotations
@@ -60,20 +59,31 @@ class Limits:
 
 
 @dataclass
-class WaitCheck:
-    """Whether this rank's oldest wait has been long enough."""
+class Check:
+    """What the checks have in common."""
 
     rank: int
     world_size: int
     limits: Limits
-    sources: list[WaitSource] = field(default_factory=list)
-    _asked: tuple[Wait, float] | None = None
-    _granted_s: float = 0.0
 
     @property
     def grace_s(self) -> float:
         """How long to ask."""
         return self.limits.grace_s
+
+    def diagnosed(self, answers: Mapping[int, RankStatus], noticed: str) -> Trouble:
+        """Trouble, with the verdict that follows from these answers."""
+        verdict = diagnose(self.world_size, answers, self.rank, noticed, self.grace_s)
+        return Trouble(noticed, CONFIRM_SHARE * self.grace_s, verdict)
+
+
+@dataclass
+class WaitCheck(Check):
+    """Whether this rank's oldest wait has been long enough."""
+
+    sources: list[WaitSource] = field(default_factory=list)
+    _asked: tuple[Wait, float] | None = None
+    _granted_s: float = 0.0
 
     def oldest(self) -> Wait | None:
         """The wait in the oldest operation."""
@@ -104,7 +114,7 @@ class WaitCheck:
 
 
 @dataclass
-class SilenceCheck:
+class SilenceCheck(Check):
     """Whether ranks of which nothing is heard are alive: a silent or broken one is trouble.
 
     Attributes:
@@ -113,9 +123,6 @@ class SilenceCheck:
         own_grace_s: how long they are given; default: as for waits.
     """
 
-    rank: int
-    world_size: int
-    limits: Limits
     find: Callable[[float], Iterable[int]]
     noticed: str
     own_grace_s: float | None = None
@@ -135,12 +142,4 @@ class SilenceCheck:
         """Trouble with a suspect that has not answered, or says that it broke."""
         if all(rank in answers and not answers[rank].broken for rank in self._suspects):
             return None
-        return blame(self.world_size, answers, self.rank, self.noticed, self.grace_s)
-
-
-def blame(
-    world_size: int, answers: Mapping[int, RankStatus], rank: int, noticed: str, grace_s: float
-) -> Trouble:
-    """Trouble, with the verdict that follows from these answers."""
-    verdict = diagnose(world_size, answers, rank, noticed, grace_s)
-    return Trouble(noticed, CONFIRM_SHARE * grace_s, verdict)
+        return self.diagnosed(answers, self.noticed)

@@ -1,7 +1,7 @@
-"""Who is to blame when an operation fails, and whether to wait on: decided from what ranks say.
+"""Who has failed when an operation fails, and whether to wait on: decided from what ranks say.
 
 Every rank that lives says where it stands; whoever says nothing for the grace period is dead or
-stopped. If all answer, ranks that submitted different things are to blame, or a rank that broke;
+stopped. If all answer, ranks that submitted different things have failed, or a rank that broke;
 else the chain of who waits for whom is followed to its end, which is a rank that has not entered
 the operation (with all others that have not), or one that does not go on, or a cycle.
 
@@ -63,12 +63,9 @@ class RankStatus(msgspec.Struct, frozen=True):
 
 
 def patience_s(statuses: Mapping[int, RankStatus], me: int, limit_s: float) -> float:
-    """How much longer rank ``me`` should wait; 0 or less if it is time to give up.
+    """How much longer ``me``, which has waited for ``limit_s``, should; 0 or less: give up.
 
-    Args:
-        statuses: of all ranks.
-        me: a rank that has waited for ``limit_s`` or longer.
-        limit_s: how long a rank may keep others waiting.
+    ``statuses`` are those of all ranks; ``limit_s`` is how long one may keep others waiting.
     """
     chain, cycle = _chain(statuses, me)
     if len(chain) == 1:
@@ -81,13 +78,9 @@ def patience_s(statuses: Mapping[int, RankStatus], me: int, limit_s: float) -> f
 def diagnose(
     world_size: int, statuses: Mapping[int, RankStatus], me: int, noticed: str, grace_s: float
 ) -> RankFailure:
-    """Decide who failed.
+    """Decide who failed, given the status of each rank that has answered within ``grace_s``.
 
-    Args:
-        statuses: of each rank that has answered, and of this one.
-        me: this rank, where the chain of waits begins.
-        noticed: what was seen first, for the message.
-        grace_s: how long the ranks were given to answer.
+    The chain of waits begins at rank ``me``; ``noticed`` is what was seen first.
     """
     evidence = [f"rank {rank} {statuses[rank]}" for rank in sorted(statuses)]
 

@@ -1,10 +1,9 @@
 """Collectives that run natively: their work handles, and what becomes of a wait for a dead rank.
 
 Gloo and NCCL report a lost peer as a RuntimeError that names no rank, to some ranks at once and to
-others at the time-out. Where ranks have a watchdog (a mode, a schedule or OptiReduce has been used
-in the group) each wait is under its watch: when one fails, or has lasted nearly as long as it may,
-the ranks are asked for a sign of life, and if some give none, every rank's wait ends with the
-RankFailure that names them.
+others at the time-out. Once the group has a watchdog (an all-reduce of ours has run in it), the
+ranks are asked for a sign of life when a wait fails or has lasted nearly as long as it may; if some
+give none, every rank's wait ends with the RankFailure that names them.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ ABORT_TAG = 2**31 - 2
 
 
 def close_connections(gloo: Any, rank: int, world_size: int) -> None:
-    """End every wait in a Gloo group, here and on the peers.
-
-    Gloo closes all pairs of a group when a point-to-point wait times out, and has no other call
-    that does.
-    """
+    """End every wait in a Gloo group, here and on the peers; only a wait that times out does it."""
     nothing, peer = torch.empty(1), (rank + 1) % world_size
     with contextlib.suppress(RuntimeError):
         gloo.recv([nothing], peer, ABORT_TAG).wait(timedelta(milliseconds=1))
@@ -54,14 +49,10 @@ class FailureDetector(Protocol):
 
 
 class NativeWaits:
-    """The waits of one rank for native collectives of one group.
+    """The waits of one rank for native collectives of one group; a ``detector`` comes later.
 
     Args:
-        gloo: whose connections are closed when a rank has failed; Any: the stubs give backends no
-            collectives.
-
-    Attributes:
-        detector: asked when a wait fails, once there is one.
+        gloo: its connections are closed when a rank has failed (Any: the stubs lack collectives).
     """
 
     def __init__(self, gloo: Any, rank: int, world_size: int) -> None:
@@ -99,11 +90,11 @@ class NativeWaits:
 
     def diagnose(self, error: RuntimeError) -> None:
         """Raise the RankFailure that is behind an error of the native backend, if one is known."""
-        if (detector := self.detector) is not None:
-            noticed = f"rank {self._rank} lost a collective: {reason(error)}"
-            failure = detector.failure or detector.find_silent(noticed)
-            if failure is not None:
-                raise failure from error
+        noticed = f"rank {self._rank} lost a collective: {reason(error)}"
+        if (detector := self.detector) is None:
+            return
+        if failure := detector.failure or detector.find_silent(noticed):
+            raise failure from error
 
     def _overdue(self, limit_s: float) -> Collection[int]:
         since_s = min(list(self._began_s.values()), default=None)
@@ -121,18 +112,16 @@ class NativeWork(Work):
         finish: what is left to do on this rank once the native work is done; called once.
     """
 
-    def __init__(
-        self, work: Any, waits: NativeWaits, finish: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, work: Any, waits: NativeWaits, finish: Callable[[], None] | None) -> None:
         super().__init__()
         self._work, self._waits = work, waits
         self._finish, self._lock = finish, threading.Lock() if finish else None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until done (NCCL: until the current stream waits for it)."""
-        done: bool = self._waits.wait(self._work.wait, timeout)
+        done = self._waits.wait(self._work.wait, timeout)
         self._finished()
-        return done
+        return bool(done)
 
     def synchronize(self) -> None:
         """As :meth:`wait`, without a time limit of its own."""
@@ -141,7 +130,7 @@ class NativeWork(Work):
 
     def is_completed(self) -> bool:
         """Whether the result is there, or has failed."""
-        done: bool = self._work.is_completed()
+        done = bool(self._work.is_completed())
         if done and self._finish is not None and self._work.is_success():
             self._finished()
         return done
@@ -149,8 +138,7 @@ class NativeWork(Work):
     def result(self) -> list[torch.Tensor]:
         """The list of tensors, once they are done."""
         self.wait()
-        tensors: list[torch.Tensor] = self._work.result()
-        return tensors
+        return list(self._work.result())
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the list of tensors."""
@@ -185,13 +173,8 @@ def _forwarding(name: str) -> Callable[[NativeWork], Any]:
     return lambda self: getattr(self._work, name)()
 
 
-for _name in (
-    "exception",
-    "source_rank",
-    "_source_rank",
-    "get_future_result",
-    "_get_duration",
-    "_get_op_type",
-    "_get_sequence_number",
-):
+FORWARDED = """
+exception source_rank _source_rank get_future_result _get_duration _get_op_type _get_sequence_number
+"""
+for _name in FORWARDED.split():
     setattr(NativeWork, _name, _forwarding(_name))

@@ -32,7 +32,7 @@ class Message(msgspec.Struct, omit_defaults=True):
     """``status`` answers; ``asks`` demands an answer; ``failed`` makes it a verdict.
 
     An answer has the number of its question: one that comes late or twice is told apart. ``failed``
-    has bit ``r % 8`` of byte ``r // 8`` set for each rank ``r`` to blame.
+    has bit ``r % 8`` of byte ``r // 8`` set for each rank ``r`` that failed.
     """
 
     asks: bool = False
@@ -53,13 +53,10 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 @dataclass
 class Question:
-    """A question to all ranks.
+    """A question to all ranks; over when all have answered, time is up, or there is a verdict.
 
-    Attributes:
-        left_s: how long it is still open. Time in which this process itself did not get to run
-            does not count, so that it is not held against the others.
-        answers: the status of each rank that has answered, and of this one.
-        is_over: all have answered, or the time is up, or there is a verdict.
+    ``left_s`` is how long it is still open: without time in which this process itself did not get
+    to run, which is not held against the others. ``answers`` has this rank's status, too.
     """
 
     number: int
@@ -78,11 +75,7 @@ class Question:
 class HealthProtocol(Protocol[bytes, str]):
     """One rank's end of it; the only event is that another rank has raised the alarm, once.
 
-    Args:
-        status: where this rank stands now.
-
-    Attributes:
-        verdict: who failed, once one rank has found out.
+    ``status`` tells where this rank stands; ``verdict`` is who failed, once a rank has found out.
     """
 
     def __init__(self, rank: int, world_size: int, status: Callable[[], RankStatus]) -> None:
@@ -108,24 +101,20 @@ class HealthProtocol(Protocol[bytes, str]):
         """Send the verdict to all, or the one that was reached before."""
         self.verdict = self.verdict or verdict
         self._end_questions()
-        told = pack_verdict(self.verdict)
-        self._outbox += [(peer, told) for peer in range(self.world_size) if peer != self.rank]
+        packed = pack_verdict(self.verdict)
+        self._outbox += [(peer, packed) for peer in range(self.world_size) if peer != self.rank]
 
     def receive_message(self, message: bytes, sender: int, now_s: float) -> None:
-        """Take a message of another rank.
-
-        Raises:
-            ValueError: it is none, or speaks of ranks that do not exist.
-        """
-        said = unpack(message, self.world_size)
-        if said.asks:
+        """Take a message of another rank; a ValueError if :func:`unpack` refuses it."""
+        received = unpack(message, self.world_size)
+        if received.asks:
             if self.verdict is not None:  # whoever asks because this rank gives up learns why
                 self._send(sender, pack_verdict(self.verdict))
-            self._send(sender, pack_answer(said.question, self._status()))
-        if said.status is not None and said.question in self._open:
-            self._open[said.question].answers[sender] = said.status
-        self.verdict = self.verdict or said.verdict
-        if (said.alarm or said.failed is not None) and not self._is_alarmed:
+            self._send(sender, pack_answer(received.question, self._status()))
+        if received.status is not None and received.question in self._open:
+            self._open[received.question].answers[sender] = received.status
+        self.verdict = self.verdict or received.verdict
+        if (received.alarm or received.failed is not None) and not self._is_alarmed:
             self._is_alarmed = True
             self._events.append(f"told by rank {sender}")
         self._end_questions()
@@ -146,9 +135,9 @@ class HealthProtocol(Protocol[bytes, str]):
     def _send_question(self, question: Question) -> None:
         message = Message(asks=True, alarm=question.alarm, question=question.number)
         data = msgspec.msgpack.encode(message)
-        unheard = set(range(self.world_size)) - set(question.answers)
+        silent = set(range(self.world_size)) - set(question.answers)
         if self.verdict is None and question.left_s > 0:
-            self._outbox += [(peer, data) for peer in sorted(unheard)]
+            self._outbox += [(peer, data) for peer in sorted(silent)]
 
     def _end_questions(self) -> None:
         for question in list(self._open.values()):
@@ -160,12 +149,12 @@ class HealthProtocol(Protocol[bytes, str]):
 
 def pack_answer(question: int, status: RankStatus) -> bytes:
     """Where a rank stands."""
-    waiting = status.waiting
-    if waiting is not None:
+    texts = {"broken": shortened(status.broken), "doing": shortened(status.doing)}
+    status = msgspec.structs.replace(status, **texts)
+    if (waiting := status.waiting) is not None:
         waiting = msgspec.structs.replace(waiting, phase=shortened(waiting.phase))
-    broken, doing = shortened(status.broken), shortened(status.doing)
-    told = msgspec.structs.replace(status, waiting=waiting, broken=broken, doing=doing)
-    return msgspec.msgpack.encode(Message(question=question, status=told))
+        status = msgspec.structs.replace(status, waiting=waiting)
+    return msgspec.msgpack.encode(Message(question=question, status=status))
 
 
 def pack_verdict(failure: RankFailure) -> bytes:

@@ -1,9 +1,9 @@
 """The watchdog: waits have no time-out of their own, it knows when one has been long enough.
 
-When this rank's oldest wait has lasted long, it asks the others where they stand, and grants more
-time or gives up. Giving up is done once: the ranks find out who is to blame, and everything that
-was registered here ends with that error, within ``timeout_s`` of the wait that failed, or, where
-the rank that is waited for is alive and has entered the operation, of its last sign of going on.
+When this rank's oldest wait has lasted long, it asks the others where they stand, and gives more
+time or gives up. Giving up is done once: the ranks find out who has failed, and all that was
+registered here ends with that error, within ``timeout_s`` of the wait that failed, or, where the
+rank that is waited for is alive and has entered the operation, of its last sign of going on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource, blame
+from runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource
 from runtime.health.diagnosis import RankStatus, diagnose
 from runtime.health.protocol import HealthProtocol, Question
 from runtime.network.control_channel import ControlChannel
@@ -78,17 +78,11 @@ class Watchdog:
         self._waits.sources.append(source)
 
     def suspect(
-        self,
-        find: Callable[[float], Iterable[int]],
-        noticed: str,
-        grace_s: float | None = None,
+        self, find: Callable[[float], Iterable[int]], noticed: str, grace_s: float | None = None
     ) -> None:
-        """Whenever ``find`` names ranks, ask them for a sign of life; fail if one gives none.
-
-        Args: see :class:`runtime.health.checks.SilenceCheck`.
-        """
-        check = SilenceCheck(self.rank, self.world_size, self._limits, find, noticed, grace_s)
-        self._checks.append(check)
+        """Fail if a rank that ``find`` names gives no sign of life (see :class:`SilenceCheck`)."""
+        place = self.rank, self.world_size, self._limits
+        self._checks.append(SilenceCheck(*place, find, noticed, grace_s))
 
     def on_trouble(self, abort: Callable[[], None]) -> None:
         """Call ``abort`` once when something is wrong, before the verdict; any thread."""
@@ -116,12 +110,12 @@ class Watchdog:
 
         Args:
             noticed: what was seen.
-            verdict: who is to blame, where that is known; else the ranks find out.
+            verdict: who has failed, where that is known; else the ranks find out.
         """
         self._fail(Trouble(noticed, self._limits.grace_s, verdict))
 
     def broke(self, error: BaseException, noticed: str = "it broke") -> None:
-        """An exception ended this rank's work: fail, and be blamed for it."""
+        """An exception ended this rank's work: fail, and be named for it."""
         self.broken = repr(error)
         self.fail(f"rank {self.rank}: {noticed}")
 
@@ -131,17 +125,12 @@ class Watchdog:
         self.fail(noticed)
 
     def find_silent(self, noticed: str) -> LatecomerError | None:
-        """Ask all ranks for a sign of life; fail, here and everywhere, if some give none.
-
-        Returns:
-            The failure, which names them, if there is one (now or from before).
-        """
+        """Ask all for a sign of life; if some give none, the failure everywhere that names them."""
         if not self._is_over:
-            grace_s = self._limits.grace_s
-            answers = self._ask(grace_s)
+            answers = self._ask(self._limits.grace_s)
             if len(answers) == self.world_size and not self._is_over:
                 return None
-            self._fail(blame(self.world_size, answers, self.rank, noticed, grace_s))
+            self._fail(self._waits.diagnosed(answers, noticed))
         with self._failing:
             return self.failure
 
@@ -238,7 +227,7 @@ class Watchdog:
         with self._news:
             question = self._protocol.ask(grace_s, time.monotonic(), alarm=alarm)
             self._send()
-        return question
+            return question
 
     def _wait_for_news(self, limit_s: float) -> None:
         due_s = self._protocol.get_timer()
