@@ -80,11 +80,7 @@ class ScheduleCollectives(Collectives):
         return {"late": self.chosen[1]}
 
     def set_late(self, late: Late) -> None:
-        """Name the late ranks from now on; between steps, the same on all ranks.
-
-        Raises:
-            ArgumentError: they can't be late in this schedule.
-        """
+        """Name the late ranks from now on; between steps, the same on all ranks."""
         verified, _ = self.chosen
         self.chosen = verified, verified.late_ranks(late)
 
@@ -110,21 +106,15 @@ class LatecomerGroup(ForwardingGroup):
 
     @property
     def reducer(self) -> AllReduceDispatcher:
-        """What decides, in a mode; started now if it was not before (collective).
-
-        Raises:
-            ArgumentError: the group has no mode.
-        """
+        """What decides, in a mode (else ArgumentError); started now if need be (collective)."""
         if not isinstance(self.collectives, ModeCollectives):
             raise ArgumentError("reducer", self.collectives.path, "is there in a mode only")
-        reducer: AllReduceDispatcher = self.collectives.engine()
-        return reducer
+        dispatcher: AllReduceDispatcher = self.collectives.engine()
+        return dispatcher
 
     @property
     def engine(self) -> Any:
-        """What runs the all-reduces of CPU tensors: a reducer, an executor, or OptiReduce's engine;
-        started now if it was not before (collective).
-        """
+        """What all-reduces CPU tensors, of any of the three; started if need be (collective)."""
         return self.collectives.engine()
 
     @property

@@ -10,7 +10,7 @@ What is set in Python comes first; it holds for groups made from then on.
 from __future__ import annotations
 
 import os
-from typing import Literal, cast, overload
+from typing import Any, Literal, cast, overload
 
 from runtime.executor.load import Late, Verified, load
 from runtime.optireduce.options import Options
@@ -74,15 +74,28 @@ def configure(
     if algorithm == "optireduce":
         _configured = found = options or Options()
         return found
-    if mode is None:
-        _configured = _scheduled(schedule, late)
-        return _configured[0]
-    if schedule is not None:
-        raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
-    _configured = modes.choose(
-        mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
+    _configured = chosen = choose(
+        schedule, mode, late, threshold_s=threshold_s, most_late=most_late, profile=profile
     )
-    return _configured
+    return chosen if isinstance(chosen, modes.Chosen) else chosen[0]
+
+
+def choose(
+    schedule: Given | None, mode: Mode | None, late: Late, **of_mode: Any
+) -> Scheduled | modes.Chosen:
+    """A schedule or a mode, as it was given; ``of_mode``: see :func:`runtime.policy.modes.choose`.
+
+    Raises:
+        FormatError, ScheduleRefused, ArgumentError: see :func:`configure`.
+    """
+    if mode is not None and schedule is not None:
+        raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
+    if mode is not None:
+        return modes.choose(mode, late=late, **of_mode)
+    if schedule is None:
+        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
+    verified = load(schedule)
+    return verified, verified.late_ranks(late)
 
 
 def configuration() -> Scheduled | modes.Chosen | Options:
@@ -99,10 +112,15 @@ def configuration() -> Scheduled | modes.Chosen | Options:
         raise ArgumentError("LATECOMER_ALGORITHM", algorithm, "must be schedule or optireduce")
     if algorithm == "optireduce":
         return Options()
-    late, mode = _late_from_environment(), os.environ.get("LATECOMER_MODE")
-    if mode:
+    given = os.environ.get("LATECOMER_LATE", "")
+    numbers = given.split(",") if given else []
+    if not all(number.strip().isdecimal() for number in numbers):
+        requirement = "must be a rank, or several, separated by commas"
+        raise ArgumentError("LATECOMER_LATE", given, requirement)
+    late = [int(number) for number in numbers] or None
+    if mode := os.environ.get("LATECOMER_MODE"):
         profile = os.environ.get("LATECOMER_PROFILE") or None
-        return modes.choose(cast(Mode, mode), late=late, profile=profile)
+        return choose(None, cast(Mode, mode), late, profile=profile)
     path = os.environ.get("LATECOMER_SCHEDULE")
     if not path:
         remedy = (
@@ -111,20 +129,4 @@ def configuration() -> Scheduled | modes.Chosen | Options:
         )
         requirement = "the backend needs a schedule or a mode"
         raise ArgumentError("LATECOMER_SCHEDULE", path, requirement, remedy)
-    return _scheduled(path, late)
-
-
-def _scheduled(schedule: Given | None, late: Late) -> Scheduled:
-    if schedule is None:
-        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
-    verified = load(schedule)
-    return verified, verified.late_ranks(late)
-
-
-def _late_from_environment() -> Late:
-    late = os.environ.get("LATECOMER_LATE", "")
-    numbers = late.split(",") if late else []
-    if not all(number.strip().isdecimal() for number in numbers):
-        requirement = "must be a rank, or several, separated by commas"
-        raise ArgumentError("LATECOMER_LATE", late, requirement)
-    return [int(number) for number in numbers] or None
+    return choose(path, None, late)

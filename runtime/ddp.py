@@ -19,8 +19,9 @@ import torch
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from runtime.config import Given, choose
 from runtime.executor.executor import Executor
-from runtime.executor.load import Late, Verified, load, require_size
+from runtime.executor.load import Late
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
@@ -30,7 +31,6 @@ from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Mode
 from runtime.torch_versions import GradBucket, PrefixStore, Store, store_of
 from runtime.work import AllReduceWork, Observer
-from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
 _numbers = itertools.count()  # all ranks count alike: it names the connections
@@ -69,7 +69,7 @@ class Attachment:
 @overload
 def attach(
     model: DistributedDataParallel,
-    schedule: str | os.PathLike[str] | Schedule | Verified,
+    schedule: Given,
     *,
     late: Late = None,
     timeout_s: float = 300.0,
@@ -103,7 +103,7 @@ def attach(
 
 def attach(
     model: DistributedDataParallel,
-    schedule: str | os.PathLike[str] | Schedule | Verified | None = None,
+    schedule: Given | None = None,
     *,
     mode: Mode | None = None,
     threshold_s: float | None = None,
@@ -135,25 +135,20 @@ def attach(
         FormatError, ScheduleRefused, ArgumentError, RankFailure: see :class:`Executor`.
     """
     attachment: Attachment | optireduce.Attachment
-    common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
     if algorithm == "optireduce":
         engine = Engine(*_place(model), options=options, timeout_s=timeout_s)
         attachment = optireduce.Attachment(engine, model, optimizer)
-    elif mode is not None:
-        if schedule is not None:
-            raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
-        chosen = modes.choose(
-            mode, late=late, threshold_s=threshold_s, most_late=most_late, profile=profile
-        )
-        common |= {"options": chosen.options, "profile": chosen.profile}
-        attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
-    elif schedule is not None:
-        verified = load(schedule)
-        require_size(verified, model.process_group.size())
-        common |= {"late": late, "observer": observer}
-        attachment = Attachment(Executor(verified, *_place(model), **common))
     else:
-        raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
+        of_mode = {"threshold_s": threshold_s, "most_late": most_late, "profile": profile}
+        chosen = choose(schedule, mode, late, **of_mode)
+        common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
+        if isinstance(chosen, modes.Chosen):
+            common |= {"options": chosen.options, "profile": chosen.profile}
+            attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
+        else:
+            verified, late = chosen
+            common |= {"late": late, "observer": observer}
+            attachment = Attachment(Executor(verified, *_place(model), **common))
     model.register_comm_hook(attachment, _hook)
     return attachment
 

@@ -45,11 +45,9 @@ class AllReduceWork:
         self.bounds: tuple[int, ...] = ()
         self.ready: Any = None
         self._done = threading.Event()
-        on_cuda = tensor.device.type == "cuda"
-        self._base: torch.futures.Future[Any] = torch.futures.Future(
-            devices=[tensor.device] if on_cuda else []
-        )
         self.before_done: Callable[[], None] | None = None
+        devices: list[Any] = [tensor.device] if tensor.device.type == "cuda" else []
+        self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
 
     @property
     def description(self) -> str:
@@ -77,8 +75,8 @@ class AllReduceWork:
         finally:
             self._done.set()
             # The future is completed with a value even on failure and raises in `future`'s
-            # callback: torch loses the type of an exception set on a future of a DDP hook, and its
-            # reducer crashes on one set on a future of a process group.
+            # callback: torch loses the type of an exception set on a future of a DDP hook, and
+            # DDP crashes on one set on a future of a process group.
             self._base.set_result(None)
 
     def then(self, call: Callable[[LatecomerError | None], None]) -> None:

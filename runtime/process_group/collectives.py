@@ -38,10 +38,9 @@ class Collectives:
         chosen: what the subclass does, as it was configured.
 
     Attributes:
-        paths: how many all-reduces went which way: :attr:`path`, or why natively.
-        native: runs everything else.
+        paths: how many all-reduces went by :attr:`path`, or why natively.
+        native, waits: run everything else, and wait for it.
         backends: the native ones by device type, each with the type under which torch knows it.
-        waits: for native collectives.
     """
 
     dtypes = SUMMABLE
@@ -81,9 +80,7 @@ class Collectives:
     def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
         """Make what runs the subclass's all-reduces on ``device`` (collective).
 
-        Args:
-            place: store, rank and size.
-            common: ``timeout_s`` and ``native_waits``.
+        ``place`` is store, rank and size, ``common`` is ``timeout_s`` and ``native_waits``.
         """
         raise NotImplementedError
 
@@ -110,11 +107,8 @@ class Collectives:
             return pending
         if name == "allreduce_coalesced":
             self._count("several tensors at once")
-        finish = None
-        if name in reductions.INPUTS:
-            made = reductions.by_sum(name, args, kwargs, self.rank, self.size)
-            if made is not None:
-                (args, kwargs), finish = made
+        place = self.rank, self.size
+        (args, kwargs), finish = reductions.by_sum(name, args, kwargs, *place)
         try:
             work = getattr(self.native, name)(*args, **kwargs)
         except RuntimeError as error:

@@ -27,7 +27,7 @@ INPUTS = {
 """The collectives that reduce, and which argument is the input; the output is argument 0."""
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
-Arguments = tuple[list[Any], dict[str, Any]]
+Arguments = tuple[Sequence[Any], dict[str, Any]]
 
 
 def operation(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -56,25 +56,23 @@ def tensors(nested: Any) -> Iterator[torch.Tensor]:
 
 def by_sum(
     collective: str, args: Sequence[Any], kwargs: dict[str, Any], rank: int, size: int
-) -> tuple[Arguments, Callable[[], None]] | None:
+) -> tuple[Arguments, Callable[[], None] | None]:
     """How to make a reduction that Gloo lacks from its SUM, for tensors on the CPU.
 
-    Args:
-        collective: a key of :data:`INPUTS`; the tensors among its arguments are positional.
-
     Returns:
-        The arguments of the SUM, and what to do on this rank when that is done; nothing if the
-        native backend has this reduction.
+        The arguments of the SUM, and what to do on this rank when that is done; of other
+        collectives the arguments as they are, and nothing.
     """
     which = operation(args, kwargs)
-    kind, place = name(which), INPUTS[collective]
-    if kind not in ("AVG", "PREMUL_SUM"):
-        return None
+    kind = name(which)
+    if collective not in INPUTS or kind not in ("AVG", "PREMUL_SUM"):
+        return (args, kwargs), None
     outputs = list(tensors(args[0]))
     is_average = kind == "AVG" and all(output.dtype in INTEGERS for output in outputs)
     on_cpu = all(output.device.type == "cpu" for output in outputs)
     if not on_cpu or (kind == "AVG" and not is_average):
-        return None
+        return (args, kwargs), None
+    place = INPUTS[collective]
     summing, options = _summing(args, kwargs)
     factor = which.__getstate__()[1] if kind == "PREMUL_SUM" else 1
     if kind == "PREMUL_SUM" or collective == "reduce":  # Gloo's reduce spoils the others' data
@@ -97,7 +95,7 @@ def _scaled(nested: Any, factor: float | torch.Tensor) -> Any:
     return [_scaled(part, factor) for part in nested]
 
 
-def _summing(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+def _summing(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The same arguments with SUM as the operation; options are copied, not changed."""
 
     def summing(value: Any) -> Any:

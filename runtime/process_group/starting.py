@@ -83,7 +83,7 @@ class Starting:
             engine = self._start()
         except LatecomerError as error:
             self._settle(error)
-        except Exception as error:  # whatever it is, nobody may be left waiting
+        except Exception as error:  # whatever it is, no caller may be left waiting
             failure = LatecomerError(f"all-reduce could not start: {error!r}")
             failure.__cause__ = error
             self._settle(failure)
