@@ -133,11 +133,7 @@ class LatecomerGroup(ForwardingGroup):
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerGroup:
-    """A process group that does what is configured (torch calls it).
-
-    Raises:
-        ArgumentError, FormatError, ScheduleRefused: see ``runtime.config``.
-    """
+    """A process group that does what is configured (torch calls it); raises as there."""
     chosen = configuration()
     kind: type[Collectives] = ScheduleCollectives
     if isinstance(chosen, Options):

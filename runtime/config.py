@@ -68,7 +68,7 @@ def configure(
 
     Raises:
         FormatError, ScheduleRefused: see :func:`runtime.load`.
-        ArgumentError: a bad ``late``, or no schedule.
+        ArgumentError: a bad ``late``, no schedule, or a senseless environment variable.
     """
     global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
     if algorithm == "optireduce":
@@ -83,11 +83,7 @@ def configure(
 def choose(
     schedule: Given | None, mode: Mode | None, late: Late, **of_mode: Any
 ) -> Scheduled | modes.Chosen:
-    """A schedule or a mode, as it was given; ``of_mode``: see :func:`runtime.policy.modes.choose`.
-
-    Raises:
-        FormatError, ScheduleRefused, ArgumentError: see :func:`configure`.
-    """
+    """A schedule, verified, or a mode with its options ``of_mode``; raises as :func:`configure`."""
     if mode is not None and schedule is not None:
         raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
     if mode is not None:
@@ -99,12 +95,7 @@ def choose(
 
 
 def configuration() -> Scheduled | modes.Chosen | Options:
-    """What a group that is made now does.
-
-    Raises:
-        ArgumentError: nothing is configured, or an environment variable makes no sense.
-        FormatError, ScheduleRefused: see :func:`runtime.load`.
-    """
+    """What a group that is made now does; raises as :func:`configure`."""
     if _configured is not None:
         return _configured
     algorithm = os.environ.get("LATECOMER_ALGORITHM", "schedule")

@@ -105,11 +105,9 @@ class NativeWaits:
 
 
 class NativeWork(Work):
-    """The work of a native backend, as its caller holds it; ``wait`` as :meth:`NativeWaits.wait`.
+    """The work of a native backend (Any: its stub is incomplete), as its caller holds it.
 
-    Args:
-        work: of the native backend (Any: its stub is incomplete).
-        finish: what is left to do on this rank once the native work is done; called once.
+    ``finish`` is what is left to do on this rank once it is done; called once.
     """
 
     def __init__(self, work: Any, waits: NativeWaits, finish: Callable[[], None] | None) -> None:

@@ -31,7 +31,7 @@ CUT = " [...]"
 class Message(msgspec.Struct, omit_defaults=True):
     """``status`` answers; ``asks`` demands an answer; ``failed`` makes it a verdict.
 
-    An answer has the number of its question: one that comes late or twice is told apart. ``failed``
+    An answer has the number of its question: one that comes late or twice is known. ``failed``
     has bit ``r % 8`` of byte ``r // 8`` set for each rank ``r`` that failed.
     """
 
@@ -167,11 +167,7 @@ def pack_verdict(failure: RankFailure) -> bytes:
 
 
 def unpack(payload: bytes, world_size: int) -> Message:
-    """The message in a datagram to a rank of a group of ``world_size``.
-
-    Raises:
-        ValueError: it is none, or speaks of ranks that do not exist.
-    """
+    """The message in a datagram; a ValueError if it is none, or of ranks that do not exist."""
     try:
         message = _decoder.decode(payload)
     except msgspec.DecodeError as error:

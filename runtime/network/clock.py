@@ -66,8 +66,7 @@ class Aligned:
 class Clock(Protocol[Ping | Pong, Aligned]):
     """A rank's estimate; the reference is aligned by definition, and answers.
 
-    Attributes:
-        asks: whether pings are sent: a burst first, then now and then; may be set at any time.
+    While ``asks`` (may be set at any time) pings are sent: a burst first, then now and then.
     """
 
     def __init__(self, rank: int, *, asks: bool = True) -> None:
@@ -87,10 +86,7 @@ class Clock(Protocol[Ping | Pong, Aligned]):
         return self._next_s if self.asks and not self._exact else None
 
     def handle_timer(self, now_s: float) -> None:
-        """Ask, if it is time.
-
-        The burst goes on until it is answered, ever more slowly: the reference may not listen yet.
-        """
+        """Ask, if it is time; the burst goes on, ever more slowly, until it is answered."""
         if (timer_s := self.get_timer()) is None or now_s < timer_s:
             return
         gap_s = PERIOD_S

@@ -59,9 +59,7 @@ class ControlChannel:
         except BaseException:
             self._socket.close()
             raise
-        self._thread = threading.Thread(
-            target=self._listen, name="latecomer-datagrams", daemon=True
-        )
+        self._thread = threading.Thread(target=self._listen, name="latecomer-control", daemon=True)
         self._thread.start()
 
     def listen(self, channel: str, handler: Handler) -> None:

@@ -78,10 +78,7 @@ class Collectives:
         raise NotImplementedError
 
     def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
-        """Make what runs the subclass's all-reduces on ``device`` (collective).
-
-        ``place`` is store, rank and size, ``common`` is ``timeout_s`` and ``native_waits``.
-        """
+        """Make what runs the subclass's all-reduces; ``place``: store, rank, size (collective)."""
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:

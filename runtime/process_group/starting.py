@@ -56,11 +56,7 @@ class Starting:
         return self._started.result()
 
     def submit(self, tensor: torch.Tensor, *, average: bool, **options: Any) -> AllReduceWork:
-        """Start an operation now, or as soon as the engine runs; returns at once.
-
-        Raises:
-            LatecomerError: the engine could not start, or has failed before.
-        """
+        """Start an operation now, or as soon as the engine runs; a LatecomerError if it failed."""
         with self._lock:
             if not self._started.done():
                 work = AllReduceWork(next(self._numbers), tensor, average)
@@ -92,7 +88,7 @@ class Starting:
                 engine.close()
 
     def _settle(self, outcome: Engine | LatecomerError) -> bool:
-        """The engine is there, or will not be; false if the other was said before."""
+        """The engine is there, or will not be; false if that was settled before."""
         with self._lock:
             if self._started.done():
                 return False

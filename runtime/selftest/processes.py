@@ -102,11 +102,7 @@ def run(
 def talk(
     body: Callable[..., Any], size: int, *args: Any, timeout_s: float, deadline_s: float
 ) -> Iterator[Any]:
-    """As :func:`run`: what the ranks say, as it comes; the first failure ends all of them.
-
-    Raises:
-        RanksFailed: see there.
-    """
+    """As :func:`run`: what the ranks say, as it comes; the first RanksFailed ends them all."""
     words = run(body, size, *args, timeout_s=timeout_s, deadline_s=deadline_s)
     with contextlib.closing(words):
         for rank, kind, value in words:
