@@ -27,8 +27,8 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
-from runtime.policy import modes
 from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.options import Chosen
 from runtime.process_group.collectives import Collectives
 from runtime.process_group.forwarding import BACKEND, ForwardingGroup
 from runtime.torch_versions import Store, allow_monitored_barrier
@@ -40,7 +40,7 @@ __all__ = ["BACKEND", "LatecomerGroup", "create", "register"]
 class ModeCollectives(Collectives):
     """All-reduces in a mode."""
 
-    chosen: modes.Chosen
+    chosen: Chosen
 
     @property
     def path(self) -> str:
@@ -138,7 +138,7 @@ def create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerG
     kind: type[Collectives] = ScheduleCollectives
     if isinstance(chosen, Options):
         kind = OptiReduceCollectives
-    elif isinstance(chosen, modes.Chosen):
+    elif isinstance(chosen, Chosen):
         kind = ModeCollectives
     return LatecomerGroup(kind(StoreExchange(store, rank, size, timeout.total_seconds()), chosen))
 

@@ -14,9 +14,9 @@ from typing import Any, Literal, cast, overload
 
 from runtime.executor.load import Late, Verified, load
 from runtime.optireduce.options import Options
-from runtime.policy import modes
 from runtime.policy.cost_model import Profile
-from runtime.policy.options import Mode
+from runtime.policy.options import Chosen, Mode
+from runtime.policy.options import choose as choose_mode
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
@@ -24,7 +24,7 @@ Given = str | os.PathLike[str] | Schedule | Verified
 Scheduled = tuple[Verified, tuple[int, ...]]
 """A schedule, and who is late."""
 
-_configured: Scheduled | modes.Chosen | Options | None = None
+_configured: Scheduled | Chosen | Options | None = None
 
 
 @overload
@@ -39,7 +39,7 @@ def configure(
     threshold_s: float | None = None,
     most_late: int | None = None,
     profile: str | os.PathLike[str] | Profile | None = None,
-) -> modes.Chosen: ...
+) -> Chosen: ...
 
 
 @overload
@@ -56,13 +56,13 @@ def configure(
     profile: str | os.PathLike[str] | Profile | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
-) -> Verified | modes.Chosen | Options:
+) -> Verified | Chosen | Options:
     """Choose what process groups made from now on with ``backend="latecomer"`` do.
 
     Args:
         schedule: a file, or an object; it is verified here.
         mode: instead of a schedule; for it, ``threshold_s``, ``most_late`` and ``profile`` see
-            :func:`runtime.policy.modes.choose`.
+            :func:`runtime.policy.options.choose`.
         late: the late rank, or several in the order of their arrival; default: as the file says.
         algorithm: ``optireduce`` needs no schedule, ``options`` are its own.
 
@@ -77,24 +77,24 @@ def configure(
     _configured = chosen = choose(
         schedule, mode, late, threshold_s=threshold_s, most_late=most_late, profile=profile
     )
-    return chosen if isinstance(chosen, modes.Chosen) else chosen[0]
+    return chosen if isinstance(chosen, Chosen) else chosen[0]
 
 
 def choose(
     schedule: Given | None, mode: Mode | None, late: Late, **of_mode: Any
-) -> Scheduled | modes.Chosen:
+) -> Scheduled | Chosen:
     """A schedule, verified, or a mode with its options ``of_mode``; raises as :func:`configure`."""
     if mode is not None and schedule is not None:
         raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
     if mode is not None:
-        return modes.choose(mode, late=late, **of_mode)
+        return choose_mode(mode, late=late, **of_mode)
     if schedule is None:
         raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
     verified = load(schedule)
     return verified, verified.late_ranks(late)
 
 
-def configuration() -> Scheduled | modes.Chosen | Options:
+def configuration() -> Scheduled | Chosen | Options:
     """What a group that is made now does; raises as :func:`configure`."""
     if _configured is not None:
         return _configured

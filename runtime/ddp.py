@@ -25,10 +25,9 @@ from runtime.executor.load import Late
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
-from runtime.policy import modes
 from runtime.policy.cost_model import Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.options import Mode
+from runtime.policy.options import Chosen, Mode
 from runtime.torch_versions import GradBucket, PrefixStore, Store, store_of
 from runtime.work import AllReduceWork, Observer
 from verify.errors import ArgumentError
@@ -122,7 +121,7 @@ def attach(
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
         mode: instead of a schedule: ``auto`` and the others of :mod:`runtime.policy`; for it,
-            ``threshold_s``, ``most_late`` and ``profile`` see :func:`runtime.policy.modes.choose`.
+            ``threshold_s``, ``most_late`` and ``profile`` as for :func:`runtime.configure`.
         algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
             all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
             state is re-synchronized with the parameters.
@@ -142,7 +141,7 @@ def attach(
         of_mode = {"threshold_s": threshold_s, "most_late": most_late, "profile": profile}
         chosen = choose(schedule, mode, late, **of_mode)
         common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
-        if isinstance(chosen, modes.Chosen):
+        if isinstance(chosen, Chosen):
             common |= {"options": chosen.options, "profile": chosen.profile}
             attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
         else:

@@ -12,7 +12,12 @@ on different transports, and both are corrected by what was seen (``history.Mode
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import msgspec
+
+from verify.errors import ArgumentError
 
 LEAST_GAIN = 0.02
 """Of the native time: a schedule must promise so much more, or the native all-reduce runs."""
@@ -40,6 +45,16 @@ class Profile(msgspec.Struct, frozen=True):
         """N: the native all-reduce of ``nbytes`` bytes, taken as a ring."""
         hops = 2 * (self.ranks - 1)
         return self.native.seconds(hops, hops / self.ranks, nbytes)
+
+
+def read(path: str | os.PathLike[str]) -> Profile:
+    """The profile in a file that ``python -m runtime profile`` wrote; else ArgumentError."""
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Profile)
+    except (OSError, msgspec.DecodeError) as error:
+        remedy = "Make one with: torchrun ... -m runtime profile"
+        problem = f"is no profile ({error})"
+        raise ArgumentError("profile", os.fspath(path), problem, remedy) from None
 
 
 class Phase(msgspec.Struct, frozen=True):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from runtime.policy.cost_model import Candidate, Profile, Times, times
+from runtime.executor.load import Late
+from runtime.network.store_exchange import StoreExchange
+from runtime.policy.cost_model import Candidate, Profile, Times, read, times
 from runtime.policy.history import History, ModelCorrection
 from verify.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from runtime.network.store_exchange import StoreExchange
 
 Mode = Literal["native", "static", "predict", "eager", "auto"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -63,13 +63,38 @@ class Options:
         return max(0, min(wanted, ranks - 2))
 
 
-def require_equal(options: Options, group: StoreExchange) -> None:
-    """See to it that all ranks have the same options.
+class Chosen(NamedTuple):
+    """What a user asks for: options and, where it is known, the profile."""
+
+    options: Options
+    profile: Profile | None
+
+
+def choose(
+    mode: Mode,
+    *,
+    late: Late = None,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
+) -> Chosen:
+    """A mode, with what :class:`Options` describes.
+
+    Args:
+        profile: a file written by ``python -m runtime profile``; default: measured at the start.
 
     Raises:
-        ArgumentError: they have not; names the ranks that differ from this one.
-        RankFailure: ranks that did not join in time.
+        ArgumentError: an option is out of its range or does not go with the mode.
     """
+    named = () if late is None else (late,) if isinstance(late, int) else tuple(late)
+    options = Options(mode, named, threshold_s, most_late)
+    if profile is None or isinstance(profile, Profile):
+        return Chosen(options, profile)
+    return Chosen(options, read(profile))
+
+
+def require_equal(options: Options, group: StoreExchange) -> None:
+    """Raise ArgumentError, with the ranks that differ, unless all have the same options."""
     own = msgspec.json.encode(options).decode()
     received = group.all_gather("options", own)
     if differing := [peer for peer, theirs in received.items() if theirs != own]:
@@ -80,13 +105,7 @@ def require_equal(options: Options, group: StoreExchange) -> None:
 
 @dataclass
 class PolicyInputs:
-    """What all decisions are made from; history and correction are the coordinator's own.
-
-    Attributes:
-        candidates: the schedules to choose from.
-        profile: measured latency and bandwidth.
-        correction: of what the profile predicts; ranks share what is not ``corrected``.
-    """
+    """What all decisions are made from; ranks share what history and correction do not enter."""
 
     options: Options
     world_size: int

@@ -37,21 +37,14 @@ Run = Callable[[torch.Tensor], object]
 
 
 def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Profile:
-    """The profile as this rank sees it, of the native all-reduce and of ``candidate``'s schedule.
-
-    All ranks call it together.
-    """
-    hops = 2 * (ranks - 1)
-    messages = candidate.waiting.messages + candidate.completion.messages
-    share = candidate.waiting.share + candidate.completion.share
+    """The profile of the native all-reduce and ``candidate``'s schedule, here (collective)."""
+    hops, phases = 2 * (ranks - 1), (candidate.waiting, candidate.completion)
     natives, schedules = (
         [_least_s(native, run, nbytes) for nbytes in (SMALL, LARGE)] for run in (native, schedule)
     )
-    return Profile(
-        ranks,
-        _line(*natives, messages=hops, share=hops / ranks),
-        _line(*schedules, messages=messages, share=share),
-    )
+    messages, share = sum(each.messages for each in phases), sum(each.share for each in phases)
+    native_line = _line(*natives, messages=hops, share=hops / ranks)
+    return Profile(ranks, native_line, _line(*schedules, messages=messages, share=share))
 
 
 def shared_profile(
@@ -70,33 +63,10 @@ def shared_profile(
     return msgspec.json.decode(group.receive_from(0, "profile"), type=Profile)
 
 
-def read(path: str | os.PathLike[str]) -> Profile:
-    """The profile in a file that ``python -m runtime profile`` wrote.
-
-    Raises:
-        ArgumentError: there is none.
-    """
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Profile)
-    except (OSError, msgspec.DecodeError) as error:
-        problem, remedy = (
-            f"is no profile ({error})",
-            "Make one with: torchrun ... -m runtime profile",
-        )
-        raise ArgumentError("profile", os.fspath(path), problem, remedy) from None
-
-
-def write(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write ``profile`` as JSON."""
-    data = msgspec.json.format(msgspec.json.encode(profile), indent=2)
-    Path(path).write_bytes(data + b"\n")
-
-
 def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) -> Profile:
-    """Measure on all ranks of this job; rank 0 writes the profile to ``out``.
+    """Measure on all ranks of this job with ``dispatch``, the class AllReduceDispatcher.
 
-    Args:
-        dispatch: ``AllReduceDispatcher``, which measures its profile with this module.
+    Rank 0 writes the profile to ``out``.
 
     Raises:
         ArgumentError: this process is not a rank of a job.
@@ -114,7 +84,7 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
         dispatcher = dispatch(store, rank, ranks, options=Options("native"), timeout_s=timeout_s)
         found: Profile = dispatcher.profile
         if rank == 0:
-            write(found, out)
+            out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
         dispatcher.close()
         return found
     except RankFailure as failure:

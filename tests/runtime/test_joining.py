@@ -21,7 +21,7 @@ from runtime.optireduce.engine import Engine
 from runtime.pipeline import Pipeline
 from runtime.pipeline import load as load_pipeline
 from runtime.policy import profile as profiling
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import Line, Profile, read
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Options
 from tests.runtime import schedules
@@ -136,7 +136,7 @@ def test_profiling_names_a_rank_that_never_comes(missing, tmp_path):
 def test_profiling_gives_all_ranks_what_it_writes(tmp_path):
     outcomes = spawn(_profile, SIZE, _free_port(), tmp_path, -1, timeout_s=80)
     assert [o.error for o in outcomes] == [""] * SIZE
-    written = profiling.read(tmp_path / "profile.json")
+    written = read(tmp_path / "profile.json")
     assert [o.value for o in outcomes] == [written] * SIZE
 
 
