@@ -14,7 +14,7 @@ from runtime.policy.coordinator import Fault
 from runtime.policy.messages import Decision, Message
 
 
-class PlaneClosed(Exception):
+class ControlPlaneClosed(Exception):
     """The control plane has ended: the executor has failed, or is being closed."""
 
 
@@ -51,12 +51,12 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         """Wait for the decision on ``operation``, the next.
 
         Raises:
-            PlaneClosed: it will not come any more.
+            ControlPlaneClosed: it will not come any more.
         """
         decided = self._decisions.get()
         if decided is None:
             self._decisions.put(None)  # for those that ask later
-            raise PlaneClosed
+            raise ControlPlaneClosed
         assert decided.operation == operation
         return decided.decision
 

@@ -1,6 +1,6 @@
 """Runs each operation as is decided for it: natively, or by a schedule with a late rank.
 
-    submit ── arrive ──> plane                 the caller's thread: stamps the arrival, sends it
+    submit ── arrive ──> control plane         the caller's thread: stamps the arrival, sends it
        │
        └──> queue ──> dispatcher               waits for decisions, starts operations in order
                           ├──> native          runtime.executor.gloo
@@ -29,7 +29,7 @@ from runtime.health.native_work import NativeWaits, reason
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.agent import RankAgent
 from runtime.policy.candidates import candidates
-from runtime.policy.control_plane import ControlPlane, PlaneClosed
+from runtime.policy.control_plane import ControlPlane, ControlPlaneClosed
 from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Profile
 from runtime.policy.messages import NATIVE, Decision
@@ -104,11 +104,11 @@ class AllReduceDispatcher:
         self._connect(group, profile)
         watchdog = self.executor.watchdog
         agent = RankAgent(rank, PolicyInputs(options, size, self.candidates, self.profile))
-        self.plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
-        watchdog.on_failure(lambda failure: self.plane.close())
+        self.control_plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
+        watchdog.on_failure(lambda failure: self.control_plane.close())
         watchdog.add(self)
-        self.plane.align(ALIGN_S)
-        self.source = DispatcherRecorder(group, self.plane, self.rounds, lambda: self.next)
+        self.control_plane.align(ALIGN_S)
+        self.source = DispatcherRecorder(group, self.control_plane, self.rounds, lambda: self.next)
         self.records = self.source.records
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
@@ -129,7 +129,7 @@ class AllReduceDispatcher:
         """
         work = self.executor.open(tensor, average)
         kind = f"{tensor.dtype}{', averaged' if average else ''}"
-        self.plane.arrive(work.number, tensor.numel() * tensor.element_size(), kind)
+        self.control_plane.arrive(work.number, tensor.numel() * tensor.element_size(), kind)
         self._queue.put(work)
         return work
 
@@ -140,7 +140,7 @@ class AllReduceDispatcher:
         self._thread.join(CLOSE_S)
         self._native.close(CLOSE_S)
         self.executor.close()
-        self.plane.close()
+        self.control_plane.close()
 
     @property
     def next(self) -> int:
@@ -167,7 +167,7 @@ class AllReduceDispatcher:
         if (deciding := self._deciding) is None:
             return None
         number, since_s = deciding
-        return WaitFor(number, "decision", 0, self.plane.waits_for(number)), since_s
+        return WaitFor(number, "decision", 0, self.control_plane.waits_for(number)), since_s
 
     def _connect(self, group: StoreExchange, given: Profile | None) -> None:
         """Connect the native group and come to a profile; who is gone by now is named."""
@@ -191,14 +191,14 @@ class AllReduceDispatcher:
         while (work := self._queue.get()) is not None:
             try:
                 self._start(work)
-            except PlaneClosed:
+            except ControlPlaneClosed:
                 continue
             except Exception as error:  # whatever it is, nobody may be left waiting
                 self.executor.watchdog.broke(error)
 
     def _start(self, work: AllReduceWork) -> None:
         self._deciding = work.number, time.monotonic()
-        decision = self.plane.decision(work.number)
+        decision = self.control_plane.decision(work.number)
         self._deciding, self.moved_s = None, time.monotonic()
         work.before_done = functools.partial(self._note, work, decision, self.moved_s)
         if decision.candidate == NATIVE:
@@ -214,7 +214,7 @@ class AllReduceDispatcher:
 
     def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
-        self.plane.done(work.number)
+        self.control_plane.done(work.number)
         is_native, late, why = decision.candidate == NATIVE, decision.late, decision.reason
         way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
         self.source.record(

@@ -123,13 +123,13 @@ class DispatcherRecorder(Recorder):
         self, group: StoreExchange, control_plane: ControlPlane, rounds: Rounds,
         count: Callable[[], int],
     ) -> None:  # fmt: skip
-        self._plane, self._rounds, self._sent = control_plane, rounds, 0
+        self._control_plane, self._rounds, self._sent = control_plane, rounds, 0
         super().__init__(group, control_plane.alignment, count)
 
     def begin(self, rounds: range) -> None:
         """As for all recorders, with the rounds of ``rounds``."""
         super().begin(rounds)
-        first, self._sent = self._first, self._plane.sent
+        first, self._sent = self._first, self._control_plane.sent
         self._rounds.found.clear()
         self._rounds.watched = range(first + rounds.start, first + rounds.stop, rounds.step)
 
@@ -147,5 +147,5 @@ class DispatcherRecorder(Recorder):
             )
             for each in self._rounds.found
         )
-        sent = self._plane.sent - self._sent
+        sent = self._control_plane.sent - self._sent
         return msgspec.structs.replace(remembered, rounds=rounds, messages=sent)

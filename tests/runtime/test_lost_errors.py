@@ -61,7 +61,7 @@ def _notes(rank, size, store, options):
     reducer.submit(torch.ones(90)).wait(WAIT)
     together(store, rank, size, "first is done")
     if rank == VICTIM:
-        reducer.plane.done = _break
+        reducer.control_plane.done = _break
     return _go_on(reducer)
 
 

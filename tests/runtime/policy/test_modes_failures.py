@@ -124,7 +124,7 @@ def _disagree(rank, size, store):
     reducer = _reducer(rank, size, PrefixStore("decision", store), Options("static", late=(2,)))
     reducer.submit(torch.ones(100)).wait()
     if rank == 3:  # a rank gone wrong takes another one to be late
-        reducer.plane._agent.inputs.options = Options("static", late=(1,))
+        reducer.control_plane._agent.inputs.options = Options("static", late=(1,))
     tensor = torch.ones(100)
     with pytest.raises((RankFailure, ScheduleRefused)) as failed:
         reducer.submit(tensor).wait()
