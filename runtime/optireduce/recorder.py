@@ -84,17 +84,12 @@ class EngineRecorder(Recorder):
         """As for all recorders, with stages and steps."""
         self._watched = False
         self._clock.ask(False)
-        first, offset_s = self._first, self.alignment().offset_s
+        offset_s = self.alignment().offset_s
         closed = self._losses.totals["steps"] - self._closed
         steps = list(self._losses.steps)[-closed:] if closed else []
-        stages = [
-            msgspec.structs.replace(stage, operation=stage.operation - first)
-            for stage in list(self._stages)
-            if stage.operation >= first
-        ]
         return msgspec.structs.replace(
             super().end(),
-            stages=tuple(stages),
+            stages=tuple(self._since(self._stages)),
             steps=tuple(_step(step, offset_s) for step in steps),
         )
 
@@ -108,7 +103,7 @@ class EngineRecorder(Recorder):
 
         def done(_: object) -> None:
             if operation.error is None and self._watched:
-                self.record(operation, number, OVER_TCP, WARM_UP, done_s=operation.done_s)
+                self.record(operation, number, OVER_TCP, WARM_UP)
 
         operation.future().add_done_callback(done)
         return operation

@@ -26,7 +26,7 @@ from runtime.network.protocol import Protocol
 from runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
 from runtime.policy.epochs import EpochCommit
 from runtime.policy.forecast import next_epoch
-from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message, Report
+from runtime.policy.messages import NATIVE, Arrival, Arrive, Decide, Decision, Message
 from runtime.policy.options import DETERMINISTIC, PolicyInputs
 from runtime.policy.rules import RULES, predicted, small, static
 
@@ -50,9 +50,7 @@ class Decided:
 class _Entered:
     """An operation that this rank has come to."""
 
-    at_s: float
-    nbytes: int
-    kind: str
+    arrival: Arrival
     again_s: float
     pause_s: float = RETRY_S
     told: bool = False
@@ -71,7 +69,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
         self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
-        self._unreported: list[tuple[int, float, int, str]] = []
+        self._unreported: list[Arrival] = []
         self._report_s = -math.inf  # when the next report is due
         self._faulty = False
         self._forecast_at = 0
@@ -81,7 +79,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         """This rank comes to ``operation`` (they come in order) with this buffer."""
         alignment = self.clock.alignment(now_s)
         at_s = now_s + alignment.offset_s if math.isfinite(alignment.uncertainty_s) else math.nan
-        self._entered[operation] = _Entered(at_s, nbytes, kind, now_s)
+        self._entered[operation] = _Entered(Arrival(operation, at_s, (nbytes, kind)), now_s)
         self._compare(operation)
         self._progress(now_s)
 
@@ -132,10 +130,10 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
             if message.operation >= self._consumed:
                 self._decided.setdefault(message.operation, message)
                 self._compare(message.operation)
-        elif isinstance(message, Arrive | Report):
-            if isinstance(message, Arrive) and not self._coordinator.knows(sender, message):
+        elif isinstance(message, Arrive):
+            if message.asks and not self._coordinator.knows(sender, arrival := message.arrivals[0]):
                 offset_s = self.clock.alignment(now_s).offset_s
-                self.inputs.correction.add_delay(now_s + offset_s - message.at_s)
+                self.inputs.correction.add_delay(now_s + offset_s - arrival.at_s)
             self._coordinator.receive_message(message, sender, now_s)
             self._collect(self._coordinator, now_s)
             self._replan(now_s)
@@ -154,57 +152,53 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
             if not self._asks(operation) or (entered.told and entered.again_s > now_s):
                 continue
             if (decision := self._own_decision(entered)) is not None:
-                self._run(operation, entered, decision)
+                self._run(entered, decision)
                 continue
             epoch = self.epochs.bind(operation)
             if epoch is None:  # `epochs` asks for the outcome
                 entered.again_s = now_s + RETRY_S
             elif epoch.quiet:
-                self._run(operation, entered, QUIET)
-                self._unreported.append((operation, entered.at_s, entered.nbytes, entered.kind))
+                self._run(entered, QUIET)
+                self._unreported.append(entered.arrival)
                 if now_s >= self._report_s or len(self._unreported) >= MOST_REPORTED:
                     self._report(epoch.coordinator, now_s)
             else:
                 if self._unreported:
                     self._report(epoch.coordinator, now_s)
-                self._tell(operation, entered, epoch.coordinator, now_s)
+                entered.told = True
+                entered.again_s = now_s + entered.pause_s
+                entered.pause_s = min(LONGEST_RETRY_S, 2 * entered.pause_s)
+                self._tell([entered.arrival], True, epoch.coordinator, now_s)
                 if self.inputs.options.mode == "predict":
-                    decision = predicted(entered.nbytes, epoch, self.inputs)
-                    self._run(operation, entered, decision)
+                    decision = predicted(entered.arrival.buffer[0], epoch, self.inputs)
+                    self._run(entered, decision)
                     self._coordinator.decided_elsewhere(operation, decision)
 
     def _own_decision(self, entered: _Entered) -> Decision | None:
         """How an operation runs about which nothing has to be sent."""
-        mode = self.inputs.options.mode
+        mode, nbytes = self.inputs.options.mode, entered.arrival.buffer[0]
         if mode in DETERMINISTIC:
-            return static(entered.nbytes, self.inputs)
-        reason = small(entered.nbytes, self.inputs) if mode in RULES else ""
+            return static(nbytes, self.inputs)
+        reason = small(nbytes, self.inputs) if mode in RULES else ""
         return Decision(NATIVE, (), reason) if reason else None
 
-    def _run(self, operation: int, entered: _Entered, decision: Decision) -> None:
+    def _run(self, entered: _Entered, decision: Decision) -> None:
         """Decide here; nobody is asked."""
+        operation, _, buffer = entered.arrival
         entered.told = True
-        self._decided[operation] = Decide(operation, entered.nbytes, entered.kind, decision)
+        self._decided[operation] = Decide(operation, buffer, decision)
 
     def _report(self, to: int, now_s: float) -> None:
         """Tell the coordinator what happened while nobody asked."""
-        arrivals, self._unreported = tuple(self._unreported), []
+        arrivals, self._unreported = self._unreported, []
         self._report_s = now_s + REPORT_S
-        self._post([(to, Report(arrivals, self._consumed, self._ends()))], now_s)
+        self._tell(arrivals, False, to, now_s)
 
-    def _tell(self, operation: int, entered: _Entered, to: int, now_s: float) -> None:
-        """Tell the coordinator that this rank has come."""
-        entered.told = True
-        entered.again_s = now_s + entered.pause_s
-        entered.pause_s = min(LONGEST_RETRY_S, 2 * entered.pause_s)
-        about = entered.at_s, entered.nbytes, entered.kind, self._consumed, self._ends()
-        self._post([(to, Arrive(operation, *about))], now_s)
-
-    def _ends(self) -> tuple[tuple[int, float], ...]:
-        """Operations that are done and not told yet."""
-        done = tuple(self._done)
+    def _tell(self, arrivals: list[Arrival], asks: bool, to: int, now_s: float) -> None:
+        """Tell the coordinator that this rank has come, and what it has done since."""
+        message = Arrive(tuple(arrivals), asks, self._consumed, tuple(self._done))
         self._done.clear()
-        return done
+        self._post([(to, message)], now_s)
 
     def _collect(self, part: Clock | EpochCommit | Coordinator, now_s: float) -> None:
         """Take what a part of this agent has to send and to tell."""
@@ -228,11 +222,10 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
     def _compare(self, operation: int) -> None:
         """See to it that the decision is for the buffer that this rank has."""
         entered, decide = self._entered.get(operation), self._decided.get(operation)
-        if entered is not None and decide is not None:
-            own, theirs = (entered.nbytes, entered.kind), (decide.nbytes, decide.kind)
-            if own != theirs:
-                buffers = dict.fromkeys(range(self.inputs.world_size), theirs)
-                self._raise(disagreement(operation, buffers | {self.rank: own}))
+        if entered is not None and decide is not None and entered.arrival.buffer != decide.buffer:
+            buffers = dict.fromkeys(range(self.inputs.world_size), decide.buffer)
+            own = {self.rank: entered.arrival.buffer}
+            self._raise(disagreement(operation, buffers | own))
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from runtime.network.protocol import Protocol
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
-from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message, Report
+from runtime.policy.messages import NATIVE, Arrival, Arrive, Buffer, Decide, Decision, Message
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, ArrivalState
 
@@ -59,10 +59,14 @@ class Coordinator(Protocol[Message, Fault]):
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
         """A rank has come to an operation, or says so again; or what it did while nobody asked."""
-        if isinstance(message, Report):
-            self._on_report(message, sender, now_s)
-        elif isinstance(message, Arrive):
-            self._on_arrive(message, sender, now_s)
+        assert isinstance(message, Arrive)
+        if message.asks:
+            self._note(message, sender)
+            self._on_question(message.arrivals[0], sender, now_s)
+        else:
+            for arrival in message.arrivals:
+                self._on_report(arrival, sender, now_s)
+            self._note(message, sender)
 
     def get_timer(self) -> float | None:
         """When a wait is over."""
@@ -73,10 +77,10 @@ class Coordinator(Protocol[Message, Fault]):
         if self._wait_s is not None and self._wait_s <= now_s:
             self._decide(now_s)
 
-    def knows(self, sender: int, arrive: Arrive) -> bool:
+    def knows(self, sender: int, arrival: Arrival) -> bool:
         """Whether this arrival is its own, was heard of before, or is forgotten."""
-        state = self._states.get(arrive.operation)
-        old = arrive.operation < min(self._consumed) or (state is not None and sender in state.at_s)
+        number, state = arrival.operation, self._states.get(arrival.operation)
+        old = number < min(self._consumed) or (state is not None and sender in state.at_s)
         return old or sender == self.rank
 
     def missing(self, operation: int) -> tuple[int, ...]:
@@ -89,35 +93,32 @@ class Coordinator(Protocol[Message, Fault]):
         if (state := self._states.get(operation)) is not None:
             state.decision = decision
 
-    def _on_arrive(self, arrive: Arrive, sender: int, now_s: float) -> None:
-        self._note(arrive, sender)
-        operation, buffer = arrive.operation, (arrive.nbytes, arrive.kind)
-        state = self._states.get(operation)
-        decided = self._decided.get(operation)
+    def _on_question(self, arrival: Arrival, sender: int, now_s: float) -> None:
+        operation = arrival.operation
+        state, decided = self._states.get(operation), self._decided.get(operation)
         if state is None and decided is None and operation >= min(self._consumed):
-            state = self._open(operation, arrive.nbytes)
+            state = self._open(arrival)
             if self._rule is not None:
                 self._undecided.add(operation)
-        if state is not None and sender not in state.at_s:
-            self._enter(state, sender, arrive.at_s, buffer, now_s)
+        if state is not None:
+            self._enter(state, sender, arrival, now_s)
         if decided is not None:
             self._send(sender, decided)
         elif state is not None:
             self._decide(now_s)
 
-    def _on_report(self, report: Report, sender: int, now_s: float) -> None:
-        for operation, at_s, nbytes, kind in report.arrivals:
-            if operation <= self._reported[sender]:
-                continue  # doubled or overtaken
-            self._reported[sender] = operation
-            state = self._states.get(operation) or self._open(operation, nbytes)
-            state.decision = state.decision or QUIET
-            self._undecided.discard(operation)
-            if sender not in state.at_s:
-                self._enter(state, sender, at_s, (nbytes, kind), now_s)
-        self._note(report, sender)
+    def _on_report(self, arrival: Arrival, sender: int, now_s: float) -> None:
+        operation = arrival.operation
+        if operation <= self._reported[sender]:
+            return  # doubled or overtaken
+        self._reported[sender] = operation
+        state = self._states.get(operation) or self._open(arrival)
+        state.decision = state.decision or QUIET
+        self._undecided.discard(operation)
+        self._enter(state, sender, arrival, now_s)
 
-    def _open(self, operation: int, nbytes: int) -> ArrivalState:
+    def _open(self, arrival: Arrival) -> ArrivalState:
+        operation, _, (nbytes, _) = arrival
         state = self._states[operation] = ArrivalState(operation, nbytes)
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
@@ -128,11 +129,13 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._started.discard(operation)
 
-    def _enter(
-        self, state: ArrivalState, rank: int, at_s: float, buffer: tuple[int, str], now_s: float
-    ) -> None:
-        state.at_s[rank], state.seen_s[rank], state.buffers[rank] = at_s, now_s, buffer
-        self.largest = max(self.largest, buffer[0])
+    def _enter(self, state: ArrivalState, rank: int, arrival: Arrival, now_s: float) -> None:
+        """Take down a rank's arrival, unless it is known."""
+        if rank in state.at_s:
+            return
+        _, state.at_s[rank], state.buffers[rank] = arrival
+        state.seen_s[rank] = now_s
+        self.largest = max(self.largest, state.buffers[rank][0])
         if len(set(state.buffers.values())) > 1 and not self._faulty:
             found = disagreement(state.operation, state.buffers)
             if len(found.ranks) < len(state.buffers) or len(state.buffers) == self.world_size:
@@ -171,7 +174,7 @@ class Coordinator(Protocol[Message, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = self._decided[operation] = Decide(operation, *buffers.pop(), decision)
+            decide = self._decided[operation] = Decide(operation, buffers.pop(), decision)
             self._outbox += ((rank, decide) for rank in range(self.world_size))
 
     def _occupy(
@@ -195,7 +198,7 @@ class Coordinator(Protocol[Message, Fault]):
         found = self.inputs.times(len(decision.late), nbytes, corrected=False)
         return next(each for each in found if each.candidate == decision.candidate)
 
-    def _note(self, message: Arrive | Report, sender: int) -> None:
+    def _note(self, message: Arrive, sender: int) -> None:
         """What a rank tells beside: which operations are done, and need no decision any more."""
         for operation, done_s in message.done:
             self._on_done(operation, sender, done_s)
@@ -232,7 +235,7 @@ class Coordinator(Protocol[Message, Fault]):
         self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 
-def disagreement(operation: int, buffers: dict[int, tuple[int, str]]) -> Fault:
+def disagreement(operation: int, buffers: dict[int, Buffer]) -> Fault:
     """Who has come to ``operation`` with another buffer than most."""
     counts = Counter(buffers.values())
     (usual, most), *others = counts.most_common()

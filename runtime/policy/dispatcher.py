@@ -90,10 +90,7 @@ class AllReduceDispatcher:
         self.rounds = Rounds()
         self.executor = Executor(
             offered.schedules,
-            PrefixStore("executor", store),
-            rank,
-            size,
-            device=device,
+            *(PrefixStore("executor", store), rank, size),
             timeout_s=timeout_s,
             observer=self.rounds,
             native_waits=native_waits,
@@ -117,15 +114,8 @@ class AllReduceDispatcher:
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
-        All ranks submit tensors of equal size and dtype in the same order.
-
-        Args:
-            tensor: dense and contiguous, on the CPU.
-            average: floating point only; see :meth:`runtime.Executor.submit`.
-
-        Raises:
-            TensorError: a tensor that can't be carried.
-            RankFailure: an operation has failed before.
+        All ranks submit CPU tensors of equal size and dtype in the same order. What else is asked
+        of them, and what is raised: see :meth:`runtime.Executor.submit`.
         """
         work = self.executor.open(tensor, average)
         kind = f"{tensor.dtype}{', averaged' if average else ''}"
@@ -215,11 +205,9 @@ class AllReduceDispatcher:
     def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
         self.control_plane.done(work.number)
-        is_native, late, why = decision.candidate == NATIVE, decision.late, decision.reason
+        is_native = decision.candidate == NATIVE
         way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
-        self.source.record(
-            work, work.number, way, why, done_s=work.done_s, decided_s=decided_s, late=late
-        )
+        self.source.record(work, work.number, way, decision.reason, decided_s, decision.late)
 
     def _disagree(self, fault: Fault) -> None:
         names = ", ".join(map(str, fault.ranks))

@@ -6,6 +6,8 @@ the version of the epoch they are about, and mean the same however often they co
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from runtime.network.clock import Ping, Pong
@@ -48,6 +50,18 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
     quiet: bool = False
 
 
+Buffer = tuple[int, str]
+"""Bytes and kind of a buffer; must be the same on all ranks."""
+
+
+class Arrival(NamedTuple):
+    """A rank has come to an operation; when, on the reference rank's clock (NaN: not aligned)."""
+
+    operation: int
+    at_s: float
+    buffer: Buffer
+
+
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):
     pass
 
@@ -79,27 +93,16 @@ class Outcome(_Message, frozen=True):
 
 
 class Arrive(_Message, frozen=True):
-    """A rank has come to an operation (and repeats it while it has no decision).
+    """A rank has come to operations: one (repeated while it has no decision), or many.
 
     Attributes:
-        at_s: when, on the reference rank's clock (NaN: it is not aligned yet).
-        nbytes, kind: of its buffer; must be the same on all ranks.
+        asks: for a decision; in a quiet epoch no rank does, and what is told once may be lost.
         consumed: operations below need no decision any more on this rank.
         done: operations that are done since the last message, and when (reference clock).
     """
 
-    operation: int
-    at_s: float
-    nbytes: int
-    kind: str
-    consumed: int
-    done: tuple[tuple[int, float], ...] = ()
-
-
-class Report(_Message, frozen=True):
-    """The same of many operations in a quiet epoch, where nobody asks. Sent once; may be lost."""
-
-    arrivals: tuple[tuple[int, float, int, str], ...]
+    arrivals: tuple[Arrival, ...]
+    asks: bool
     consumed: int
     done: tuple[tuple[int, float], ...] = ()
 
@@ -108,10 +111,9 @@ class Decide(_Message, frozen=True):
     """The coordinator's decision, and for what buffer it was made."""
 
     operation: int
-    nbytes: int
-    kind: str
+    buffer: Buffer
     decision: Decision
 
 
 EpochMessage = Propose | Answer | Ask | Outcome
-Message = Ping | Pong | EpochMessage | Arrive | Report | Decide
+Message = Ping | Pong | EpochMessage | Arrive | Decide

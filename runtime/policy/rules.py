@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from runtime.policy.cost_model import LEAST_GAIN, Times
 from runtime.policy.forecast import NO_STRAGGLER
 from runtime.policy.history import LATELY
-from runtime.policy.messages import NATIVE, Decision, Epoch
+from runtime.policy.messages import NATIVE, Buffer, Decision, Epoch
 from runtime.policy.options import PolicyInputs
 from runtime.policy.thresholds import Wait, break_even, learned, worth_s
 
@@ -48,7 +48,7 @@ class ArrivalState:
     seen_s: dict[int, float] = field(default_factory=dict)
     at_s: dict[int, float] = field(default_factory=dict)
     done_s: dict[int, float] = field(default_factory=dict)
-    buffers: dict[int, tuple[int, str]] = field(default_factory=dict)
+    buffers: dict[int, Buffer] = field(default_factory=dict)
     decision: Decision | None = None
     free_s: float = -math.inf
     started: int = 0

@@ -66,8 +66,8 @@ class _Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         arrivals = sorted((line.rank, line) for line in self._summary.lines)
         yield from (_family(name, *meaning, arrivals) for name, meaning in ARRIVALS.items())
-        meaning = "All-reduces, by the way they ran."
-        ways = CounterMetricFamily("latecomer_operations_total", meaning, labels=["way"])
+        text = "All-reduces, by the way they ran."
+        ways = CounterMetricFamily("latecomer_operations_total", text, labels=["way"])
         for way, count in sorted(self._summary.ways.items()):
             ways.add_metric([way], count)
         yield ways
@@ -122,8 +122,8 @@ def _of_rank(rank: Rank, operations: range | None) -> Iterator[Event]:
         where = f"{each.phase} round {each.round}", "round", each.operation, rank.rank
         yield from _span(*where, each.began_s, each.ended_s, {})
     for stage in filter(chosen, rank.stages):
-        name, about = f"stage {stage.stage}, {stage.end}", {"due": stage.due, "lost": stage.lost}
-        where = name, f"stage {stage.stage}", stage.operation, rank.rank
+        kind, about = f"stage {stage.stage}", {"due": stage.due, "lost": stage.lost}
+        where = f"{kind}, {stage.end}", kind, stage.operation, rank.rank
         yield from _span(*where, stage.began_s, stage.ended_s, about)
     for step in rank.steps:
         values = {

@@ -7,29 +7,24 @@ smallest incast and pacing rate.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runtime.telemetry.records import Rank, Step
 
 SHOWN = 10
 """Steps in the printed table."""
+SUMMED = "due", "lost", "complete", "early", "timeout", "skipped"
 
 
 @dataclass(frozen=True)
 class LossLine:
     """Some steps put together: those of one rank, or one step of all ranks.
 
-    Attributes:
-        number: the rank, or the step.
-        loss: share of the datagrams due that did not arrive.
-        worst: the largest loss of one of the steps put together.
-        complete, early, timeout: stages that ended so.
-        incast: smallest number of senders taken at once.
-        rate: lowest pacing rate, bytes per second.
-        bound_s: largest t_B.
-        skipped: how many were not applied.
+    ``number`` is the rank, or the step; ``loss`` the share of what was due that did not arrive,
+    ``worst`` that of the step that lost most; else see :class:`runtime.telemetry.records.Step`.
     """
 
     number: int
@@ -64,15 +59,11 @@ class Losses:
     @classmethod
     def of(cls, ranks: Sequence[Rank]) -> Losses:
         """Put together what the ranks remember."""
+        by_rank = {rank.rank: rank.steps for rank in ranks if rank.steps}
         by_step: defaultdict[int, list[Step]] = defaultdict(list)
-        for rank in ranks:
-            for step in rank.steps:
-                by_step[step.step].append(step)
-        lines = (_line(rank.rank, rank.steps) for rank in ranks if rank.steps)
-        return cls(
-            tuple(sorted(lines, key=lambda line: line.number)),
-            tuple(_line(number, steps) for number, steps in sorted(by_step.items())),
-        )
+        for step in itertools.chain.from_iterable(by_rank.values()):
+            by_step[step.step].append(step)
+        return cls(_lines(by_rank), _lines(by_step))
 
     def __str__(self) -> str:
         titles = "loss", "worst", "complete/early/time-out", "incast", "MB/s", "t_B", "skipped"
@@ -86,20 +77,19 @@ class Losses:
         return "\n".join(rows)
 
 
+def _lines(steps: Mapping[int, Sequence[Step]]) -> tuple[LossLine, ...]:
+    return tuple(_line(number, steps[number]) for number in sorted(steps))
+
+
 def _line(number: int, steps: Sequence[Step]) -> LossLine:
-    due, lost = sum(step.due for step in steps), sum(step.lost for step in steps)
+    sums = {name: sum(getattr(step, name) for step in steps) for name in SUMMED}
     return LossLine(
         number=number,
         steps=len(steps),
-        due=due,
-        lost=lost,
-        loss=lost / max(1, due),
+        loss=sums["lost"] / max(1, sums["due"]),
         worst=max(step.lost / max(1, step.due) for step in steps),
-        complete=sum(step.complete for step in steps),
-        early=sum(step.early for step in steps),
-        timeout=sum(step.timeout for step in steps),
         incast=min(step.incast for step in steps),
         rate=min(step.rate for step in steps),
         bound_s=max(step.bound_s for step in steps),
-        skipped=sum(step.skipped for step in steps),
+        **sums,
     )

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from runtime.network.clock import Alignment
 from runtime.network.store_exchange import StoreExchange
-from runtime.telemetry.records import Rank, Record, Round
+from runtime.telemetry.records import Rank, Record, Round, Stage
 from runtime.work import Observer
 
 if TYPE_CHECKING:
     from runtime.policy.control_plane import ControlPlane
     from runtime.work import AllReduceWork
 
+Kind = TypeVar("Kind", Record, Round, Stage)
 KEPT = 100_000
 """Operations of which a record is kept."""
 LIVE: list[Recorder] = []
@@ -31,15 +32,9 @@ class Watchable(Protocol):
 
 
 class Recorder:
-    """Remembers the operations of one rank.
+    """Remembers the last operations of one rank; ``group`` is for sending them to the others.
 
-    Args:
-        group: for telling the others.
-        alignment: of this rank's clock, now.
-        count: how many operations there were so far; all ranks count alike.
-
-    Attributes:
-        records: of the last operations; reference clock.
+    ``alignment`` of its clock now, ``count`` of operations so far: all ranks count alike.
     """
 
     def __init__(
@@ -56,24 +51,26 @@ class Recorder:
             LIVE.remove(self)
 
     def record(
-        self, work: AllReduceWork, number: int, way: str, reason: str, *, done_s: float,
-        decided_s: float | None = None, late: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
-        """Remember an operation that is done; it was decided on arrival unless told (own clock)."""
+        self,
+        work: AllReduceWork,
+        number: int,
+        way: str,
+        reason: str,
+        decided_s: float | None = None,
+        late: tuple[int, ...] = (),
+        done_s: float | None = None,
+    ) -> None:
+        """Remember an operation that is done; default: decided on arrival, done as ``work`` is."""
         alignment = self.alignment()
-        record = Record(
-            operation=number,
-            rank=self.group.rank,
-            arrived_s=work.arrived_s + alignment.offset_s,
-            decided_s=(work.arrived_s if decided_s is None else decided_s) + alignment.offset_s,
-            done_s=done_s + alignment.offset_s,
-            uncertainty_s=alignment.uncertainty_s,
-            bytes=work.flat.numel() * work.flat.element_size(),
-            way=way,
-            late=late,
-            reason=reason,
+        times_s = (
+            work.arrived_s,
+            work.arrived_s if decided_s is None else decided_s,
+            work.done_s if done_s is None else done_s,
         )
-        self.records.append(record)
+        arrived_s, decided_s, done_s = (time_s + alignment.offset_s for time_s in times_s)
+        times = arrived_s, decided_s, done_s, alignment.uncertainty_s
+        nbytes = work.flat.numel() * work.flat.element_size()
+        self.records.append(Record(number, self.group.rank, *times, nbytes, way, late, reason))
 
     def begin(self, rounds: range) -> None:
         """Remember from now on; of ``rounds``, counted from here, also the rounds."""
@@ -81,23 +78,19 @@ class Recorder:
 
     def end(self) -> Rank:
         """What was remembered since then, operations counted from there."""
-        first = self._first
-        records = [
-            msgspec.structs.replace(record, operation=record.operation - first)
-            for record in sorted(list(self.records), key=lambda record: record.operation)
-            if record.operation >= first
-        ]
-        dropped = self.count() - first - len(records)
+        records = sorted(self._since(self.records), key=lambda record: record.operation)
+        dropped = self.count() - self._first - len(records)
         return Rank(self.group.rank, tuple(records), dropped=dropped)
+
+    def _since(self, remembered: Iterable[Kind]) -> Iterator[Kind]:
+        """What is of operations since the beginning, counted from there."""
+        for each in list(remembered):
+            if each.operation >= self._first:
+                yield replace(each, operation=each.operation - self._first)
 
 
 class Rounds(Observer):
-    """Remembers rounds; own clock.
-
-    Attributes:
-        watched: of these operations only; may be set at any time.
-        found: in the order of their end.
-    """
+    """Remembers rounds of the ``watched`` operations in the order of their end; own clock."""
 
     def __init__(self) -> None:
         self.watched = range(0)
@@ -120,9 +113,12 @@ class DispatcherRecorder(Recorder):
     """A dispatcher's: with the rounds of chosen operations, and the messages about decisions."""
 
     def __init__(
-        self, group: StoreExchange, control_plane: ControlPlane, rounds: Rounds,
+        self,
+        group: StoreExchange,
+        control_plane: ControlPlane,
+        rounds: Rounds,
         count: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._control_plane, self._rounds, self._sent = control_plane, rounds, 0
         super().__init__(group, control_plane.alignment, count)
 
@@ -138,14 +134,8 @@ class DispatcherRecorder(Recorder):
         self._rounds.watched = range(0)
         remembered, offset_s = super().end(), self.alignment().offset_s
         rounds = tuple(
-            Round(
-                each.operation - self._first,
-                each.phase,
-                each.round,
-                each.began_s + offset_s,
-                each.ended_s + offset_s,
-            )
-            for each in self._rounds.found
+            replace(each, began_s=each.began_s + offset_s, ended_s=each.ended_s + offset_s)
+            for each in self._since(self._rounds.found)
         )
         sent = self._control_plane.sent - self._sent
-        return msgspec.structs.replace(remembered, rounds=rounds, messages=sent)
+        return replace(remembered, rounds=rounds, messages=sent)

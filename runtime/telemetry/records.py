@@ -14,15 +14,12 @@ class Record(msgspec.Struct, frozen=True):
     """One operation on one rank.
 
     Attributes:
-        operation: its number, from 0.
         arrived_s: when the rank had its data ready and entered.
         decided_s: when it knew how the operation runs.
         done_s: when it had the result (NaN: it failed or has not).
         uncertainty_s: of the rank's clock against the reference's.
-        bytes: size of the buffer.
         way: ``native``, or the name of the schedule.
         late: the ranks that were taken to be late.
-        reason: why it ran this way.
     """
 
     operation: int
@@ -35,6 +32,11 @@ class Record(msgspec.Struct, frozen=True):
     way: str
     late: tuple[int, ...]
     reason: str
+
+    @property
+    def description(self) -> str:
+        """How it ran, and who was late."""
+        return f"{self.way}, late: {', '.join(map(str, self.late))}" if self.late else self.way
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -62,13 +64,9 @@ class Stage(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True):
     """One step over UBT on one rank: what was lost, how its stages ended, how it was sent.
 
-    Attributes:
-        due, lost: datagrams.
-        complete, early, timeout: stages that ended so.
-        incast: senders that the rank takes at once.
-        rate: lowest pacing rate over the peers, bytes per second.
-        bound_s: t_B.
-        hadamard, skipped: the transform was on; too much was lost for the step to be applied.
+    ``due`` and ``lost`` are datagrams; ``incast`` the senders taken at once; ``rate`` the lowest
+    pacing rate to a peer, bytes per second; ``bound_s`` is t_B; ``hadamard``: the transform was on;
+    ``skipped``: too much was lost for the step to be applied.
     """
 
     step: int
@@ -88,10 +86,7 @@ class Step(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """All that a rank remembers.
 
-    Attributes:
-        stages, steps: of operations over UBT.
-        messages: control messages it has sent meanwhile.
-        dropped: records that did not fit and are missing at the beginning.
+    ``messages`` it has sent for control meanwhile; ``dropped`` records did not fit and are missing.
     """
 
     rank: int

@@ -34,6 +34,10 @@ class Line:
     wasted_s: float
     uncertainty_s: float
 
+    def __str__(self) -> str:
+        wait, *late = map(_ms, (self.wait_s, self.lateness_p50_s, self.lateness_p99_s))
+        return f"{self.rank:>4} {wait} {self.last:>6.0%} {' '.join(late)} {self.wasted_s:>8.2f} s"
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -41,16 +45,14 @@ class Summary:
 
     Attributes:
         lines: per rank, worst first.
-        ways: how many operations ran which way, as rank 0 (or the first present) saw it.
-        reasons: the same for the reasons.
+        ways, reasons: how many operations ran so, as rank 0 (or the first present) saw it.
         decision_p50_s, decision_p99_s: from a rank's arrival to its knowing how to go on; in the
             modes that decide on arrival this includes the wait for who is not there yet.
         latency_p50_s, latency_p99_s: of decisions: from the arrival of the last rank that had to be
             there (for a schedule: of those not taken to be late) until the last of them knew.
         completion_s: median time from the last arrival to the last result.
         messages: control messages sent per operation, by all ranks together.
-        missing: ranks that did not tell.
-        losses: what was lost, where operations ran over UBT.
+        missing: ranks that sent nothing.
     """
 
     lines: tuple[Line, ...]
@@ -68,11 +70,7 @@ class Summary:
     def __str__(self) -> str:
         titles = ("wait", "last", "late p50", "late p99", "wasted")
         rows = ["rank {:>10} {:>6} {:>10} {:>10} {:>10}".format(*titles)]
-        for line in self.lines:
-            rows.append(
-                f"{line.rank:>4} {_ms(line.wait_s)} {line.last:>6.0%} {_ms(line.lateness_p50_s)} "
-                f"{_ms(line.lateness_p99_s)} {line.wasted_s:>8.2f} s"
-            )
+        rows += map(str, self.lines)
         sure = max((line.uncertainty_s for line in self.lines), default=math.nan)
         rows += ["", f"clocks are aligned within {sure * 1e3:.3f} ms"]
         for counts, what in ((self.ways, "operations ran"), (self.reasons, "times because")):
@@ -105,7 +103,7 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
             by_operation[record.operation][rank.rank] = record
     whole = [found for found in by_operation.values() if len(found) == len(ranks) > 0]
     lines = _lines([rank.rank for rank in ranks], whole)
-    told = [found[min(found)] for found in whole]
+    first = [found[min(found)] for found in whole]
     decided = sorted(r.decided_s - r.arrived_s for found in whole for r in found.values())
     latencies = sorted(_latency_s(found) for found in whole)
     completions = [
@@ -114,8 +112,8 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
     ]
     return Summary(
         lines=tuple(sorted(lines, key=lambda line: (-line.wasted_s, line.rank))),
-        ways=dict(Counter(_way(record) for record in told)),
-        reasons=dict(Counter(record.reason for record in told)),
+        ways=dict(Counter(record.description for record in first)),
+        reasons=dict(Counter(record.reason for record in first)),
         decision_p50_s=quantile(decided, 0.5),
         decision_p99_s=quantile(decided, 0.99),
         latency_p50_s=quantile(latencies, 0.5),
@@ -170,11 +168,6 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     if not ordered:
         return math.nan
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def _way(record: Record) -> str:
-    late = f", late: {', '.join(map(str, record.late))}" if record.late else ""
-    return f"{record.way}{late}"
 
 
 def _ms(seconds: float) -> str:
