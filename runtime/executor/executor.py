@@ -38,7 +38,6 @@ class Executor:
             chooses.
         store: for connecting; every rank of the group, and nothing else, uses it under the same
             prefix.
-        rank, size: this rank and the number of ranks of the group.
         device: ``cpu`` (over TCP) or a CUDA device (over NCCL).
         late: the late rank of the first schedule, or several in the order of their arrival;
             default: as the file says. May be changed between operations (:attr:`late`), on all
@@ -47,10 +46,6 @@ class Executor:
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
         native_waits: of the group's other collectives; they are under watch, too.
-
-    Attributes:
-        datagrams: small messages between the ranks; other channels than ``health`` are free.
-        watchdog: looks after the waits; others may be added.
 
     Raises:
         ScheduleRefused: a schedule is for another number of ranks, or they differ between ranks.
@@ -208,9 +203,8 @@ class Executor:
             return PhaseWorkers(group, phases, self.observer, self.end, self._engine_failed)
         rank, ends = self.rank, self.datagrams
         higher = range(rank + 1, self.size)
-        made = connect(group, ends.address, ends.token, to=range(rank), origin=higher)
-        sockets = made[0] | made[1]
-        return EventLoop(sockets, rank, phases, self.observer, self.end, self._engine_failed)
+        to, origin = connect(group, ends.address, ends.token, to=range(rank), origin=higher)
+        return EventLoop(to | origin, rank, phases, self.observer, self.end, self._engine_failed)
 
     def _describe(self, number: int | None = None) -> str:
         """What this rank takes an operation to be; default: its oldest one."""
@@ -220,9 +214,8 @@ class Executor:
     def _engine_failed(self, noticed: str, error: Exception | None) -> None:
         """Something went wrong in the engine; not in consequence of an earlier failure."""
         if isinstance(error, Mismatch):
-            self.watchdog.differs(
-                error.peer, self._describe(error.operation) or str(error), noticed
-            )
+            doing = self._describe(error.operation) or str(error)
+            self.watchdog.differs(error.peer, doing, noticed)
         elif error is not None:
             self.watchdog.broke(error)
         else:

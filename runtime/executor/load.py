@@ -43,17 +43,12 @@ class Verified:
         """The ranks the file takes to be late, in the order in which they arrive."""
 
         def arrival(rank: int) -> int:
-            absences = [rank in phase.absent for phase in self.schedule.phases]
-            return absences.index(False)
+            return [rank in phase.absent for phase in self.schedule.phases].index(False)
 
         return tuple(sorted(self.schedule.late, key=lambda rank: (arrival(rank), rank)))
 
     def late_ranks(self, late: Late) -> tuple[int, ...]:
-        """``late`` as ranks in the order of their arrival.
-
-        Raises:
-            ArgumentError: not ranks of the group, or not as many as the schedule has late ranks.
-        """
+        """``late`` as ranks in the order of their arrival; ArgumentError if it does not fit."""
         if late is None:
             return self.late
         ranks = (late,) if isinstance(late, int) else tuple(late)
@@ -72,11 +67,8 @@ class Verified:
     def for_late(self, late: Late) -> Schedule:
         """The schedule with the ranks ``late`` in the places of the file's late ranks.
 
-        Ranks that have to make room take the places that become free; all others keep theirs.
-
-        Raises:
-            ArgumentError: see :meth:`late_ranks`.
-            ScheduleRefused: the ranks' programs under these names are not proved to end.
+        Ranks that have to make room take the places that become free; all others keep theirs. The
+        ranks' programs under these names must be proved to end, else this is ScheduleRefused.
         """
         ranks = self.late_ranks(late)
         if ranks == self.late:

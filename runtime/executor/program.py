@@ -57,9 +57,9 @@ class RankProgram:
         return {end.index: position for position, end in enumerate(self.ends)}
 
     @cached_property
-    def waiting(self) -> tuple[list[int], ...]:
+    def waiting(self) -> list[list[int]]:
         """For each end, the receives that have it in ``after``."""
-        waiting: tuple[list[int], ...] = tuple([] for _ in self.ends)
+        waiting: list[list[int]] = [[] for _ in self.ends]
         for position, end in enumerate(self.ends):
             for earlier in end.after if not end.send else ():
                 waiting[earlier].append(position)
@@ -93,25 +93,23 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
         phase, name, round = rounds[int(of.round[rows[0]])]
         for row in rows:
             send, chunk = bool(of.sends[row]), int(of.chunk[row])
-            last = (received[chunk],) if chunk in received else ()
+            after: tuple[int, ...] = (received[chunk],) if chunk in received else ()
             if send:
-                after: tuple[int, ...] = last
                 sent.setdefault(chunk, []).append(len(ends))
             else:
-                after = tuple(sent.pop(chunk, ())) or last
+                after = tuple(sent.pop(chunk, ())) or after
                 received[chunk] = len(ends)
-            ends.append(
-                TransferEnd(
-                    index=int(of.index[row]),
-                    send=send,
-                    reduce=not send and bool(of.reduce[row]),
-                    scratch=bool(scratch[row]),
-                    peer=int(of.peer[row]),
-                    chunk=chunk,
-                    phase=phase,
-                    step=len(steps),
-                    after=after,
-                )
+            end = TransferEnd(
+                index=int(of.index[row]),
+                send=send,
+                reduce=not send and bool(of.reduce[row]),
+                scratch=bool(scratch[row]),
+                peer=int(of.peer[row]),
+                chunk=chunk,
+                phase=phase,
+                step=len(steps),
+                after=after,
             )
+            ends.append(end)
         steps.append((name, round))
     return RankProgram(tuple(ends), tuple(steps), len(schedule.phases))

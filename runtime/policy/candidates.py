@@ -38,12 +38,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(group: StoreExchange, most_late: int) -> Candidates:
-    """Make (rank 0) or receive the schedules for up to ``most_late`` late ranks.
-
-    Raises:
-        RankFailure: rank 0 has sent nothing in time.
-        ScheduleRefused: a schedule is not proved here.
-    """
+    """Make (rank 0) or receive the schedules for up to ``most_late`` ranks, and prove them here."""
     if group.rank == 0:
         group.send(KEY, _made(group.world_size, most_late))
     made = msgspec.json.decode(group.receive_from(0, KEY), type=list[tuple[Candidate, str]])
@@ -54,10 +49,8 @@ def candidates(group: StoreExchange, most_late: int) -> Candidates:
 @functools.cache
 def _made(ranks: int, most_late: int) -> str:
     """Each candidate, and its schedule as text; as JSON."""
-    made = [
-        (_priced(name, schedule), encode(schedule).decode())
-        for name, schedule in _make(ranks, most_late)
-    ]
+    schedules = _make(ranks, most_late)
+    made = [(_priced(name, each), encode(each).decode()) for name, each in schedules]
     return msgspec.json.encode(made).decode()
 
 
@@ -82,8 +75,6 @@ def _make(ranks: int, most_late: int) -> list[tuple[str, Schedule]]:
 def _priced(name: str, schedule: Schedule) -> Candidate:
     from synth.cost import completion_cost, waiting_cost
 
-    waiting, completion = (
-        Phase(cost.messages, float(cost.share))
-        for cost in (waiting_cost(schedule), completion_cost(schedule))
-    )
-    return Candidate(name, len(schedule.late), waiting, completion)
+    costs = waiting_cost(schedule), completion_cost(schedule)
+    phases = (Phase(cost.messages, float(cost.share)) for cost in costs)
+    return Candidate(name, len(schedule.late), *phases)

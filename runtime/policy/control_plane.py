@@ -19,12 +19,7 @@ class ControlPlaneClosed(Exception):
 
 
 class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
-    """The control plane of one rank.
-
-    Args:
-        agent: is used by this object alone from now on.
-        on_fault: is told, on a thread of its own, of ranks that disagree; once.
-    """
+    """Owns ``agent``; ``on_fault`` is called on a thread of its own, once, if ranks disagree."""
 
     def __init__(
         self, agent: RankAgent, datagrams: ControlChannel, on_fault: Callable[[Fault], None]
@@ -48,11 +43,7 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         self.run(lambda now_s: self._agent.arrive(operation, nbytes, kind, now_s))
 
     def decision(self, operation: int) -> Decision:
-        """Wait for the decision on ``operation``, the next.
-
-        Raises:
-            ControlPlaneClosed: it will not come any more.
-        """
+        """Wait for the decision on ``operation``, the next; or raise ControlPlaneClosed."""
         decided = self._decisions.get()
         if decided is None:
             self._decisions.put(None)  # for those that ask later

@@ -105,7 +105,9 @@ class AllReduceDispatcher:
         watchdog.on_failure(lambda failure: self.control_plane.close())
         watchdog.add(self)
         self.control_plane.align(ALIGN_S)
-        self.source = DispatcherRecorder(group, self.control_plane, self.rounds, lambda: self.next)
+        self.source = DispatcherRecorder(
+            group, self.control_plane, self.rounds, lambda: self.executor.entered
+        )
         self.records = self.source.records
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
@@ -131,11 +133,6 @@ class AllReduceDispatcher:
         self._native.close(CLOSE_S)
         self.executor.close()
         self.control_plane.close()
-
-    @property
-    def next(self) -> int:
-        """The number of the next operation."""
-        return self.executor.entered
 
     @property
     def failure(self) -> LatecomerError | None:

@@ -30,13 +30,10 @@ NO_STRAGGLER = "no straggler in most of the last operations"
 
 
 def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | None:
-    """What this coordinator should propose for operations of ``nbytes`` bytes; ``None``: nothing.
-
-    Its version and first operation are open.
-    """
-    found = current
+    """What to propose for operations of ``nbytes``, if anything; version and first are open."""
     if len(inputs.history) < LEAST:
         return None
+    found = current
     if inputs.options.mode == "predict":
         late, delay_s, reason = predicted_late(nbytes, inputs)
         found = msgspec.structs.replace(current, late=late, delay_s=delay_s, reason=reason)
@@ -90,10 +87,7 @@ def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
 
 
 def better_coordinator(current: int, nbytes: int, inputs: PolicyInputs) -> int:
-    """The rank that should coordinate: the current one, unless it is often the last.
-
-    By so much that it counts: ``LEAST_GAIN`` of an operation of ``nbytes`` bytes.
-    """
+    """The current one, unless it is often the last, by ``LEAST_GAIN`` of an operation or more."""
     behind = inputs.history.lateness((current,), RECENT)
     counts_s = LEAST_GAIN * inputs.native_s(nbytes)
     if len(behind) < LEAST or sum(gap > counts_s for gap in behind) <= OFTEN * len(behind):

@@ -72,10 +72,9 @@ Rule = Callable[[float, ArrivalState, PolicyInputs], Decision | Later]
 def small(nbytes: int, inputs: PolicyInputs) -> str:
     """Why nothing can be gained on ``nbytes`` bytes; empty if something can. Alike on all ranks."""
     native_s = inputs.native_s(nbytes, corrected=False)
-    for late in range(1, inputs.most_late + 1):
-        if worth_s(native_s, inputs.times(late, nbytes, corrected=False)):
-            return ""
-    return "small: no schedule would be faster, whoever is late"
+    found = (inputs.times(late + 1, nbytes, corrected=False) for late in range(inputs.most_late))
+    gains = any(worth_s(native_s, each) for each in found)
+    return "" if gains else "small: no schedule would be faster, whoever is late"
 
 
 def static(nbytes: int, inputs: PolicyInputs) -> Decision:
@@ -132,9 +131,8 @@ RULES: dict[str, Rule] = {"eager": eager, "auto": auto}
 def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
     """A break-even wait behind other operations: it counts from when the links are free.
 
-    Where those before were started without a rank that is
-    still missing, it has been missing since, and their waits and this one's together are what
-    it has to have been: then all of them together lose no more than twice what they would cost.
+    Where those before were started without a rank that is still missing, that rank has to have been
+    missing for all their waits and this one: so together they lose no more than twice their cost.
     """
     tau_s = free_s + wait.tau_s
     if state.started:
