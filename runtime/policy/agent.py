@@ -9,9 +9,8 @@ Who decides an operation:
                       all, while the epoch is quiet: nobody asks then, and what ranks report now
                       and then tells the coordinator when to ask again
 
-An operation's number, its decision and the rank that was asked belong together: see ``epochs``
-and ``coordinator`` for why no two ranks can act on different decisions. A rank whose buffer is not
-the one that was decided on says so (``Fault``) and acts on nothing.
+Why no two ranks can act on different decisions: see ``epochs`` and ``coordinator``. A rank whose
+buffer is not the one that was decided on says so (``Fault``) and acts on nothing.
 """
 
 from __future__ import annotations

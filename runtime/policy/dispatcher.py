@@ -106,7 +106,7 @@ class AllReduceDispatcher:
         watchdog.add(self)
         self.control_plane.align(ALIGN_S)
         self.source = DispatcherRecorder(
-            group, self.control_plane, self.rounds, lambda: self.executor.entered
+            group, self.control_plane, self.rounds, lambda: watchdog.entered
         )
         self.records = self.source.records
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()

@@ -59,7 +59,7 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
     order = history.usual_order()
     for count in range(1, inputs.most_late + 1):
         late = tuple(order[-count:])
-        apart = history.separation(late, RECENT)
+        apart = history.lateness(late, RECENT, first=True)
         delay_s = statistics.median(history.lateness(late, RECENT))
         found = inputs.times(count, nbytes)
         if not found or sum(gap > 0 for gap in apart) < MOSTLY * len(apart):

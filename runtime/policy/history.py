@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 KEPT = 64
 """Operations that are remembered."""
@@ -42,18 +42,18 @@ class History:
         self.added += 1
         self._arrivals.append(tuple(arrivals[rank] for rank in range(self.world_size)))
 
-    def gaps(self, late: int, recent: int = KEPT) -> list[float]:
+    def gaps(self, late: int, recent: int) -> list[float]:
         """Per operation: from the last but ``late`` arrival to the next one; 0 or more."""
         ordered = [sorted(arrivals) for arrivals in list(self._arrivals)[-recent:]]
         return [arrivals[-late] - arrivals[-1 - late] for arrivals in ordered]
 
-    def lateness(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
-        """Per operation: from the last arrival of all others to the last of ``ranks`` (or < 0)."""
-        return self._after_others(max, ranks, recent)
-
-    def separation(self, ranks: Collection[int], recent: int = KEPT) -> list[float]:
-        """Per operation: from the last arrival of all others to the *first* of ``ranks``."""
-        return self._after_others(min, ranks, recent)
+    def lateness(self, ranks: Collection[int], recent: int, *, first: bool = False) -> list[float]:
+        """Per operation: from the last arrival of all others to the last (first) of ``ranks``."""
+        which, others = min if first else max, set(range(self.world_size)).difference(ranks)
+        return [
+            which(arrivals[rank] for rank in ranks) - max(arrivals[rank] for rank in others)
+            for arrivals in list(self._arrivals)[-recent:]
+        ]
 
     def usual_order(self) -> list[int]:
         """All ranks, the one that is usually earliest first; equal ones by number."""
@@ -64,15 +64,6 @@ class History:
             return statistics.fmean(row[rank] - min(row) for row in self._arrivals)
 
         return sorted(range(self.world_size), key=lambda rank: (typical(rank), rank))
-
-    def _after_others(
-        self, which: Callable[[Iterable[float]], float], ranks: Collection[int], recent: int
-    ) -> list[float]:
-        others = [rank for rank in range(self.world_size) if rank not in ranks]
-        return [
-            which(arrivals[rank] for rank in ranks) - max(arrivals[rank] for rank in others)
-            for arrivals in list(self._arrivals)[-recent:]
-        ]
 
 
 class ModelCorrection:

@@ -17,16 +17,10 @@ NATIVE = -1
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
-    """How one operation runs: the same on all ranks.
+    """How one operation runs, and why: the same on all ranks."""
 
-    Attributes:
-        candidate: index of the schedule, or ``NATIVE``.
-        late: the ranks that take the late ranks' places, in the expected order of their arrival.
-        reason: why.
-    """
-
-    candidate: int
-    late: tuple[int, ...]
+    candidate: int  # index of the schedule, or NATIVE
+    late: tuple[int, ...]  # in the late ranks' places, in the expected order of their arrival
     reason: str
 
 

@@ -32,28 +32,19 @@ class Later:
 
 @dataclass
 class ArrivalState:
-    """What the coordinator knows of one operation.
-
-    Attributes:
-        seen_s: by rank, when it heard of the arrival, on its own clock.
-        at_s, done_s: by rank, arrival and result, on the reference clock.
-        free_s: when the links will have done the operations before, by prediction; own clock.
-        started: how many operations before have been started and still miss a rank.
-        ready_s: when a schedule's waiting phases end, by prediction.
-        unready_s: what of them the profile left to do when the last rank came.
-    """
+    """What the coordinator knows of one operation; by rank, what it has heard of it."""
 
     operation: int
     nbytes: int
-    seen_s: dict[int, float] = field(default_factory=dict)
-    at_s: dict[int, float] = field(default_factory=dict)
-    done_s: dict[int, float] = field(default_factory=dict)
+    seen_s: dict[int, float] = field(default_factory=dict)  # of the arrival: own clock
+    at_s: dict[int, float] = field(default_factory=dict)  # arrival: reference clock
+    done_s: dict[int, float] = field(default_factory=dict)  # result: reference clock
     buffers: dict[int, Buffer] = field(default_factory=dict)
     decision: Decision | None = None
-    free_s: float = -math.inf
-    started: int = 0
-    ready_s: float = -math.inf
-    unready_s: float = 0.0
+    free_s: float = -math.inf  # when the links will have done those before, by prediction
+    started: int = 0  # how many of those before run by a schedule and still miss a rank
+    ready_s: float = -math.inf  # when a schedule's waiting phases end, by prediction
+    unready_s: float = 0.0  # what of them the profile left to do when the last rank came
 
     def missing(self, world_size: int) -> tuple[int, ...]:
         """The ranks that have not come."""
@@ -113,7 +104,7 @@ def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
         native_s, found = inputs.native_s(state.nbytes), inputs.times(len(missing), state.nbytes)
         # to the next arrival, not the last: who is about to come is not left out with who is late
-        its_own = inputs.history.separation(missing, LATELY)
+        its_own = inputs.history.lateness(missing, LATELY, first=True)
         anybodys = inputs.history.gaps(len(missing), LATELY)
         for seen, whose in ((its_own, "its own"), (anybodys, "anybody's")):
             if sum(each > passed_s for each in seen) >= ENOUGH:

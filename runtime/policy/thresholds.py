@@ -30,9 +30,8 @@ from runtime.policy.messages import NATIVE
 class Wait:
     """Wait until ``tau_s`` after the last arrival (by default for all), then run ``candidate``.
 
-    Attributes:
-        mean_s, native_s: predicted time of this wait, and of waiting for all; from the others'
-            arrival, with the lateness that is expected (NaN at break-even).
+    ``mean_s`` and ``native_s``: predicted time of this wait, and of waiting for all, from the
+    others' arrival, with the lateness that is expected (NaN at break-even).
     """
 
     tau_s: float = math.inf

@@ -26,13 +26,12 @@ from verify.report.trace_events import Event
 
 Meaning = tuple[str, str | dict[str, str]]
 """What a metric says, and the attribute of a line of the table; or several, by another label."""
+QUANTILES = {"0.5": "lateness_p50_s", "0.99": "lateness_p99_s"}
+ENDS = {end: end for end in ("complete", "early", "timeout")}
 ARRIVALS: dict[str, Meaning] = {
     "wait_seconds": ("Mean time from a rank's arrival to the last one's.", "wait_s"),
     "arrived_last_ratio": ("Share of operations in which the rank was the last to arrive.", "last"),
-    "lateness_seconds": (
-        "How long after the median arrival a rank came.",
-        {"0.5": "lateness_p50_s", "0.99": "lateness_p99_s"},
-    ),
+    "lateness_seconds": ("How long after the median arrival a rank came.", QUANTILES),
     "wasted_seconds_total": (
         "What all other ranks together have waited for this one alone.",
         "wasted_s",
@@ -45,10 +44,7 @@ ARRIVALS: dict[str, Meaning] = {
 LOSSES: dict[str, Meaning] = {
     "loss_ratio": ("Share of the datagrams due on the rank that did not arrive.", "loss"),
     "worst_step_loss_ratio": ("The same of the step that lost most.", "worst"),
-    "stages_total": (
-        "Receive stages, by how they ended.",
-        {"complete": "complete", "early": "early", "timeout": "timeout"},
-    ),
+    "stages_total": ("Receive stages, by how they ended.", ENDS),
     "steps_skipped_total": ("Steps that lost too much to be applied.", "skipped"),
     "incast_senders": ("Smallest number of senders that the rank took at once.", "incast"),
     "pacing_rate_bytes": ("Lowest pacing rate to a peer, bytes per second.", "rate"),

@@ -11,26 +11,17 @@ NATIVE = "native"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One operation on one rank.
-
-    Attributes:
-        arrived_s: when the rank had its data ready and entered.
-        decided_s: when it knew how the operation runs.
-        done_s: when it had the result (NaN: it failed or has not).
-        uncertainty_s: of the rank's clock against the reference's.
-        way: ``native``, or the name of the schedule.
-        late: the ranks that were taken to be late.
-    """
+    """One operation on one rank."""
 
     operation: int
     rank: int
-    arrived_s: float
-    decided_s: float
-    done_s: float
-    uncertainty_s: float
+    arrived_s: float  # when the rank had its data ready and entered
+    decided_s: float  # when it knew how the operation runs
+    done_s: float  # when it had the result (NaN: it failed or has not)
+    uncertainty_s: float  # of the rank's clock against the reference's
     bytes: int
-    way: str
-    late: tuple[int, ...]
+    way: str  # NATIVE, or the name of the schedule
+    late: tuple[int, ...]  # the ranks that were taken to be late
     reason: str
 
     @property

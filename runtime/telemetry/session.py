@@ -34,11 +34,7 @@ _watches = itertools.count()  # all ranks count alike
 
 
 class Watch:
-    """A stretch of a job under watch; made by :func:`watch`.
-
-    Attributes:
-        ranks: what each rank remembers, after the block; ranks that did not tell are missing.
-    """
+    """A stretch of a job under watch; ``ranks`` is what each remembers, after the block."""
 
     def __init__(self, of: Recorder | None, rounds: range, wait_s: float) -> None:
         self.ranks: tuple[Rank, ...] = ()
@@ -66,8 +62,7 @@ class Watch:
     def summary(self) -> Summary:
         """The tables: who kept whom waiting, the worst rank first; what was lost; prints well.
 
-        Raises:
-            ArgumentError: the block is not over, or was left by an exception.
+        Before the block is over, or when it was left by an exception, this is an ArgumentError.
         """
         if not self.ranks:
             raise ArgumentError("watch", "not over", "has a summary after its block")
