@@ -9,14 +9,15 @@ still listens ever gets bytes that were overwritten.
 
 The divisor is that of each datagram's range by itself: the mean over the contributions that came,
 the own one always among them. Its weights add up to one, so if losses do not depend on values, and
-the ranks' gradients have the same expectation (data dealt out at random), so has the result.
+the ranks' gradients have the same mean (data dealt out at random), so has the result.
 Where a piece of another owner's shard is lost in the second stage, the tensor still holds this
-rank's own contribution: that is what stands in for the mean there (own data, of the same
-expectation, and no further copy is needed), and times the number of ranks for the sum.
+rank's own contribution: that is what stands in for the mean there (no further copy is needed), and
+times the number of ranks for the sum.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,35 +30,24 @@ from runtime.optireduce.udp.datagram import Bytes, operation_id
 from runtime.optireduce.udp.reassembly import Numbers, StageReceiver
 from runtime.work import AllReduceWork
 
+ByRank = Mapping[int, np.ndarray]
+
 
 @dataclass(eq=False)
 class Bucket:
-    """An operation in flight: :meth:`encode`, ``Protocol.open``, then :meth:`finish`.
-
-    Attributes:
-        work: what the caller holds.
-        operation: step and index, its name on all ranks, as on the wire.
-        bounds: world_size + 1 element offsets; rank r owns ``flat[bounds[r]:bounds[r + 1]]``.
-        seed: of the transform; ``None``: it is off.
-        shards: per rank, the bytes of its shard in the tensor (uint8 views).
-        scratch: per peer, uint8 [datagrams, payload]: its contribution to the own shard.
-        stages: the receive stages.
-        entered: peers that have given a sign of having entered.
-        repeat_s: when credits are repeated.
-        fresh: datagrams of the own shard since it was last looked for complete runs.
-    """
+    """An operation in flight: :meth:`encode`, ``Protocol.open``, then :meth:`finish`."""
 
     work: AllReduceWork
     step: int
     index: int
     rank: int
-    bounds: Sequence[int]
+    bounds: Sequence[int]  # world_size + 1 element offsets; rank r owns those from bounds[r] on
     options: Options
-    seed: int | None = None
+    seed: int | None = None  # of the transform; None: it is off
     stages: tuple[StageReceiver, ...] = ()
-    entered: set[int] = field(default_factory=set)
-    repeat_s: float = 0.0
-    fresh: int = 0
+    entered: set[int] = field(default_factory=set)  # peers that gave a sign of having entered
+    repeat_s: float = 0.0  # when credits are repeated
+    fresh: int = 0  # datagrams of the own shard since it was last looked for complete runs
 
     def __post_init__(self) -> None:
         self.number, self.operation = self.work.number, operation_id(self.step, self.index)
@@ -69,11 +59,10 @@ class Bucket:
             hadamard.transform(flat, self.seed, block=self.options.hadamard_block)
         raw, width, size = flat.view(torch.uint8).numpy(), flat.element_size(), len(self.bounds) - 1
         self._each = payload // width
-        self.shards: list[Bytes] = [
-            raw[self.bounds[r] * width : self.bounds[r + 1] * width] for r in range(size)
-        ]
+        ends = itertools.pairwise(bound * width for bound in self.bounds)
+        self.shards: list[Bytes] = [raw[first:stop] for first, stop in ends]
         count = -(-len(self.shards[self.rank]) // payload)
-        pieces = np.empty((size - 1, count, payload), np.uint8)
+        pieces = np.empty((size - 1, count, payload), np.uint8)  # a contribution to the own shard
         peers = [peer for peer in range(size) if peer != self.rank]
         self.scratch: dict[int, Bytes] = dict(zip(peers, pieces, strict=True))
         self._reduced = np.zeros(count, bool)
@@ -162,21 +151,13 @@ def shard_bounds(numel: int, world_size: int) -> list[int]:
 
 
 def combine(
-    own: torch.Tensor,
-    rank: int,
-    received: Mapping[int, Bytes],
-    arrived: Mapping[int, np.ndarray],
-    average: bool,
+    own: torch.Tensor, rank: int, received: ByRank, arrived: ByRank, average: bool
 ) -> torch.Tensor:
     """The mean of what arrived of a run of datagrams, or (not ``average``) an estimate of the sum.
 
-    In at least float32, added up in the order of ranks, so that without loss the result does not
-    depend on timing.
-
-    Args:
-        own: the contribution of this ``rank``, one dimension.
-        received: per peer, uint8 [datagrams, payload], what it sent; gaps are set to zero.
-        arrived: per peer, bool [datagrams].
+    Added in the order of ranks, in at least float32: without loss timing makes no difference.
+    ``own`` is the contribution of this ``rank``; per peer, ``received``, uint8 [datagrams,
+    payload], is what it sent (gaps are set to zero), and ``arrived`` bool [datagrams].
     """
     wide = np.float64 if own.dtype is torch.float64 else np.float32
     raw = own.view(torch.uint8).numpy()

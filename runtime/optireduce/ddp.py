@@ -22,12 +22,10 @@ logger = logging.getLogger("latecomer")
 
 
 class Attachment:
-    """What ``runtime.ddp.attach`` returns.
+    """What ``runtime.ddp.attach`` returns, with the ``engine`` behind the model's gradients.
 
-    Attributes:
-        engine: behind the model's gradients; ``engine.failure`` is the typed error after a failed
-            backward (autograd itself reports a RuntimeError).
-        replicas: drift and re-synchronization.
+    ``engine.failure`` is the typed error after a failed backward (autograd itself reports a
+    RuntimeError); ``replicas`` has the drift.
     """
 
     def __init__(
@@ -43,7 +41,7 @@ class Attachment:
     @property
     def ledger(self) -> LossStats:
         """What was lost, step by step."""
-        return self.engine.ledger
+        return self.engine.loss_stats
 
     @property
     def skip_update(self) -> bool:
@@ -51,7 +49,7 @@ class Attachment:
 
         With an ``optimizer`` given to ``attach`` this is seen to; else ask before each step.
         """
-        return self.ledger.skip
+        return self.engine.loss_stats.skip
 
     def submit(self, bucket: GradBucket) -> AllReduceWork:
         """Start the average of a bucket (the hook calls it)."""

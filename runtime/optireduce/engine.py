@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,7 +29,6 @@ from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.recorder import EngineRecorder
-from runtime.optireduce.rendezvous import meet
 from runtime.optireduce.sync import Reliable, SyncPoint, transpose
 from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.loop import EventLoop
@@ -40,6 +40,28 @@ from verify.errors import ArgumentError, LatecomerError
 logger = logging.getLogger("latecomer")
 CPU = torch.device("cpu")
 SUSPECT_S = 0.5  # a rank that is so late for an operation is asked whether it is alive
+
+
+class Session(NamedTuple):
+    """What the ranks agreed on by the store; who can read that knows number and key."""
+
+    number: int  # rank 0's 64 random bits, in every datagram
+    key: bytes  # its 32 random bytes, for those who authenticate
+    addresses: dict[int, tuple[str, int]]  # of each other rank's socket
+
+
+def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Session:
+    """Exchange addresses. Collective; RankFailure for absent ranks, ArgumentError for options."""
+    own = options.digest, *map(str, address), secrets.token_hex(8), secrets.token_hex(32)
+    received = {
+        r: text.split(" ") for r, text in group.all_gather("meeting", " ".join(own)).items()
+    }
+    if differing := [str(r) for r, (digest, *_) in received.items() if digest != options.digest]:
+        problem = f"rank(s) {', '.join(differing)} have others"
+        raise ArgumentError("options", options, problem, "Give all ranks the same options")
+    others = {r: fields for r, fields in received.items() if r != group.rank}
+    addresses = {r: (host, int(port)) for r, (_, host, port, *_) in others.items()}
+    return Session(int(received[0][3], 16), bytes.fromhex(received[0][4]), addresses)
 
 
 class Engine:
@@ -76,11 +98,10 @@ class Engine:
     ) -> None:
         if size < 2:
             raise ArgumentError("size", size, "OptiReduce needs at least 2 ranks")
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.step = rank, size, 0
         self.options = options or Options()
-        self.step = 0
         self.sync_point = SyncPoint(self.options)
-        self.ledger = LossStats(self.options, rank)
+        self.ledger = self.loss_stats = LossStats(self.options, rank)
         self._error: LatecomerError | None = None
         self._bucket = self._entered = 0
         self._open: dict[int, AllReduceWork] = {}
@@ -97,9 +118,8 @@ class Engine:
             self.reliable = Reliable(load(transpose(size)), *place, **limits)
             started.pop_all()
         channel = self.reliable.datagrams
-        self.source = EngineRecorder(group.under("source"), channel, self.ledger)
-        self.find_silent = self.reliable.find_silent
-        watchdog = self.reliable.watchdog
+        self.source = EngineRecorder(group.under("source"), channel, self.loss_stats)
+        self.find_silent, watchdog = self.reliable.find_silent, self.reliable.watchdog
         watchdog.on_failure(self._fail)
         noticed = f"rank {rank} heard nothing over UBT"
         watchdog.suspect(self._suspects, noticed, self.options.dead_s)
@@ -153,9 +173,9 @@ class Engine:
         step, bucket = self.step, self._bucket
         self.step, self._bucket = (step + 1, 0) if last else (step, bucket + 1)
         if self._loop is None:
-            self.ledger.reliable += 1
+            self.loss_stats.reliable += 1
             return self.source.reliable(self.reliable.submit(tensor, average=average))
-        self.ledger.submitted(step, bucket, last)
+        self.loss_stats.submitted(step, bucket, last)
         work = AllReduceWork(self._entered, tensor, average, time.monotonic())
         self._entered += 1
         self._open[work.number] = work
@@ -180,7 +200,7 @@ class Engine:
             self._loop = self._begin()
         if not self.sync_point.is_due(self.step):
             return
-        self.sync_point.decide(self.reliable, self.ledger)
+        self.sync_point.decide(self.reliable, self.loss_stats)
         if self._loop is not None:
             self._loop.set_bound(self.sync_point.bound_s)
         logger.info("rank %d: %s", self.rank, self.how)
@@ -191,8 +211,8 @@ class Engine:
         codec = Codec(session.number, self.rank, self.size, options.datagram_bytes, key)
         bound_s = self.sync_point.bound_s
         loop = EventLoop(options, codec, self._channel, bound_s, self._done, self._broke)
-        protocol = loop.protocol
-        self.ledger.dropped, self.ledger.dropped_from = protocol.dropped, protocol.dropped_from
+        protocol, stats = loop.protocol, self.loss_stats
+        stats.dropped, stats.dropped_from = protocol.dropped, protocol.dropped_from
         return loop
 
     def _done(self, bucket: Bucket) -> None:
@@ -201,7 +221,7 @@ class Engine:
         nbytes = work.flat.numel() * work.flat.element_size()
         self.sync_point.took(nbytes, max(stages[0].reached_s, stages[1].reached_s / 2))
         self.source.ended(work, stages, done_s)
-        if error := self.ledger.ended(bucket, self._loop.protocol, done_s - work.arrived_s):
+        if error := self.loss_stats.ended(bucket, self._loop.protocol, done_s - work.arrived_s):
             self._stop(error)
         if self._open.pop(work.number, None) is not None:
             work.settle()

@@ -2,11 +2,9 @@
 
 Random signs (from a seed that all ranks share), then an orthonormal Walsh-Hadamard transform of
 each block; the inverse is the same, signs last. Source: OptiReduce, section 3.3. Deviation:
-block-wise, since a whole bucket costs several times as much (docs/optireduce.md); what is left over
-after the last whole block is cut into powers of two, so that any length works in place.
-
-The transform is done as Kronecker factors of up to 16 by matmul, in chunks that stay in cache, on
-whatever device the tensor is. Signs have a period of one chunk.
+block-wise, since a whole bucket costs several times as much; what is left over after the last whole
+block is cut into powers of two, so that any length works in place. It is done as Kronecker factors
+of up to 16 by matmul, in chunks that stay in cache; signs have a period of one chunk.
 """
 
 from __future__ import annotations
@@ -26,13 +24,9 @@ FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16}
 def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool = False) -> None:
     """Transform ``flat`` in place; ``inverse`` undoes it up to rounding.
 
-    Args:
-        flat: one dimension, contiguous, floating point; float16 and bfloat16 are computed in
-            float32 and rounded once. A float16 value may grow by up to sqrt(block).
-        block: a power of two.
-
-    Raises:
-        TensorError, ArgumentError: not such a tensor, or block.
+    It is contiguous, of one dimension, floating point (TensorError if not); the narrow types are
+    computed in float32 and rounded once. A float16 value may grow by up to sqrt(``block``), which
+    is a power of two (ArgumentError if not).
     """
     if flat.dim() != 1 or not flat.is_contiguous() or flat.dtype not in FLOATS:
         raise TensorError(

@@ -2,8 +2,6 @@
 
 A step's loss is the share of the datagrams due on this rank, in both stages, that did not arrive;
 what an owner did not get of others for its shard is in the owner's statistics.
-A step above ``skip_loss`` should not be applied; when the mean of the last steps is above
-``stop_loss`` training stops with :class:`LossExceeded`.
 """
 
 from __future__ import annotations
@@ -26,6 +24,8 @@ from verify.errors import LossExceeded
 
 logger = logging.getLogger("latecomer")
 KEPT_STEPS = 10_000
+STAGE_TITLES = "  step    loss  stage 1  stage 2  complete/early/timeout  slowest  t_B ms  t_C ms"
+TITLES = f"{STAGE_TITLES}   x  incast  MB/s  HT  skipped"
 
 
 @dataclass
@@ -63,11 +63,6 @@ class StepRecord:
     skipped: bool = False
 
     @property
-    def complete(self) -> bool:
-        """All its operations are over."""
-        return self.sealed and self.operations == self.submitted
-
-    @property
     def loss(self) -> float:
         """Share of the datagrams due that did not arrive."""
         return sum(self.lost) / max(1, sum(self.due))
@@ -81,9 +76,8 @@ class StepRecord:
             self.due[number] += stage.due
             self.lost[number] += stage.lost
             self.ends[(stage.end or End.TIMEOUT).value] += 1
-            for rank, sender in stage.senders.items():
-                if not sender.complete:
-                    self.by_rank[rank] += sender.count - sender.seen
+            missed = {r: s.count - s.seen for r, s in stage.senders.items() if not s.complete}
+            self.by_rank.update(missed)
         self.seconds.append(seconds)
         self.ended_s = time.monotonic()
         self.bound_s, self.hadamard = protocol.bound_s, hadamard
@@ -95,23 +89,16 @@ class StepRecord:
 
 
 class LossStats:
-    """All steps of one rank.
-
-    Attributes:
-        steps: the latest records, oldest first.
-        dropped, dropped_from: datagrams, by kind, and, where it is known, by sender and kind.
-        reliable: operations that ran over TCP (warm-up).
-        missing: of each operation over UBT what did not arrive; ``None``: not recorded.
-    """
+    """All steps of one rank."""
 
     def __init__(self, options: Options, rank: int) -> None:
         self._options, self.rank = options, rank
-        self.steps: deque[StepRecord] = deque(maxlen=KEPT_STEPS)
+        self.steps: deque[StepRecord] = deque(maxlen=KEPT_STEPS)  # the latest, oldest first
         self.totals: Counter[str] = Counter()
-        self.dropped: Mapping[str, int] = {}
-        self.dropped_from: Mapping[tuple[int, str], int] = {}
-        self.reliable = 0
-        self.missing: list[Missing] | None = None
+        self.dropped: Mapping[str, int] = {}  # datagrams, by kind
+        self.dropped_from: Mapping[tuple[int, str], int] = {}  # where it is known, by sender, too
+        self.reliable = 0  # operations that ran over TCP (warm-up)
+        self.missing: list[Missing] | None = None  # of each operation over UBT, if it is recorded
         self._open: dict[int, StepRecord] = {}
 
     @property
@@ -135,13 +122,13 @@ class LossStats:
         record.add(bucket.stages, protocol, seconds, bucket.seed is not None)
         if self.missing is not None:
             self.missing.append(missing(bucket.stages))
-        if not record.complete:
+        if not record.sealed or record.operations < record.submitted:
             return None
         del self._open[bucket.step]
         return self.close_step(record)
 
     def close_step(self, record: StepRecord) -> LossExceeded | None:
-        """Enter a step that is over; the error, if it is time to stop."""
+        """Enter a step that is over; the error, if the last ones lost more than ``stop_loss``."""
         options = self._options
         record.skipped = record.loss > options.skip_loss
         if record.skipped:
@@ -155,23 +142,19 @@ class LossStats:
         loss = self.loss(len(window))
         if len(window) < options.stop_window or loss <= options.stop_loss:
             return None
-        lost: Counter[int] = Counter()
+        lost, dropped = Counter[int](), Counter[int]()
         for one in window:
             lost.update(one.by_rank)
-        noted = [f"{count} {kind}" for kind, count in sorted(self.dropped.items()) if count]
-        by_rank: Counter[int] = Counter()
         for (rank, _), count in self.dropped_from.items():
-            by_rank[rank] += count
-        noted += [f"{count} of them from rank {rank}" for rank, count in by_rank.most_common(1)]
+            dropped[rank] += count
+        noted = [f"{count} {kind}" for kind, count in sorted(self.dropped.items()) if count]
+        noted += [f"{count} of them from rank {rank}" for rank, count in dropped.most_common(1)]
         ranks = [rank for rank, _ in lost.most_common()]
         return LossExceeded(loss, options.stop_loss, len(window), ranks, ", ".join(noted))
 
     def table(self, last: int = 10) -> str:
         """The last steps, one line each."""
-        lines = [
-            "  step    loss  stage 1  stage 2  complete/early/timeout  slowest  t_B ms  t_C ms"
-            "   x  incast  MB/s  HT  skipped"
-        ]
+        lines = [TITLES]
         for r in list(self.steps)[-last:]:
             shares = [lost / max(1, due) for lost, due in zip(r.lost, r.due, strict=True)]
             ends = "/".join(str(r.ends[kind.value]) for kind in End)
@@ -186,9 +169,7 @@ class LossStats:
 
     def json(self) -> str:
         """Everything, for programs."""
-        steps = [
-            {**to_builtins(record, str_keys=True), "loss": record.loss} for record in self.steps
-        ]
+        steps = [{**to_builtins(step, str_keys=True), "loss": step.loss} for step in self.steps]
         about = {"rank": self.rank, "reliable": self.reliable, "totals": self.totals}
         return json.dumps({**about, "dropped": dict(self.dropped), "steps": steps})
 
@@ -200,14 +181,11 @@ class LossStats:
             "stages_total": {f',end="{end}"': self.totals[f"end {end}"] for end in End},
             "dropped_datagrams_total": {f',kind="{k}"': n for k, n in sorted(self.dropped.items())},
         }
-        if self.steps:
-            record = self.steps[-1]
-            families["loss"] = {"": record.loss}
-            families["bound_seconds"] = {"": record.bound_s}
-            families["expected_seconds"] = {"": max(record.expected_s)}
-            families["incast_announced"] = {"": record.incast[0]}
-            families["pacing_rate_bytes"] = {"": record.rate}
-            families["hadamard"] = {"": record.hadamard}
+        for last in list(self.steps)[-1:]:
+            families |= {"loss": {"": last.loss}, "bound_seconds": {"": last.bound_s}}
+            families |= {"expected_seconds": {"": max(last.expected_s)}}
+            families |= {"incast_announced": {"": last.incast[0]}}
+            families |= {"pacing_rate_bytes": {"": last.rate}, "hadamard": {"": last.hadamard}}
         lines = []
         for name, samples in families.items():
             full = f"latecomer_optireduce_{name}"

@@ -25,12 +25,9 @@ from runtime.telemetry.records import Rank, Stage, Step
 if TYPE_CHECKING:
     from runtime.work import AllReduceWork
 
-KEPT = 40_000
-"""Stages that are remembered."""
-ALIGN_S = 2.0
-"""How long the beginning waits for an aligned clock."""
-OVER_TCP, OVER_UBT = "TAR over TCP", "TAR over UBT"
-WARM_UP = "warm-up"
+KEPT = 40_000  # stages that are remembered
+ALIGN_S = 2.0  # how long the beginning waits for an aligned clock
+OVER_TCP, OVER_UBT, WARM_UP = "TAR over TCP", "TAR over UBT", "warm-up"
 REASONS = {
     End.COMPLETE: "everything arrived",
     End.EARLY: "a stage ended early",
@@ -41,9 +38,9 @@ REASONS = {
 class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
     """Aligns this rank's clock while it is told to; answers always."""
 
-    def __init__(self, datagrams: ControlChannel) -> None:
-        self._clock, self._aligned = Clock(datagrams.rank, asks=False), threading.Event()
-        super().__init__(self._clock, datagrams, "clock", Ping | Pong)
+    def __init__(self, channel: ControlChannel) -> None:
+        self._clock, self._aligned = Clock(channel.rank, asks=False), threading.Event()
+        super().__init__(self._clock, channel, "clock", Ping | Pong)
 
     def ask(self, asks: bool) -> None:
         """Begin, and wait a little for the first answer; or end."""
@@ -58,12 +55,11 @@ class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
 
 
 class EngineRecorder(Recorder):
-    """An engine's: with stages and steps; ``datagrams`` carry the pings that align the clock."""
+    """An engine's: with stages and steps; ``channel`` carries the pings that align the clock."""
 
-    def __init__(self, group: StoreExchange, datagrams: ControlChannel, losses: LossStats) -> None:
-        self._clock, self._losses = _Clock(datagrams), losses
-        self._next = self._closed = 0
-        self._watched = False
+    def __init__(self, group: StoreExchange, channel: ControlChannel, losses: LossStats) -> None:
+        self._clock, self._losses = _Clock(channel), losses
+        self._next, self._closed, self._watched = 0, 0, False
         self._stages: deque[Stage] = deque(maxlen=KEPT)
         super().__init__(group, self._clock.alignment, lambda: self._next)
 
@@ -97,16 +93,16 @@ class EngineRecorder(Recorder):
         """An operation was submitted."""
         self._next += 1
 
-    def reliable(self, operation: AllReduceWork) -> AllReduceWork:
+    def reliable(self, work: AllReduceWork) -> AllReduceWork:
         """The operation that was just entered runs over TCP."""
         number = self._next - 1
 
         def done(_: object) -> None:
-            if operation.error is None and self._watched:
-                self.record(operation, number, OVER_TCP, WARM_UP)
+            if work.error is None and self._watched:
+                self.record(work, number, OVER_TCP, WARM_UP)
 
-        operation.future().add_done_callback(done)
-        return operation
+        work.future().add_done_callback(done)
+        return work
 
     def ended(self, work: AllReduceWork, stages: Sequence[StageReceiver], done_s: float) -> None:
         """An operation over UBT is over."""
@@ -123,17 +119,7 @@ class EngineRecorder(Recorder):
 
 
 def _step(step: StepRecord, offset_s: float) -> Step:
-    return Step(
-        step=step.step,
-        ended_s=step.ended_s + offset_s,
-        due=sum(step.due),
-        lost=sum(step.lost),
-        complete=step.ends[End.COMPLETE.value],
-        early=step.ends[End.EARLY.value],
-        timeout=step.ends[End.TIMEOUT.value],
-        incast=step.incast[0],
-        rate=step.rate,
-        bound_s=step.bound_s,
-        hadamard=step.hadamard,
-        skipped=step.skipped,
-    )
+    complete, early, timeout = (step.ends[end.value] for end in End)
+    counts = sum(step.due), sum(step.lost), complete, early, timeout, step.incast[0]
+    about = step.rate, step.bound_s, step.hadamard, step.skipped
+    return Step(step.step, step.ended_s + offset_s, *counts, *about)

@@ -63,8 +63,7 @@ class SyncPoint:
     """The decisions so far: ``bound_s``, t_B, and whether buckets go through ``hadamard``."""
 
     def __init__(self, options: Options) -> None:
-        self._options = options
-        self._largest = 0
+        self._options, self._largest = options, 0
         self._times_s: deque[float] = deque(maxlen=LATEST)
         self.bound_s = options.bound_s or options.warmup_bound_s
         self.hadamard = options.hadamard == "on"
@@ -83,11 +82,7 @@ class SyncPoint:
             self._times_s.append(stage_s)
 
     def decide(self, reliable: Reliable, losses: LossStats) -> None:
-        """Set the bound and the transform anew. Collective.
-
-        Raises:
-            RankFailure: a rank is dead or silent.
-        """
+        """Set the bound and the transform anew. Collective; RankFailure for dead ranks."""
         options, own = self._options, list(self._times_s)
         gathered = reliable.gather([float(len(own)), losses.loss(options.resync_steps)])
         if options.hadamard == "auto":
@@ -108,9 +103,8 @@ class Replicas:
         optimizer: its state is averaged, too.
 
     Attributes:
-        drift: at the last re-synchronization, before it: the largest, over the ranks, of
-            |x - mean| / |mean| (Euclidean norms over all parameters).
-        resyncs: how many there were.
+        drift: before the last of the ``resyncs``: the largest, over the ranks, of |x - mean| /
+            |mean| (Euclidean norms over all parameters).
     """
 
     def __init__(
@@ -120,15 +114,10 @@ class Replicas:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._parameters, self._reliable, self._optimizer = parameters, reliable, optimizer
-        self.drift = 0.0
-        self.resyncs = 0
+        self.drift, self.resyncs = 0.0, 0
 
     def resync(self) -> float:
-        """Measure the drift, then average. Collective, between two steps.
-
-        Raises:
-            RankFailure: a rank is dead or silent.
-        """
+        """Measure the drift, then average. Collective, between two steps; may raise RankFailure."""
         distance, norm = self._average([p.detach() for p in self._parameters if p.requires_grad])
         state = self._state()
         sizes = [float(len(state)), float(sum(t.numel() for t in state))]

@@ -1,11 +1,10 @@
 """Pipeline schedules in training: run, watched, and exchanged when a link turns slow."""
 
-from runtime.pipeline.agent import Event
+from runtime.pipeline.agent import Adaptation, Event, Planner
 from runtime.pipeline.detector import Sensitivity
 from runtime.pipeline.faults import Faults, LinkFault, both_ways
 from runtime.pipeline.load import VerifiedPipeline, load
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.replan import Adaptation, Planner
 from runtime.pipeline.timing import Span, StepRecord, Transit
 
 __all__ = [

@@ -1,10 +1,9 @@
 """One rank's part of the adaptation: measure, judge, plan, and change over together.
 
 After every step a worker thread on each rank sends this rank's report of it (``timing``) to rank 0.
-There the worker has the links judged (``detector``) and a schedule planned for those that changed
-(``replan``). Between steps the training thread proposes it, and all ranks change over (``switch``);
-the worker of each proves what is proposed. A report that is lost costs a look at the links, no
-more. Every decision is an event with its reason, also where nothing is done.
+There the worker has the links judged (``detector``) and a schedule planned for those that changed.
+Between steps the training thread proposes it, and all ranks change over (``switch``); the worker of
+each proves what is proposed. A report that is lost costs a look at the links.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 
@@ -24,24 +23,68 @@ from runtime.health.diagnosis import WaitFor
 from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.detector import LinkDetector
+from runtime.pipeline.detector import LinkDetector, Sensitivity
 from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
-from runtime.pipeline.replan import Adaptation, heuristic, replan
 from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
-from runtime.pipeline.timing import Report, StepRecord, links, measured_instance
-from verify.errors import LatecomerError
-from verify.pipeline import PipelineSchedule, decode, encode
+from runtime.pipeline.timing import Report, StepRecord, links, measured_instance, predicted
+from verify.errors import ArgumentError, LatecomerError
+from verify.pipeline import Instance, PipelineSchedule, decode, encode
 
 CHANNEL = "reports"
-KEPT = 4
-"""Steps of which not all ranks have reported are forgotten when so many are newer."""
-AHEAD = 2
-MOST_AHEAD = 64
-"""Steps from a proposal to the step it is for; doubled when votes come too late."""
-POLL_S = 0.002
-END_S = 5.0
+KEPT = 4  # steps of which not all ranks have reported are forgotten when so many are newer
+AHEAD, MOST_AHEAD = 2, 64  # steps from a proposal to its first; doubled when votes come too late
+POLL_S, END_S = 0.002, 5.0
 
 logger = logging.getLogger("latecomer")
+
+
+Planner = Callable[[Instance, PipelineSchedule], PipelineSchedule]
+"""(what was measured, in microseconds; the schedule that runs) -> a schedule of the same shape."""
+
+
+def heuristic(measured: Instance, schedule: PipelineSchedule) -> PipelineSchedule:
+    """The planner unless another is given: the best of ``synth.pipeline``'s quick methods."""
+    from synth.pipeline.plan import plan
+    from synth.pipeline.problem import make
+
+    rank_of = [schedule.rank_of[stage] for stage in range(schedule.stages)]
+    return plan(make(schedule.microbatches, measured, rank_of), "heuristic").schedule
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """That a pipeline adapts, and how; the same on all ranks."""
+
+    planner: Planner = heuristic  # makes schedules, on rank 0 only
+    sensitivity: Sensitivity = field(default_factory=Sensitivity)  # when a link counts as changed
+    gain: float = 0.03  # the least share of the makespan that a new schedule must save
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gain < 1:
+            raise ArgumentError("gain", self.gain, "must be at least 0 and less than 1")
+
+
+def replan(
+    how: Adaptation, running: VerifiedPipeline, measured: Instance
+) -> tuple[PipelineSchedule | None, str]:
+    """A schedule that pays in the instance that was measured, if there is one; and the reason."""
+    began_s = time.monotonic()
+    try:
+        new = load(how.planner(measured, running.schedule))
+        require_same_shape(new, running)
+    except LatecomerError as error:
+        return None, f"the planner made none that can run: {error}"
+    new_us, old_us = _makespan(new.schedule, measured), _makespan(running.schedule, measured)
+    took, saves = f"in {(time.monotonic() - began_s) * 1e3:.1f} ms", f"{new_us / 1e3:.4g} ms"
+    numbers = f"{took}, predicted step {old_us / 1e3:.4g} ms as it is, {saves} planned anew"
+    if new_us >= (1 - how.gain) * old_us:
+        return None, f"another saves less than {how.gain:.0%} ({numbers})"
+    return new.schedule, numbers
+
+
+def _makespan(schedule: PipelineSchedule, measured: Instance) -> float:
+    """What the verifier says that a step takes, in microseconds; the schedule is proved."""
+    return float(max(bar.end for bar in predicted(schedule, measured)))
 
 
 @dataclass(frozen=True)
@@ -67,10 +110,7 @@ class _Wanted:
 
 
 class AdaptationAgent:
-    """See the module; the watchdog looks after its wait for a decision.
-
-    ``ranks`` are those of the pipeline with keys of their own, ``running`` is the schedule.
-    """
+    """See the module; the watchdog looks after its wait for a decision."""
 
     def __init__(
         self,
@@ -82,11 +122,10 @@ class AdaptationAgent:
     ) -> None:
         self.events: list[Event] = []
         self.moved_s = time.monotonic()
-        self._how, self._ranks, self._channel = how, ranks, channel
-        self._running, self._watchdog = running, watchdog
+        self._how, self._ranks, self._channel, self._watchdog = how, ranks, channel, watchdog
         self._wait: tuple[WaitFor, float] | None = None
         self._switch = Switch(ranks)
-        self._proved = running  # what was proposed last
+        self._running = self._proved = running  # proved: what was proposed last
         # from here on rank 0 only; the worker's while nothing is wanted, else the training thread's
         self._detector = LinkDetector(how.sensitivity)
         self._reports: dict[int, dict[int, Report]] = {}  # step -> rank -> report
@@ -94,21 +133,15 @@ class AdaptationAgent:
         self._ahead = AHEAD
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if ranks.rank == COORDINATOR:
-            if how.planner is heuristic:
-                import_module(
-                    "synth.pipeline.plan"
-                )  # takes a second: now, not when a link turns slow
+            if how.planner is heuristic:  # takes a second: now, not when a link turns slow
+                import_module("synth.pipeline.plan")
             channel.listen(CHANNEL, lambda *came: self._jobs.put(partial(self._collect, *came)))
         watchdog.add(self)
         self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)
         self._thread.start()
 
     def before(self, step: int) -> VerifiedPipeline | None:
-        """Before a step begins, on the training thread: the schedule to change to, if any.
-
-        Raises:
-            LatecomerError: the pipeline has failed, or the store is gone.
-        """
+        """Before a step begins, on the training thread: the schedule to change to, if any."""
         if self._wanted is not None:
             self._coordinate(self._wanted, step)
         if proposal := self._switch.notice(step):
@@ -126,7 +159,8 @@ class AdaptationAgent:
 
     def after(self, record: StepRecord) -> None:
         """A step is over."""
-        self._jobs.put(partial(self._report, record))
+        encode, send = msgspec.msgpack.encode, partial(self._channel.send, COORDINATOR, CHANNEL)
+        self._jobs.put(lambda: send(encode(record.report())))
 
     def close(self) -> None:
         """End the worker."""
@@ -148,8 +182,7 @@ class AdaptationAgent:
     def _coordinate(self, wanted: _Wanted, step: int) -> None:
         """Propose what is wanted, or decide on it."""
         if not wanted.proposed:
-            text = encode(wanted.schedule).decode()
-            proposal = self._switch.propose(step + self._ahead, text)
+            proposal = self._switch.propose(step + self._ahead, encode(wanted.schedule).decode())
             wanted.proposed = True
             text = f"proposal {proposal.number}, for step {proposal.first_step}"
             self._note(step, "proposed", text)
@@ -162,9 +195,8 @@ class AdaptationAgent:
         self.events.append(Event(step, kind, text, time.monotonic()))
         logger.info("rank %d, step %d: %s: %s", self._ranks.rank, step, kind, text)
 
-    # ---- the worker ----
-
     def _work(self) -> None:
+        """The worker."""
         while (job := self._jobs.get()) is not None:
             try:
                 job()
@@ -185,9 +217,6 @@ class AdaptationAgent:
             problem = str(error)
         self._switch.vote(proposal, problem)
 
-    def _report(self, record: StepRecord) -> None:
-        self._channel.send(COORDINATOR, CHANNEL, msgspec.msgpack.encode(record.report()))
-
     def _collect(self, rank: int, payload: bytes) -> None:
         """One more report; the links are judged when all ranks have reported of a step."""
         report = msgspec.msgpack.decode(payload, type=Report)
@@ -200,10 +229,7 @@ class AdaptationAgent:
             del self._reports[min(self._reports)]
 
     def _look(self, step: int, reports: dict[int, Report]) -> None:
-        """Judge the links by one more step, unless a proposal is under way; plan if they changed.
-
-        Reports on another schedule than the one that runs are of no use.
-        """
+        """Judge the links by a step of this schedule, if none is proposed; plan if they changed."""
         running = self._running
         if self._wanted or {report.digest for report in reports.values()} != {running.digest}:
             return
@@ -215,9 +241,8 @@ class AdaptationAgent:
             self._note(step, "link", change)
         if not changes:
             return
-        new, reason = replan(
-            self._how, running, measured_instance(running.schedule, reports, times)
-        )
+        measured = measured_instance(running.schedule, reports, times)
+        new, reason = replan(self._how, running, measured)
         times_s = {link: found.total_s for link, found in times.items()}
         self._note(step, "planned" if new else "kept", reason)
         if new is None:  # so that nothing is planned anew for the same

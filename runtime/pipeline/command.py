@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 LINK = re.compile(r"(\d{1,4})-(\d{1,4}):(\d{1,6}(?:\.\d{1,3})?)", re.ASCII)
 STEPS = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
-SCALE = 30
-COLUMNS = 96
+SCALE, COLUMNS = 30, 96
 
 
 def pipeline(
@@ -27,13 +26,9 @@ def pipeline(
     steps: Annotated[int, typer.Option(help="Training steps.")] = 24,
     slow: Annotated[str, typer.Option(help="The link and its delay in ms, as 1-2:30.")] = "1-2:30",
     during: Annotated[str, typer.Option(help="Steps in which it is slow.")] = "6-17",
-    schedule: Annotated[
-        Path | None, typer.Option(help="Schedule file to begin with; default: zero-bubble.")
-    ] = None,
+    schedule: Annotated[Path | None, typer.Option(help="A file; default: zero-bubble.")] = None,
     adapt: Annotated[bool, typer.Option(help="Whether the pipeline adapts.")] = True,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for timeline.svg and trace.json.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="For timeline.svg and trace.json.")] = None,
 ) -> None:
     """Train a small transformer over pipeline processes while a link turns slow and recovers.
 
@@ -56,9 +51,9 @@ def pipeline(
         raise ArgumentError("--slow", slow, "must be a link and a delay in ms, as 1-2:30")
     if span is None or int(span[1]) > int(span[2]):
         raise ArgumentError("--during", during, "must be first and last step, as 6-17")
+    from runtime.pipeline.agent import Adaptation
     from runtime.pipeline.demo import Setting
     from runtime.pipeline.faults import Faults, both_ways
-    from runtime.pipeline.replan import Adaptation
 
     chosen = _schedule(schedule, stages, microbatches)
     low, high, delay_ms = int(link[1]), int(link[2]), float(link[3])
@@ -94,11 +89,8 @@ def _run(setting: Setting, out: Path | None) -> bool:
 
     torch.set_num_threads(1)
     plan = setting.schedule
-    print(
-        f"{plan.stages} stages, {plan.microbatches} microbatches, {setting.steps} steps, "
-        f"{os.cpu_count()} cores; the delay is injected",
-        flush=True,
-    )
+    what = f"{plan.stages} stages, {plan.microbatches} microbatches, {setting.steps} steps"
+    print(f"{what}, {os.cpu_count()} cores; the delay is injected", flush=True)
     right = []
     chosen: dict[tuple[bool, str], list[Line]] = {}  # one step of each circumstance
     for lines, (fingerprints, loss) in zip(run(setting), list(sequential(setting)), strict=True):
@@ -108,10 +100,10 @@ def _run(setting: Setting, out: Path | None) -> bool:
             print(f"         {event.kind}: {event.text}")
         slow = any(setting.faults.delay_s(r, r + 1, step)[0] for r in range(plan.stages - 1))
         seconds = max(line.record.ended_s - line.record.began_s for line in lines)
+        link, found = "slow link" if slow else "", "equal the sequential run"
         print(
-            f"step {step:3d} {'slow link' if slow else '         '} {seconds * 1e3:7.1f} ms  "
-            f"schedule {first.record.digest[:6]}  loss {loss:.4f}  gradients "
-            f"{'equal the sequential run' if right[-1] else 'ARE WRONG'}  "
+            f"step {step:3d} {link:9} {seconds * 1e3:7.1f} ms  schedule {first.record.digest[:6]}  "
+            f"loss {loss:.4f}  gradients {found if right[-1] else 'ARE WRONG'}  "
             f"{'#' * round(seconds * SCALE)}",
             flush=True,
         )

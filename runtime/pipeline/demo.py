@@ -17,18 +17,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runtime.pipeline.agent import Event
+from runtime.pipeline.agent import Adaptation, Event
 from runtime.pipeline.faults import Faults
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.replan import Adaptation
 from runtime.pipeline.timing import StepRecord
 from runtime.selftest.processes import Say, talk
 from runtime.torch_versions import Store
 from verify.pipeline import PipelineSchedule
 
 VOCABULARY, LENGTH, WIDTH, HEADS, SEQUENCES = 64, 24, 48, 4, 4
-RATE = 0.05
-TIMEOUT_S = 60.0
+RATE, TIMEOUT_S = 0.05, 60.0
 
 
 class Block(nn.Module):
@@ -37,9 +35,8 @@ class Block(nn.Module):
     def __init__(self, first: bool, last: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH) if first else nn.Identity()
-        self.block = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
-        )
+        how: Any = {"dropout": 0.0, "batch_first": True, "norm_first": True}
+        self.block = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, **how)
         self.head = nn.Linear(WIDTH, VOCABULARY) if last else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,15 +55,11 @@ class Setting:
     faults: Faults
     adaptation: Adaptation | None
 
-    @property
-    def stages(self) -> int:
-        """One per process."""
-        return self.schedule.stages
-
     def blocks(self) -> list[Block]:
-        """The model, the same in every process."""
+        """The model, the same in every process, each of which has a stage."""
         torch.manual_seed(0)
-        return [Block(s == 0, s == self.stages - 1) for s in range(self.stages)]
+        stages = self.schedule.stages
+        return [Block(s == 0, s == stages - 1) for s in range(stages)]
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens and the tokens that follow them: counting, in steps of 1 to 5."""
@@ -105,27 +98,21 @@ def sequential(setting: Setting) -> Iterator[tuple[list[str], float]]:
             loss = loss_fn(functools.reduce(lambda out, block: block(out), blocks, x), y)
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.item())
-        for parameter in (p for block in blocks for p in block.parameters()):
-            assert parameter.grad is not None
-            parameter.grad.div_(n)
+        for gradient in (g for block in blocks for g in _gradients(block)):
+            gradient.div_(n)
         yield [_fingerprint(block) for block in blocks], sum(losses) / n
         for block in blocks:
             _descend(block)
 
 
 def run(setting: Setting) -> Iterator[list[Line]]:
-    """Train on ``setting.stages`` processes; per step the lines of all ranks.
-
-    Raises:
-        RanksFailed: a process failed or fell silent.
-    """
+    """Train on a process per stage; per step the lines of all ranks. RanksFailed if one fails."""
     lines: dict[int, list[Line]] = defaultdict(list)
-    deadline_s = (2 + setting.steps) * TIMEOUT_S
-    body = _rank, setting.stages, setting
-    for line in talk(*body, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
+    stages, deadline_s = setting.schedule.stages, (2 + setting.steps) * TIMEOUT_S
+    for line in talk(_rank, stages, setting, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
         of_step = lines[line.record.step]
         of_step.append(line)
-        if len(of_step) == setting.stages:
+        if len(of_step) == stages:
             yield sorted(of_step, key=lambda line: line.rank)
 
 
@@ -148,17 +135,16 @@ def _rank(store: Store, rank: int, ranks: int, say: Say, setting: Setting) -> No
     dist.destroy_process_group()
 
 
+def _gradients(block: nn.Module) -> list[torch.Tensor]:
+    return [p.grad for p in block.parameters() if p.grad is not None]
+
+
 def _fingerprint(block: nn.Module) -> str:
-    found = hashlib.sha256()
-    for parameter in block.parameters():
-        assert parameter.grad is not None
-        found.update(parameter.grad.numpy().tobytes())
-    return found.hexdigest()
+    return hashlib.sha256(b"".join(g.numpy().tobytes() for g in _gradients(block))).hexdigest()
 
 
 def _descend(block: nn.Module) -> None:
     with torch.no_grad():
-        for parameter in block.parameters():
-            assert parameter.grad is not None
-            parameter.sub_(parameter.grad, alpha=RATE)
+        for parameter, gradient in zip(block.parameters(), _gradients(block), strict=True):
+            parameter.sub_(gradient, alpha=RATE)
             parameter.grad = None

@@ -3,8 +3,7 @@
 A link is judged against the time for which the present schedule was accepted. One slow step means
 nothing: the time must be off by more than the tolerance, in the same direction, in ``confirm``
 steps, and a step within half the tolerance in between starts the count again (between half and the
-whole, the count stands). The tolerance is a share of a stage's forward, for less can't matter, and
-never less than a few times the noise of single messages.
+whole, the count stands).
 """
 
 from __future__ import annotations
@@ -18,30 +17,21 @@ from verify.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """When a deviation counts.
+    """When a deviation counts: by more than the largest of three tolerances, and how often."""
 
-    Attributes:
-        share: of the shortest forward of any stage.
-        noises: multiples of the noise of single messages.
-        least_s: whatever the others say.
-        confirm: steps that must agree.
-        settle: first steps that are not looked at (allocation, first kernels).
-    """
-
-    share: float = 0.25
-    noises: float = 6.0
+    share: float = 0.25  # of the shortest forward of any stage
+    noises: float = 6.0  # multiples of the noise of single messages
     least_s: float = 0.5e-3
-    confirm: int = 2
-    settle: int = 1
+    confirm: int = 2  # steps that must agree
+    settle: int = 1  # first steps that are not looked at (allocation, first kernels)
 
     def __post_init__(self) -> None:
         for name in ("share", "noises", "least_s"):
             if not getattr(self, name) > 0:
                 raise ArgumentError(name, getattr(self, name), "must be positive")
         if self.confirm < 1 or self.settle < 0:
-            raise ArgumentError(
-                "confirm, settle", (self.confirm, self.settle), "must be at least 1 and 0"
-            )
+            counts = self.confirm, self.settle
+            raise ArgumentError("confirm, settle", counts, "must be at least 1 and 0")
 
     def tolerance_s(self, forward_s: float, noise_s: float) -> float:
         """By how much a link may differ."""
@@ -50,14 +40,10 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Watched:
-    """What is known of one link.
+    """What is known of one link, with a deviation to be confirmed."""
 
-    ``accepted_s`` is its time for which the present schedule was accepted (None before any),
-    ``direction`` (+1 slower, -1 faster) and ``count`` are those of a deviation to be confirmed.
-    """
-
-    accepted_s: float | None = None
-    direction: int = 0
+    accepted_s: float | None = None  # its time for which the present schedule was accepted
+    direction: int = 0  # +1 slower, -1 faster
     count: int = 0
 
 
@@ -69,14 +55,11 @@ class LinkDetector:
         self._watched: dict[tuple[int, int], Watched] = {}
 
     def look(self, times: Mapping[tuple[int, int], LinkTimes], forward_s: float) -> list[str]:
-        """The links that have changed by this step, with its times, and why.
-
-        ``forward_s`` is the shortest forward of any stage.
-        """
+        """The links that have changed by this step, and why; ``forward_s``: the shortest one."""
         self._steps += 1
-        changes: list[str] = []
         if self._steps <= self._how.settle:
-            return changes
+            return []
+        changes: list[str] = []
         for link, found in times.items():
             tolerance_s = self._how.tolerance_s(forward_s, found.noise_s)
             before = self._watched.get(link, Watched())

@@ -18,17 +18,14 @@ from verify.errors import ArgumentError
 
 @dataclass(frozen=True)
 class LinkFault:
-    """A delay on what ``sender`` sends to ``receiver``, in steps ``first_step`` to ``last_step``.
-
-    Both included; None stands for all steps that follow.
-    """
+    """A delay on what ``sender`` sends to ``receiver``, in some steps."""
 
     sender: int
     receiver: int
     latency_s: float = 0.0
     occupancy_s: float = 0.0
     first_step: int = 0
-    last_step: int | None = None
+    last_step: int | None = None  # included; None: all steps that follow
 
     def __post_init__(self) -> None:
         for name in ("latency_s", "occupancy_s"):
@@ -43,10 +40,7 @@ class LinkFault:
 
 
 class Faults:
-    """All delays to inject, the same on every rank; several on one link add up.
-
-    With ``blocking`` a send holds up the compute behind it.
-    """
+    """All delays to inject, the same on every rank; several on one link add up."""
 
     def __init__(self, faults: Iterable[LinkFault] = (), *, blocking: bool = False) -> None:
         self._faults = tuple(faults)
@@ -64,10 +58,7 @@ def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]
 
 
 def due_s(ready_s: float, link_free_s: float, delay: tuple[float, float]) -> tuple[float, float]:
-    """When a message is there that was handed over at ``ready_s``, and its link is free again.
-
-    ``link_free_s`` is when those before it no longer hold the link, ``delay`` (latency, occupancy).
-    """
+    """When a message is there that was handed over at ``ready_s``, and its link is free again."""
     latency_s, occupancy_s = delay
     free_s = max(ready_s, link_free_s) + occupancy_s
     return free_s + latency_s, free_s

@@ -1,7 +1,4 @@
-"""Only proved pipeline schedules run: the one door from a schedule to a :class:`Pipeline`.
-
-Also what a schedule requires of a rank: its modules, and from whom it receives.
-"""
+"""Only proved pipeline schedules run; and what one requires of a rank: modules, and senders."""
 
 from __future__ import annotations
 
@@ -30,19 +27,15 @@ from verify.pipeline.costs import Costs
 from verify.pipeline.render import render
 
 Modules = torch.nn.Module | Mapping[int, torch.nn.Module]
-"""The module of a rank's stage; for several stages, stage -> module."""
 
 
 @dataclass(frozen=True)
 class VerifiedPipeline:
-    """A pipeline schedule with the report that proves it; made by :func:`load` and nothing else.
-
-    ``name`` says where it came from, for messages.
-    """
+    """A pipeline schedule with the report that proves it; made by :func:`load` and nothing else."""
 
     schedule: PipelineSchedule
     report: PipelineReport
-    name: str
+    name: str  # where it came from, for messages
 
     @property
     def digest(self) -> str:
@@ -67,9 +60,7 @@ class VerifiedPipeline:
 def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -> VerifiedPipeline:
     """Read (where it is a path: a schedule file, or PyTorch's CSV) and prove a schedule.
 
-    Raises:
-        FormatError: the file is malformed.
-        ScheduleRefused: a property is refuted or undecided; the message holds the report.
+    FormatError if the file is malformed; ScheduleRefused, with the report, if it is not proved.
     """
     if isinstance(source, VerifiedPipeline):
         return source
@@ -80,19 +71,17 @@ def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -
         schedule = read_csv(name) if name.endswith(".csv") else read(name)
     report = check(schedule)
     if report.verdict is not Verdict.PROVED:
-        raise ScheduleRefused(
-            "a schedule that is not proved is never run\n" + render(name, schedule, report)
-        )
+        problem = "a schedule that is not proved is never run"
+        raise ScheduleRefused(f"{problem}\n{render(name, schedule, report)}")
     return VerifiedPipeline(schedule, report, name)
 
 
 def require_ranks(verified: VerifiedPipeline, ranks: int) -> None:
     """Refuse (ScheduleRefused) a schedule for another number of ranks than the group's."""
     if verified.schedule.ranks != ranks:
-        raise ScheduleRefused(
-            f"{verified.name} is a pipeline schedule for {verified.schedule.ranks} ranks, the "
-            f"group has {ranks}; make one with: synth pipeline --stages {ranks} ..."
-        )
+        given = f"{verified.name} is a pipeline schedule for {verified.schedule.ranks} ranks"
+        remedy = f"make one with: synth pipeline --stages {ranks} ..."
+        raise ScheduleRefused(f"{given}, the group has {ranks}; {remedy}")
 
 
 def require_same_shape(new: VerifiedPipeline, old: VerifiedPipeline) -> None:
@@ -111,17 +100,13 @@ def own_modules(modules: Modules, stages: list[int]) -> dict[int, torch.nn.Modul
     if isinstance(modules, torch.nn.Module):
         modules = {stages[0]: modules}
     if sorted(modules) != stages:
-        raise ArgumentError(
-            "modules", sorted(modules), f"must be the modules of stages {stages}, as scheduled"
-        )
+        requirement = f"must be the modules of stages {stages}, as scheduled"
+        raise ArgumentError("modules", sorted(modules), requirement)
     for stage, module in modules.items():
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            raise ArgumentError(
-                f"modules[{stage}]",
-                "DistributedDataParallel",
-                "must be a plain module: its gradients would silently not be reduced",
-                "Pass the module itself, and replicas=",
-            )
+            requirement = "must be a plain module: its gradients would silently not be reduced"
+            about = "DistributedDataParallel", requirement, "Pass the module itself, and replicas="
+            raise ArgumentError(f"modules[{stage}]", *about)
     return {stage: modules[stage] for stage in stages}
 
 
@@ -129,8 +114,7 @@ def device_of(modules: dict[int, torch.nn.Module]) -> torch.device:
     """The device of all parameters; ArgumentError if there are several."""
     devices = {parameter.device for m in modules.values() for parameter in m.parameters()}
     if len(devices) > 1:
-        names = sorted(map(str, devices))
-        raise ArgumentError("modules", names, "must be on one device per rank")
+        raise ArgumentError("modules", sorted(map(str, devices)), "must be on one device per rank")
     return devices.pop() if devices else torch.device("cpu")
 
 
@@ -139,8 +123,8 @@ def senders(plan: PipelineSchedule, rank: int) -> dict[tuple[int, str], int]:
     found: dict[tuple[int, str], int] = {}
     for stage in range(plan.stages - 1):
         low, high = plan.rank_of[stage], plan.rank_of[stage + 1]
-        if low != high and rank == low:
+        if rank == low != high:
             found[stage, "RECV_B"] = high
-        if low != high and rank == high:
+        if rank == high != low:
             found[stage + 1, "RECV_F"] = low
     return found

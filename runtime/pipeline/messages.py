@@ -4,9 +4,8 @@
     header   JSON: step, action (the receive, ``2RECV_F5``), times, type and shape of each tensor
     payload  the elements of each tensor, contiguous, one after the other
 
-Every message says what it is, so one that is out of order, doubled or for nobody is found by its
-receiver; PyTorch's own point-to-point messages carry no name. Shapes travel too, and may differ
-between microbatches.
+Every message says what it is, so one that is out of order, doubled or for no stage here is found by
+its receiver; PyTorch's own messages carry no name. Shapes may differ between microbatches.
 """
 
 from __future__ import annotations
@@ -46,14 +45,11 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What a message is: the RECV it answers (as in schedule files), and the metas of its tensors.
-
-    ``ready_s`` is the sender's ``time.monotonic()`` when it was handed over for sending.
-    """
+    """What a message is: the RECV it answers (as in schedule files), and its tensors."""
 
     step: int
     action: str
-    ready_s: float
+    ready_s: float  # the sender's ``time.monotonic()`` when it was handed over for sending
     tensors: tuple[Meta | None, ...]
 
     @staticmethod
@@ -81,9 +77,8 @@ class Name(NamedTuple):
 
 def _meta(tensor: torch.Tensor) -> Meta:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        raise TensorError(
-            f"a stage hands over {type(tensor).__name__}, must be dense tensors (torch.strided)"
-        )
+        given = type(tensor).__name__
+        raise TensorError(f"a stage hands over {given}, must be dense tensors (torch.strided)")
     name = str(tensor.dtype).removeprefix("torch.")
     return Meta(name, tuple(tensor.shape), tensor.requires_grad)
 
@@ -93,18 +88,16 @@ def write(
 ) -> bytes:
     """Send one message, of tensors in host memory, by one call; what the kernel did not take.
 
-    Raises:
-        OSError: the connection has ended; without ``wait`` nothing was taken, then.
-        TensorError: so many tensors that nobody would take their header.
+    OSError if the connection has ended (without ``wait`` nothing was taken, then); TensorError for
+    so many tensors that no receiver would take their header.
     """
     text = msgspec.json.encode(header)
     if len(text) > MAX_HEADER:
-        raise TensorError(
-            f"a stage hands over {len(header.tensors)} tensors, whose header takes {len(text)} "
-            f"bytes; must be at most {MAX_HEADER}"
-        )
-    parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text]
-    parts += [_bytes(t) for t in tensors if t is not None and t.numel()]
+        given = f"a stage hands over {len(header.tensors)} tensors"
+        takes = f"whose header takes {len(text)} bytes; must be at most {MAX_HEADER}"
+        raise TensorError(f"{given}, {takes}")
+    payload = (_bytes(t) for t in tensors if t is not None and t.numel())
+    parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text, *payload]
     try:
         sent = connection.sendmsg(parts, [], 0 if wait else socket.MSG_DONTWAIT)
     except OSError:
@@ -119,9 +112,7 @@ def read(
 ) -> tuple[Header, list[torch.Tensor | None]] | None:
     """Receive one message, into tensors that ``empty`` makes; None if the connection has ended.
 
-    Raises:
-        WireError: not a message, or the connection ended within one.
-        OSError: the connection failed.
+    WireError if it is no message, or the connection ended within it; OSError if that failed.
     """
     if not (prefix := stream.read(PREFIX.size)):
         return None
@@ -129,8 +120,7 @@ def read(
     magic, length = PREFIX.unpack(prefix)
     if magic != MAGIC or length > MAX_HEADER:
         raise WireError("not a message of a pipeline")
-    text = stream.read(length)
-    _require(len(text), length)
+    _require(len(text := stream.read(length)), length)
     try:
         header = msgspec.json.decode(text, type=Header)
         parse_action(header.action)
@@ -164,31 +154,26 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A message that is there: its tensors are on their way to the device.
-
-    ``ready_s`` is by the *sender's* clock, ``arrived_s`` (the last byte was there) by ours.
-    """
+    """A message that is there: its tensors are on their way to the device."""
 
     sender: int
     staged: Staged
     requires_grad: tuple[bool, ...]
-    ready_s: float
-    arrived_s: float
+    ready_s: float  # by the sender's clock
+    arrived_s: float  # the last byte was there, by ours
 
 
 class Mailbox:
     """Messages by name, from the receiving threads to the compute thread, a wait of the watchdog's.
 
-    A message that nobody can want is an error at once: for a stage or microbatch that is not here,
-    of a step that is over, or one that has come before. ``senders`` has the rank from which the
-    messages for a stage come, by (stage, ``RECV_F`` or ``RECV_B``).
+    A message that can't be wanted is an error at once: for a stage or microbatch that is not here,
+    of a step that is over, or one that has come before.
     """
 
     def __init__(self, senders: dict[tuple[int, str], int], microbatches: int) -> None:
         self.step, self.moved_s = 0, time.monotonic()
         self._senders, self._microbatches = senders, microbatches
-        self._there: dict[Name, Arrived] = {}
-        self._taken: set[Name] = set()
+        self._there, self._taken = dict[Name, Arrived](), set[Name]()
         self._wait: tuple[WaitFor, float] | None = None
         self._failure: LatecomerError | None = None
         self._news = threading.Condition()
@@ -204,7 +189,7 @@ class Mailbox:
         return self._wait
 
     def put(self, name: Name, message: Arrived) -> None:
-        """A message is there; WireError if nobody can want it."""
+        """A message is there; WireError if it can't be wanted."""
         with self._news:
             if problem := self._problem(name, message.sender):
                 raise WireError(f"rank {message.sender} sent {name}: {problem}")
@@ -212,16 +197,12 @@ class Mailbox:
             self._news.notify_all()
 
     def take(self, receive: Action) -> tuple[Arrived, bool]:
-        """Take away a message of this step; and whether it had to be waited for.
-
-        Raises what :meth:`fail` was given.
-        """
-        name, stage = Name(self.step, receive), receive.stage
+        """Take away a message of this step (or raise the failure); whether it was waited for."""
+        name = Name(self.step, receive)
         with self._news:
-            waits = name not in self._there
-            if waits:
-                what = f"the {name.content} for stage {stage}, microbatch"
-                peer = self._senders[stage, receive.kind]
+            if waits := name not in self._there:
+                what = f"the {name.content} for stage {receive.stage}, microbatch"
+                peer = self._senders[receive.stage, receive.kind]
                 wait = WaitFor(name.step, what, receive.microbatch or 0, peer)
                 self._wait = wait, time.monotonic()
                 self._news.wait_for(lambda: name in self._there or self._failure is not None)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.pipeline.timing import StepRecord, clock_offsets, links, measured_instance
-from verify.pipeline import Bar, Instance, PipelineSchedule, parse_action, timeline
+from runtime.pipeline import timing
+from runtime.pipeline.timing import StepRecord
+from verify.pipeline import Bar, Instance, PipelineSchedule, parse_action
 from verify.pipeline.picture import Sheet
 from verify.pipeline.schedule import COMPUTE, send_of
 
@@ -16,12 +17,9 @@ IDLE = "."
 
 
 def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
-    """All actions and messages of one step, from the records of every rank.
-
-    Their clocks are aligned by the messages between them.
-    """
+    """All actions and messages of one step; ranks' clocks are aligned by their messages."""
     reports = {rank: record.report() for rank, record in records.items()}
-    offset_s = clock_offsets(links(reports), len(records))
+    offset_s = timing.clock_offsets(timing.links(reports), len(records))
     zero_s = min(
         span.began_s - offset_s[rank] for rank, record in records.items() for span in record.spans
     )
@@ -49,12 +47,12 @@ def makespan_ms(drawn: Sequence[Bar]) -> float:
 def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Instance:
     """The instance that the ranks measured in a step of ``schedule``, in microseconds."""
     reports = {rank: record.report() for rank, record in records.items()}
-    return measured_instance(schedule, reports, links(reports))
+    return timing.measured_instance(schedule, reports, timing.links(reports))
 
 
 def planned(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
     """The bars of a schedule as the model has them in an instance in microseconds."""
-    found = timeline(msgspec.structs.replace(schedule, instance=measured, meta={}))
+    found = timing.predicted(schedule, measured)
     return [msgspec.structs.replace(bar, start=bar.start / MS, end=bar.end / MS) for bar in found]
 
 

@@ -23,9 +23,8 @@ from runtime.executor.executor import Executor
 from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.agent import AdaptationAgent, Event
+from runtime.pipeline.agent import Adaptation, AdaptationAgent, Event
 from runtime.pipeline.faults import Faults
-from runtime.pipeline.gradients import Gradients
 from runtime.pipeline.load import (
     Modules,
     VerifiedPipeline,
@@ -37,8 +36,7 @@ from runtime.pipeline.load import (
     senders,
 )
 from runtime.pipeline.messages import Mailbox
-from runtime.pipeline.replan import Adaptation
-from runtime.pipeline.stage import DelegatedStage
+from runtime.pipeline.stage import DelegatedStage, Gradients
 from runtime.pipeline.staging import staging_for
 from runtime.pipeline.timing import Recorder
 from runtime.pipeline.transport import Transport
@@ -46,9 +44,7 @@ from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, 
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
 
-CLOSE_S = 10.0
-POLL_S = 0.002
-
+CLOSE_S, POLL_S = 10.0, 0.002
 _opened = 0
 
 
@@ -59,8 +55,7 @@ class Pipeline:
         modules: the module of this rank's stage; for several stages, stage -> module. Plain
             modules, on their device: not wrapped for data parallelism.
         schedule: a schedule file, PyTorch's CSV, or an object; it is proved here.
-        loss_fn: (output, target of one microbatch) -> loss, on every rank (the last stage uses
-            it); a mean over the microbatch.
+        loss_fn: (output, target of one microbatch) -> loss, on every rank; a mean.
         group: whose ranks are those of the schedule, in order (default: all).
         store: for meeting (default: the group's).
         timeout_s: a rank that keeps others waiting this long is given up by all.
@@ -122,20 +117,14 @@ class Pipeline:
             opened.callback(watchdog.close)
             watchdog.add(mailbox)
             watchdog.on_failure(mailbox.fail)
-            delays = faults or Faults()
-            links = ranks.under("links")
-            transport = Transport(links, channel, plan, mailbox, staging, delays, watchdog)
+            how = plan, mailbox, staging, faults or Faults(), watchdog
+            transport = Transport(ranks.under("links"), channel, *how)
             opened.callback(transport.close, CLOSE_S)
             watchdog.on_failure(lambda _: transport.abort())
-            ours = transport, self._recorder
-            self._runtime = PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
-                [
-                    DelegatedStage(module, stage, plan.stages, device, group, dw_builder, *ours)
-                    for stage, module in own.items()
-                ],
-                plan.microbatches,
-                loss_fn=self._recorder.with_loss(loss_fn),
-            )
+            ours, about = (transport, self._recorder), (plan.stages, device, group, dw_builder)
+            stages = [DelegatedStage(*ours, module, s, *about) for s, module in own.items()]
+            timed = self._recorder.with_loss(loss_fn)
+            self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
             self._gradients.register(self._runtime)
             self._run(self.verified)
             opened.callback(self._leave_together)
@@ -169,9 +158,8 @@ class Pipeline:
         inputs on the rank of the first stage, ``target`` and ``losses`` on that of the last.
         Returns the outputs on the rank of the last stage, None on others.
 
-        Raises:
-            RankFailure: a rank is dead or silent; so does every later step.
-            Exception: what a module or ``loss_fn`` raises, on that rank.
+        Raises RankFailure if a rank is dead or silent, as does every later step; and what a module
+        or ``loss_fn`` raises, on that rank.
         """
         if self._closed:
             raise ArgumentError("pipeline", "closed", "a step needs an open pipeline")
@@ -183,12 +171,11 @@ class Pipeline:
         self._mailbox.begin(step)
         self._watchdog.enter(step)
         try:
-            output = self._runtime.step(
-                *args, target=target, losses=losses, return_outputs=return_outputs, **kwargs
-            )
+            kwargs |= {"target": target, "losses": losses, "return_outputs": return_outputs}
+            output = self._runtime.step(*args, **kwargs)
             self._gradients.wait()
             self.record = self._recorder.end()
-        except BaseException as error:  # whatever it is, nobody may be left waiting
+        except BaseException as error:  # whatever it is, no rank may be left waiting
             if error is not self.failure:
                 self._watchdog.broke(error)
             raise
@@ -199,9 +186,7 @@ class Pipeline:
     def switch(self, schedule: PipelineSchedule | VerifiedPipeline) -> None:
         """Run another schedule from the next step on; all ranks must do so before the same step.
 
-        Raises:
-            ScheduleRefused: not proved, or of another shape.
-            ArgumentError: the pipeline adapts, and so changes it by itself.
+        ScheduleRefused if it is not proved, or of another shape; ArgumentError if this one adapts.
         """
         if self._agent is not None:
             raise ArgumentError("switch", "adaptation", "a pipeline that adapts does so by itself")
@@ -218,17 +203,13 @@ class Pipeline:
         own = self.verified.digest
         digests = self._ranks.all_gather("schedule", own)
         if differing := ", ".join(str(rank) for rank in digests if digests[rank] != own):
-            raise ScheduleRefused(
-                f"rank {self.rank} has {self.verified.name} ({own[:12]}), rank(s) {differing} "
-                "another schedule"
-            )
+            ours = f"rank {self.rank} has {self.verified.name} ({own[:12]})"
+            raise ScheduleRefused(f"{ours}, rank(s) {differing} another schedule")
 
     def _change_over(self) -> None:
         """To the schedule on which all ranks have agreed, if there is one for the next step."""
-        if self._agent is None:
-            return
         try:
-            verified = self._agent.before(self.steps)
+            verified = self._agent.before(self.steps) if self._agent is not None else None
         except LatecomerError as error:
             self._watchdog.fail(str(error))
             assert self.failure is not None

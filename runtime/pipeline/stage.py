@@ -1,11 +1,10 @@
-"""A stage whose messages take our links instead of the process group's point-to-point calls.
+"""A stage whose messages take our links, not the process group's calls; and its gradients.
 
 PyTorch's pipeline runtime asks a stage for lists of send and receive operations, which it posts
 and waits for. This stage returns empty lists: a send is handed to the transport at once, and what a
 forward or backward needs is taken from the mailbox when it runs. All else, the passes themselves
-and the split of the backward into I and W, is PyTorch's own code.
-
-Shapes come with the messages, so nothing is exchanged or allocated before the first step.
+and the split of the backward into I and W, is PyTorch's own code. Shapes come with the messages, so
+nothing is exchanged or allocated before the first step.
 
 Relies on private parts of PyTorch's stage (the outputs of a forward are ``fwd_cache[m][0]``); those
 that differ between versions are in ``runtime.torch_versions``.
@@ -15,48 +14,44 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from runtime.executor.executor import Executor
 from runtime.pipeline.staging import Tensors
 from runtime.pipeline.timing import Recorder, Transit
 from runtime.pipeline.transport import Transport
 from runtime.torch_versions import (
+    ComputationType,
+    PipelineAction,
+    PipelineContext,
+    PipelineScheduleRuntime,
     PipelineStageBase,
     announce_inputs,
     no_groups_of_its_own,
     skip_validation,
     take_input_gradients,
 )
+from runtime.work import AllReduceWork
 from verify.errors import TensorError
 from verify.pipeline import Action
 
 
 class DelegatedStage(PipelineStageBase):
-    """One stage of a pipeline: ``index`` of so many ``stages``; ``group`` is for book-keeping."""
+    """One stage of a pipeline; ``about`` is what PyTorch's own takes, in order."""
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        index: int,
-        stages: int,
-        device: torch.device,
-        group: dist.ProcessGroup | None,
-        dw_builder: Callable[[], Callable[..., None]] | None,
-        transport: Transport,
-        recorder: Recorder,
-    ) -> None:
+    def __init__(self, transport: Transport, recorder: Recorder, *about: Any) -> None:
         with no_groups_of_its_own():
-            super().__init__(module, index, stages, device, group, dw_builder)
+            super().__init__(*about)
         skip_validation(self)  # messages describe themselves
         self._transport, self._recorder = transport, recorder
         self._local: dict[Action, Tensors] = {}  # handed over by a stage on the same rank
         self._inputs: dict[int, tuple[Any, ...]] = {}  # by microbatch, until their gradients go
-
-    # ---- what PyTorch's runtime prepares before the first step: nothing is exchanged ----
 
     def _prepare_forward_infra(
         self, num_microbatches: int, args: Any, kwargs: Any = None, has_backward: bool = False
@@ -74,8 +69,6 @@ class DelegatedStage(PipelineStageBase):
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         return []
-
-    # ---- messages ----
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Nothing to post: the connections are read at any time."""
@@ -148,8 +141,6 @@ class DelegatedStage(PipelineStageBase):
             self._recorder.restart()
         return tensors, message.requires_grad
 
-    # ---- the passes, timed from when the last one ended and their input is there ----
-
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """F."""
         with self._timed("F", fwd_chunk_id):
@@ -173,6 +164,7 @@ class DelegatedStage(PipelineStageBase):
 
     @contextlib.contextmanager
     def _timed(self, kind: Any, microbatch: int) -> Iterator[None]:
+        """A pass, timed from when the last one ended and its input is there."""
         with self._recorder.timed(Action(self.stage_index, kind, microbatch)):
             yield
         self._transport.mailbox.moved_s = time.monotonic()
@@ -187,7 +179,56 @@ class DelegatedStage(PipelineStageBase):
 def _dense(outputs: tuple[Any, ...]) -> Tensors:
     for output in outputs:
         if not isinstance(output, torch.Tensor):
-            raise TensorError(
-                f"a stage returns {type(output).__name__}; must return a tensor or several"
-            )
+            given = type(output).__name__
+            raise TensorError(f"a stage returns {given}; must return a tensor or several")
     return outputs
+
+
+class Gradients:
+    """What REDUCE_GRAD does on this rank, which may have ``replicas`` in other pipelines.
+
+    PyTorch's runtime calls it after the last backward of a stage. Its own action divides by the
+    number of microbatches; with replicas the gradients are then averaged over all pipelines by an
+    executor, as one flat tensor per dtype. A DDP wrapper can't do that: the split backward uses
+    ``autograd.grad``, which fires none of its hooks. Replicas must submit in the same order,
+    whatever that of their schedules: when the last stage of a rank is done, lowest stage first.
+    """
+
+    def __init__(self, modules: dict[int, torch.nn.Module], replicas: Executor | None) -> None:
+        self._modules, self._replicas = modules, replicas
+        self._reduced = set[int]()
+        self._flying: list[tuple[AllReduceWork, torch.Tensor, list[torch.Tensor]]] = []
+
+    def register(self, runtime: PipelineScheduleRuntime) -> None:
+        """Take over REDUCE_GRAD, if there are replicas."""
+        if self._replicas is not None:
+            reduce = partial(self._reduce, self._replicas)
+            runtime.register_custom_function(ComputationType.REDUCE_GRAD, reduce)
+
+    def wait(self) -> None:
+        """Until all averages are in place; RankFailure if a replica is dead or silent."""
+        for operation, flat, gradients in self._flying:
+            operation.wait()
+            means = torch.split(flat, [gradient.numel() for gradient in gradients])
+            for gradient, mean in zip(gradients, means, strict=True):
+                gradient.copy_(mean.view_as(gradient))
+        self._flying.clear()
+        self._reduced.clear()
+
+    def _reduce(self, replicas: Executor, action: PipelineAction, ctx: PipelineContext) -> None:
+        runtime: Any = ctx.schedule_ref
+        stage = next(s for s in runtime._stages if s.stage_index == action.stage_index)
+        stage.perform_reduce_grad(runtime._n_microbatches if runtime.scale_grads else 1)
+        self._reduced.add(action.stage_index)
+        if self._reduced != set(self._modules):
+            return
+        for module in self._modules.values():
+            by_dtype = defaultdict(list)
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    by_dtype[parameter.dtype].append(parameter.grad)
+            for gradients in by_dtype.values():
+                flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+                self._flying.append((replicas.submit(flat, average=True), flat, gradients))

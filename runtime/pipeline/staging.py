@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-Tensors = Sequence[torch.Tensor | None]
-"""Outputs of a stage, or gradients of its inputs: None for an input that has none."""
-CONTIGUOUS = torch.contiguous_format
+Tensors = Sequence[torch.Tensor | None]  # None: the gradient of an input that has none
+DENSE = torch.contiguous_format
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,11 @@ class Staged:
 class HostStaging:
     """CPU tensors: a copy on the way out, nothing on the way in."""
 
-    direct = True
-    """Whether the tensors are in host memory as they are."""
+    direct = True  # the tensors are in host memory as they are
 
     def take(self, tensors: Tensors) -> Staged:
         """Compute thread: start copying to host memory."""
-        return Staged(
-            [None if t is None else t.detach().clone(memory_format=CONTIGUOUS) for t in tensors]
-        )
+        return Staged([t if t is None else t.detach().clone(memory_format=DENSE) for t in tensors])
 
     def host(self, staged: Staged) -> Tensors:
         """Sending thread: the copies, complete."""
@@ -57,7 +53,7 @@ class HostStaging:
         return staged.tensors
 
 
-class CudaStaging(HostStaging):
+class _CudaStaging(HostStaging):
     """CUDA tensors: pinned memory and two side streams."""
 
     direct = False
@@ -68,7 +64,6 @@ class CudaStaging(HostStaging):
         self._incoming = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def take(self, tensors: Tensors) -> Staged:
-        """Compute thread: copies on the outgoing stream, behind what is queued so far."""
         self._outgoing.wait_stream(torch.cuda.current_stream(self._device))
 
         def copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,23 +75,22 @@ class CudaStaging(HostStaging):
         return self._copies(self._outgoing, copy, tensors)
 
     def host(self, staged: Staged) -> Tensors:
-        """Sending thread: waits for the copies (without the interpreter's lock)."""
-        staged.event.synchronize()
+        staged.event.synchronize()  # without the interpreter's lock
         return staged.tensors
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Receiving thread: pinned memory."""
         with torch.cuda.device(self._device):  # a thread begins on device 0
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
-        """Receiving thread: copies on the incoming stream; torch keeps pinned memory until then."""
-        return self._copies(
-            self._incoming, lambda pinned: pinned.to(self._device, non_blocking=True), tensors
-        )
+        def copy(pinned: torch.Tensor) -> torch.Tensor:
+            return pinned.to(
+                self._device, non_blocking=True
+            )  # torch keeps the pinned one till then
+
+        return self._copies(self._incoming, copy, tensors)
 
     def use(self, staged: Staged) -> list[torch.Tensor | None]:
-        """Compute thread: its stream waits for the copies, the host does not."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(staged.event)
         for tensor in staged.tensors:
@@ -116,4 +110,4 @@ class CudaStaging(HostStaging):
 
 def staging_for(device: torch.device) -> HostStaging:
     """Host memory for stages on ``device``."""
-    return CudaStaging(device) if device.type == "cuda" else HostStaging()
+    return _CudaStaging(device) if device.type == "cuda" else HostStaging()

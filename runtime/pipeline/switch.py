@@ -11,7 +11,7 @@ Two phases (commit after a unanimous vote; Gray, 1978), tied to step numbers:
 A rank that has voted for it reads the decision before it begins that step, and waits for it there.
 
 Invariant: every step runs by one schedule on all ranks. ``go`` means that all voted for it before
-they began the step, so all of them read the decision first; without ``go`` nobody changes. Late or
+they began the step, so all of them read the decision first; without ``go`` no rank changes. Late or
 lost writes cost a proposal or a wait, never that.
 
 Finishing a step needs messages from all ranks in it, so no rank is ever a whole step ahead: a
@@ -28,8 +28,7 @@ import msgspec
 from runtime.network.store_exchange import StoreExchange
 
 COORDINATOR = 0
-GO, STAY = "go", "stay"
-FOR = "for"
+GO, STAY, FOR = "go", "stay", "for"
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -41,10 +40,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Switch:
-    """One rank's part; that of the coordinator also proposes and decides.
-
-    Writes to the ``group`` are seen sooner or later.
-    """
+    """One rank's part; that of the coordinator also proposes and decides."""
 
     def __init__(self, group: StoreExchange) -> None:
         self._group = group
@@ -84,8 +80,7 @@ class Switch:
         """Before step ``step`` begins: a proposal that is new, to be proved and voted on."""
         if self._open is not None:
             return None
-        found = self._group.peek({COORDINATOR: f"proposal/{self._next}"})
-        if not found:
+        if not (found := self._group.peek({COORDINATOR: f"proposal/{self._next}"})):
             return None
         self._voted_for = False
         self._open = proposal = msgspec.json.decode(found[COORDINATOR], type=Proposal)
@@ -99,10 +94,7 @@ class Switch:
                 self._group.send(f"vote/{proposal.number}/{self._group.rank}", problem or FOR)
 
     def change(self, step: int, pause: Callable[[Proposal], None]) -> Proposal | None:
-        """Before step ``step`` begins: the proposal that holds from it on, if one does.
-
-        ``pause`` is called between two looks for a decision; it raises to end the wait.
-        """
+        """Before step ``step`` begins: the proposal that holds from it on; ``pause`` may raise."""
         proposal = self._open
         if proposal is None or step < proposal.first_step:
             return None

@@ -6,7 +6,7 @@ over; the host's clock at the step's first event is their zero.
 Clocks need not agree. A message is handed over at ``ready`` on its sender's clock and is there at
 ``arrived`` on its receiver's; the difference is its time on the way plus the offset of the clocks.
 In the other direction the offset has the other sign, so half the sum of both is the mean time on
-the way, free of any clock, and half their difference is the offset.
+the way, and half their difference is the offset.
 
 A link is fitted per direction: a message holds the link for the occupancy, others wait in line,
 and it is there a latency later. For each candidate occupancy the line is simulated; what remains
@@ -29,13 +29,11 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from verify.pipeline import Action, Instance, Link, PipelineSchedule
+from verify.pipeline import Action, Bar, Instance, Link, PipelineSchedule, timeline
 
 CANDIDATES = 16
-CLEARLY = 0.5
-"""An occupancy must bring the deviation below this share of that without any."""
-NOTICEABLE_S = 200e-6
-"""Deviations below this are no evidence for an occupancy."""
+CLEARLY = 0.5  # an occupancy must bring the deviation below this share of that without any
+NOTICEABLE_S = 200e-6  # deviations below this are no evidence for an occupancy
 
 
 @dataclass(frozen=True)
@@ -49,15 +47,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Transit:
-    """A message that came to this rank, and the RECV that it answers.
-
-    It was handed over at ``ready_s`` by the *sender's* clock and there at ``arrived_s`` by ours.
-    """
+    """A message that came to this rank, and the RECV that it answers."""
 
     receive: Action
     sender: int
-    ready_s: float
-    arrived_s: float
+    ready_s: float  # when it was handed over, by the sender's clock
+    arrived_s: float  # when it was there, by ours
 
 
 @dataclass
@@ -79,12 +74,9 @@ class StepRecord:
         came: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for transit in self.transits:
             came[transit.sender].append((transit.ready_s, transit.arrived_s))
-        return Report(
-            self.step,
-            self.digest,
-            {action: median(each) for action, each in took_s.items()},
-            {sender: fit(sorted(pairs)) for sender, pairs in came.items()},
-        )
+        durations = {action: median(each) for action, each in took_s.items()}
+        links = {sender: fit(sorted(pairs)) for sender, pairs in came.items()}
+        return Report(self.step, self.digest, durations, links)
 
 
 class Recorder:
@@ -126,10 +118,8 @@ class Recorder:
 
     def end(self) -> StepRecord:
         """The step has ended; waits for the device."""
-        self.record.spans = [
-            Span(action, self._seconds(began), self._seconds(ended))
-            for action, began, ended in self._marks
-        ]
+        marks = self._marks
+        self.record.spans = [Span(a, self._seconds(b), self._seconds(e)) for a, b, e in marks]
         self.record.ended_s = time.monotonic()
         return self.record
 
@@ -157,15 +147,12 @@ class Recorder:
 
 
 class LinkTimes(NamedTuple):
-    """A link: its latency, for how long a message holds it, and by how much single messages differ.
-
-    ``offset_s`` is the higher rank's clock less the lower rank's.
-    """
+    """A link: its latency, for how long a message holds it, and by how much single ones differ."""
 
     latency_s: float
     occupancy_s: float
     noise_s: float
-    offset_s: float = 0.0
+    offset_s: float = 0.0  # the higher rank's clock less the lower rank's
 
     @property
     def total_s(self) -> float:
@@ -174,24 +161,16 @@ class LinkTimes(NamedTuple):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a rank reports of one step.
-
-    Attributes:
-        took_s: (kind of action, stage) -> median seconds.
-        came: sender -> this direction of the link; its latency includes the clocks' offset.
-    """
+    """What a rank reports of one step."""
 
     step: int
     digest: str
-    took_s: dict[tuple[str, int], float]
-    came: dict[int, LinkTimes]
+    took_s: dict[tuple[str, int], float]  # (kind of action, stage) -> median
+    came: dict[int, LinkTimes]  # by sender, one direction; latency with the offset of the clocks
 
 
 def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
-    """One direction of a link from (ready, arrived) of its messages, in order; at least one.
-
-    What is found as the latency includes the offset of the two clocks.
-    """
+    """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
     gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
     most_s = gaps[len(gaps) // 10] if gaps else 0.0
     plain, *others = (_fit(pairs, most_s * i / CANDIDATES) for i in range(CANDIDATES + 1))
@@ -210,10 +189,7 @@ def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> LinkTimes:
 
 
 def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
-    """Every link over which messages went both ways in the step; lower rank first.
-
-    The latency is the mean of both directions, occupancy and noise the larger ones.
-    """
+    """Every link over which messages went both ways in the step; lower rank first."""
     return {
         (low, high): LinkTimes(
             max(0.0, (up.latency_s + down.latency_s) / 2),
@@ -234,28 +210,30 @@ def measured_instance(
 ) -> Instance:
     """The schedule's instance with everything that was measured, in microseconds.
 
-    Where the backward ran fused its time is divided as in the schedule's own instance. Links
-    without a measurement are taken to cost nothing. Memory limits stay.
+    The time of a fused backward is divided as in the schedule's own; other links cost nothing.
     """
     took_s = dict(ChainMap(*(report.took_s for report in reports.values())))
-    before, backward, weight = schedule.instance, [], []
-    for stage in range(schedule.stages):
+    before, stages, backward, weight = schedule.instance, range(schedule.stages), [], []
+    for stage in stages:
         whole = before.backward[stage] + before.weight[stage]
         share = before.backward[stage] / whole if whole else 0.5
         fused_s = took_s.get(("B", stage), 0.0)
         backward.append(_us(took_s.get(("I", stage), fused_s * share)))
         weight.append(_us(took_s.get(("W", stage), fused_s * (1 - share))))
+    found = sorted(times.items())
     return Instance(
-        forward=tuple(_us(took_s["F", stage]) for stage in range(schedule.stages)),
+        forward=tuple(_us(took_s["F", stage]) for stage in stages),
         backward=tuple(backward),
         weight=tuple(weight),
-        links=tuple(
-            Link(ends, _us(link.latency_s), _us(link.occupancy_s))
-            for ends, link in sorted(times.items())
-        ),
+        links=tuple(Link(ends, _us(of.latency_s), _us(of.occupancy_s)) for ends, of in found),
         memory=before.memory,
         sends="buffered",
     )
+
+
+def predicted(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
+    """The bars of a schedule as the model has them in another instance, in its time unit."""
+    return timeline(msgspec.structs.replace(schedule, instance=measured, meta={}))
 
 
 def _us(seconds: float) -> int:

@@ -2,9 +2,9 @@
 
 One TCP connection per direction of each link. A message is handed to the sending thread of its
 connection and the compute goes on; the receiving thread of the other end reads at any time, so no
-send waits for a receive, and a slow connection holds up nothing but itself. A small message in host
-memory is written at once, as far as the kernel takes it. (The source's delegates are processes;
-threads do, for socket calls and kernels run without the interpreter's lock.)
+send waits for a receive. A small message in host memory is written at once, as far as the kernel
+takes it. (The source's delegates are processes; threads do, for socket calls and kernels run
+without the interpreter's lock.)
 """
 
 from __future__ import annotations
@@ -29,13 +29,10 @@ from runtime.pipeline.messages import Arrived, Header, Mailbox, Name, WireError,
 from runtime.pipeline.staging import HostStaging, Staged, Tensors
 from verify.pipeline import Action, PipelineSchedule, parse_action
 
-GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())
-"""The last message of a connection that is closed on purpose."""
-SMALL = 2**16
-"""Bytes up to which a message is written at once."""
+GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
+SMALL = 2**16  # bytes up to which a message is written at once
 BUFFER = 2**16
-BLOCKED_S = 0.1
-"""A blocking send looks this often whether the connections are gone."""
+BLOCKED_S = 0.1  # a blocking send looks this often whether the connections are gone
 
 
 @dataclass
@@ -55,21 +52,14 @@ class _Outgoing:
 
     connection: socket.socket
     waiting: queue.SimpleQueue[OutgoingMessage | None] = field(default_factory=queue.SimpleQueue)
-    # counted by the compute thread and by the sending thread: equal while that one is idle
-    handed: int = 0
-    gone: int = 0
+    handed: int = 0  # counted by the compute thread
+    gone: int = 0  # and by the sending thread: equal while that one is idle
 
 
 class Transport:
-    """One rank's connections to and from its neighbours.
+    """One rank's connections to and from its neighbours; RankFailure for those that don't come.
 
-    Args:
-        group: the ranks of the pipeline; nothing else uses its store.
-        channel: gives address and token.
-        watchdog: is told when a connection ends or a thread breaks.
-
-    Raises:
-        RankFailure: neighbours that did not connect within the group's time-out.
+    Nothing else uses the group's store; the watchdog is told when a connection ends.
     """
 
     def __init__(
@@ -85,10 +75,8 @@ class Transport:
         self.mailbox, self.staging = mailbox, staging
         self._rank, self._rank_of, self._faults = group.rank, dict(plan.rank_of), faults
         self._watchdog, self._closing = watchdog, False
-        peers = set(senders(plan, group.rank).values())
-        outgoing, self._incoming = connect(
-            group, channel.address, channel.token, to=peers, origin=peers
-        )
+        peers, own = set(senders(plan, group.rank).values()), (channel.address, channel.token)
+        outgoing, self._incoming = connect(group, *own, to=peers, origin=peers)
         self._outgoing = {peer: _Outgoing(connection) for peer, connection in outgoing.items()}
         self._connections = [*outgoing.values(), *self._incoming.values()]
         for connection in self._connections:
@@ -97,10 +85,7 @@ class Transport:
         self._receiving = [self._start(self._receive, "from", peer) for peer in peers]
 
     def send(self, receive: Action, tensors: Tensors) -> None:
-        """Hand over the message that ``receive`` waits for; TensorError for what can't travel.
-
-        Returns at once, or with ``faults.blocking`` when the message has reached the other end.
-        """
+        """Hand over the message that ``receive`` waits for; TensorError for what can't travel."""
         peer, step = self._rank_of[receive.stage], self.mailbox.step
         header = Header.of(step, receive, tensors)
         delay = self._faults.delay_s(self._rank, peer, step)
@@ -146,9 +131,8 @@ class Transport:
                 body(peer)
             except (OSError, WireError) as error:
                 if not self._closing:
-                    noticed = f"the connection {direction} rank {peer} failed: {error}"
-                    self._watchdog.fail(noticed)
-            except Exception as error:  # whatever it is, nobody may be left waiting
+                    self._watchdog.fail(f"the connection {direction} rank {peer} failed: {error}")
+            except Exception as error:  # whatever it is, no rank may be left waiting
                 if not self._closing:
                     self._watchdog.broke(error)
 

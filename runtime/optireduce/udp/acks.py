@@ -2,16 +2,14 @@
 
 They cost as much processor time as a burst does, so they are few: none where the window holds the
 whole shard, and "all is sent" only some time after the marks that say the same. These may be lost,
-too. A credit is cumulative, so that the next one makes up for it, and is repeated to whom nothing
-is heard of; "all is sent" goes out twice; that a stage is over is sent again whenever something for
-it arrives.
+too. A credit is cumulative, so that the next one makes up for it, and is repeated to peers that are
+silent; that a stage is over is sent again whenever something for it arrives.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 
 from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
@@ -19,8 +17,7 @@ from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
 from runtime.optireduce.udp.datagram import Codec, Header, Type
 from runtime.optireduce.udp.sender import ShardSend
 
-REPEATS_IN_BOUND = 10
-"""So often in t_B a credit is repeated: one that got lost must not cost the rest of a stage."""
+REPEATS_IN_BOUND = 10  # of a credit: one that got lost must not cost the rest of a stage
 REPEAT_S, REPEAT_MOST_S = 0.005, 0.05  # but it takes so long at least, and at most
 
 
@@ -28,11 +25,7 @@ class AckSender:
     """Writes what a rank has to announce to ``outbox``: (peer, datagram)."""
 
     def __init__(
-        self,
-        options: Options,
-        codec: Codec,
-        incast: Incast,
-        estimators: Sequence[CompletionEstimator],
+        self, options: Options, codec: Codec, incast: Incast, estimators: list[CompletionEstimator]
     ) -> None:
         self._options, self._codec = options, codec
         self._incast, self._estimators = incast, estimators
@@ -109,10 +102,7 @@ class AckSender:
         self._send(Type.CREDIT, stage, peer, bucket.operation, offset=passed, length=window)
 
     def _grant(self, bucket: Bucket, stage: int, peer: int) -> int:
-        """The window; from where on the next credit is due: never if all has room in it.
-
-        Else to the end of the shard, as the last one that is needed may come late.
-        """
+        """The window; sets when the next credit is due: never if all has room in it."""
         window, bitmap = self._incast.window, bucket.stages[stage].senders[peer]
         fits = not bitmap.passed and window >= bitmap.count
         bitmap.credit_at = math.inf if fits else bitmap.passed + max(1, window // 3)

@@ -35,21 +35,14 @@ class CompletionEstimator:
     doubles only where waiting longer would have helped, that is where datagrams came after the end
     of their stage and within the longest wait that x allows. What the network has lost, or holds
     back for longer, does not come however long one waits.
-
-    Attributes:
-        bound_s: t_B: t_C never exceeds it.
-        own_s: this rank's t_C; 0 before its first stage is over.
-        expected_s: t_C: the median over what the ranks announced last; 0: none has yet.
-        percent: x.
     """
 
     def __init__(self, options: Options, bound_s: float) -> None:
-        self._options, self.bound_s = options, bound_s
-        self.own_s = self.expected_s = 0.0
-        self.percent = options.grace_percent
-        self._announced_s: dict[int, float] = {}
-        self._reach_s: dict[int, float] = {}
-        self._late = 0
+        self._options, self.bound_s = options, bound_s  # t_B: t_C never exceeds it
+        self.own_s = 0.0  # this rank's t_C; 0 before its first stage is over
+        self.expected_s = 0.0  # t_C: the median over what the ranks announced last; 0: none has yet
+        self.percent = options.grace_percent  # x
+        self._announced_s, self._reach_s, self._late = dict[int, float](), dict[int, float](), 0
 
     def grace_s(self, elapsed_s: float) -> float:
         """How long to wait on after the last marks; ``elapsed_s`` stands in for an unknown t_C."""
@@ -111,11 +104,9 @@ class Incast:
 
     def __init__(self, options: Options, peers: int) -> None:
         self._options, self._peers = options, max(1, peers)
-        self.own = min(options.incast, self._peers)
-        self.window_bytes = options.window_bytes
+        self.own, self.window_bytes = min(options.incast, self._peers), options.window_bytes
         self._excused, self._clean = 0.0, 0
-        self._announced: dict[int, int] = {}
-        self._losses: list[float] = []
+        self._announced, self._losses = dict[int, int](), list[float]()
         self._before: tuple[int, int, float] | None = None
 
     @property
@@ -188,18 +179,13 @@ class Pacer:
     between them the trend of the round trip decides, as a share of ``rtt_high_s`` (TIMELY: of the
     shortest round trip, but our clocks are those of threads that wait for a processor). It is there
     to avoid congestion collapse, not to share fairly; credits hold a sender back first.
-
-    Attributes:
-        rate: bytes per second.
-        rtt_s: moving average; 0 before the first sample.
-        next_s: when the next burst may go.
     """
 
     def __init__(self, options: Options) -> None:
-        self._options = options
-        self.stall_most_s = options.stall_s
-        self.rate = min(max(options.rate_start, options.rate_least), options.rate_most)
-        self.rtt_s = self.next_s = self._trend_s = self._last_s = 0.0
+        self._options, self.stall_most_s = options, options.stall_s
+        self.rtt_s = 0.0  # moving average; 0 before the first sample
+        self.next_s = self._trend_s = self._last_s = 0.0  # next_s: when the next burst may go
+        self._set(options.rate_start)
 
     @property
     def stall_s(self) -> float:
@@ -233,4 +219,5 @@ class Pacer:
         self._set(self.rate * self._options.rate_decrease)
 
     def _set(self, rate: float) -> None:
+        """Bytes per second, within limits."""
         self.rate = min(max(rate, self._options.rate_least), self._options.rate_most)

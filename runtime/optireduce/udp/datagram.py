@@ -6,7 +6,8 @@ each means is in docs/optireduce.md.
 
 The datagrams of a shard may be sent in any order; ``passed`` counts them in the order of sending,
 so that a credit says what has left the network, lost or not. What the datagrams of a burst have in
-common is written, and checked, once. Reading never raises: what does not belong here is dropped.
+common is written, and checked, once. Reading never raises. Dropped is what is malformed, foreign
+(of another session), misdirected (to or from another rank) or forged (its tag is bad).
 """
 
 from __future__ import annotations
@@ -52,23 +53,17 @@ class Header(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Datagrams of one kind, sender and operation that came together.
-
-    Attributes:
-        offsets, lengths, flags: one entry per datagram, int64.
-        payload: uint8 [datagrams, payload bytes]; a view of the receive buffer.
-        incast, expected_us, passed: of the last one.
-    """
+    """Datagrams of one kind, sender and operation that came together."""
 
     type: Type
     stage: int
     sender: int
     operation: int
-    offsets: np.ndarray
+    offsets: np.ndarray  # and the next two: one entry per datagram, int64
     lengths: np.ndarray
     flags: np.ndarray
-    payload: Bytes
-    incast: int
+    payload: Bytes  # uint8 [datagrams, payload bytes]; a view of the receive buffer
+    incast: int  # and the next two: of the last one
     expected_us: int
     passed: int
 
@@ -89,9 +84,8 @@ class Codec:
     def __init__(
         self, session: int, rank: int, world_size: int, datagram_bytes: int, key: bytes = b""
     ) -> None:
-        self.session, self.rank, self.world_size = session, rank, world_size
-        self.datagram_bytes, self.key = datagram_bytes, key
-        self.payload_bytes = datagram_bytes - HEADER_BYTES
+        self.session, self.rank, self.world_size, self.key = session, rank, world_size, key
+        self.datagram_bytes, self.payload_bytes = datagram_bytes, datagram_bytes - HEADER_BYTES
         self._fixed = np.uint64(MAGIC | VERSION << 16 | rank << 48)
 
     def data(
@@ -103,12 +97,10 @@ class Codec:
         header: Header,
         passed: int | np.ndarray = 0,
     ) -> None:
-        """Fill ``rows``, uint8 [datagrams, datagram_bytes], with consecutive data datagrams.
+        """Fill ``rows``, uint8 [datagrams, datagram_bytes], with consecutive ones of a shard.
 
-        Args:
-            source: the shard's bytes, of which ``first`` is the number of the first datagram.
-            marks_from: datagrams from this number on are marked as the last percentile.
-            passed: datagrams of the shard sent with these and before; or of each one.
+        ``source`` has the shard's bytes, ``first`` is the number of the first datagram, those from
+        ``marks_from`` on are marked; ``passed`` were sent with these and before (or with each).
         """
         count, nbytes = len(rows), self.payload_bytes
         head = self._pack(Type.DATA, header, length=nbytes)
@@ -140,11 +132,7 @@ class Codec:
         return row.tobytes()
 
     def read(self, rows: Bytes, dropped: Counter[str]) -> Iterator[Batch]:
-        """The batches in ``rows``, uint8 [datagrams, bytes of each].
-
-        What is dropped is counted: ``malformed``, ``foreign`` (another session), ``misdirected``
-        (to or from another rank), ``forged`` (bad tag).
-        """
+        """The batches in ``rows``, uint8 [datagrams, bytes of each]; what is dropped is counted."""
         if not len(rows):
             return
         if rows.shape[1] not in (HEADER_BYTES, self.datagram_bytes):
@@ -195,11 +183,9 @@ class Codec:
         self, kind: Type, header: Header, offset: int = 0, length: int = 0, flags: int = 0
     ) -> bytes:
         stage, receiver, operation, incast, expected_us = header
-        return PACKED.pack(
-            MAGIC, VERSION, 2 * kind + stage, self.rank, receiver, self.session, operation,
-            min(offset, 2**32 - 1), min(length, 2**16 - 1), flags, min(incast, 255),
-            min(expected_us, 2**32 - 1), 0, 0,
-        )  # fmt: skip
+        ends = MAGIC, VERSION, 2 * kind + stage, self.rank, receiver, self.session, operation
+        place = min(offset, 2**32 - 1), min(length, 2**16 - 1), flags
+        return PACKED.pack(*ends, *place, min(incast, 255), min(expected_us, 2**32 - 1), 0, 0)
 
     def _count_bad(self, words: np.ndarray, dropped: Counter[str]) -> None:
         malformed = words[:, 0] & np.uint64(0xFFFFFF) != self._fixed & np.uint64(0xFFFFFF)

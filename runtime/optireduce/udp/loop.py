@@ -32,13 +32,10 @@ PAUSE_S = 0.0005  # so long; 200 Mbit/s bring eight full frames in it, 1000 Mbit
 
 
 class EventLoop:
-    """Carries buckets over UBT, several in flight.
+    """Carries buckets over UBT, several in flight; closes the ``channel``, which is connected.
 
-    Args:
-        channel: connected; closed with this.
-        bound_s: t_B to begin with.
-        done: called on a thread of this with each bucket whose result is in its tensor.
-        broken: called with whatever a thread did not expect; nothing is carried after it.
+    ``done`` is called, on a thread of this, with each bucket whose result is in its tensor, and
+    ``broken`` with whatever a thread did not expect; nothing is carried after it.
     """
 
     def __init__(
@@ -58,8 +55,7 @@ class EventLoop:
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        self._closing = False
-        self._found = 0
+        self._closing, self._found = False, 0
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
             for run, name in ((self._loop, "latecomer-ubt"), (self._compute, "latecomer-mean"))

@@ -37,15 +37,10 @@ class Outgoing(NamedTuple):
 
 
 class Protocol:
-    """One rank's UBT.
+    """One rank's UBT; one call to the kernel takes ``together`` datagrams at most.
 
-    Args:
-        bound_s: t_B.
-        together: datagrams that one call to the kernel takes at most.
-
-    Attributes:
-        buckets: those that are open, by operation.
-        dropped, dropped_from: datagrams, by kind, and, where it is known, by sender and kind.
+    ``buckets`` has those that are open, by operation; ``dropped`` counts datagrams by kind, and
+    ``dropped_from`` by sender and kind, where it is known.
     """
 
     def __init__(self, options: Options, codec: Codec, bound_s: float, together: int = 1) -> None:
@@ -55,12 +50,10 @@ class Protocol:
         self.estimators = [CompletionEstimator(options, bound_s) for _ in (0, 1)]
         self.incast = Incast(options, len(self.peers))
         self.acks = AckSender(options, codec, self.incast, self.estimators)
-        self.dropped: Counter[str] = Counter()
-        self.dropped_from: Counter[tuple[int, str]] = Counter()
+        self.dropped, self.dropped_from = Counter[str](), Counter[tuple[int, str]]()
         self.buckets: dict[int, Bucket] = {}
         self._newest: int | None = None
-        self._early = EarlyBuffer()
-        self._over: deque[Bucket] = deque()
+        self._early, self._over = EarlyBuffer(), deque[Bucket]()
         self._together, self._bursts = together, 1
         self._rows: Bytes = np.zeros((BURSTS * options.burst, codec.datagram_bytes), np.uint8)
         places = np.arange(len(self._rows), dtype=np.uint32)
@@ -72,7 +65,8 @@ class Protocol:
     def set_bound(self, bound_s: float) -> None:
         """From now on t_B is this, for operations that are opened later."""
         self.bound_s = bound_s
-        self.sender.notice_stalls_within(bound_s / STALLS_IN_BOUND)
+        for pacer in self.sender.pacers.values():
+            pacer.stall_most_s = bound_s / STALLS_IN_BOUND
         self.acks.set_bound(bound_s)
         for estimator in self.estimators:
             estimator.bound_s = bound_s
@@ -154,9 +148,10 @@ class Protocol:
                     self._end_stage(bucket, number, now_s)
                 if stage.end is None:
                     break
-            pending, hard_s = self.sender.pending(bucket.operation), bucket.stages[1].hard_s
+            operation, hard_s = bucket.operation, bucket.stages[1].hard_s
+            pending = [s for s in self.sender.shards.values() if s.operation == operation]
             if all(stage.end for stage in bucket.stages) and (not pending or now_s >= hard_s):
-                del self.buckets[bucket.operation]
+                del self.buckets[operation]
                 for shard in pending:
                     self.sender.finish(shard)
                 self._over.append(bucket)
@@ -186,12 +181,12 @@ class Protocol:
         self.incast.announced(sender, batch.incast)
         self.estimators[batch.stage].announced(sender, batch.expected_us / 1e6)
         if batch.type is Type.CREDIT and batch.lengths[-1]:
-            self.sender.announced(sender, int(batch.lengths[-1]))
+            self.sender.windows[sender] = int(batch.lengths[-1])
         if sender not in bucket.entered:  # the first sign that it is
             bucket.entered.add(sender)
             for number, stage in enumerate(bucket.stages):
                 stage.enter(sender, now_s)
-                if shard := self.sender.shard(bucket.operation, number, sender):
+                if shard := self.sender.shards.get((bucket.operation, number, sender)):
                     self.sender.enter(shard, now_s)
         if batch.type is Type.DATA:
             self._receive_data(bucket, batch, now_s)
@@ -224,7 +219,7 @@ class Protocol:
         if flags & GONE:
             for stage in bucket.stages:
                 stage.all_sent(sender, now_s)
-        shard = self.sender.shard(bucket.operation, batch.stage, sender)
+        shard = self.sender.shards.get((bucket.operation, batch.stage, sender))
         if shard is not None and flags & (OVER | GONE):
             self.sender.finish(shard)
         elif shard is not None:
@@ -244,11 +239,11 @@ class Protocol:
 
     def _broadcast(self, bucket: Bucket, least: int) -> None:
         """Reduce what is there in runs of at least so many datagrams, and queue it for all."""
-        shards = [self.sender.shard(bucket.operation, 1, peer) for peer in self.peers]
+        keys = [(bucket.operation, 1, peer) for peer in self.peers]
+        shards = [self.sender.shards[key] for key in keys if key in self.sender.shards]
         for first, stop in bucket.reduce_runs(least):
             for shard in shards:
-                if shard is not None:
-                    shard.offer(first, stop)
+                shard.offer(first, stop)
 
     def _end_stage(self, bucket: Bucket, number: int, now_s: float) -> None:
         stage = bucket.stages[number]

@@ -7,8 +7,7 @@ passed since. Deviations: the clock of t_B starts when the last rank has entered
 and a sender says twice more, in datagrams of their own, that it has sent everything.
 
 Invariants: a datagram that is not exactly one of the expected ones is refused; each is placed at
-most once; after the end nothing is placed; the end never lies beyond ``absence_s + allowed_s`` from
-the entry.
+most once; after the end nothing is placed; the end is within ``absence_s + bound_s`` of the entry.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from runtime.optireduce.udp.datagram import LAST, Batch, is_before
 
 EARLY_BYTES, EARLY_OPERATIONS = 1 << 20, 64  # kept of each sender; and of all
 STEPS = np.arange(1024)
-Drop = Callable[[str, int], None]
-"""Is given the kind and number of datagrams that are refused."""
+Drop = Callable[[str, int], None]  # is given the kind and number of datagrams that are refused
 Numbers = slice | np.ndarray
 
 
@@ -39,22 +37,14 @@ class End(StrEnum):
 
 
 class SenderBitmap:
-    """The datagrams of one sender: ``nbytes`` bytes, ``payload`` in a datagram.
-
-    Attributes:
-        arrived: bool [datagrams].
-        seen, passed: how many have arrived; how many had been sent with the latest that has.
-        marked: its last percentile has been seen, or its "all is sent".
-        credit_at, repeated: ``passed`` for the next credit; and when repeats were due last.
-    """
+    """The datagrams of one sender: ``nbytes`` bytes, ``payload`` in a datagram."""
 
     def __init__(self, nbytes: int, payload: int) -> None:
-        self.nbytes, self.payload = nbytes, payload
-        self.count = -(-nbytes // payload)
+        self.nbytes, self.payload, self.count = nbytes, payload, -(-nbytes // payload)
         self.arrived = np.zeros(self.count, bool)
-        self.seen = self.passed = self.repeated = 0
-        self.credit_at = 0.0
-        self.marked = self.count == 0
+        self.seen = self.passed = 0  # that have arrived; that had been sent with the latest of them
+        self.credit_at, self.repeated = 0.0, 0  # ``passed`` for the next credit; at the last repeat
+        self.marked = self.count == 0  # its last percentile has been seen, or its "all is sent"
 
     @property
     def complete(self) -> bool:
@@ -105,36 +95,22 @@ class SenderBitmap:
 class StageReceiver:
     """One receive stage of one operation, which this rank enters now.
 
-    Args:
-        sizes: bytes due from each sender, ``payload`` in a datagram.
-        absence_s, allowed_s: how long to wait for ranks that have not entered it; from then on.
-
-    Attributes:
-        absent: ranks that have given no sign of having entered the operation.
-        due, lost: datagrams; those that have not arrived.
-        began_s: from when on it is waited for (the second stage: when the first is over).
-        quiet_s: since when all is marked and nothing new has come.
+    ``sizes`` are the bytes due from each sender, ``payload`` in a datagram; ``absence_s`` is how
+    long to wait for ranks that have not entered it, ``bound_s`` from then on.
     """
 
     def __init__(
-        self,
-        sizes: Mapping[int, int],
-        payload: int,
-        now_s: float,
-        absence_s: float,
-        allowed_s: float,
+        self, sizes: Mapping[int, int], payload: int, now_s: float, absence_s: float, bound_s: float
     ) -> None:
         self.senders = {rank: SenderBitmap(nbytes, payload) for rank, nbytes in sizes.items()}
         self.due = self.lost = sum(sender.count for sender in self.senders.values())
-        self.absent = set(sizes)
+        self.absent = set(sizes)  # have given no sign of having entered the operation
         self.end: End | None = None
-        self.began_s, self.ended_s = now_s, 0.0
-        self.quiet_s: float | None = None
-        self._grace_s = 0.0
-        self._allowed_s = allowed_s
+        self.began_s, self.ended_s = now_s, 0.0  # the second stage begins when the first is over
+        self.quiet_s: float | None = None  # since when all is marked and nothing new has come
+        self._grace_s, self._bound_s = 0.0, bound_s
         self._all_there_s = now_s + absence_s if sizes else now_s
-        self._marked_s = math.inf
-        self._last_s = now_s
+        self._marked_s, self._last_s = math.inf, now_s
 
     @property
     def loss(self) -> float:
@@ -143,11 +119,8 @@ class StageReceiver:
 
     @property
     def elapsed_s(self) -> float:
-        """From when it began and all ranks were there to the last marks, or arrival so far.
-
-        Without what came after the marks and the wait for it, or t_C would feed itself.
-        """
-        until_s = min(self._last_s, self._marked_s)
+        """From when it began and all ranks were there to the last marks, or arrival so far."""
+        until_s = min(self._last_s, self._marked_s)  # what came later would let t_C feed itself
         return max(0.0, until_s - max(self.began_s, self._all_there_s))
 
     @property
@@ -159,7 +132,7 @@ class StageReceiver:
     @property
     def hard_s(self) -> float:
         """The bound: :meth:`handle_timer` ends the stage then, whatever arrives."""
-        return self._all_there_s + self._allowed_s
+        return self._all_there_s + self._bound_s
 
     @property
     def deadline_s(self) -> float:
@@ -214,11 +187,10 @@ class StageReceiver:
 
 
 class EarlyBuffer:
-    """What came for operations that this rank has not entered yet: first grants, within limits."""
+    """What came for operations that this rank has not entered yet, within limits."""
 
     def __init__(self) -> None:
-        self._batches: dict[int, list[Batch]] = {}
-        self._nbytes: Counter[int] = Counter()
+        self._batches, self._nbytes = dict[int, list[Batch]](), Counter[int]()
 
     def keep(self, batch: Batch) -> bool:
         """Copy a batch; whether there was room."""

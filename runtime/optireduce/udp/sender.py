@@ -26,31 +26,27 @@ MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not h
 
 @dataclass(eq=False)
 class ShardSend:
-    """One shard, of so many datagrams, on its way to one peer.
-
-    Attributes:
-        order: those of a smaller order go first: (number of the bucket, stage, place).
-        ready: runs of datagrams, (first, one past the last), that may be sent; in this order.
-        passed: how many of those sent are known to have left the network.
-        window: how many may be underway.
-        entered: the peer has entered the operation.
-        over: nothing more is to be sent: all was, or the peer's stage is over.
-    """
+    """One shard, of ``count`` datagrams, on its way to one peer."""
 
     peer: int
     stage: int
     operation: int
     count: int
-    order: tuple[int, int, int]
-    ready: deque[tuple[int, int]] = field(default_factory=deque)
+    order: tuple[int, int, int]  # the smaller goes first: (number of the bucket, stage, place)
+    ready: deque[tuple[int, int]] = field(default_factory=deque)  # runs (first, past the last)
     sent: int = 0
-    passed: int = 0
-    window: int = 0
-    entered: bool = False
-    over: bool = False
+    passed: int = 0  # of those sent, known to have left the network
+    window: int = 0  # may be underway
+    entered: bool = False  # the peer has entered the operation
+    over: bool = False  # nothing more is to be sent: all was, or the peer's stage is over
     stalls: int = 0
     progress_s: float = -math.inf
     bursts: deque[tuple[int, float]] = field(default_factory=deque)
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Operation, stage and peer."""
+        return self.operation, self.stage, self.peer
 
     @property
     def room(self) -> int:
@@ -66,8 +62,7 @@ class ShardSend:
     def marks_from(self, first: int, count: int, last_share: float) -> int:
         """Of so many datagrams that go together, from which number on they are marked.
 
-        Only among those that end the shard: a mark means that all is sent. A sender that still
-        waits for credit must not look like a network that loses.
+        Only if they end the shard: one that waits for credit must not look like a lossy network.
         """
         left = self.count - self.sent
         if count < left:
@@ -81,48 +76,31 @@ class Sender:
     def __init__(self, options: Options, rank: int, world_size: int) -> None:
         self._options = options
         self.pacers = {peer: Pacer(options) for peer in range(world_size) if peer != rank}
-        self._shards: dict[tuple[int, int, int], ShardSend] = {}
+        self.shards: dict[tuple[int, int, int], ShardSend] = {}  # not over, by their keys
         self._grant = max(1, options.grant_bytes // options.datagram_bytes)
-        self._windows = dict.fromkeys(self.pacers, self._grant)
-
-    def notice_stalls_within(self, most_s: float) -> None:
-        """A stall is noticed after so long at the latest."""
-        for pacer in self.pacers.values():
-            pacer.stall_most_s = most_s
+        self.windows = dict.fromkeys(self.pacers, self._grant)  # as the receivers announced them
 
     def add(self, shard: ShardSend) -> None:
         """A shard that will be sent, as soon as something of it is ready."""
-        self._shards[shard.operation, shard.stage, shard.peer] = shard
+        self.shards[shard.key] = shard
         shard.window = self._grant
-
-    def shard(self, operation: int, stage: int, peer: int) -> ShardSend | None:
-        """It, if it is known and not over."""
-        return self._shards.get((operation, stage, peer))
-
-    def pending(self, operation: int) -> list[ShardSend]:
-        """What of an operation is not over."""
-        return [shard for shard in self._shards.values() if shard.operation == operation]
 
     def finish(self, shard: ShardSend) -> None:
         """Everything is sent, or the peer wants no more."""
         shard.over = True
-        self._shards.pop((shard.operation, shard.stage, shard.peer), None)
+        self.shards.pop(shard.key, None)
 
     def enter(self, shard: ShardSend, now_s: float) -> None:
         """The peer has entered the operation: it takes what it said last, or a first grant."""
         if not shard.entered:
             shard.entered, shard.progress_s = True, now_s
             shard.bursts.clear()  # how long they took says when the peer came
-            shard.window = self._windows[shard.peer]
-
-    def announced(self, peer: int, window: int) -> None:
-        """The window of a receiver, for this and coming shards."""
-        self._windows[peer] = max(1, window)
+            shard.window = self.windows[shard.peer]
 
     def credit(self, shard: ShardSend, passed: int, now_s: float) -> None:
         """The receiver has seen something of the burst that ends at ``passed``."""
         self.enter(shard, now_s)
-        shard.window = self._windows[shard.peer]
+        shard.window = self.windows[shard.peer]
         passed = min(passed, shard.sent)
         if passed > shard.passed:
             shard.passed, shard.progress_s, shard.stalls = passed, now_s, 0
@@ -132,12 +110,8 @@ class Sender:
             self.pacers[shard.peer].answered(now_s - sent_s)
 
     def next(self, now_s: float, incast: int, most: int) -> tuple[ShardSend, int, int] | float:
-        """(shard, first datagram, how many, ``most`` at most) to send; else when to ask again.
-
-        The caller reports what was really sent with :meth:`sent`.
-        """
-        wake_s = math.inf
-        chosen: ShardSend | None = None
+        """(shard, first datagram, how many, ``most`` at most) to send; else when to ask again."""
+        wake_s, chosen = math.inf, None
         for shard in self._active(incast):
             pacer = self.pacers[shard.peer]
             if shard.room <= 0:
@@ -176,7 +150,7 @@ class Sender:
     def _active(self, incast: int) -> list[ShardSend]:
         """Those that have a place: the first of each peer, for so many peers."""
         first: dict[int, ShardSend] = {}
-        waiting = [s for s in self._shards.values() if s.ready and (s.entered or s.room > 0)]
+        waiting = [s for s in self.shards.values() if s.ready and (s.entered or s.room > 0)]
         for shard in sorted(waiting, key=lambda shard: shard.order):
             if shard.peer not in first:
                 if len(first) == incast:

@@ -32,32 +32,20 @@ STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share c
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
 """An earlier datagram came back, since its peer is not there: no error of this socket."""
 NOTHING: Bytes = np.zeros((0, 1), np.uint8)
-HEADER = np.dtype(  # struct mmsghdr
-    {
-        "names": ["vector", "vectors", "control", "control_bytes", "flags", "length"],
-        "formats": ["<u8", "<u8", "<u8", "<u8", "<i4", "<u4"],
-        "offsets": [16, 24, 32, 40, 48, 56],
-        "itemsize": 64,
-    }
-)
-CONTROL = np.dtype(  # struct cmsghdr and its one number
-    {
-        "names": ["level", "type", "segment"],
-        "formats": ["<i4", "<i4", "<i4"],
-        "offsets": [8, 12, 16],
-        "itemsize": 32,
-    }
-)
+_POINTERS = [(name, "<u8") for name in ("vector", "vectors", "control", "control_bytes")]
+_NUMBERS = [(name, "<i4") for name in ("level", "type", "segment")]
+HEADER = np.dtype([("", "V16"), *_POINTERS, ("flags", "<i8"), ("length", "<u4"), ("", "V4")])
+"""struct mmsghdr."""
+CONTROL = np.dtype([("", "V8"), *_NUMBERS, ("", "V12")])
+"""struct cmsghdr and its one number."""
 _recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
 
 
 class UdpSocket:
     """One rank's socket, bound to ``address`` and a port that the kernel chooses.
 
-    Attributes:
-        address: (host, port) under which others reach it.
-        how: what the kernel does for us, for reports.
-        together: datagrams that one call to the kernel takes at most.
+    ``how`` says for reports what the kernel does for us; one call to it takes ``together``
+    datagrams at most.
     """
 
     def __init__(self, options: Options, address: str) -> None:
@@ -66,9 +54,8 @@ class UdpSocket:
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self._peers: dict[int, tuple[str, int]] = {}
-        self._reader = BatchReader(self._socket)
+        self._reader, self._drained = BatchReader(self._socket), False
         self._held: deque[Bytes] = deque()
-        self._drained = False
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
@@ -77,10 +64,8 @@ class UdpSocket:
         if segments:  # per call instead: the short datagrams must go by themselves
             self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
         sends, receives = "GSO" if segments else "one by one", "GRO" if coalesces else "one by one"
-        self.how = (
-            f"UDP {self.address[0]}:{self.address[1]}, send {sends}, receive {receives}, "
-            f"receive buffer {granted // 1024} KiB"
-        )
+        at, has = "{}:{}".format(*self.address), f"receive buffer {granted // 1024} KiB"
+        self.how = f"UDP {at}, send {sends}, receive {receives}, {has}"
         self.together = options.burst if segments else 1
         segment = struct.pack("H", options.datagram_bytes)
         self._segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, segment)]
@@ -110,10 +95,7 @@ class UdpSocket:
         return len(rows)
 
     def receive(self) -> Bytes | None:
-        """Datagrams of one length, uint8 [datagrams, bytes], or none (0 rows); ``None``: empty.
-
-        Valid until the next call. What lies in the socket is taken together.
-        """
+        """Some of one length, uint8 [datagrams, bytes], valid until the next; ``None``: empty."""
         if self._held:
             return self._held.popleft()
         taken = 0
@@ -161,10 +143,7 @@ class BatchReader:
         self._at = self._headers.ctypes.data
 
     def read(self) -> tuple[int, list[Bytes]]:
-        """(messages taken, their datagrams: uint8 [datagrams, bytes] of one length each).
-
-        The rows are valid until the next call.
-        """
+        """(messages taken, their datagrams: uint8 [datagrams, bytes], valid until the next)."""
         self._control_bytes[:] = CONTROL.itemsize
         taken = _recvmmsg(
             self._descriptor, ctypes.c_void_p(self._at), MESSAGES, socket.MSG_DONTWAIT, None
@@ -196,10 +175,7 @@ class BatchReader:
         yield from self._joined(lengths.tolist(), segments.tolist())
 
     def _joined(self, sizes: list[int], segments: list[int]) -> Iterator[Bytes]:
-        """Datagrams of one length that follow each other, as one batch.
-
-        They are moved together in memory, which costs far less than a batch more.
-        """
+        """As one batch each, moved together in memory: that costs far less than a batch more."""
         flat = self._flat
         first = end = each = 0  # of the batch so far: bytes first to end - 1
         for number, (size, segment) in enumerate(zip(sizes, segments, strict=True)):
