@@ -1,10 +1,12 @@
-"""Small schedules for the tests, built by hand so that they need no search."""
+"""Small schedules for the tests; all but :func:`arrivals` are built by hand, without a search."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+from synth.arrivals.generate import search
 from verify import Incast, Phase, Schedule, Transfer
 
 
@@ -79,3 +81,13 @@ def swapping() -> Schedule:
     )
     phases = (Phase("exchange", (), (exchange,)), Phase("swap", (), swap))
     return Schedule(ranks=2, chunks=2, phases=phases)
+
+
+def arrivals(n: int, rounds: dict[int, int]) -> Schedule:
+    """A schedule made for late ranks that arrive in these rounds."""
+    return _arrivals(n, tuple(rounds.items()))
+
+
+@functools.cache
+def _arrivals(n: int, rounds: tuple[tuple[int, int], ...]) -> Schedule:
+    return search(n, dict(rounds), m=1, time_limit_s=5).schedule

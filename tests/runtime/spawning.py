@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +77,50 @@ def values(outcomes: list[Outcome]) -> list[Any]:
     return [outcome.value for outcome in outcomes]
 
 
+def on_ranks(
+    size: int | None, timeout_s: float = 90.0, victims: Collection[int] = ()
+) -> Callable[[Callable], Callable]:
+    """Makes ``body(rank, size, store, ...)`` a test that every rank runs.
+
+    None may fail but the victims, which nobody waits for. ``size`` None: as many ranks as its
+    argument ``schedule`` is for.
+    """
+
+    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(body)
+        def test(**arguments: Any) -> None:
+            place = body.__module__, body.__name__
+            ranks = arguments["schedule"].ranks if size is None else size
+            limits = {"timeout_s": timeout_s, "victims": victims}
+            outcomes = spawn(_test, ranks, *place, arguments, **limits)
+            values([each for rank, each in enumerate(outcomes) if rank not in victims])
+
+        own = list(inspect.signature(body).parameters.values())[3:]  # what pytest has to provide
+        test.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        return test
+
+    return decorate
+
+
+def _test(rank: int, size: int, store: Any, module: str, name: str, arguments: dict) -> None:
+    inspect.unwrap(getattr(importlib.import_module(module), name))(rank, size, store, **arguments)
+
+
 def together(store: Any, rank: int, size: int, name: str) -> None:
     """Wait until all ranks are here, within the store's time-out; a name serves once."""
     store.set(f"{name} {rank}", "")
     store.wait([f"{name} {r}" for r in range(size)])
+
+
+def python(*arguments: str, cwd: Any = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with ``arguments``, in a folder and with more environment variables."""
+    environment = os.environ | variables
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )

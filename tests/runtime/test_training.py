@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from tests.runtime import schedules
-from tests.runtime.spawning import spawn, values
+from tests.runtime.spawning import on_ranks
 from verify.errors import ArgumentError
 
 STEPS = 4
@@ -38,82 +38,43 @@ def _train(model, rank, lateness):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def _bits(parameters):
-    return hashlib.sha256(parameters.numpy().tobytes()).hexdigest()
-
-
-def _all_ways(rank, size, store, schedule, random_lateness):
-    """Per late rank: (largest deviation from plain DDP, bits) of both ways."""
+@pytest.mark.parametrize("random_lateness", [False, True])
+@pytest.mark.parametrize("schedule", [schedules.straggler(2), schedules.straggler(4)])
+@on_ranks(None, timeout_s=100)
+def test_parameters_are_those_of_plain_ddp(rank, size, store, schedule, random_lateness):
+    """By the hook and by the backend, with each rank late in turn; the same bits on all ranks."""
 
     def start(backend, name):
         place = {"store": dist.PrefixStore(name, store), "rank": rank, "world_size": size}
         dist.init_process_group(backend, timeout=timedelta(seconds=30), **place)
 
+    def check(trained, name):
+        assert (trained - plain).abs().max().item() < 1e-6
+        store.set(f"{name} {rank}", hashlib.sha256(trained.numpy().tobytes()).hexdigest())
+        assert store.get(f"{name} {rank}") == store.get(f"{name} 0")
+
     start("gloo", "plain")
     plain = _train(_model(), rank, lambda step: 0.0)
-    found = []
     for late in range(size):
         dice = random.Random(f"{rank} {late}")
 
         def lateness(step, late=late, dice=dice):
-            if random_lateness:
-                return dice.choice([0.0, 0.0, 0.03])
-            return 0.03 if rank == late else 0.0
+            return dice.choice([0.0, 0.0, 0.03]) if random_lateness else 0.03 * (rank == late)
 
         model = _model()
         attachment = runtime.ddp.attach(model, schedule, late=late, timeout_s=30)
-        hooked = _train(model, rank, lateness)
+        check(_train(model, rank, lateness), f"hook {late}")
         attachment.close()
-        found.append(((hooked - plain).abs().max().item(), _bits(hooked)))
     dist.destroy_process_group()
     for late in range(size):
         runtime.configure(schedule, late=late)
         start("latecomer", f"backend{late}")
-        trained = _train(_model(), rank, lambda step, late=late: 0.03 * (rank == late))
-        paths = dict(dist.distributed_c10d._get_default_group().paths)
+        check(_train(_model(), rank, lambda step, late=late: 0.03 * (rank == late)), f"{late}")
+        assert dist.group.WORLD.paths.keys() == {"schedule"}
         dist.destroy_process_group()
-        assert set(paths) == {"schedule"}
-        found.append(((trained - plain).abs().max().item(), _bits(trained)))
-    return found
 
 
-@pytest.mark.parametrize("random_lateness", [False, True])
-@pytest.mark.parametrize("size", [2, 4])
-def test_parameters_are_those_of_plain_ddp(size, random_lateness):
-    outcomes = spawn(_all_ways, size, schedules.straggler(size), random_lateness, timeout_s=100)
-    for per_rank in zip(*values(outcomes), strict=True):
-        assert max(deviation for deviation, _ in per_rank) < 1e-6
-        assert len({bits for _, bits in per_rank}) == 1
-
-
-def _native_paths(rank, size, store):
-    runtime.configure(schedules.straggler(size))
-    dist.init_process_group("latecomer", store=store, rank=rank, world_size=size)
-    results = []
-    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
-        tensor = torch.full((4,), float(rank))
-        dist.all_reduce(tensor, op=op)
-        results.append(tensor[0].item())
-    pair = dist.new_group([0, 1])
-    part = torch.ones(2)
-    if rank < 2:
-        dist.all_reduce(part, group=pair)
-    paths = dict(dist.distributed_c10d._get_default_group().paths)
-    dist.destroy_process_group()
-    return results, part[0].item(), paths
-
-
-def test_everything_else_runs_natively_and_is_reported():
-    for rank, (results, part, paths) in enumerate(values(spawn(_native_paths, 3))):
-        assert results == [3.0, 1.0, 2.0]
-        assert part == (2.0 if rank < 2 else 1.0)
-        assert paths == {"schedule": 2, "operation MAX": 1}
-
-
-def _no_schedule(rank, size, store):
+@on_ranks(2)
+def test_the_backend_without_a_schedule_says_what_to_do(rank, size, store):
     with pytest.raises(ArgumentError, match="synth generate"):
         dist.init_process_group("latecomer", store=store, rank=rank, world_size=size)
-
-
-def test_the_backend_without_a_schedule_says_what_to_do():
-    values(spawn(_no_schedule, 2))

@@ -7,33 +7,42 @@ import time
 
 import pytest
 import torch
+from msgspec.structs import replace
+from runtime.selftest.schedules import late_s, turns
 from torch._C._distributed_c10d import PrefixStore
 
 from runtime import Executor, Observer, load
 from runtime.selftest import conformance
 from tests.runtime import schedules
-from tests.runtime.spawning import spawn, values
-from verify.core.schedule import Phase, Schedule
-from verify.errors import ArgumentError, RankFailure, ScheduleRefused, TensorError
+from tests.runtime.spawning import on_ranks, spawn, values
+from verify.core.schedule import Phase
+from verify.errors import ArgumentError, ScheduleRefused, TensorError
+
+SIZES, CASES = (0, 1, 7, 1000, 40_000), 85
 
 
-def _conformance(rank, size, store, schedule, lates):
-    """How many cases passed, with each of ``lates`` the late rank in turn."""
+def _conformance(rank, size, store, cases):
+    """How many cases pass by each (schedule, late ranks, who sleeps in which order)."""
     counts = []
-    for late in lates:
-        place = PrefixStore(f"{late}", store)
+    for number, (schedule, late, order) in enumerate(cases):
+        place = PrefixStore(f"{number}", store)
         executor = Executor(load(schedule), place, rank, size, late=late, timeout_s=30)
-
-        def all_reduce(tensor, average, executor=executor, late=late):
-            if rank == late:
-                time.sleep(random.random() * 0.002)
-            return executor.submit(tensor, average=average).wait()
-
-        sizes = (0, 1, 7, 1000, 40_000)
-        cases = PrefixStore("cases", place)
-        counts.append(conformance.run(all_reduce, cases, rank, size, sizes=sizes))
+        count = conformance.run(
+            lambda tensor, average, run=executor: run.submit(tensor, average=average).wait(),
+            PrefixStore("cases", place),
+            rank,
+            size,
+            sizes=SIZES,
+            late_s=late_s(rank, order),
+        )
         executor.close()
+        counts.append(count)
     return counts
+
+
+def _all_pass(cases):
+    size = cases[0][0].ranks
+    assert values(spawn(_conformance, size, cases)) == [[CASES] * len(cases)] * size
 
 
 LONG = pytest.param(8, range(8), marks=pytest.mark.long)
@@ -44,8 +53,7 @@ LONG = pytest.param(8, range(8), marks=pytest.mark.long)
 )
 def test_conformance_with_every_late_rank(size, lates):
     schedule = schedules.straggler(size, m=2)
-    for counts in values(spawn(_conformance, size, schedule, lates)):
-        assert counts == [85] * len(lates)
+    _all_pass([(schedule, (late,), (late,)) for late in lates])
 
 
 ON_TIME = [make(size) for size in (2, 5, 8) for make in (schedules.ring, schedules.direct)]
@@ -53,29 +61,34 @@ ON_TIME = [make(size) for size in (2, 5, 8) for make in (schedules.ring, schedul
 
 @pytest.mark.parametrize("schedule", [*ON_TIME, schedules.swapping()])
 def test_conformance_when_all_are_on_time(schedule):
-    counts = values(spawn(_conformance, schedule.ranks, schedule, [None]))
-    assert counts == [[85]] * schedule.ranks
+    _all_pass([(schedule, None, ())])
 
 
-def _wrong_sums(rank, size, store):
-    executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=5)
+@pytest.mark.parametrize(
+    ("n", "rounds"),
+    [
+        (4, {3: 0}),
+        (4, {3: 1}),
+        (4, {2: 1, 3: 3}),
+        (4, {1: 1, 2: 2, 3: 4}),
+        (6, {5: 2}),
+        (6, {3: 1, 4: 2, 5: 9}),
+        (8, {7: 3}),
+        (8, {6: 3, 7: 9}),
+    ],
+)
+def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds):
+    schedule = schedules.arrivals(n, rounds)
+    places, own = turns(load(schedule)), load(schedule).late
+    assert len(places) == n
+    right = [(schedule, late, late) for late in places[:: n // 2]]
+    wrong = [(schedule, None, own[::-1]), (schedule, own, (0,)), (schedule, own, ())]
+    _all_pass(right + wrong)
 
-    def all_reduce(tensor, average):
-        result = executor.submit(tensor, average=average).wait()
-        if rank == 1 and result.numel() == 1000 and result.dtype is torch.float32:
-            result[17] += 1
-        return result
 
-    with pytest.raises((conformance.ConformanceError, RankFailure)) as caught:
-        conformance.run(all_reduce, PrefixStore("cases", store), rank, size)
-    return str(caught.value)
-
-
-def test_conformance_suite_sees_one_wrong_element():
-    assert "element 17" in values(spawn(_wrong_sums, 2))[1]
-
-
-def _many_in_flight(rank, size, store, seed):
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@on_ranks(5)
+def test_many_operations_in_flight_with_random_lateness(rank, size, store, seed):
     executor = Executor(load(schedules.straggler(size)), store, rank, size, timeout_s=30)
     dice, shared = random.Random(f"{seed}{rank}"), random.Random(seed)
     operations = []
@@ -89,35 +102,24 @@ def _many_in_flight(rank, size, store, seed):
         expected = float(sum(r + step for r in range(size)))
         assert torch.equal(operation.wait(), torch.full((numel,), expected))
     executor.close()
-    return True
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_many_operations_in_flight_with_random_lateness(seed):
-    assert all(values(spawn(_many_in_flight, 5, seed)))
-
-
-def _changing_schedules(rank, size, store):
-    """Every operation by another schedule, with other late ranks; several in flight."""
+@on_ranks(4)
+def test_each_operation_may_have_another_schedule_and_other_late_ranks(rank, size, store):
     made = [schedules.straggler(size), schedules.ring(size), schedules.straggler(size, m=3)]
     executor = Executor([load(s) for s in made], store, rank, size, late=1, timeout_s=30)
     shared, operations = random.Random(7), []
-    for step in range(20):
+    for step in range(20):  # several in flight
         schedule = shared.randrange(3)
         late = None if schedule == 1 else shared.choice([None, 0, size - 1])
         data = torch.full((shared.choice([2, 700]),), float(rank * step))
         operations.append(executor.submit(data, schedule=schedule, late=late))
-    results = {operation.wait().sum().item() / operation.flat.numel() for operation in operations}
+    for step, operation in enumerate(operations):
+        assert operation.wait().eq(6.0 * step).all()
     for schedule, late, name in [(3, None, "schedule"), (-1, None, "schedule"), (1, 0, "late")]:
         with pytest.raises(ArgumentError, match=name):
             executor.submit(torch.ones(2), schedule=schedule, late=late)
     executor.close()
-    return results
-
-
-def test_each_operation_may_have_another_schedule_and_other_late_ranks():
-    for results in values(spawn(_changing_schedules, 4)):
-        assert results == {6.0 * step for step in range(20)}
 
 
 class _Steps(Observer):
@@ -128,11 +130,10 @@ class _Steps(Observer):
         self.seen.append((operation, phase))
 
 
-def _helpers_go_ahead(rank, size, store):
-    steps = _Steps()
-    executor = Executor(
-        load(schedules.straggler(size)), store, rank, size, timeout_s=30, observer=steps
-    )
+@on_ranks(4, timeout_s=40)
+def test_helpers_reduce_all_buckets_before_the_late_rank_comes(rank, size, store):
+    steps, schedule = _Steps(), load(schedules.straggler(size))
+    executor = Executor(schedule, store, rank, size, timeout_s=30, observer=steps)
     if rank == size - 1:
         store.wait(["helpers are through"])
     operations = [executor.submit(torch.ones(64)) for _ in range(3)]
@@ -143,26 +144,19 @@ def _helpers_go_ahead(rank, size, store):
         completed = any(operation.done_s for operation in operations)
         store.set("helpers are through", "1")
         assert not completed
-    results = [operation.wait().sum().item() for operation in operations]
+    assert [operation.wait().sum().item() for operation in operations] == [256.0] * 3
     executor.close()
-    return results
 
 
-def test_helpers_reduce_all_buckets_before_the_late_rank_comes():
-    assert values(spawn(_helpers_go_ahead, 4, timeout_s=40)) == [[256.0] * 3] * 4
-
-
-def _another_schedule(rank, size, store):
+@on_ranks(3)
+def test_ranks_with_different_schedules_refuse_to_start(rank, size, store):
     schedule = schedules.ring(size) if rank else schedules.straggler(size)
     with pytest.raises(ScheduleRefused, match="another schedule"):
         Executor(load(schedule), store, rank, size, timeout_s=10)
 
 
-def test_ranks_with_different_schedules_refuse_to_start():
-    values(spawn(_another_schedule, 3))
-
-
-def _bad_tensors(rank, size, store):
+@on_ranks(2)
+def test_bad_tensors_are_refused_and_leave_the_executor_usable(rank, size, store):
     executor = Executor(load(schedules.straggler(size)), store, rank, size, timeout_s=10)
     for said, tensor, average in [
         ("contiguous", torch.zeros(8, 8).t(), False),
@@ -177,29 +171,23 @@ def _bad_tensors(rank, size, store):
     for late in (-1, size):
         with pytest.raises(ArgumentError, match="late"):
             executor.late = late
-    after = executor.submit(torch.ones(4)).wait()
+    assert executor.submit(torch.ones(4)).wait().tolist() == [2.0] * 4
     executor.close()
-    return after.tolist()
 
 
-def test_bad_tensors_are_refused_and_leave_the_executor_usable():
-    assert values(spawn(_bad_tensors, 2)) == [[2.0] * 4] * 2
+GOOD, STRAGGLER = schedules.ring(3), schedules.straggler(5)
 
 
-def test_refuted_schedules_are_refused():
-    good = schedules.ring(3)
-    bad = Schedule(ranks=3, chunks=3, phases=(good.phases[0], Phase("gather", (), ())))
-    with pytest.raises(ScheduleRefused, match="exactly_once fails"):
-        load(bad)
-
-
-def test_schedules_that_stay_undecided_are_refused():
-    straggler = schedules.straggler(5)
-    claiming = Schedule(
-        ranks=5, chunks=4, late=(4,), phases=straggler.phases, meta={"optimal": True}
-    )
-    with pytest.raises(ScheduleRefused, match="claims"):
-        load(claiming)
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        (replace(GOOD, phases=(GOOD.phases[0], Phase("gather", (), ()))), "exactly_once fails"),
+        (replace(STRAGGLER, meta={"optimal": True}), "claims"),  # that stays undecided
+    ],
+)
+def test_schedules_that_are_not_proved_are_refused(schedule, reason):
+    with pytest.raises(ScheduleRefused, match=reason):
+        load(schedule)
 
 
 def test_a_schedule_for_another_number_of_ranks_is_refused():

@@ -15,11 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from runtime import Executor, Observer, load
-from runtime.executor.tcp import loop
-from runtime.executor.tcp.frames import HEADER, NETWORK
-from synth.arrivals.generate import search
 from tests.runtime import schedules
-from tests.runtime.spawning import spawn, together, values
+from tests.runtime.spawning import on_ranks, spawn
 from verify.errors import LatecomerError, RankFailure
 
 TIMEOUT_S = 15.0
@@ -34,29 +31,26 @@ class Fault(Observer):
 
     def step_begins(self, operation, phase, round):
         if (operation, phase, round) == self.place:
-            if self.what == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            elif self.what == "stop":
-                os.kill(os.getpid(), signal.SIGSTOP)
-            elif self.what == "stick":
+            if self.what == "stick":
                 time.sleep(600)  # killed before
             elif self.what == "raise":
                 raise RuntimeError("injected")
+            else:
+                os.kill(os.getpid(), self.what)
 
 
-def _run(rank, size, store, schedule, victim, what, place, lateness=()):
+def _run(rank, size, store, schedule, victim, what, place, late):
     """Whom the failure names, and whether a new group of the survivors works.
 
-    ``lateness`` are seconds before each operation; without a ``place`` the victim dies before it
-    arrives at operation 1.
+    Without a ``place`` the victim dies before it arrives at operation 1.
     """
     fault = Fault(what, *place) if rank == victim and place else None
     executor = Executor(load(schedule), store, rank, size, timeout_s=TIMEOUT_S, observer=fault)
     try:
         for number in range(5):
-            time.sleep(dict(lateness).get(rank, 0.0))
+            time.sleep(late * {2: 0.2, 3: 0.6}.get(rank, 0.0))
             if rank == victim and number == 1 and not place:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), what)
             executor.submit(torch.ones(50_000)).wait()
     except RankFailure as failure:
         with pytest.raises(RankFailure):
@@ -76,84 +70,57 @@ def _new_group(rank, size, store, victim):
     return total == sum(survivors)
 
 
-def _all_name(outcomes, victim, *, dies=True):
+ONE_LATE, TWO_LATE = schedules.straggler(4), schedules.arrivals(4, {2: 1, 3: 3})
+KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+
+
+@pytest.mark.parametrize(
+    ("schedule", "victim", "what", "place"),
+    [
+        (ONE_LATE, 0, KILL, (2, "reduce_scatter", 0)),
+        (ONE_LATE, 1, KILL, (2, "completion", 1)),
+        (ONE_LATE, 2, KILL, (2, "reduce_scatter", 1)),
+        (ONE_LATE, 3, KILL, (2, "completion", 0)),
+        (ONE_LATE, 3, KILL, (2, "completion", 2)),
+        (ONE_LATE, 0, KILL, (0, "reduce_scatter", 0)),
+        (ONE_LATE, 2, STOP, (1, "completion", 2)),
+        (ONE_LATE, 2, "stick", (1, "completion", 2)),
+        (ONE_LATE, 1, "raise", (1, "completion", 1)),
+        (ONE_LATE, 3, "raise", (1, "completion", 1)),
+        (TWO_LATE, 2, KILL, ()),  # before it arrives
+        (TWO_LATE, 3, KILL, ()),
+        (TWO_LATE, 2, KILL, (1, "before 3", 1)),  # after it has, before the other late rank
+        (TWO_LATE, 2, KILL, (1, "completion", 1)),
+        (TWO_LATE, 3, KILL, (1, "completion", 2)),
+    ],
+)
+def test_a_lost_rank_is_named_by_all_others_and_a_new_group_works(schedule, victim, what, place):
+    dies, late = what != "raise", schedule is TWO_LATE
+    silent = {victim} if what in (STOP, "stick") else ()
+    arguments = schedule, victim, what, place, late
+    outcomes = spawn(_run, 4, *arguments, timeout_s=40, victims=silent)
     assert outcomes[victim].finished != dies
-    for rank, outcome in enumerate(outcomes):
-        if rank != victim or not dies:
-            assert not outcome.error, outcome.error
-            assert outcome.value == ((victim,), True)
+    for rank in {*range(4)} - ({victim} if dies else set()):
+        assert not outcomes[rank].error, outcomes[rank].error
+        assert outcomes[rank].value == ((victim,), True)
 
 
-@pytest.mark.parametrize(
-    ("victim", "place"),
-    [
-        (0, (2, "reduce_scatter", 0)),
-        (1, (2, "completion", 1)),
-        (2, (2, "reduce_scatter", 1)),
-        (3, (2, "completion", 0)),
-        (3, (2, "completion", 2)),
-        (0, (0, "reduce_scatter", 0)),
-    ],
-)
-def test_a_killed_rank_is_named_by_all_survivors_and_a_new_group_works(victim, place):
-    schedule = schedules.straggler(4)
-    _all_name(spawn(_run, 4, schedule, victim, "kill", place, timeout_s=40), victim)
+@on_ranks(4, timeout_s=40)
+def test_a_late_rank_that_never_comes_is_named_and_learns_it_when_it_does(rank, size, store):
+    executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
+    if rank == 3:
+        store.wait([f"{other} has given up" for other in range(3)])
+    reason = "has not entered operation 0" if rank < 3 else ""
+    with pytest.raises(RankFailure, match=reason) as caught:
+        executor.submit(torch.ones(10)).wait()
+    store.set(f"{rank} has given up", "")
+    assert caught.value.ranks == (3,)
 
 
-@pytest.mark.parametrize("what", ["stop", "stick"])
-def test_a_silent_rank_is_named_within_the_time_set(what):
-    arguments = schedules.straggler(4), 2, what, (1, "completion", 2)
-    _all_name(spawn(_run, 4, *arguments, timeout_s=40, victims=[2]), 2)
-
-
-@pytest.mark.parametrize("victim", [1, 3])
-def test_a_rank_that_breaks_takes_nobody_with_it_silently(victim):
-    arguments = schedules.straggler(4), victim, "raise", (1, "completion", 1)
-    found = values(spawn(_run, 4, *arguments, timeout_s=40))
-    assert [ranks for ranks, _ in found] == [(victim,)] * 4
-
-
-TWO_LATE = search(4, {2: 1, 3: 3}, m=1).schedule
-
-
-@pytest.mark.parametrize(
-    ("victim", "place"),
-    [
-        (2, ()),  # before it arrives
-        (3, ()),
-        (2, (1, "before 3", 1)),  # after it has arrived, before the other late rank has
-        (2, (1, "completion", 1)),
-        (3, (1, "completion", 2)),
-    ],
-)
-def test_a_late_rank_that_dies_is_named_before_and_after_it_has_arrived(victim, place):
-    lateness = ((2, 0.2), (3, 0.6))
-    outcomes = spawn(_run, 4, TWO_LATE, victim, "kill", place, lateness, timeout_s=40)
-    _all_name(outcomes, victim)
-
-
-def _talks_nonsense(rank, size, store, said):
-    sockets = []
-    loop.fitting = lambda each: sockets.extend(each) or NETWORK
-    executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=TIMEOUT_S)
-    executor.submit(torch.ones(50)).wait()
-    together(store, rank, size, "first is done")
-    if rank == 1:
-        sockets[0].send(said)
-    with pytest.raises(RankFailure):
-        print([executor.submit(torch.ones(50)).wait() for _ in range(2)])
-    executor.close()
-
-
-@pytest.mark.parametrize("said", [b"\xff" * 64, HEADER.pack(9, 0, 1, 0, 0)])
-def test_a_rank_that_talks_nonsense_is_an_error_on_all(said):
-    values(spawn(_talks_nonsense, 2, said, timeout_s=40))
-
-
-def _closes_early(rank, size, store):
-    """Rank 1 waits for rank 0, which has not entered, and closes."""
+@on_ranks(2, timeout_s=40)
+def test_closing_ends_what_is_still_waited_for(rank, size, store):
     executor = Executor(load(schedules.ring(size)), store, rank, size, timeout_s=60)
-    if rank == 0:
+    if rank == 0:  # it does not enter
         store.wait(["closed"])
         executor.close()
         return
@@ -166,53 +133,17 @@ def _closes_early(rank, size, store):
     store.set("closed", "1")
 
 
-def test_closing_ends_what_is_still_waited_for():
-    values(spawn(_closes_early, 2, timeout_s=40))
-
-
-def _never_comes(rank, size, store):
-    executor = Executor(load(schedules.straggler(size)), store, rank, size, timeout_s=TIMEOUT_S)
-    if rank == 3:
-        store.wait([f"{other} has given up" for other in range(3)])
-        with pytest.raises(RankFailure) as caught:
-            executor.submit(torch.ones(10)).wait()
-        return caught.value.ranks
-    with pytest.raises(RankFailure, match="has not entered operation 0") as caught:
-        executor.submit(torch.ones(10)).wait()
-    store.set(f"{rank} has given up", "")
-    return caught.value.ranks
-
-
-def test_a_late_rank_that_never_comes_is_named_and_learns_it_when_it_does():
-    assert values(spawn(_never_comes, 4, timeout_s=40)) == [(3,)] * 4
-
-
-def _never_joins(rank, size, store):
-    if rank == 1:
-        return None
-    store.set(f"{rank} is here", "")
-    store.wait(["0 is here", "2 is here"])  # however late a process starts
-    with pytest.raises(RankFailure, match="did not join") as caught:
-        Executor(load(schedules.ring(size)), store, rank, size, timeout_s=2)
-    return caught.value.ranks
-
-
-def test_a_rank_that_never_joins_is_named():
-    assert values(spawn(_never_joins, 3)) == [(1,), None, (1,)]
-
-
-def _training(rank, size, store, way):
-    backend = "gloo" if way == "hook" else "latecomer"
-    runtime.configure(schedules.straggler(size))
+def _training(rank, size, store, backend):
+    runtime.configure(ONE_LATE)
     timeout = timedelta(seconds=TIMEOUT_S)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(30, 30))
-    if way == "hook":
-        runtime.ddp.attach(model, schedules.straggler(size), timeout_s=TIMEOUT_S)
+    if backend == "gloo":
+        runtime.ddp.attach(model, ONE_LATE, timeout_s=TIMEOUT_S)
     for step in range(4):
         if rank == 1 and step == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), KILL)
         try:
             model(torch.ones(4, 30)).sum().backward()
         except Exception as error:
@@ -220,10 +151,9 @@ def _training(rank, size, store, way):
     return "finished"
 
 
-@pytest.mark.parametrize("way", ["hook", "backend"])
-def test_backward_raises_and_names_the_rank(way):
-    outcomes = spawn(_training, 4, way, timeout_s=40)
+@pytest.mark.parametrize("backend", ["gloo", "latecomer"])
+def test_backward_raises_and_names_the_rank(backend):
+    outcomes = spawn(_training, 4, backend, timeout_s=40)
     for rank in (0, 2, 3):
         assert not outcomes[rank].error, outcomes[rank].error
-        text = outcomes[rank].value
-        assert "rank 1: dead or stopped" in text
+        assert "rank 1: dead or stopped" in outcomes[rank].value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 
 import numpy as np
@@ -10,74 +9,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch._C._distributed_c10d import PrefixStore
 
 from runtime import Executor, Observer, load
-from runtime.selftest import conformance
-from runtime.selftest.suite import late_s, turns
-from synth.arrivals.generate import search
-from tests.runtime.spawning import spawn, values
+from tests.runtime.schedules import arrivals
+from tests.runtime.spawning import on_ranks
 from verify.core.check import check
 from verify.core.programs import Programs, programs
 from verify.core.schedule import Phase, Schedule, Transfer
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, ScheduleRefused
 
-SIZES = (0, 1, 7, 1000, 20_000)
-CASES = 85
 
-
-def arrivals(n, rounds):
-    """For late ranks the rounds in which they arrive -> a schedule made for that."""
-    return _arrivals(n, tuple(rounds.items()))
-
-
-@functools.cache
-def _arrivals(n, rounds):
-    return search(n, dict(rounds), m=1, time_limit_s=5).schedule
-
-
-def _conformance(rank, size, store, cases):
-    """(schedule, late ranks, who sleeps in which order) one after the other."""
-    counts = []
-    for number, (schedule, late, order) in enumerate(cases):
-        place = PrefixStore(f"{number}", store)
-        executor = Executor(load(schedule), place, rank, size, late=late, timeout_s=30)
-        count = conformance.run(
-            lambda tensor, average, run=executor: run.submit(tensor, average=average).wait(),
-            PrefixStore("cases", place),
-            rank,
-            size,
-            sizes=SIZES,
-            late_s=late_s(rank, order),
-        )
-        executor.close()
-        counts.append(count)
-    return counts
-
-
-@pytest.mark.parametrize(
-    ("n", "rounds"),
-    [
-        (4, {3: 0}),
-        (4, {3: 1}),
-        (4, {2: 1, 3: 3}),
-        (4, {1: 1, 2: 2, 3: 4}),
-        (6, {5: 2}),
-        (6, {3: 1, 4: 2, 5: 9}),
-        (8, {7: 3}),
-        (8, {6: 3, 7: 9}),
-    ],
-)
-def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds):
-    schedule = arrivals(n, rounds)
-    places = turns(load(schedule))
-    assert len(places) == n
-    right = [(schedule, late, late) for late in places[:: n // 2]]
-    own = load(schedule).late
-    wrong = [(schedule, None, own[::-1]), (schedule, own, (0,)), (schedule, own, ())]
-    for counts in values(spawn(_conformance, n, right + wrong)):
-        assert counts == [CASES] * 5
+@pytest.fixture
+def schedule(request):
+    """One for all ranks: what a search finds may depend on its time."""
+    return arrivals(*request.param)
 
 
 class _Doors(Observer):
@@ -91,31 +37,24 @@ class _Doors(Observer):
             self.store.set(f"{phase} is over", "1")
 
 
-def _go_ahead(rank, size, store, schedule):
-    """Each late rank comes only after the phase without it is over; it must not be needed."""
+@pytest.mark.parametrize("schedule", [(6, {4: 4, 5: 12})], indirect=True)
+@on_ranks(6, timeout_s=40)
+def test_nobody_waits_for_a_late_rank_before_it_is_needed(rank, size, store, schedule):
+    """Each late rank comes only after the phase without it is over."""
+    assert [phase.absent for phase in schedule.phases] == [(4, 5), (5,), ()]
     last = {
-        phase.name: max(t for t, transfers in enumerate(phase.rounds) if touches(transfers, 0))
-        for phase in schedule.phases
-        if phase.absent
+        phase.name: max(
+            t for t, r in enumerate(phase.rounds) if any(0 in (x.src, x.dst) for x in r)
+        )
+        for phase in schedule.phases[:2]
     }
     doors = _Doors(store, last) if rank == 0 else None
     executor = Executor(load(schedule), store, rank, size, timeout_s=30, observer=doors)
     if rank in schedule.late:
         store.wait([f"before {rank} is over"])
     operations = [executor.submit(torch.full((500,), float(rank))) for _ in range(3)]
-    results = [operation.wait()[0].item() for operation in operations]
+    assert [operation.wait()[0].item() for operation in operations] == [15.0] * 3
     executor.close()
-    return results
-
-
-def touches(transfers, rank):
-    return any(rank in (transfer.src, transfer.dst) for transfer in transfers)
-
-
-def test_nobody_waits_for_a_late_rank_before_it_is_needed():
-    schedule = arrivals(6, {4: 4, 5: 12})
-    assert [phase.absent for phase in schedule.phases] == [(4, 5), (5,), ()]
-    assert values(spawn(_go_ahead, 6, schedule, timeout_s=40)) == [[15.0] * 3] * 6
 
 
 @given(st.permutations(range(6)), st.integers(1, 3))
@@ -158,19 +97,13 @@ def test_late_ranks_that_do_not_fit_the_schedule_are_refused():
         on_time.for_late(1)
 
 
-def _other_late_ranks(rank, size, store, schedule):
-    try:
-        Executor(load(schedule), store, rank, size, late=(1, 2) if rank else (2, 1), timeout_s=10)
-    except ScheduleRefused as error:
-        return str(error)
-    return "accepted"
-
-
-def test_ranks_that_disagree_on_who_is_late_refuse_to_start():
-    texts = values(spawn(_other_late_ranks, 4, arrivals(4, {2: 1, 3: 3})))
-    assert all("to be late" in text for text in texts)
-    assert "(2, 1)" in texts[0]
-    assert "(1, 2)" in texts[0]
+@pytest.mark.parametrize("schedule", [(4, {2: 1, 3: 3})], indirect=True)
+@on_ranks(4)
+def test_ranks_that_disagree_on_who_is_late_refuse_to_start(rank, size, store, schedule):
+    late = (1, 2) if rank else (2, 1)
+    with pytest.raises(ScheduleRefused, match="to be late") as refused:
+        Executor(load(schedule), store, rank, size, late=late, timeout_s=10)
+    assert rank or all(order in str(refused.value) for order in ("(2, 1)", "(1, 2)"))
 
 
 class _Slow(Observer):
@@ -178,22 +111,18 @@ class _Slow(Observer):
         time.sleep(1.4)
 
 
-def _patience(rank, size, store, schedule):
+@pytest.mark.parametrize("schedule", [(4, {3: 2})], indirect=True)
+@on_ranks(4, timeout_s=80)
+def test_a_wait_for_a_late_rank_is_not_held_against_those_between(rank, size, store, schedule):
     """The late rank needs longer, all in all, than a wait may last; but it is never silent."""
     slow = _Slow() if rank in schedule.late else None
     executor = Executor(load(schedule), store, rank, size, timeout_s=6.0, observer=slow)
-    if rank in schedule.late:
+    if slow:
         time.sleep(2.4)
     began = time.monotonic()
-    total = executor.submit(torch.ones(10)).wait()[0].item()
+    assert executor.submit(torch.ones(10)).wait()[0].item() == 4.0
     executor.close()
-    return total, time.monotonic() - began
-
-
-def test_a_wait_for_a_late_rank_is_not_held_against_those_between():
-    outcomes = values(spawn(_patience, 4, arrivals(4, {3: 2}), timeout_s=80))
-    assert [total for total, _ in outcomes] == [4.0] * 4
-    assert min(seconds for _, seconds in outcomes[:3]) > 6.0
+    assert slow or time.monotonic() - began > 6.0
 
 
 def test_new_names_whose_programs_are_not_proved_are_refused(monkeypatch):

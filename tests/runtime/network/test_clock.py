@@ -81,6 +81,8 @@ def test_the_shortest_trip_counts_and_ages():
 def test_nothing_is_claimed_before_an_answer_nor_about_what_was_not_asked():
     clock = Clock(2)
     assert clock.alignment(0.0).uncertainty_s == math.inf
+    assert clock.alignment(0.0).finite == Alignment(0.0, UNKNOWN_S)
+    assert Alignment(1.0, 2.0).finite == Alignment(1.0, 2.0)
     asked = _asked(clock, 5.0)
     clock.receive_message(_answer(asked, 9.0), 0, 5.0)
     other = Clock(3)
@@ -111,10 +113,3 @@ def test_a_burst_that_nobody_hears_goes_on_ever_more_slowly():
     assert [round(gap, 6) for gap in gaps] == sorted(round(gap, 6) for gap in gaps)
     assert max(gaps) == pytest.approx(PERIOD_S)
     assert all(any(s <= t <= s + 0.35 for t in times) for s in (0.2, 0.5, 1.0, 1.5))
-
-
-def test_what_is_not_known_has_a_finite_bound():
-    alignment = Clock(1).alignment(0.0)
-    assert alignment.uncertainty_s == math.inf
-    assert alignment.finite == Alignment(0.0, UNKNOWN_S)
-    assert Alignment(1.0, 2.0).finite == Alignment(1.0, 2.0)

@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from runtime.backend import LatecomerGroup
-from runtime.process_group import forwarding as process_group
+from runtime.process_group.forwarding import LatecomerBackend
 from runtime.torch_versions import PYTHON_BACKENDS, Backend
 from tests.runtime import schedules
-from tests.runtime.process_group.jobs import start
-from tests.runtime.spawning import spawn, values
+from tests.runtime.jobs import start
+from tests.runtime.spawning import on_ranks, python
 
 NOT_COLLECTIVES = {
     "_end_coalescing": "overridden by hand",
@@ -33,17 +33,15 @@ DISPATCHED = {
     "recv_any_source": "recv_anysource",
 }
 """What torch's dispatcher can call (``c10d::NAME_``), and by which method of a group."""
+STRAGGLER = schedules.straggler(3)
+NEW_TORCH = pytest.mark.skipif(not PYTHON_BACKENDS, reason="torch before 2.14")
 
 
 @pytest.mark.parametrize(
     ("ours", "torchs"),
     [
         (LatecomerGroup, dist.ProcessGroup),
-        pytest.param(
-            process_group.LatecomerBackend,
-            Backend,
-            marks=pytest.mark.skipif(not PYTHON_BACKENDS, reason="torch before 2.14"),
-        ),
+        pytest.param(LatecomerBackend, Backend, marks=NEW_TORCH),
     ],
 )
 def test_every_method_that_starts_a_collective_is_overridden(ours, torchs):
@@ -63,10 +61,12 @@ def test_everything_that_the_dispatcher_can_call_is_overridden():
             assert getattr(LatecomerGroup, method) is not getattr(dist.ProcessGroup, method), op
 
 
-def _coalesced(rank, size, store, schedule, iterations):
+@pytest.mark.parametrize(("schedule", "path"), [(None, "mode auto"), (STRAGGLER, "schedule")])
+@on_ranks(3, timeout_s=100)
+def test_asynchronous_coalesced_collectives_never_hang(rank, size, store, schedule, path):
     """Megatron's coalesced calls, and all-reduces beside them; temporaries go at once."""
     start(rank, size, store, schedule)
-    total = size * (size - 1) // 2
+    total, iterations = size * (size - 1) // 2, 300
     for step in range(iterations):
         whole = [torch.empty(size * 100) for _ in range(2)]
         with _coalescing_manager(async_ops=True) as gathering:
@@ -91,141 +91,139 @@ def _coalesced(rank, size, store, schedule, iterations):
             assert into.eq(float(total + size * step)).all()
         assert all(each.eq(float(total)).all() for each in sums)
     paths = dict(dist.group.WORLD.paths)
+    assert paths == {path: iterations, "several tensors at once": iterations}
     dist.destroy_process_group()
-    return paths
 
 
-@pytest.mark.parametrize(("size", "auto"), [(2, True), (4, False)])
-def test_asynchronous_coalesced_collectives_never_hang(size, auto):
-    schedule = None if auto else schedules.straggler(size)
-    found = values(spawn(_coalesced, size, schedule, 300, timeout_s=100))
-    way = "mode auto" if auto else "schedule"
-    assert found == [{way: 300, "several tensors at once": 300}] * size
+def _averaged(rank, dtype):
+    return torch.tensor([rank + 1, -rank - 2 if dtype.is_signed else rank, 7]).to(dtype)
 
 
-def _kinds(rank, size, store):
-    group = start(rank, size, store, schedules.straggler(size))
-    ops, premultiplied = dist.ReduceOp, dist._make_nccl_premul_sum(2.0)
-    found = {}
-
-    def averaged(dtype):
-        return torch.tensor([rank + 1, -rank - 2 if dtype.is_signed else rank, 7]).to(dtype)
-
+@on_ranks(3)
+def test_what_is_not_ours_runs_natively_with_nccls_meaning(rank, size, store):
+    group, ops = start(rank, size, store, STRAGGLER), dist.ReduceOp
+    long, given = _averaged(rank, torch.int64), _averaged(rank, torch.int64).tolist()
+    average = [2, -3, 7]
     for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
-        x = averaged(dtype)
+        x = _averaged(rank, dtype)
         dist.all_reduce(x, ops.AVG)
-        found[f"all_reduce {dtype}"] = x.tolist(), averaged(dtype).tolist()
-    x = [averaged(torch.int64), averaged(torch.int64) + 1]
+        assert x.tolist() == (average if dtype.is_signed else [2, 1, 7])
+    both = [long.clone(), long + 1]
     with _coalescing_manager():
-        for each in x:
+        for each in both:
             dist.all_reduce(each, ops.AVG)
-    found["coalesced"] = x[1].tolist(), (averaged(torch.int64) + 1).tolist()
-    x = averaged(torch.int64)
+    assert both[1].tolist() == [3, -2, 8]  # towards zero
+    x = long.clone()
     dist.reduce(x, 1, ops.AVG)
-    found["reduce"] = x.tolist(), averaged(torch.int64).tolist()
-    x = torch.zeros(1, dtype=torch.int64)
-    dist.reduce_scatter_tensor(x, averaged(torch.int64)[:size], ops.AVG)
-    y = torch.zeros(1, dtype=torch.int64)
-    dist.reduce_scatter(y, list(averaged(torch.int64)[:size].split(1)), ops.AVG)
-    found["reduce_scatter"] = x.item(), y.item()
-    x = torch.tensor([1.5, float(rank)])
+    assert x.tolist() == (average if rank == 1 else given)
+    for scatter, parts in (
+        (dist.reduce_scatter_tensor, long),
+        (dist.reduce_scatter, list(long.split(1))),
+    ):
+        x = torch.zeros(1, dtype=torch.int64)
+        scatter(x, parts, ops.AVG)
+        assert x.item() == average[rank]
+    premultiplied = dist._make_nccl_premul_sum(2.0)
+    x, y = torch.tensor([1.5, float(rank)]), torch.tensor([1.5, float(rank)])
     dist.all_reduce(x, premultiplied)
-    y = torch.tensor([1.5, float(rank)])
+    assert x.tolist() == [9.0, 6.0]
     dist.reduce(y, 0, premultiplied)
-    given = torch.arange(float(size)) + rank
-    z = torch.zeros(1)
-    dist.reduce_scatter_tensor(z, given, premultiplied)
-    found["premul"] = x.tolist(), y.tolist(), z.item(), given.tolist()
-    sparse = torch.sparse_coo_tensor([[rank, 2]], [1.0, 1.0], (4,))
-    dist.all_reduce(sparse)
-    complex_ = torch.full((2,), complex(rank, 1))
-    dist.all_reduce(complex_)
-    bits = torch.tensor([1 << rank])
-    dist.all_reduce(bits, ops.BOR)
-    strided = torch.full((3, 4), float(rank)).t()
-    dist.all_reduce(strided)
-    empty = torch.zeros(0)
-    dist.all_reduce(empty)
-    found["others"] = (
-        sparse.to_dense().tolist(),
-        complex_.tolist(),
-        bits.item(),
-        strided.flatten()[0].item(),
-    )
+    assert y.tolist() == ([1.5, float(rank)] if rank else [9.0, 6.0])
+    x, whole = torch.zeros(1), torch.arange(float(size)) + rank
+    dist.reduce_scatter_tensor(x, whole, premultiplied)
+    assert x.item() == 2.0 * sum(rank + other for other in range(size))
+    assert whole.tolist() == [rank + float(c) for c in range(size)]  # the input is left alone
+    for x, op, summed in (
+        (torch.sparse_coo_tensor([[rank, 2]], [1.0, 1.0], (4,)), ops.SUM, [1.0, 1.0, 4.0, 0.0]),
+        (torch.full((2,), complex(rank, 1)), ops.SUM, [3 + 3j, 3 + 3j]),
+        (torch.tensor([1 << rank]), ops.BOR, [7]),
+        (torch.tensor([float(rank)]), ops.MAX, [2.0]),
+        (torch.full((2, 2), float(rank)).t(), ops.SUM, [[3.0, 3.0]] * 2),
+        (torch.zeros(0), ops.SUM, []),
+    ):
+        dist.all_reduce(x, op)
+        assert x.to_dense().tolist() == summed
     x = torch.tensor([float(rank)])
     group.allreduce(x).wait()  # the other two forms that torch's own group takes
     group.allreduce([x], ops.MAX).wait()
-    found["forms"] = x.item()
+    assert x.item() == 3.0
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x, group=pair)
+        assert x.item() == 6.0
     paths = dict(group.paths)
+    assert paths["schedule"] == 3  # complex as pairs of floats, empty, and group.allreduce(x)
+    assert paths["the average of torch.int64"] == 1
+    assert paths["operation PREMUL_SUM"] == paths["operation BOR"] == 1
+    assert paths["operation MAX"] == 2
+    assert paths["layout torch.sparse_coo"] == paths["not contiguous"] == 1
+    assert paths["several tensors at once"] == 1
     dist.destroy_process_group()
-    return found, paths
 
 
-def test_what_is_not_ours_runs_natively_with_nccls_meaning():
-    size = 3
-    for rank, (found, paths) in enumerate(values(spawn(_kinds, size))):
-
-        def truncated(total, ranks=size):
-            return int(total / ranks)
-
-        signed = [truncated(6), truncated(-9), 7]
-        for dtype in ("int64", "int32", "int8"):
-            assert found[f"all_reduce torch.{dtype}"][0] == signed
-        assert found["all_reduce torch.uint8"][0] == [2, 1, 7]
-        assert found["coalesced"][0] == [truncated(9), truncated(-6), 8]
-        here, before = found["reduce"]
-        assert here == (signed if rank == 1 else before)
-        assert found["reduce_scatter"] == (signed[rank], signed[rank])
-        summed, reduced, scattered, given = found["premul"]
-        assert summed == [9.0, 6.0]
-        assert reduced == ([9.0, 6.0] if rank == 0 else [1.5, float(rank)])
-        assert scattered == 2.0 * sum(rank + other for other in range(size))
-        assert given == [rank + float(c) for c in range(size)]  # the input is left alone
-        dense, complex_, bits, strided = found["others"]
-        assert dense == [1.0, 1.0, 4.0, 0.0]
-        assert complex_ == [3 + 3j, 3 + 3j]
-        assert (bits, strided) == (7, 3.0)
-        assert found["forms"] == 3.0
-        assert paths["schedule"] == 3  # complex as pairs of floats, empty, and group.allreduce(x)
-        assert paths["the average of torch.int64"] == 1
-        assert paths["operation PREMUL_SUM"] == paths["operation BOR"] == 1
-        assert paths["layout torch.sparse_coo"] == paths["not contiguous"] == 1
-        assert paths["several tensors at once"] == 1
-
-
-def _handles(rank, size, store):
+@on_ranks(2)
+def test_handles_say_when_they_are_done(rank, size, store):
     start(rank, size, store)
-    found = []
-    for call in (
-        lambda x: dist.all_reduce(x, async_op=True),
-        lambda x: dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True),
-        lambda x: dist.broadcast(x, 1, async_op=True),
-        lambda x: dist.all_reduce(x.long(), dist.ReduceOp.AVG, async_op=True),
+    for call, result in (
+        (lambda x: dist.all_reduce(x, async_op=True), 1.0),
+        (lambda x: dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True), 1.0),
+        (lambda x: dist.broadcast(x, 1, async_op=True), 1.0),
+        (lambda x: dist.all_reduce(x.long(), dist.ReduceOp.AVG, async_op=True), 0.0),
     ):
         work = call(torch.full((3,), float(rank)))
         until = 2000
         while not work.is_completed() and until:  # a program that polls
             torch.futures.wait_all([work.get_future()])
             until -= 1
-        found.append((work.is_completed(), work.is_success(), work.result()[0].tolist()))
+        assert work.is_completed()
+        assert work.is_success()
+        assert work.result()[0].tolist() == [result] * 3
         assert work.wait()
     if rank == 0:
         work = dist.isend(torch.ones(2), 1)
         work.wait()
-        found.append(work.is_completed())
+        assert work.is_completed()
     else:
         into = torch.zeros(2)
-        found.append(dist.recv(into) == 0 and into.tolist() == [1.0, 1.0])
+        assert dist.recv(into) == 0
+        assert into.tolist() == [1.0, 1.0]
     dist.destroy_process_group()
-    return found
 
 
-def test_handles_say_when_they_are_done():
-    for found in values(spawn(_handles, 2)):
-        assert found == [
-            (True, True, [1.0] * 3),
-            (True, True, [1.0] * 3),
-            (True, True, [1.0] * 3),
-            (True, True, [0.0] * 3),
-            True,
-        ]
+JOB = """
+import sys
+import torch, torch.distributed as dist
+assert "runtime" not in sys.modules
+dist.init_process_group("latecomer", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(3)
+dist.all_reduce(x)
+print(type(dist.group.WORLD).__name__, x.tolist(), dict(dist.group.WORLD.paths))
+dist.destroy_process_group()
+"""
+
+
+@NEW_TORCH
+def test_no_import_is_needed(tmp_path):
+    run = python("-c", JOB, cwd=tmp_path, LATECOMER_MODE="auto")
+    assert run.stdout == "LatecomerGroup [1.0, 1.0, 1.0] {'a group of one': 1}\n", run.stderr
+
+
+@NEW_TORCH
+@on_ranks(2)
+def test_hooks_see_every_collective_and_the_device_has_our_backend(rank, size, store):
+    group = start(rank, size, store)
+    seen = []
+    group.register_pre_hook(1, lambda arguments: seen.append(str(arguments.name)))
+    dist.all_reduce(torch.ones(3))
+    dist.broadcast(torch.ones(3), 0)
+    group.unregister_pre_hook(1)
+    dist.barrier()
+    assert [name.rsplit(".", 1)[-1].lower() for name in seen] == ["allreduce", "broadcast"]
+    backend = group._get_backend(torch.device("cpu"))
+    assert isinstance(backend, LatecomerBackend)
+    assert isinstance(backend, Backend)
+    x = torch.full((3,), float(rank))
+    backend.allreduce([x]).wait()  # as C++ code does that has asked for the backend
+    assert x.tolist() == [1.0] * 3
+    assert dict(group.paths) == {"mode auto": 2}
+    dist.destroy_process_group()

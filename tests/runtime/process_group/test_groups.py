@@ -11,8 +11,8 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from runtime.backend import LatecomerGroup
 from tests.runtime import schedules
-from tests.runtime.process_group.jobs import start
-from tests.runtime.spawning import spawn, together, values
+from tests.runtime.jobs import start
+from tests.runtime.spawning import on_ranks, together
 from verify.errors import ArgumentError, LatecomerError
 
 
@@ -28,99 +28,80 @@ def _alone(call, rank, size, store):
     return error
 
 
-def _barriers(rank, size, store):
+@on_ranks(3)
+def test_barriers_are_those_of_gloo(rank, size, store):
     group = start(rank, size, store)
     dist.barrier()
     dist.barrier(device_ids=[0])
     dist.barrier(async_op=True).wait()
     dist.monitored_barrier()
     dist.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
-    limit = timedelta(seconds=1.0)
-    error = _alone(
-        lambda: rank == 1 or dist.monitored_barrier(group, limit, wait_all_ranks=True),
-        rank, size, store,
-    )  # fmt: skip
-    config = dist.get_backend_config(), dist.get_backend()
+
+    def late():
+        return rank == 1 or dist.monitored_barrier(group, timedelta(seconds=1), wait_all_ranks=True)
+
+    error = _alone(late, rank, size, store)
+    assert rank or "Ranks 1 failed" in error
+    assert dist.get_backend_config() == "cpu:latecomer,cuda:latecomer"
+    assert dist.get_backend() == "latecomer"
     dist.destroy_process_group()
-    return error, config
 
 
-def test_barriers_are_those_of_gloo():
-    outcomes = values(spawn(_barriers, 3))
-    assert "Ranks 1 failed" in outcomes[0][0]
-    assert all(config == ("cpu:latecomer,cuda:latecomer", "latecomer") for _, config in outcomes)
-
-
-def _plain_gloo(rank, size, store):
+@on_ranks(2)
+def test_other_backends_have_their_own_monitored_barrier(rank, size, store):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     dist.monitored_barrier()
     limit = timedelta(seconds=1)
     error = _alone(lambda: rank or dist.monitored_barrier(timeout=limit), rank, size, store)
+    assert rank or "Rank 1 failed" in error
     dist.destroy_process_group()
-    return error
 
 
-def test_other_backends_have_their_own_monitored_barrier():
-    assert "Rank 1 failed" in values(spawn(_plain_gloo, 2))[0]
-
-
-def _limits(rank, size, store, schedule):
+@pytest.mark.parametrize("schedule", [None, schedules.straggler(3)], ids=["auto", "schedule"])
+@on_ranks(3)
+def test_time_limits_can_be_changed_while_a_group_runs(rank, size, store, schedule):
     group = start(rank, size, store, schedule, timeout_s=300)
     dist.all_reduce(torch.ones(4))
-    engine = group.engine
-    found = [engine.timeout_s]
-    for change in (
-        lambda: group.set_timeout(timedelta(seconds=40)),
-        lambda: _set_pg_timeout(timedelta(seconds=20), group),  # as torchtitan does
+    assert group.engine.timeout_s == 300
+    for seconds, change in (
+        (40, group.set_timeout),
+        (20, lambda limit: _set_pg_timeout(limit, group)),  # as torchtitan does
     ):
-        change()
+        change(timedelta(seconds=seconds))
         dist.all_reduce(torch.ones(4))
-        found.append(engine.timeout_s)
+        assert group.engine.timeout_s == seconds
     error = _alone(lambda: rank or dist.all_reduce(torch.ones(4)), rank, size, store)
+    assert rank or "rank" in error  # after some seconds, not minutes: the test's limit is 90
     dist.destroy_process_group()
-    return found, error
 
 
-@pytest.mark.parametrize("auto", [True, False])
-def test_time_limits_can_be_changed_while_a_group_runs(auto):
-    schedule = None if auto else schedules.straggler(3)
-    outcomes = values(spawn(_limits, 3, schedule))
-    assert all(found == [300, 40, 20] for found, _ in outcomes)
-    assert "rank" in outcomes[0][1]  # after some seconds, not minutes: the test's limit is 90
-
-
-def _parts(rank, size, store):
+@on_ranks(4)
+def test_a_group_can_be_split(rank, size, store):
     group = start(rank, size, store)
     group._set_group_name("world")
-    halves = [[0, 1], [3, 2]]
-    mine = next(half for half in halves if rank in half)
+    mine = [0, 1] if rank < 2 else [3, 2]
     half = group.split_group(mine, timeout=timedelta(seconds=120), group_name="half")
     assert isinstance(half, LatecomerGroup)
-    x = torch.tensor([float(rank)])
+    assert sorted(mine)[half.rank()] == rank
+    x, gathered = torch.tensor([float(rank)]), [torch.zeros(1) for _ in range(2)]
+    half.allgather([gathered], [x]).wait()
+    assert [g.item() for g in gathered] == sorted(mine)
     half.allreduce(x).wait()
-    gathered = [torch.zeros(1) for _ in range(2)]
-    half.allgather([gathered], [torch.tensor([float(rank)])]).wait()
+    assert x.item() == sum(mine)
+    assert dict(half.paths) == {"mode auto": 1}
     pair = group.split_group([1, 3], group_name="pair")
-    y = torch.tensor([float(rank)])
+    assert (pair is not None) == (rank in (1, 3))
     if pair is not None:
+        y = torch.tensor([float(rank)])
         pair.allreduce(y).wait()
+        assert y.item() == 4.0
         pair.shutdown()
-    found = x.item(), [g.item() for g in gathered], dict(half.paths), half.rank(), y.item()
     half.shutdown()
     dist.destroy_process_group()
-    return found
 
 
-def test_a_group_can_be_split():
-    for rank, (x, gathered, paths, place, y) in enumerate(values(spawn(_parts, 4))):
-        half = [0, 1] if rank < 2 else [2, 3]
-        assert (x, gathered) == (sum(half), half)
-        assert half[place] == rank
-        assert paths == {"mode auto": 1}
-        assert y == (4.0 if rank in (1, 3) else rank)
-
-
-def _many(rank, size, store):
+@on_ranks(4)
+def test_any_number_of_groups(rank, size, store):
     start(rank, size, store)
     groups = [dist.new_group(sorted({i % size, (i + 1 + i // size) % size})) for i in range(30)]
     everyone = [dist.new_group(list(range(size))) for _ in range(5)]
@@ -139,36 +120,24 @@ def _many(rank, size, store):
     x = torch.tensor([float(rank)])
     dist.all_reduce(x, group=alone)
     assert x.item() == rank
-    found = dict(alone.paths)
+    assert dict(alone.paths) == {"a group of one": 1}
     dist.destroy_process_group()
-    return found
 
 
-def test_any_number_of_groups():
-    for paths in values(spawn(_many, 4)):
-        assert paths == {"a group of one": 1}
-
-
-def _two_orders(rank, size, store):
+@on_ranks(2)
+def test_ranks_may_come_to_two_groups_in_different_orders(rank, size, store):
     start(rank, size, store)
     groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
-    order = groups if rank == 0 else groups[::-1]
-    sums = {}
-    works = []
-    for group in order:
-        sums[groups.index(group)] = x = torch.tensor([rank + 10.0 * groups.index(group)])
-        works.append(dist.all_reduce(x, group=group, async_op=True))
-    for work in works:
+    sums = [torch.tensor([rank + 10.0 * number]) for number in range(2)]
+    order = [0, 1] if rank == 0 else [1, 0]
+    for work in [dist.all_reduce(sums[i], group=groups[i], async_op=True) for i in order]:
         work.wait()
+    assert [x.item() for x in sums] == [1.0, 21.0]
     dist.destroy_process_group()
-    return sums[0].item(), sums[1].item()
 
 
-def test_ranks_may_come_to_two_groups_in_different_orders():
-    assert values(spawn(_two_orders, 2)) == [(1.0, 21.0)] * 2
-
-
-def _misused(rank, size, store):
+@on_ranks(2)
+def test_a_mode_has_no_late_ranks_to_set(rank, size, store):
     group = start(rank, size, store)
     with pytest.raises(ArgumentError, match="late"):
         _ = group.late
@@ -178,23 +147,15 @@ def _misused(rank, size, store):
     dist.destroy_process_group()
 
 
-def test_a_mode_has_no_late_ranks_to_set():
-    values(spawn(_misused, 2))
-
-
-def _never_started(rank, size, store):
+@on_ranks(2)
+def test_a_group_can_be_destroyed_before_its_first_all_reduce_began(rank, size, store):
     """Rank 1 leaves without its first all-reduce; what rank 0 has submitted fails."""
     start(rank, size, store, timeout_s=60)
     if rank == 1:
         together(store, rank, size, "left")
-        return ""
+        return
     work = dist.all_reduce(torch.ones(3), async_op=True)
     together(store, rank, size, "left")
     dist.destroy_process_group()
-    with pytest.raises(LatecomerError) as raised:
+    with pytest.raises(LatecomerError, match="destroyed"):
         work.wait()
-    return str(raised.value)
-
-
-def test_a_group_can_be_destroyed_before_its_first_all_reduce_began():
-    assert "destroyed" in values(spawn(_never_started, 2))[0]

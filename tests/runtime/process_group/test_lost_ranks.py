@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from tests.runtime import schedules
-from tests.runtime.process_group.jobs import start
-from tests.runtime.spawning import spawn, together
+from tests.runtime.jobs import start
+from tests.runtime.spawning import on_ranks, together
 from verify.errors import RankFailure
 
 TIMEOUT_S = 6.0
@@ -40,7 +40,8 @@ CALLS = {
 }
 
 
-def _lost(rank, size, store, schedule, call, how, warm):
+def _lost(rank, size, store, schedule, call, how, warm=True):
+    """What the call raises where it is lost to the others; the victim comes to no end."""
     start(rank, size, store, schedule)
     if warm:
         dist.all_reduce(torch.ones(8))  # from now on the group has a control plane
@@ -50,40 +51,24 @@ def _lost(rank, size, store, schedule, call, how, warm):
     if rank == VICTIM:
         os.kill(os.getpid(), how)
         time.sleep(60)
-    try:
+    with pytest.raises(RuntimeError if not warm else RankFailure) as caught:
         CALLS[call]()
-        return "no error"
-    except RankFailure as failure:
-        return failure.ranks
-    except RuntimeError as error:
-        return type(error).__name__
+    return caught.value
 
 
-def _survivors(*args):
-    outcomes = spawn(_lost, SIZE, *args, timeout_s=80, victims={VICTIM})
-    found = [outcome for rank, outcome in enumerate(outcomes) if rank != VICTIM]
-    for outcome in found:
-        assert outcome.finished, "a rank died or hung"
-        assert not outcome.error, outcome.error
-    return [outcome.value for outcome in found]
+KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+DEAD = [(None, call, KILL) for call in sorted(CALLS)]
+PLANNED = [(schedules.straggler(SIZE), call, KILL) for call in ("barrier", "recv")]
+SILENT = [(None, call, STOP) for call in ("broadcast", "recv")]
 
 
-@pytest.mark.parametrize("call", sorted(CALLS))
-def test_a_dead_rank_is_named_by_all(call):
-    assert _survivors(None, call, signal.SIGKILL, True) == [(VICTIM,), (VICTIM,)]
+@pytest.mark.parametrize(("schedule", "call", "how"), DEAD + PLANNED + SILENT)
+@on_ranks(SIZE, timeout_s=80, victims={VICTIM})
+def test_a_dead_or_silent_rank_is_named_by_all(rank, size, store, schedule, call, how):
+    assert _lost(rank, size, store, schedule, call, how).ranks == (VICTIM,)
 
 
-@pytest.mark.parametrize("call", ["barrier", "recv"])
-def test_with_a_schedule_too(call):
-    found = _survivors(schedules.straggler(SIZE), call, signal.SIGKILL, True)
-    assert found == [(VICTIM,), (VICTIM,)]
-
-
-@pytest.mark.parametrize("call", ["broadcast", "recv"])
-def test_a_silent_rank_is_named_within_the_time_out(call):
-    assert _survivors(None, call, signal.SIGSTOP, True) == [(VICTIM,), (VICTIM,)]
-
-
-def test_without_a_control_plane_there_is_an_error_that_names_nobody():
-    found = _survivors(None, "barrier", signal.SIGKILL, False)
-    assert set(found) <= {"RuntimeError", "DistBackendError"}
+@on_ranks(SIZE, timeout_s=80, victims={VICTIM})
+def test_without_a_control_plane_there_is_an_error_that_names_nobody(rank, size, store):
+    error = _lost(rank, size, store, None, "barrier", KILL, warm=False)
+    assert not isinstance(error, RankFailure)

@@ -1,4 +1,4 @@
-"""The table, the metrics and the trace, against arrivals of which everything is known."""
+"""Table, metrics and trace, against arrivals and losses of which everything is known."""
 
 from __future__ import annotations
 
@@ -6,33 +6,28 @@ import json
 import math
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.telemetry.export import write_prometheus, write_trace
-from runtime.telemetry.records import Rank, Record, Round
+from runtime.telemetry.export import prometheus_text, trace, write_prometheus, write_trace
+from runtime.telemetry.losses import Losses
+from runtime.telemetry.records import Rank, Record, Round, Stage, Step
 from runtime.telemetry.summary import quantile, summarize
 
 
-def _ranks(arrivals, uncertainty_s=0.0, done=lambda last: last + 0.5, **more):
+def _ranks(arrivals, uncertainty_s=0.0, done=lambda last: last + 0.5):
     """One rank per column, one operation per row of ``arrivals``."""
-    size = len(arrivals[0])
+
+    def record(number, rank, row):
+        times = row[rank], row[rank] + 0.001, done(max(row)), uncertainty_s
+        return Record(number, rank, *times, 8, "native", (), 'all "here"')
+
     return [
-        Rank(
-            rank,
-            tuple(
-                Record(
-                    number, rank, row[rank], row[rank] + 0.001, done(max(row)), uncertainty_s, 8,
-                    "native", (), 'all "here"',
-                )
-                for number, row in enumerate(arrivals)
-            ),
-            messages=2,
-            **more,
-        )
-        for rank in range(size)
-    ]  # fmt: skip
+        Rank(rank, tuple(record(n, rank, row) for n, row in enumerate(arrivals)), messages=2)
+        for rank in range(len(arrivals[0]))
+    ]
 
 
 def test_the_late_rank_is_the_first_line():
@@ -110,3 +105,81 @@ def test_the_trace_has_chosen_operations_and_their_rounds(tmp_path):
     assert {event["pid"] for event in events} == {0, 1}
     begun = [(e["name"], e["id"], e["pid"]) for e in timed if e["ph"] == "b"]
     assert sorted(begun) == sorted((e["name"], e["id"], e["pid"]) for e in timed if e["ph"] == "e")
+
+
+def _step(number, lost, **changes):
+    varied = {"complete": 2, "early": 0, "timeout": 0, "incast": 2, "rate": 5e6, **changes}
+    fixed = {"due": 100, "bound_s": 0.25, "hadamard": False, "skipped": False}
+    return Step(step=number, ended_s=10.0 + number, lost=lost, **varied, **fixed)
+
+
+def _lossy_ranks():
+    reason = "a stage ended early"
+    record = Record(0, 0, 10.0, 10.0, 10.5, 0.001, 8, "TAR over UBT", (), reason)
+    stage = Stage(0, 2, 10.25, 10.5, "early", 100, 30)
+    other = msgspec.structs.replace(record, rank=1)
+    lossy = (
+        _step(5, 30, complete=1, early=1),
+        _step(5, 10, timeout=1, complete=1, incast=1, rate=2e6),
+    )
+    return [
+        Rank(0, (record,), stages=(stage,), steps=(_step(4, 0), lossy[0])),
+        Rank(1, (other,), steps=(_step(4, 0), lossy[1])),
+    ]
+
+
+def test_the_lines_of_ranks_and_steps():
+    losses = Losses.of(_lossy_ranks())
+    first, second = losses.ranks
+    assert (first.number, first.loss, first.worst) == (0, 0.15, 0.3)
+    assert (first.complete, first.early, first.timeout) == (3, 1, 0)
+    assert (second.incast, second.rate, second.timeout, second.skipped) == (1, 2e6, 1, 0)
+    calm, lossy = losses.steps
+    assert (calm.number, calm.loss) == (4, 0.0)
+    assert (lossy.number, lossy.due, lossy.lost, lossy.loss) == (5, 200, 40, 0.2)
+    assert (lossy.worst, lossy.incast, lossy.early, lossy.timeout) == (0.3, 1, 1, 1)
+
+
+def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt():
+    summary = summarize(_lossy_ranks(), 2)
+    shown = str(summary)
+    assert "15.000%  30.000%                    3/1/0" in shown
+    assert "1 of 2 steps lost something" in shown
+    assert "1 times because: a stage ended early" in shown
+    assert json.loads(summary.as_json())["losses"]["steps"][1]["loss"] == pytest.approx(0.2)
+    assert "decided" not in shown
+    without = [msgspec.structs.replace(rank, steps=(), stages=()) for rank in _lossy_ranks()]
+    assert "lost" not in str(summarize(without, 2))
+    assert "loss_ratio" not in prometheus_text(summarize(without, 2))
+
+
+def test_the_metrics_of_losses():
+    text = prometheus_text(summarize(_lossy_ranks(), 2))
+    for line in (
+        'latecomer_loss_ratio{rank="0"} 0.15',
+        'latecomer_worst_step_loss_ratio{rank="1"} 0.1',
+        'latecomer_stages_total{end="timeout",rank="1"} 1.0',
+        'latecomer_incast_senders{rank="1"} 1.0',
+        'latecomer_pacing_rate_bytes{rank="1"} 2e+06',
+        'latecomer_bound_seconds{rank="0"} 0.25',
+        'latecomer_steps_skipped_total{rank="0"} 0.0',
+    ):
+        assert line in text.splitlines()
+
+
+def test_the_trace_has_stages_as_spans_and_losses_as_counters():
+    events = trace(_lossy_ranks())
+    stages = [event for event in events if event.get("cat") == "stage 2"]
+    assert [(e["ph"], e["name"], e["ts"]) for e in stages] == [
+        ("b", "stage 2, early", 250_000.0),
+        ("e", "stage 2, early", 500_000.0),
+    ]
+    counters = [e for e in events if e["ph"] == "C" and e["name"] == "loss, %"]
+    assert [(e["pid"], e["ts"], e["args"]["step"]) for e in counters] == [
+        (0, 4e6, 0.0),
+        (0, 5e6, 30.0),
+        (1, 4e6, 0.0),
+        (1, 5e6, 10.0),
+    ]
+    assert not any(event.get("cat") == "decision" for event in events)
+    assert not any(event.get("cat") == "stage 2" for event in trace(_lossy_ranks(), range(7, 9)))

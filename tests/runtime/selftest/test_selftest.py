@@ -1,0 +1,110 @@
+"""The self-test as a user runs it, its conformance suite, and how its processes may end."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from runtime.__main__ import app, run
+from runtime.selftest import conformance
+from runtime.selftest.audit import Audit
+from runtime.selftest.processes import passes, talk
+from tests.runtime import schedules
+from tests.runtime.spawning import python
+from verify import write
+from verify.errors import RankFailure
+
+
+def test_selftest_of_a_schedule_file(tmp_path):
+    write(schedules.straggler(3), tmp_path / "s.json")
+    options = ["--ranks", "3", "--schedule", str(tmp_path / "s.json")]
+    result = python("-m", "runtime", "selftest", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("119 cases") == 2 * 3  # two ways in, three late ranks
+    assert result.stdout.endswith("selftest on cpu: passed\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ranks", "1"), "must be at least 2"),
+        (("--schedule", "nowhere.json"), "nowhere.json"),
+        (("--device", "tpu"), "tpu"),
+        (("--ranks", "4", "--schedule", "for3.json"), "synth generate --n 4"),
+    ],
+)
+def test_bad_arguments_exit_with_2(arguments, message, monkeypatch, capsys, tmp_path):
+    write(schedules.ring(3), tmp_path / "for3.json")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["runtime", "selftest", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        run(app)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("check", [None, "audit"])
+def test_a_rank_that_is_gone_in_the_middle_is_named(check, monkeypatch):
+    monkeypatch.setattr(conformance, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr("runtime.selftest.audit.TIMEOUT_S", 0.05)
+    store = HashStore()
+    audit = Audit([], 1000, store, 1, 2) if check else None
+    with pytest.raises(RankFailure, match="did not join") as caught:
+        conformance.run(lambda tensor, average: tensor, store, 1, 2, sizes=(0,), check=audit)
+    assert caught.value.ranks == (0,)
+
+
+def test_one_wrong_element_and_other_bits_than_rank_0_are_seen():
+    def wrong(tensor, average):
+        tensor[17:18] += 1
+        return tensor
+
+    store = HashStore()
+    with pytest.raises(conformance.ConformanceError, match="element 17"):
+        conformance.run(wrong, store, 0, 1, sizes=(0, 7, 1000))
+    store.set("0/0", "another digest")
+    with pytest.raises(conformance.ConformanceError, match="differ in bits"):
+        conformance.run(lambda tensor, average: tensor, store, 1, 2, sizes=(0,))
+
+
+def _say(store, rank, ranks, say, how):
+    store.set(f"{rank}", "")
+    store.wait([f"{r}" for r in range(ranks)])
+    say((rank, ranks))
+    if rank == 1 and how == "raises":
+        raise ValueError("planted")
+    if rank == 1 and how == "dies":
+        os._exit(3)
+    if rank == 1 and how == "hangs":
+        time.sleep(600)
+
+
+def _passes(ranks, how, deadline_s=100.0):
+    said = []
+    limits = {"timeout_s": 60.0, "deadline_s": deadline_s}
+    return passes(talk(_say, ranks, how, **limits), said.append), said
+
+
+def test_what_the_ranks_say():
+    passed, said = _passes(3, "ends")
+    assert passed
+    assert sorted(said) == [(0, 3), (1, 3), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("how", "deadline_s", "message"),
+    [
+        ("raises", 100, r"FAILED: rank 1: (.|\n)*ValueError: planted"),
+        ("dies", 100, "FAILED: rank 1: died with exit code 3"),
+        ("hangs", 15, r"FAILED: rank\(s\) (0, )?1: not done after 15 s"),
+    ],
+)
+def test_the_first_failure_ends_all(how, deadline_s, message):
+    passed, said = _passes(2, how, deadline_s)
+    assert not passed
+    assert re.match(message, said[-1])
