@@ -13,6 +13,7 @@ exception; what is marked as arrived is right and all else untouched; every stag
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 from types import FunctionType
@@ -34,23 +35,15 @@ OPEN = (8, 2**64 - 1)
 DEADLINE_S = OPTIONS.absence_s + 2 * OPTIONS.bound_s
 
 
-class Program:
+class Program(io.BytesIO):
     """Reads numbers off a string of bytes; zeros after its end."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
-
     @property
-    def over(self) -> bool:
-        return self._at >= len(self._data)
+    def over(self):
+        return self.tell() >= len(self.getbuffer())
 
-    def take(self, count: int) -> bytes:
-        part = self._data[self._at : self._at + count]
-        self._at += count
-        return part
-
-    def number(self, count: int = 1) -> int:
-        return int.from_bytes(self.take(count), "little")
+    def number(self, count=1):
+        return int.from_bytes(self.read(count), "little")
 
     def pick(self, *values):
         return values[self.number() % len(values)]
@@ -93,10 +86,9 @@ def forged(program, operation):
     length = program.pick(
         PAYLOAD, PAYLOAD, 200 % PAYLOAD, 150 % PAYLOAD, 330 % PAYLOAD, program.number(2)
     )
-    header = bytearray(
-        PACKED.pack(MAGIC, VERSION, kind, sender, 0, SESSION, named, offset, length, flags, incast,
-                    expected_us, 0, tag)
-    )  # fmt: skip
+    envelope = MAGIC, VERSION, kind, sender, 0, SESSION
+    about = named, offset, length, flags, incast, expected_us, 0, tag
+    header = bytearray(PACKED.pack(*envelope, *about))
     wrong = program.number()
     if wrong < 8:  # something of the envelope
         header[program.pick(0, 2, 6, 8, 15)] ^= 1 + wrong
@@ -140,7 +132,7 @@ def attack(data):
     while not program.over:
         choice = program.number() % 8
         if choice == 0:
-            batch.append(program.take(program.number()))
+            batch.append(program.read(program.number()))
         elif choice < 4:
             known = GENUINE[operation, key]
             whole = known[program.number() % len(known)]

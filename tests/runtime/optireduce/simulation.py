@@ -1,4 +1,4 @@
-"""Protocols on a simulated network with a simulated clock: loss, delay, reordering, duplicates."""
+"""Protocols on a simulated network and clock: loss, delay, reordering, duplicates; real loss."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.protocol import Protocol
+from runtime.optireduce.udp.socket import UdpSocket
 from runtime.work import AllReduceWork
 
 SESSION = 0x1234_5678_9ABC_DEF0
@@ -131,5 +132,16 @@ def simulate(hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, se
 
 
 def options(**changes):
-    return Options(**{"datagram_bytes": 128, "bound_s": 0.2, "absence_s": 0.5, "warmup_steps": 1,
-                      "reliable_steps": 0, **changes})  # fmt: skip
+    quick = {"datagram_bytes": 128, "bound_s": 0.2, "absence_s": 0.5, "warmup_steps": 1}
+    return Options(**{**quick, "reliable_steps": 0, **changes})
+
+
+def lose(share, seed):
+    """From now on this process loses so large a share of the datagrams that it receives."""
+    dice, receive = np.random.default_rng(seed), UdpSocket.receive
+
+    def lossy(self):
+        rows = receive(self)
+        return None if rows is None else rows[dice.random(len(rows)) >= share]
+
+    UdpSocket.receive = lossy

@@ -56,9 +56,10 @@ def test_the_inverse_gives_the_tensor_back_up_to_rounding(numel, block, dtype, s
 
 
 def test_lost_runs_leave_the_estimate_unbiased_and_small_everywhere():
-    """A tenth of the coefficients is lost, in one run, and the rest scaled up: over many seeds the
-    mean error vanishes, and no coordinate loses more than a fraction of what the large ones do
-    without the transform, which is everything: 10."""
+    """A tenth of the coefficients is lost, in one run, and the rest scaled up, over many seeds.
+
+    Without the transform the large coordinates there would lose everything: 10.
+    """
     size, lost, rounds = 1024, slice(100, 202), 1500
     x = torch.zeros(size, dtype=torch.float64)
     x[:8] = 10.0

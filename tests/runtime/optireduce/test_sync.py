@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
 from runtime.optireduce.options import Options
-from runtime.optireduce.sync import SyncPoint
+from runtime.optireduce.sync import Replicas, SyncPoint
 
 
 def _reliable(*others):
@@ -49,14 +51,12 @@ def test_the_bound_stays_where_nothing_is_known_or_it_is_set_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("when", "others", "expected"),
-    [("auto", [0.0, 0.03], True), ("auto", [0.0, 0.01], False), ("off", [0.9, 0.9], False),
-     ("on", [0.0, 0.0], True)],
-)  # fmt: skip
-def test_the_transform_goes_by_the_rank_that_lost_most(when, others, expected):
-    options = Options(warmup_steps=4, resync_steps=10, hadamard=when)
-    sync_point = SyncPoint(options)
-    sync_point.decide(_reliable(*([0.0, loss] for loss in others)), _losses(0.015))
+    ("when", "loss", "expected"),
+    [("auto", 0.03, True), ("auto", 0.01, False), ("off", 0.9, False), ("on", 0.0, True)],
+)
+def test_the_transform_goes_by_the_rank_that_lost_most(when, loss, expected):
+    sync_point = SyncPoint(Options(warmup_steps=4, resync_steps=10, hadamard=when))
+    sync_point.decide(_reliable([0.0, 0.0], [0.0, loss]), _losses(0.015))
     assert sync_point.hadamard is expected
 
 
@@ -65,3 +65,16 @@ def test_sync_points_come_at_the_same_steps_everywhere():
     assert [step for step in range(40) if sync_point.is_due(step)] == [4, 14, 24, 34]
     sync_point = SyncPoint(Options(warmup_steps=0, bound_s=1.0, resync_steps=0))
     assert not any(sync_point.is_due(step) for step in range(40))
+
+
+@pytest.mark.parametrize(("elsewhere", "drift"), [(0.1, 3.0 / 32**0.5), (0.9, 0.9)])
+def test_a_drift_is_the_largest_distance_from_the_mean(elsewhere, drift):
+    """Three others hold (4, 0, 3), so that the mean is (4, 0, 4)."""
+    answers = [[0.0, 0.0], [elsewhere]]
+    reliable = SimpleNamespace(
+        average=lambda own: (own + 3 * torch.tensor([4.0, 0.0, 3.0])) / 4,
+        gather=lambda values: [values, answers.pop(0)],
+    )
+    parameter = nn.Parameter(torch.tensor([4.0, 0.0, 7.0]))
+    assert Replicas([parameter], reliable).resync() == pytest.approx(drift)
+    assert parameter.tolist() == [4.0, 0.0, 4.0]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from runtime.pipeline import Pipeline
-
 WIDTH = 6
 PER_MICROBATCH = 3
 
@@ -17,52 +15,46 @@ PER_MICROBATCH = 3
 class Block(nn.Module):
     """Attention-free transformer shape: norm, two linear layers, residual."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return x + self.down(torch.tanh(self.up(self.norm(x))))
 
 
-def model(stages: int, seed: int = 0) -> list[nn.Module]:
+def model(stages, seed=0):
     torch.manual_seed(seed)
     return [Block() for _ in range(stages)]
 
 
-def device_of(blocks: list[nn.Module]) -> torch.device:
+def device_of(blocks):
     return next(blocks[0].parameters()).device
 
 
-def batch(
-    step: int, microbatches: int, device: torch.device | str = "cpu"
-) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(step, microbatches, device="cpu"):
     generator = torch.Generator().manual_seed(100 + step)
     size = microbatches * PER_MICROBATCH, WIDTH
     x, y = (torch.randn(size, generator=generator) for _ in range(2))
     return x.to(device), y.to(device)
 
 
-def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def loss_fn(output, target):
     return ((output - target) ** 2).mean()
 
 
-def run_step(
-    pipeline: Pipeline, data: int, device: torch.device | str = "cpu"
-) -> list[torch.Tensor]:
+def run_step(pipeline, data, device="cpu"):
     """A step of a pipeline with the batch of this number; its losses."""
     plan, mine = pipeline.verified.schedule, pipeline.verified.stages_of(pipeline.rank)
     x, y = batch(data, plan.microbatches, device)
-    losses: list[torch.Tensor] = []
+    losses = []
     target = y if plan.stages - 1 in mine else None
     pipeline.step(*([x] if 0 in mine else []), target=target, losses=losses)
     return losses
 
 
-def reference(
-    blocks: list[nn.Module], step: int, microbatches: int
-) -> tuple[list[list[torch.Tensor]], list[float]]:
+def reference(blocks, step, microbatches):
     """(gradients per stage, loss per microbatch) of one step."""
     whole = nn.Sequential(*blocks)
     whole.zero_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from io import BufferedReader
 from typing import cast
 
@@ -30,7 +29,7 @@ TENSORS = [
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, BufferedReader]]:
+def ends():
     """One end to write to, the other to read from."""
     one, other = socket.socketpair()
     with one, other:
@@ -39,11 +38,11 @@ def ends() -> Iterator[tuple[socket.socket, BufferedReader]]:
         yield one, cast(BufferedReader, other.makefile("rb"))
 
 
-def test_tensors_come_as_they_went(ends: tuple[socket.socket, BufferedReader]) -> None:
+def test_tensors_come_as_they_went(ends):
     one, stream = ends
     header = Header.of(7, parse_action("2RECV_F5"), TENSORS)
 
-    def send() -> None:
+    def send():
         for _ in range(2):
             one.sendall(write(one, header, TENSORS))
         one.close()
@@ -65,11 +64,11 @@ def test_tensors_come_as_they_went(ends: tuple[socket.socket, BufferedReader]) -
     assert flags == [True] + [False] * 6
 
 
-def _framed(text: bytes, magic: bytes = MAGIC, length: int | None = None) -> bytes:
+def _framed(text, magic=MAGIC, length=None):
     return PREFIX.pack(magic, len(text) if length is None else length) + text
 
 
-def _header(action: str = "1RECV_F0", dtype: str = "float32") -> bytes:
+def _header(action="1RECV_F0", dtype="float32"):
     return msgspec.json.encode(Header(0, action, 0.0, (Meta(dtype, (4,), False),)))
 
 
@@ -86,9 +85,7 @@ def _header(action: str = "1RECV_F0", dtype: str = "float32") -> bytes:
         (MAGIC, "ended within"),
     ],
 )
-def test_what_is_no_message(
-    data: bytes, problem: str, ends: tuple[socket.socket, BufferedReader]
-) -> None:
+def test_what_is_no_message(data, problem, ends):
     one, stream = ends
     one.sendall(data)
     one.close()
@@ -96,7 +93,7 @@ def test_what_is_no_message(
         read(stream, empty)
 
 
-def test_what_cannot_travel(ends: tuple[socket.socket, BufferedReader]) -> None:
+def test_what_cannot_travel(ends):
     action = parse_action("1RECV_F0")
     with pytest.raises(TensorError, match="must be dense"):
         Header.of(0, action, [torch.eye(3).to_sparse()])

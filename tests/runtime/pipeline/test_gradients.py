@@ -1,16 +1,27 @@
-"""Gradients of the pipeline are bit for bit those of a plain loop: any schedule, any delay."""
+"""Gradients of the pipeline are bit for bit those of a plain loop: any schedule, any delay.
+
+Also where a link turns slow in mid-run and all ranks change the schedule at one step.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
+import msgspec
 import pytest
 import torch
 import torch.distributed as dist
 
 import runtime
-from runtime.pipeline import Faults, LinkFault, Pipeline, both_ways, load
+from runtime.pipeline import (
+    Adaptation,
+    Faults,
+    LinkFault,
+    Pipeline,
+    Sensitivity,
+    both_ways,
+    load,
+)
 from tests.runtime import schedules
 from tests.runtime.pipeline.models import device_of, loss_fn, model, reference, run_step
 from tests.runtime.spawning import spawn, values
@@ -22,19 +33,22 @@ from tests.verify.pipeline.documents import (
     with_messages,
     zero_bubble,
 )
-from verify.pipeline import PipelineSchedule, decode, parse_action
+from verify.pipeline import decode, parse_action, timeline
 
 RANKS, MICROBATCHES = 3, 5
 SLOW = both_ways(0, 1, latency_s=0.03)
 CROOKED = (LinkFault(1, 2, latency_s=0.02, occupancy_s=0.005), LinkFault(2, 1, occupancy_s=0.01))
+SLOW_FROM, STEPS = 4, 14
+FAULTS = Faults(both_ways(0, 1, latency_s=0.08, first_step=SLOW_FROM))
+COARSE = Sensitivity(least_s=0.03)
 
 
-def schedule(programs: list[list[str]], microbatches: int = MICROBATCHES) -> PipelineSchedule:
+def schedule(programs, microbatches=MICROBATCHES):
     stages = 1 + max(parse_action(action).stage for program in programs for action in program)
     return decode(json.dumps(document(programs, microbatches, stages)).encode())
 
 
-def eager() -> list[list[str]]:
+def eager():
     """All forwards first, then I in another order than F at the first stages, W at the end."""
     n = MICROBATCHES
     programs = []
@@ -48,7 +62,7 @@ def eager() -> list[list[str]]:
     return programs
 
 
-SCENARIOS: dict[str, tuple[list[list[str]], Faults]] = {
+SCENARIOS = {
     "gpipe": (gpipe(RANKS, MICROBATCHES), Faults()),
     "1f1b, slow link": (one_f_one_b(RANKS, MICROBATCHES), Faults(SLOW)),
     "1f1b, blocking sends": (one_f_one_b(RANKS, MICROBATCHES), Faults(SLOW, blocking=True)),
@@ -58,7 +72,7 @@ SCENARIOS: dict[str, tuple[list[list[str]], Faults]] = {
 }
 
 
-def matches(pipeline: Pipeline, blocks: list[Any], step: int) -> bool:
+def matches(pipeline, blocks, step):
     """Run a step; whether gradients and losses of this rank are those of the reference."""
     expected, losses = reference(blocks, step, MICROBATCHES)
     found = run_step(pipeline, step, device_of(blocks))
@@ -71,7 +85,7 @@ def matches(pipeline: Pipeline, blocks: list[Any], step: int) -> bool:
     return same and (len(blocks) - 1 not in mine or [loss.item() for loss in found] == losses)
 
 
-def test_the_comparison_can_fail() -> None:
+def test_the_comparison_can_fail():
     blocks = model(RANKS)
     one, other = (reference(blocks, step, MICROBATCHES) for step in (0, 1))
     assert one[1] != other[1]
@@ -82,11 +96,11 @@ def test_the_comparison_can_fail() -> None:
     )
 
 
-def start(rank: int, size: int, store: dist.Store) -> None:
+def start(rank, size, store):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
 
 
-def _every_schedule(rank: int, size: int, store: dist.Store, device: str) -> dict[str, list[bool]]:
+def _every_schedule(rank, size, store, device):
     start(rank, size, store)
     results = {}
     for name, (programs, faults) in SCENARIOS.items():
@@ -107,12 +121,12 @@ ON_CUDA = pytest.param(
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_CUDA])
-def test_every_schedule_under_delays(device: str) -> None:
+def test_every_schedule_under_delays(device):
     for found in values(spawn(_every_schedule, RANKS, device)):
         assert found == {name: [True, True, True] for name in SCENARIOS}
 
 
-def _replicas(rank: int, size: int, store: dist.Store) -> list[bool]:
+def _replicas(rank, size, store):
     """Two pipelines of two stages, each by a schedule of its own, one over a slow link."""
     start(rank, size, store)
     pipeline, stage = divmod(rank, 2)
@@ -146,5 +160,63 @@ def _replicas(rank: int, size: int, store: dist.Store) -> list[bool]:
     return right
 
 
-def test_gradients_are_averaged_over_pipelines() -> None:
+def test_gradients_are_averaged_over_pipelines():
     assert values(spawn(_replicas, 4)) == [[True, True]] * 4
+
+
+def better_of_two(measured, current):
+    """A planner that knows two orders."""
+    plans = [
+        msgspec.structs.replace(schedule(programs), instance=measured)
+        for programs in (zero_bubble(RANKS, MICROBATCHES), eager())
+    ]
+    return min(plans, key=lambda plan: max(bar.end for bar in timeline(plan)))
+
+
+def another_size(measured, current):
+    """A planner that makes schedules which can't take the place of the one that runs."""
+    return schedule(one_f_one_b(RANKS, 2 * MICROBATCHES), 2 * MICROBATCHES)
+
+
+def _adapting(rank, size, store):
+    start(rank, size, store)
+    found = []
+    for planner, steps in ((better_of_two, STEPS), (another_size, STEPS - 3)):
+        blocks, plan = model(RANKS), schedule(zero_bubble(RANKS, MICROBATCHES))
+        how = Adaptation(planner=planner, sensitivity=COARSE)
+        pipeline = Pipeline(
+            blocks[rank], plan, loss_fn, timeout_s=60, faults=FAULTS, adaptation=how
+        )
+        right, digests = [], []
+        for step in range(steps):
+            right.append(matches(pipeline, blocks, step))
+            digests.append(pipeline.record.digest)
+        pipeline.close()
+        found.append({"right": right, "digests": digests, "events": pipeline.events})
+    return found
+
+
+def test_a_slow_link_in_mid_run():
+    by_rank = values(spawn(_adapting, RANKS))
+    adapted = [ranks[0] for ranks in by_rank]
+    for found in adapted:
+        assert found["right"] == [True] * STEPS
+        assert found["digests"] == adapted[0]["digests"]
+        assert len(set(found["digests"])) == 2
+        changed = [e.step for e in found["events"] if e.kind == "switched"]
+        assert len(changed) == 1
+        assert found["digests"].index(found["digests"][-1]) == changed[0] > SLOW_FROM
+    events = adapted[0]["events"]
+    link, planned, proposed, switched = (
+        next(e for e in events if e.kind == kind)
+        for kind in ("link", "planned", "proposed", "switched")
+    )
+    assert "0-1 became slow" in link.text
+    assert SLOW_FROM < link.step <= planned.step < proposed.step < switched.step
+    # a schedule that can't take the other's place is not even proposed, and the run goes on
+    refused = [ranks[1] for ranks in by_rank]
+    for found in refused:
+        assert found["right"] == [True] * (STEPS - 3)
+        assert len(set(found["digests"])) == 1
+    kept = [e.text for e in refused[0]["events"] if e.kind == "kept"]
+    assert any("neither can change between steps" in text for text in kept), refused[0]["events"]

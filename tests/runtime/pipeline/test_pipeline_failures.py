@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from runtime.pipeline import Pipeline, load
 from runtime.pipeline.faults import Faults, LinkFault, due_s
@@ -23,26 +22,24 @@ from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 from verify.pipeline import parse_action
 
 TIMEOUT_S = 6.0
-BROKEN, SILENT, DEAD = 0, 2, 1
+DEAD = 1
+TRAPS = [("broken", 0, "raise"), ("silent", 2, "sleep"), ("dead", DEAD, "die")]
 
 
-class Trap(Block):
-    """Springs at a chosen forward."""
+def _trap(then):
+    """A hook of a module that springs at its third forward."""
+    count = itertools.count(1)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.at, self.seen, self.then = -1, 0, "raise"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        if self.seen == self.at:
-            if self.then == "die":
+    def spring(*_):
+        if next(count) == 3:
+            if then == "die":
                 os._exit(1)
             raise ValueError("a trap")
-        return super().forward(x)
+
+    return spring
 
 
-def _outcome(pipeline: Pipeline, step: int) -> str:
+def _outcome(pipeline, step):
     """The step's exception as text: type, ranks."""
     try:
         run_step(pipeline, step)
@@ -53,12 +50,12 @@ def _outcome(pipeline: Pipeline, step: int) -> str:
     return "fine"
 
 
-def _refusals(rank: int) -> list[str]:
+def _refusals(rank):
     """What is refused, in order; every rank tries the same at the same time."""
     block = Block()
     plain = schedule(one_f_one_b(RANKS, MICROBATCHES))
     doubled = [[*program, program[-1]] for program in one_f_one_b(RANKS, MICROBATCHES)]
-    attempts: list[tuple[Any, Any]] = [
+    attempts = [
         (block, schedule(one_f_one_b(RANKS + 1, MICROBATCHES))),
         (block, schedule(doubled)),
         ({RANKS: block}, plain),
@@ -73,32 +70,24 @@ def _refusals(rank: int) -> list[str]:
     return found
 
 
-def _failures(rank: int, size: int, store: dist.Store) -> dict[str, Any]:
+def _failures(rank, size, store):
     start(rank, size, store)
-    found: dict[str, Any] = {"refused": _refusals(rank)}
+    found = {"refused": _refusals(rank)}
     plan = load(schedule(zero_bubble(RANKS, MICROBATCHES)))
-    for name, culprit, then in [
-        ("broken", BROKEN, "raise"),
-        ("silent", SILENT, "sleep"),
-        ("dead", DEAD, "die"),
-    ]:
+    for name, culprit, then in TRAPS:
         blocks = model(RANKS)
-        trap = Trap()
-        trap.load_state_dict(blocks[rank].state_dict())
-        blocks[rank] = trap
-        pipeline = Pipeline(trap, plan, loss_fn, timeout_s=TIMEOUT_S)
+        pipeline = Pipeline(blocks[rank], plan, loss_fn, timeout_s=TIMEOUT_S)
         found[name] = [str(matches(pipeline, blocks, 0))]
         if rank == culprit:
-            trap.seen, trap.at, trap.then = 0, 3, then
+            blocks[rank].register_forward_pre_hook(_trap(then))
             while then == "sleep" and pipeline.failure is None:  # until the others give it up
                 time.sleep(0.05)
-        found[name].append(_outcome(pipeline, 1))
-        found[name].append(_outcome(pipeline, 2))  # whoever has failed stays so
+        found[name] += [_outcome(pipeline, step) for step in (1, 2)]  # who has failed stays so
         pipeline.close()
     return found
 
 
-def test_failures_and_refusals() -> None:
+def test_failures_and_refusals():
     outcomes = spawn(_failures, RANKS, timeout_s=100)
     assert not outcomes[DEAD].finished
     for rank, outcome in enumerate(outcomes):
@@ -113,7 +102,7 @@ def test_failures_and_refusals() -> None:
         assert f"must be the modules of stages [{rank}]" in wrong_stage
         assert "silently not be reduced" in ddp
         assert "another schedule" in differing
-        for name, culprit in [("broken", BROKEN), ("silent", SILENT), ("dead", DEAD)]:
+        for name, culprit, _ in TRAPS:
             named = f"RankFailure ({culprit},)"
             expected = ["True", named, named]
             if rank == culprit and name == "broken":
@@ -135,10 +124,10 @@ def test_failures_and_refusals() -> None:
         ("1RECV_F1", 3, 0, "a second time"),
     ],
 )
-def test_messages_that_nobody_can_want(receive: str, step: int, sender: int, problem: str) -> None:
+def test_messages_that_nobody_can_want(receive, step, sender, problem):
     mailbox = Mailbox({(1, "RECV_F"): 0, (1, "RECV_B"): 2}, 5)
 
-    def put(receive: str, sender: int, step: int = 3) -> None:
+    def put(receive, sender, step=3):
         message = Arrived(sender, Staged([]), (), 0.0, 0.0)
         mailbox.put(Name(step, parse_action(receive)), message)
 
@@ -156,7 +145,7 @@ def test_messages_that_nobody_can_want(receive: str, step: int, sender: int, pro
         mailbox.take(parse_action("1RECV_F1"))
 
 
-def test_injected_delays() -> None:
+def test_injected_delays():
     faults = Faults([LinkFault(0, 1, 2.0, 1.0, 3, 4), LinkFault(0, 1, 0.5, first_step=4)])
     found = {step: faults.delay_s(0, 1, step) for step in range(2, 6)}
     assert found == {2: (0, 0), 3: (2.0, 1.0), 4: (2.5, 1.0), 5: (0.5, 0)}

@@ -7,7 +7,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.switch import FOR, GO, Proposal, Switch
+from runtime.pipeline.switch import FOR, GO, Switch
 
 NEVER = 10**6
 STEPS = 9
@@ -16,12 +16,12 @@ STEPS = 9
 class Late:
     """Keys that each reader sees a delay after they are written; a delay of NEVER is a loss."""
 
-    def __init__(self, draw_delay) -> None:
+    def __init__(self, draw_delay):
         self.now, self._delay = 0, draw_delay
-        self.written: dict[str, tuple[int, str]] = {}
-        self._seen_at: dict[tuple[str, int], int] = {}
+        self.written = {}
+        self._seen_at = {}
 
-    def seen(self, key: str, rank: int) -> str | None:
+    def seen(self, key, rank):
         if key not in self.written:
             return None
         at, value = self.written[key]
@@ -33,11 +33,11 @@ class Late:
 class View(StoreExchange):
     """What a rank writes and sees of them."""
 
-    def send(self, key: str, value: str = "") -> None:
+    def send(self, key, value=""):
         assert key not in self.store.written, "written twice"
         self.store.written[key] = (self.store.now, value)
 
-    def peek(self, keys: dict[int, str]) -> dict[int, str]:
+    def peek(self, keys):
         seen = {rank: self.store.seen(key, self.rank) for rank, key in keys.items()}
         return {rank: value for rank, value in seen.items() if value is not None}
 
@@ -46,22 +46,22 @@ class Waits(Exception):
     """No decision yet: the rank stands still."""
 
 
-def _stand_still(proposal: Proposal) -> None:
+def _stand_still(proposal):
     raise Waits
 
 
 class Rank:
     """Runs steps; votes some time after it noticed a proposal, or never."""
 
-    def __init__(self, rank: int, size: int, late: Late, vote_after: list[int]) -> None:
+    def __init__(self, rank, size, late, vote_after):
         self.rank, self.step, self.version = rank, 0, 0
         self.switch = Switch(View(late, rank, size, 0))
         self.vote_after, self.voting = vote_after, []
         self.proposing = False
-        self.ran: list[int] = []
-        self.refusals: list[str] = []
+        self.ran = []
+        self.refusals = []
 
-    def boundary(self, now: int, propose: bool, ahead: int) -> None:
+    def boundary(self, now, propose, ahead):
         """Everything before a step begins, then the step; raises Waits where it has to."""
         self.vote(now)
         if self.rank == 0:
@@ -83,7 +83,7 @@ class Rank:
         self.ran.append(self.version)
         self.step += 1
 
-    def vote(self, now: int) -> None:
+    def vote(self, now):
         for due, proposal, against in self.voting[:]:
             if now >= due:
                 self.voting.remove((due, proposal, against))
@@ -92,7 +92,7 @@ class Rank:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(2, 4), st.integers(1, 4))
-def test_one_schedule_per_step_on_all_ranks(data, size: int, ahead: int) -> None:
+def test_one_schedule_per_step_on_all_ranks(data, size, ahead):
     delays = st.sampled_from([0] * 9 + [1, 3, 10, NEVER])
     late = Late(lambda: data.draw(delays))
     after = st.lists(st.sampled_from([0] * 8 + [1, 5, 40, -1]), min_size=1, max_size=3)
@@ -131,9 +131,7 @@ def test_one_schedule_per_step_on_all_ranks(data, size: int, ahead: int) -> None
         ([0, 1, 2], [40], [0, 0, 0, 0], ["no vote yet from rank(s) 1"]),
     ],
 )
-def test_with_a_prompt_store_two_steps_ahead_is_enough(
-    order: list[int], after: list[int], ran: list[int], refusals: list[str]
-) -> None:
+def test_with_a_prompt_store_two_steps_ahead_is_enough(order, after, ran, refusals):
     """Nobody ever waits; a vote against and a missing vote are named."""
     late = Late(lambda: 0)
     ranks = [Rank(r, 3, late, after if r == 1 else [0]) for r in range(3)]

@@ -30,155 +30,171 @@ def inputs(ranks, options=None):
     return PolicyInputs(options or Options(), ranks, CANDIDATES, profile)
 
 
-class Simulation:
-    """Agents and their events; ``decided`` is told of decisions.
-
-    Attributes:
-        clocks: by how much each rank's clock is ahead of the true time.
-        sent: messages, by type.
-    """
-
-    def __init__(self, agents, seed, clocks=()):
-        self.agents, self.size = agents, len(agents)
-        self.clocks = clocks or (0.0,) * self.size
-        self.dice = random.Random(seed)
-        self.sent, self.faults = Counter(), []
-        self.now_s = 0.0
-        self._events, self._count = [], itertools.count()
-        self._woken = [math.inf] * self.size
-
-    def at(self, at_s, rank, what, *more):
-        heapq.heappush(self._events, (at_s, next(self._count), rank, what, *more))
-
-    def clock(self, rank):
-        return self.now_s + self.clocks[rank]
-
-    def happen(self, rank, what=None, *more):
-        """Something happens at a rank, now; then what follows from it."""
-        if what:
-            getattr(self, f"_{what}")(rank, *more)
-        self.post(rank)
-        while (event := self.agents[rank].next_event()) is not None:
-            if isinstance(event, Fault):
-                self.faults.append(event)
-            elif isinstance(event, Decided):
-                self.decided(rank, event.operation, event.decision)
-        timer_s = self.agents[rank].get_timer()
-        if timer_s is None:
-            return
-        at_s = max(self.now_s + 1e-6, timer_s - self.clocks[rank])
-        if at_s < self._woken[rank]:
-            self._woken[rank] = at_s
-            self.at(at_s, rank, "tick")
-
-    def post(self, rank):
-        for peer, message in self.agents[rank].messages_to_send(self.clock(rank)):
-            assert peer != rank
-            self.sent[type(message).__name__] += 1
-            for delay_s in self.delays():
-                payload = msgspec.msgpack.encode(message)
-                self.at(self.now_s + delay_s, peer, "receive", rank, payload)
-
-    def _receive(self, rank, sender, payload):
-        message = msgspec.msgpack.decode(payload, type=Message)
-        self.agents[rank].receive_message(message, sender, self.clock(rank))
-
-    def _tick(self, rank):
-        self._woken[rank] = math.inf
-        self.agents[rank].handle_timer(self.clock(rank))
-
-
-class Network(Simulation):
+class Network:
     """``size`` ranks that run ``operations`` operations, each rank at its own pace.
+
+    Links are a server of unit speed that the oldest operation has first: an operation is one piece
+    of work N from when all ranks run it natively, or W from when those who are not late run the
+    schedule, then C from when all do.
 
     Args:
         lateness: (rank, operation) -> seconds of own work before that operation.
         nbytes: (rank, operation) -> of the buffer.
         stopped: rank -> (from, until): hears, says and does nothing meanwhile.
         lost, doubled: shares of the messages; they take up to ``longest_s``.
-        window: operations a rank has in flight before it waits for the first.
+        window: operations of a step; the next step begins when all of them are done.
+        clocks: by how much each rank's clock is ahead of the true time.
+        slower: what operations take in truth, native and by schedule, over the profile.
 
     Attributes:
         decisions, decided_s, arrived_s: per rank, by operation.
+        done_s: by operation.
+        sent: messages, by type.
     """
 
     def __init__(
-        self, size, options, operations=30, *, lateness=lambda rank, operation: 0.0,
-        nbytes=lambda rank, operation: LARGE, stopped=(), lost=0.0, doubled=0.0, longest_s=0.001,
-        window=3, seed=0, clocks=(),
-    ):  # fmt: skip
-        agents = [RankAgent(rank, inputs(size, options)) for rank in range(size)]
-        super().__init__(agents, seed, clocks)
-        self.operations, self.window = operations, window
-        self.lost, self.doubled, self.longest_s = lost, doubled, longest_s
+        self,
+        size,
+        options,
+        operations=30,
+        *,
+        lateness=lambda rank, operation: 0.0,
+        nbytes=lambda rank, operation: LARGE,
+        stopped=(),
+        lost=0.0,
+        doubled=0.0,
+        longest_s=0.001,
+        window=3,
+        seed=0,
+        clocks=(),
+        slower=(1.0, 1.0),
+    ):
+        self.agents = [RankAgent(rank, inputs(size, options)) for rank in range(size)]
+        self.size, self.operations, self.window = size, operations, window
         self.lateness, self.nbytes, self.stopped = lateness, nbytes, dict(stopped)
+        self.lost, self.doubled, self.longest_s = lost, doubled, longest_s
+        self.clocks, self.slower = clocks or (0.0,) * size, slower
+        self.dice = random.Random(seed)
         self.decisions, self.decided_s, self.arrived_s = (
             [[] for _ in range(size)] for _ in range(3)
         )
-        self._done_s = []
-        self._finished = [0] * size
-        self._busy = [False] * size
+        self.done_s, self.sent, self.faults, self.now_s = [], Counter(), [], 0.0
+        self._events, self._count = [], itertools.count()
+        self._woken = [math.inf] * size
+        self._finished, self._busy = [0] * size, [False] * size
+        self._served = []  # (from, until), in the order of their time
 
     def run(self, limit_s=600.0):
         """Until all operations are decided everywhere, ranks disagree, or the limit."""
         for rank in range(self.size):
             self._next(rank)
-            self.happen(rank)
+            self._happen(rank)
         while self._events and self.now_s < limit_s and not self.faults:
             at_s, _, rank, what, *more = heapq.heappop(self._events)
             since_s, until_s = self.stopped.get(rank, (0.0, 0.0))
             if since_s <= at_s < until_s:
-                if what != "receive":  # what reaches a stopped host is lost
-                    self.at(until_s, rank, what, *more)
+                if what != self._receive:  # what reaches a stopped host is lost
+                    self._at(until_s, rank, what, *more)
                 continue
             self.now_s = at_s
-            self.happen(rank, what, *more)
+            self._happen(rank, what, *more)
             if all(len(each) == self.operations for each in self.decisions):
                 break
         return self
 
-    def delays(self):
-        copies = (self.dice.random() >= self.lost) + (self.dice.random() < self.doubled)
-        return (self.dice.random() * self.longest_s for _ in range(copies))
+    def _at(self, at_s, rank, what, *more):
+        heapq.heappush(self._events, (at_s, next(self._count), rank, what, *more))
+
+    def _clock(self, rank):
+        return self.now_s + self.clocks[rank]
+
+    def _happen(self, rank, what=None, *more):
+        """Something happens at a rank, now; then what follows from it."""
+        if what:
+            what(rank, *more)
+        self._post(rank)
+        while (event := self.agents[rank].next_event()) is not None:
+            if isinstance(event, Fault):
+                self.faults.append(event)
+            elif isinstance(event, Decided):
+                self._decided(rank, event.operation, event.decision)
+        timer_s = self.agents[rank].get_timer()
+        if timer_s is None:
+            return
+        at_s = max(self.now_s + 1e-6, timer_s - self.clocks[rank])
+        if at_s < self._woken[rank]:
+            self._woken[rank] = at_s
+            self._at(at_s, rank, self._tick)
+
+    def _post(self, rank):
+        for peer, message in self.agents[rank].messages_to_send(self._clock(rank)):
+            assert peer != rank
+            self.sent[type(message).__name__] += 1
+            payload = msgspec.msgpack.encode(message)
+            copies = (self.dice.random() >= self.lost) + (self.dice.random() < self.doubled)
+            for _ in range(copies):
+                delay_s = self.dice.random() * self.longest_s
+                self._at(self.now_s + delay_s, peer, self._receive, rank, payload)
+
+    def _receive(self, rank, sender, payload):
+        message = msgspec.msgpack.decode(payload, type=Message)
+        self.agents[rank].receive_message(message, sender, self._clock(rank))
+
+    def _tick(self, rank):
+        self._woken[rank] = math.inf
+        self.agents[rank].handle_timer(self._clock(rank))
 
     def _next(self, rank):
         """The rank works, then comes to its next operation, if it may go on."""
         number = len(self.arrived_s[rank])
-        in_flight = number - self._finished[rank]
-        if number < self.operations and in_flight < self.window and not self._busy[rank]:
+        may_go_on = number - number % self.window <= self._finished[rank]
+        if number < self.operations and may_go_on and not self._busy[rank]:
             self._busy[rank] = True
-            self.at(self.now_s + self.lateness(rank, number), rank, "arrive", number)
+            self._at(self.now_s + self.lateness(rank, number), rank, self._arrive, number)
 
     def _arrive(self, rank, number):
         self._busy[rank] = False
         self.arrived_s[rank].append(self.now_s)
         nbytes = self.nbytes(rank, number)
-        self.agents[rank].arrive(number, nbytes, "float32", self.clock(rank))
-        self.post(rank)
+        self.agents[rank].arrive(number, nbytes, "float32", self._clock(rank))
+        self._post(rank)
         self._next(rank)
 
     def _done(self, rank, number):
         self._finished[rank] += 1
-        self.agents[rank].done(number, self.clock(rank))
+        self.agents[rank].done(number, self._clock(rank))
         self._next(rank)
 
-    def decided(self, rank, operation, decision):
-        """When all ranks are in an operation, they have the result as soon as the model says."""
+    def _decided(self, rank, operation, decision):
+        """When all ranks are in an operation it is known when its result will be there."""
         assert operation == len(self.decisions[rank])
         self.decisions[rank].append(decision)
         self.decided_s[rank].append(self.now_s)
         if any(len(each) <= operation for each in self.decisions):
             return
         began = sorted(each[operation] for each in self.decided_s)
-        before_s = self._done_s[-1] if self._done_s else 0.0
         known, nbytes = self.agents[0].inputs, self.nbytes(0, operation)
         if decision.candidate == NATIVE:
-            end_s = max(began[-1], before_s) + known.native_s(nbytes, corrected=False)
+            native_s = known.native_s(nbytes, corrected=False)
+            end_s = self._serve(began[-1], self.slower[0] * native_s)
         else:
             found = known.times(len(decision.late), nbytes, corrected=False)
-            took = next(each for each in found if each.candidate == decision.candidate)
-            start_s = max(began[-1 - len(decision.late)] + took.waiting_s, began[-1], before_s)
-            end_s = start_s + took.completion_s
-        self._done_s.append(end_s)
+            takes = next(each for each in found if each.candidate == decision.candidate)
+            waited_s = self._serve(began[-1 - len(decision.late)], self.slower[1] * takes.waiting_s)
+            end_s = self._serve(max(began[-1], waited_s), self.slower[1] * takes.completion_s)
+        self.done_s.append(end_s)
         for each in range(self.size):
-            self.at(end_s, each, "done", operation)
+            self._at(end_s, each, self._done, operation)
+
+    def _serve(self, from_s, left_s):
+        """When the links have done so much more work, in the gaps that older operations leave."""
+        parts = []
+        for since_s, until_s in self._served:
+            if (gap_s := max(0.0, since_s - from_s)) >= left_s:
+                break
+            if gap_s:
+                parts.append((from_s, since_s))
+                left_s -= gap_s
+            from_s = max(from_s, until_s)
+        self._served = sorted([*self._served, *parts, (from_s, from_s + left_s)])
+        return from_s + left_s

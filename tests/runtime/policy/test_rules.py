@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runtime.policy.cost_model import LEAST_GAIN, Times
 from runtime.policy.forecast import better_coordinator, next_epoch
 from runtime.policy.history import LEAST, MOST, ModelCorrection
-from runtime.policy.messages import NATIVE, Decision, Epoch
+from runtime.policy.messages import NATIVE, Epoch
 from runtime.policy.options import Options
 from runtime.policy.rules import RULES, ArrivalState, Later, predicted, static
 from runtime.policy.thresholds import break_even, learned
@@ -99,48 +99,45 @@ def test_rules_wait_for_enough_ranks_and_decide_once_all_are_there(mode):
     assert rule(9.0, _here(0, 1, 2, 3, 4, 5), few) == Later(math.inf)
 
 
+LATE = [0.0] * 7 + [0.5]
+
+
+def _auto(rows, now_s, *missing):
+    """The late ranks that auto starts without, or until when it waits for those missing."""
+    here = _here(*(rank for rank in range(8) if rank not in missing))
+    found = RULES["auto"](now_s, here, _known(rows))
+    return found.at_s if isinstance(found, Later) else found.late
+
+
 def test_auto_starts_at_once_without_a_rank_that_always_comes_late():
-    rows = [[0.0] * 7 + [0.5]] * 10
-    found = RULES["auto"](0.0, _here(*range(7)), _known(rows))
-    assert isinstance(found, Decision)
-    assert found.late == (7,)
-    assert RULES["auto"](0.0, _here(*range(1, 8)), _known(rows)).late == (0,)
-    # (rank 0 is never late; but whoever is, is by 0.5 s: that is what is known of its lateness)
+    assert _auto([LATE] * 10, 0.0, 7) == (7,)
+    # rank 0 is never late; but whoever is, is by 0.5 s: that is what is known of its lateness
+    assert _auto([LATE] * 10, 0.0, 0) == (0,)
+    rows = [[0.0, 0.0, 0.9, 0.0, 0.0, 0.4, 0.0, 0.0]] * 8
+    assert _auto(rows, 0.1, 2, 5) == (5, 2)  # in the usual order of their arrival
 
 
 def test_auto_waits_for_a_rank_that_is_never_much_later():
     rows = [[0.0] * 7 + [0.0005]] * 10  # S*beta is 10 ms
-    assert RULES["auto"](0.0, _here(*range(7)), _known(rows)) == Later(math.inf)
-    later = RULES["auto"](0.001, _here(*range(7)), _known(rows))
-    assert 0.001 < later.at_s < 0.02  # never that late before: nothing is known any more
+    assert _auto(rows, 0.0, 7) == math.inf
+    assert 0.001 < _auto(rows, 0.001, 7) < 0.02  # never that late before: nothing is known any more
 
 
 def test_auto_waits_a_little_where_most_come_soon_and_some_very_late():
     rows = [[0.0] * 7 + [0.0005]] * 8 + [[0.0] * 7 + [1.0]] * 4
-    later = RULES["auto"](0.0, _here(*range(7)), _known(rows))
-    assert later == Later(0.0005)
-    assert RULES["auto"](0.00051, _here(*range(7)), _known(rows)).late == (7,)
-
-
-def test_late_ranks_are_in_the_usual_order_of_their_arrival():
-    rows = [[0.0, 0.0, 0.9, 0.0, 0.0, 0.4, 0.0, 0.0]] * 8
-    found = RULES["auto"](0.1, _here(0, 1, 3, 4, 6, 7), _known(rows))
-    assert found.late == (5, 2)
+    assert _auto(rows, 0.0, 7) == 0.0005
+    assert _auto(rows, 0.00051, 7) == (7,)
 
 
 def test_auto_does_not_leave_out_with_the_late_rank_who_is_about_to_come():
     rows = [[0.001 * (rank == turn % 7) for rank in range(7)] + [0.5] for turn in range(14)]
-    later = RULES["auto"](0.0, _here(0, 1, 2, 4, 5, 6), _known(rows))
-    assert isinstance(later, Later)
-    assert RULES["auto"](0.001, _here(*range(7)), _known(rows)).late == (7,)
+    assert isinstance(_auto(rows, 0.0, 3, 7), float)
+    assert _auto(rows, 0.001, 7) == (7,)
 
 
 def test_auto_forgets_a_rank_that_is_late_no_longer():
-    late, on_time = [0.0] * 7 + [0.5], [0.0] * 7 + [0.0001]
-    found = RULES["auto"](0.0002, _here(*range(7)), _known([late] * 60))
-    assert found.late == (7,)
-    changed = _known([late] * 60 + [on_time] * 9)
-    assert isinstance(RULES["auto"](0.0002, _here(*range(7)), changed), Later)
+    assert _auto([LATE] * 60, 0.0002, 7) == (7,)
+    assert isinstance(_auto([LATE] * 60 + [[0.0] * 7 + [0.0001]] * 9, 0.0002, 7), float)
 
 
 def _predicted(rows, nbytes=LARGE):
@@ -150,10 +147,9 @@ def _predicted(rows, nbytes=LARGE):
 
 
 def test_a_forecast_needs_a_habit():
-    late = [0.0] * 7 + [0.3]
-    assert _predicted([late] * 3) == ()
-    assert _predicted([late] * 8) == (7,)
-    assert _predicted([late] * 16, nbytes=0) == ()
+    assert _predicted([LATE] * 3) == ()
+    assert _predicted([LATE] * 8) == (7,)
+    assert _predicted([LATE] * 16, nbytes=0) == ()
     assert _predicted([[0.3 * (rank == turn) for rank in range(8)] for turn in range(8)] * 2) == ()
     assert _predicted([[0.2, 0.0, 0.0, 0.0, 0.4, 0.0, 0.0, 0.0]] * 8) in {(0, 4), (4,)}
     assert _predicted([[0.0] * 7 + [0.0005]] * 16) == ()
