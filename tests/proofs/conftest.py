@@ -2,8 +2,6 @@
 skipped and say so; nothing is replaced by anything weaker.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -6,8 +6,6 @@ Every property, every bound, every "optimal" and every makespan has to agree; th
 is printed with its schedule. Needs ``make proofs`` (or ``make -C proofs kernel``).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

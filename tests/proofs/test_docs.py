@@ -1,7 +1,5 @@
 """docs/theorems.md and docs/trust.md say what is there: theorems, certificates, counted lines."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -68,9 +66,7 @@ def test_every_certificate_is_in_the_table() -> None:
     for path in FOLDER.glob("*.json"):
         question = shorter(json.loads(path.read_text()))
         report = check(decode(path.read_bytes()))
+        sizes = question.ranks, question.chunks, *question.arrival
         rounds = report.completion_rounds
-        there[path.stem] = (
-            *(question.ranks, question.chunks, *question.arrival),
-            *(rounds, rounds - 1, report.lower_bound),
-        )
+        there[path.stem] = (*sizes, rounds, rounds - 1, report.lower_bound)
     assert rows == there

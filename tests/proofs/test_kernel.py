@@ -3,11 +3,8 @@
 ``LATECOMER_DIFFERENTIAL`` sets the number of random schedules (see ``differential.py``).
 """
 
-from __future__ import annotations
-
 import json
 import os
-import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,18 +15,16 @@ from typer.testing import CliRunner
 from synth.standard import direct, ring
 from synth.transpose.generate import transpose
 from tests.proofs.differential import compare
-from tests.verify.builders import all_right, optimal_four
+from tests.verify.builders import Document, all_right, broken, optimal_four, report_of
 from tests.verify.builders import ring as ring_document
-from tests.verify.pipeline.documents import all_right as all_right_pipelines
-from verify import check, decode, encode
+from tests.verify.pipeline import documents as pipelines
 from verify.cli import app
 from verify.core.schedule import Schedule
-from verify.core.verdict import Verdict
+from verify.core.verdict import Result, Verdict
 from verify.errors import ArgumentError
 from verify.kernel import VARIABLE, judge, opinion
-from verify.pipeline.check import check as check_pipeline
-from verify.pipeline.format import decode as decode_pipeline
 
+PIPELINE = pipelines.all_right()["1f1b"]
 COUNT = int(os.environ.get("LATECOMER_DIFFERENTIAL", "3000"))
 
 
@@ -51,45 +46,46 @@ def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:
     assert seen["outside"] < COUNT // 10
 
 
-@pytest.mark.parametrize("name", all_right_pipelines())
+@pytest.mark.parametrize("name", pipelines.all_right())
 def test_right_pipelines_are_accepted_or_not_covered(kernel: Path, name: str) -> None:
-    text = json.dumps(all_right_pipelines()[name]).encode()
-    found = opinion(text, check_pipeline(decode_pipeline(text)), 60)
+    doc = pipelines.all_right()[name]
+    found = opinion(json.dumps(doc).encode(), pipelines.report_of(doc), 60)
     if "messages" in name or "slow" in name:
         assert "do not cover" in found.note
     else:
         assert found.verdict is Verdict.PROVED
 
 
-@pytest.mark.parametrize("memory", [None, 1])
-def test_pipelines_on_the_command_line(kernel: Path, tmp_path: Path, memory: int | None) -> None:
-    doc = all_right_pipelines()["1f1b"]
-    if memory is not None:
-        doc["situation"]["memory"] = [memory] * len(doc["programs"])
-    assert _said(tmp_path, json.dumps(doc).encode()) == ("refuted" if memory else "proved")
+@pytest.mark.parametrize(
+    ("doc", "said"),
+    [
+        (PIPELINE, "proved"),
+        ({**PIPELINE, "situation": {**PIPELINE["situation"], "memory": [1] * 4}}, "refuted"),
+        (ring_document(5), "proved"),
+    ],
+)
+def test_on_the_command_line(kernel: Path, tmp_path: Path, doc: Any, said: str) -> None:
+    (tmp_path / "s.json").write_text(json.dumps(doc))
+    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(tmp_path / "s.json")])
+    assert json.loads(done.stdout)["properties"]["coq_kernel"] == said
 
 
-def test_collectives_on_the_command_line(kernel: Path, tmp_path: Path) -> None:
-    assert _said(tmp_path, encode(ring(5))) == "proved"
+def _opinion(doc: Document, timeout_s: float = 60) -> Result:
+    return opinion(json.dumps(doc).encode(), report_of(doc), timeout_s)
 
 
-def _said(folder: Path, data: bytes) -> str:
-    (folder / "s.json").write_bytes(data)
-    done = CliRunner().invoke(app, ["--json", "--kernel", "coq", str(folder / "s.json")])
-    return str(json.loads(done.stdout)["properties"]["coq_kernel"])
+def _judged(text: str) -> dict[str, Any]:
+    (answer,) = judge([text.encode()])
+    return answer
 
 
 @pytest.mark.parametrize("name", all_right())
 def test_accepts_right_schedules(kernel: Path, name: str) -> None:
-    text = json.dumps(all_right()[name]).encode()
-    assert opinion(text, check(decode(text)), 60).verdict is Verdict.PROVED
+    assert _opinion(all_right()[name]).verdict is Verdict.PROVED
 
 
 def test_refutation_is_shown(kernel: Path) -> None:
-    doc = optimal_four()
-    doc["phases"][1]["rounds"][0].pop()
-    text = json.dumps(doc).encode()
-    result = opinion(text, check(decode(text)), 60)
+    result = _opinion(broken(optimal_four()))
     assert result.verdict is Verdict.REFUTED
     assert result.counterexample is not None
     assert result.counterexample.expected == "exactly_once to hold"
@@ -121,7 +117,7 @@ MALFORMED = {
 def test_malformed(kernel: Path, fault: str) -> None:
     doc = {k: v for k, v in ring_document(3).items() if f'"{k}":' not in MALFORMED[fault]}
     text = json.dumps(doc)[:-1] + ", " + MALFORMED[fault] + "}"
-    (answer,) = judge([text.encode()])
+    answer = _judged(text)
     assert "malformed" in answer
     assert not answer["accepted"]
 
@@ -131,7 +127,7 @@ def test_malformed(kernel: Path, fault: str) -> None:
 def test_index_out_of_range(kernel: Path, field: int, index: int) -> None:
     doc = ring_document(3)
     doc["phases"][0]["rounds"][0][0][field] = index
-    (answer,) = judge([json.dumps(doc).encode()])
+    answer = _judged(json.dumps(doc))
     assert answer["properties"]["well_formed"] == "refuted"
 
 
@@ -139,17 +135,14 @@ def test_long_schedule(kernel: Path) -> None:
     """Lists far longer than the default stack."""
     doc = ring_document(2)
     doc["phases"].append({"name": "idle", "absent": [], "rounds": [[]] * 400_000})
-    (answer,) = judge([json.dumps(doc).encode()])
+    answer = _judged(json.dumps(doc))
     assert answer["accepted"]
     assert answer["optimal"] is False
 
 
 def _rounds(schedule: Schedule) -> list[list[list[Any]]]:
-    return [
-        [[t.src, t.dst, t.chunk, t.op] for t in moves]
-        for phase in schedule.phases
-        for moves in phase.rounds
-    ]
+    rounds = [moves for _, _, moves in schedule.located_rounds()]
+    return [[[t.src, t.dst, t.chunk, t.op] for t in moves] for moves in rounds]
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7, 8, 13])
@@ -157,10 +150,7 @@ def test_theorems_are_about_what_synth_makes(kernel: Path, n: int) -> None:
     """The closed forms that are proved for all n print the rounds that synth writes."""
 
     def proved(name: str) -> Any:
-        done = subprocess.run(
-            [kernel, "--closed-form", name, str(n)], capture_output=True, check=True
-        )
-        return json.loads(done.stdout)
+        return json.loads(subprocess.check_output([kernel, "--closed-form", name, str(n)]))
 
     assert proved("ring") == _rounds(ring(n))
     assert proved("one_by_one") == _rounds(transpose(n))
@@ -174,7 +164,7 @@ def test_theorems_are_about_what_synth_makes(kernel: Path, n: int) -> None:
 def _fake(tmp_path: Path, script: str) -> str:
     path = tmp_path / "kernel"
     path.write_text(f"#!/bin/sh\ncat >/dev/null\n{script}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    path.chmod(0o755)
     return str(path)
 
 
@@ -206,8 +196,7 @@ def test_disagreement_is_unknown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, reason: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, _fake(tmp_path, script))
-    text = json.dumps(optimal_four()).encode()
-    result = opinion(text, check(decode(text)), timeout_s=1)
+    result = _opinion(optimal_four(), timeout_s=1)
     assert result.verdict is Verdict.UNKNOWN
     assert reason in result.note
 

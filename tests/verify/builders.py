@@ -4,20 +4,38 @@ Nothing here knows ``synth``. Every builder names its ranks 0 .. n-1 with the la
 ``renamed`` moves the late rank anywhere.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
+import re
 from typing import Any
 
-from verify import Schedule, decode
+from verify import Report, Schedule, check, decode
 
 Document = dict[str, Any]
 
 
+OPS = {"+": "reduce", "=": "copy"}
+
+
+def moves(text: str) -> list[list[Any]]:
+    """``0+1:2 1=0:2``: 0 sends chunk 2 to 1, who adds it; 1 sends it to 0, who copies it."""
+    found = re.findall(r"(-?\d+)([+=])(-?\d+):(-?\d+)", text)
+    return [[int(src), int(dst), int(chunk), OPS[op]] for src, op, dst, chunk in found]
+
+
 def schedule_of(doc: Document) -> Schedule:
     return decode(json.dumps(doc).encode())
+
+
+def report_of(doc: Document) -> Report:
+    return check(schedule_of(doc))
+
+
+def broken(doc: Document) -> Document:
+    """The document without the last transfer of its last round."""
+    doc["phases"][-1]["rounds"][-1].pop()
+    return doc
 
 
 def document(
@@ -78,12 +96,8 @@ def direct(n: int, incast: int) -> Document:
     shifts = [list(range(1, n))[i : i + incast] for i in range(0, n - 1, incast)]
     scatter = [[[(c + s) % n, c, c, "reduce"] for c in range(n) for s in some] for some in shifts]
     gather = [[[c, (c + s) % n, c, "copy"] for c in range(n) for s in some] for some in shifts]
-    return document(
-        n,
-        n,
-        [("reduce_scatter", [], scatter), ("all_gather", [], gather)],
-        ports={"incast": incast},
-    )
+    phases = [("reduce_scatter", [], scatter), ("all_gather", [], gather)]
+    return document(n, n, phases, ports={"incast": incast})
 
 
 def pairings(m: int) -> list[list[tuple[int, int]]]:
@@ -104,28 +118,16 @@ def straggler(n: int, ports: str = "duplex", blocks: int = 1) -> Document:
     """
     m, late, k = n - 1, n - 1, blocks * (n - 1)
     owned = [range(j, k, m) for j in range(m)]
-    scatter: list[list[list[Any]]] = []
-    gather: list[list[list[Any]]] = []
-    for block in range(blocks):
-        if ports == "matching":
-            for pairs in pairings(m):
-                both = [*pairs, *((b, a) for a, b in pairs)]
-                scatter.append([[a, b, owned[b][block], "reduce"] for a, b in both])
-                gather.append([[a, b, owned[a][block], "copy"] for a, b in both])
-        else:
-            for t in range(m - 1):
-                scatter.append(
-                    [[i, (i + 1) % m, owned[(i - t - 1) % m][block], "reduce"] for i in range(m)]
-                )
-                gather.append([[i, (i + t + 1) % m, owned[i][block], "copy"] for i in range(m)])
+    if ports == "matching":
+        everybody = [[*pairs, *((b, a) for a, b in pairs)] for pairs in pairings(m)]
+    else:
+        everybody = [[(i, (i + t) % m) for i in range(m)] for t in range(1, m)]
+    rounds = list(itertools.product(range(blocks), everybody))
+    scatter = [[[a, b, owned[b][block], "reduce"] for a, b in pairs] for block, pairs in rounds]
+    gather = [[[a, b, owned[a][block], "copy"] for a, b in pairs] for block, pairs in rounds]
     exchange = [[[late, c % m, c, "reduce"], [c % m, late, c, "reduce"]] for c in range(k)]
-    return document(
-        n,
-        k,
-        [("reduce_scatter", [late], scatter), ("completion", [], exchange + gather)],
-        ports=ports,
-        late=[late],
-    )
+    phases = [("reduce_scatter", [late], scatter), ("completion", [], exchange + gather)]
+    return document(n, k, phases, ports=ports, late=[late])
 
 
 def two_late(n: int) -> Document:
@@ -145,54 +147,32 @@ def two_late(n: int) -> Document:
 
 def optimal_four(ports: str = "duplex") -> Document:
     """The fewest completion rounds for four ranks and three chunks: 3 + log2(4) - 1 = 4."""
-    scatter = [
-        [[0, 1, 2, "reduce"], [1, 2, 0, "reduce"], [2, 0, 1, "reduce"]],
-        [[0, 1, 1, "reduce"], [1, 2, 2, "reduce"], [2, 0, 0, "reduce"]],
-    ]
+    scatter = ["0+1:2 1+2:0 2+0:1", "0+1:1 1+2:2 2+0:0"]
     if ports == "matching":
-        scatter = [
-            [[0, 1, 1, "reduce"], [1, 0, 0, "reduce"]],
-            [[0, 2, 2, "reduce"], [2, 0, 0, "reduce"]],
-            [[1, 2, 2, "reduce"], [2, 1, 1, "reduce"]],
-        ]
-    completion = [
-        [[3, 0, 0, "reduce"], [0, 3, 0, "reduce"]],
-        [[3, 1, 1, "reduce"], [1, 3, 1, "reduce"], [0, 2, 0, "copy"]],
-        [[3, 2, 2, "reduce"], [2, 3, 2, "reduce"], [0, 1, 0, "copy"], [1, 0, 1, "copy"]],
-        [[3, 0, 2, "copy"], [2, 1, 2, "copy"], [1, 2, 1, "copy"]],
+        scatter = ["0+1:1 1+0:0", "0+2:2 2+0:0", "1+2:2 2+1:1"]
+    completion = ["3+0:0 0+3:0", "3+1:1 1+3:1 0=2:0", "3+2:2 2+3:2 0=1:0 1=0:1"]
+    completion.append("3=0:2 2=1:2 1=2:1")
+    phases = [
+        ("reduce_scatter", [3], [moves(text) for text in scatter]),
+        ("completion", [], [moves(text) for text in completion]),
     ]
-    return document(
-        4,
-        3,
-        [("reduce_scatter", [3], scatter), ("completion", [], completion)],
-        ports=ports,
-        late=[3],
-    )
+    return document(4, 3, phases, ports=ports, late=[3])
 
 
 def optimal_two() -> Document:
     """Two ranks, one late, one chunk: one exchange."""
-    exchange = [[[0, 1, 0, "reduce"], [1, 0, 0, "reduce"]]]
+    exchange = [moves("0+1:0 1+0:0")]
     return document(2, 1, [("completion", [], exchange)], ports="matching", late=[1])
 
 
 def renamed(doc: Document, order: list[int]) -> Document:
     """The same document with rank r called ``order[r]``."""
-    phases = [
-        (
-            phase["name"],
-            sorted(order[r] for r in phase["absent"]),
-            [[[order[s], order[d], c, op] for s, d, c, op in moves] for moves in phase["rounds"]],
-        )
-        for phase in doc["phases"]
-    ]
-    return document(
-        doc["ranks"],
-        doc["chunks"],
-        phases,
-        ports=doc["ports"],
-        late=sorted(order[r] for r in doc["late"]),
-    )
+    doc = json.loads(json.dumps(doc))
+    for ranks in (doc["late"], *(phase["absent"] for phase in doc["phases"])):
+        ranks[:] = sorted(order[rank] for rank in ranks)
+    for move in (move for phase in doc["phases"] for round in phase["rounds"] for move in round):
+        move[:2] = [order[rank] for rank in move[:2]]
+    return doc
 
 
 def all_right() -> dict[str, Document]:

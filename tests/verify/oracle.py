@@ -6,8 +6,6 @@ associate, where two different expression trees can't go unseen. Everything else
 same run, with transfers lost, says what their loss does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -44,18 +42,16 @@ def _rounds(doc: Document) -> list[tuple[Document, list[list[Any]]]]:
     return [(phase, moves) for phase in doc["phases"] for moves in phase["rounds"]]
 
 
+def transfers(doc: Document) -> list[list[Any]]:
+    return [move for _, moves in _rounds(doc) for move in moves]
+
+
 def _well_formed(doc: Document) -> bool:
-    for phase in doc["phases"]:
-        for rank in phase["absent"]:
-            if rank not in doc["late"]:
-                return False
-    for _, moves in _rounds(doc):
-        for src, dst, chunk, _ in moves:
-            if src not in range(doc["ranks"]) or dst not in range(doc["ranks"]) or src == dst:
-                return False
-            if chunk not in range(doc["chunks"]):
-                return False
-    return True
+    ranks, chunks = range(doc["ranks"]), range(doc["chunks"])
+    return all(set(phase["absent"]) <= set(doc["late"]) for phase in doc["phases"]) and all(
+        src in ranks and dst in ranks and src != dst and chunk in chunks
+        for src, dst, chunk, _ in transfers(doc)
+    )
 
 
 def _ports(doc: Document) -> bool:
@@ -66,11 +62,8 @@ def _ports(doc: Document) -> bool:
         if max([*sends.values(), *receives.values()], default=0) > incast:
             return False
         if doc["ports"] == "matching":
-            partners: dict[int, set[int]] = {}
-            for src, dst, _, _ in moves:
-                partners.setdefault(src, set()).add(dst)
-                partners.setdefault(dst, set()).add(src)
-            if any(len(those) > 1 for those in partners.values()):
+            pairs = {frozenset(move[:2]) for move in moves}
+            if max(Counter(rank for pair in pairs for rank in pair).values(), default=0) > 1:
                 return False
     return True
 
@@ -85,11 +78,10 @@ def _absence(doc: Document) -> bool:
 
 def _hazards(doc: Document) -> bool:
     for _, moves in _rounds(doc):
-        writers: dict[tuple[int, int], list[str]] = {}
+        writers = Counter((dst, chunk) for _, dst, chunk, _ in moves)
         for _, dst, chunk, op in moves:
-            writers.setdefault((dst, chunk), []).append(op)
-        for ops in writers.values():
-            if len(ops) > 1 and ("copy" in ops or not isinstance(doc["ports"], dict)):
+            alone = op == "copy" or not isinstance(doc["ports"], dict)
+            if alone and writers[dst, chunk] > 1:
                 return False
     return True
 
@@ -139,10 +131,6 @@ class Ending(NamedTuple):
     differ: bool
 
 
-def transfers(doc: Document) -> list[list[Any]]:
-    return [move for _, moves in _rounds(doc) for move in moves]
-
-
 def ending(doc: Document, lost: AbstractSet[int], blank: AbstractSet[int] = frozenset()) -> Ending:
     """How the schedule ends if the transfers with these numbers, in file order, do not arrive.
 
@@ -161,9 +149,6 @@ def ending(doc: Document, lost: AbstractSet[int], blank: AbstractSet[int] = froz
 
 def _claims(doc: Document) -> bool:
     """The counts that can be claimed; ``optimal`` is left to the tests of the bounds."""
-    here = sum(len(phase["rounds"]) for phase in doc["phases"] if not phase["absent"])
-    counts = {"rounds": len(_rounds(doc)), "completion_rounds": here}
-    return all(
-        doc["meta"].get(name, value) == value and not isinstance(doc["meta"].get(name), bool)
-        for name, value in counts.items()
-    )
+    here = [moves for phase, moves in _rounds(doc) if not phase["absent"]]
+    counts = {"rounds": len(_rounds(doc)), "completion_rounds": len(here)}
+    return all(doc["meta"].get(name, value) == value for name, value in counts.items())

@@ -1,142 +1,137 @@
 """The command: exit codes, what goes where, and that a crash or a closed pipe is no verdict."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proofs.trusted_lines import COLLECTIVE_CHECKER, ROOT, closure, counts, others
-from tests.verify.builders import Document, optimal_four, straggler
+from tests.verify.builders import broken, document, optimal_four, straggler
+from tests.verify.pipeline import documents as pipelines
 from verify import __all__ as public
 from verify import cli
 from verify.errors import ArgumentError
 
 words = str.split
-FIELDS = words(
-    "file verdict kind ranks chunks rounds completion_rounds lower_bound optimal staging "
-    "properties notes counterexample"
-)
-PROPERTIES = words("well_formed ports absence exactly_once same_bits hazards deadlock_free claims")
-
-
-def _wrong() -> Document:
-    doc = straggler(5)
-    doc["phases"][1]["rounds"][-1].pop()
-    return doc
-
-
-DOCUMENTS: dict[str, Any] = {
-    "proved": optimal_four(),
-    "refuted": _wrong(),
-    "unknown": {**straggler(6), "meta": {"optimal": True}},
-    "malformed": {**optimal_four(), "colour": "red"},
-    "out_of_range": {
-        **optimal_four(),
-        "phases": [{"name": "p", "absent": [], "rounds": [[[0, 9, 0, "copy"]]]}],
-    },
+FIELDS = {
+    "allreduce": words(
+        "file verdict kind ranks chunks rounds completion_rounds lower_bound optimal staging "
+        "properties notes counterexample"
+    ),
+    "pipeline": words(
+        "file verdict kind ranks stages microbatches form makespan makespan_in_order lower_bound "
+        "gap optimal peak_memory slack sensitivity critical_path properties notes counterexample"
+    ),
 }
-CODES = {"proved": 0, "refuted": 1, "malformed": 2, "unknown": 3, "out_of_range": 1}
+PROPERTIES = words("well_formed ports absence exactly_once same_bits hazards deadlock_free claims")
+FOUR = optimal_four()
+PIPELINE = pipelines.document(
+    pipelines.zero_bubble(4, 12), 12, links=[{"between": [1, 2], "latency": 20}]
+)
+BACKWARDS = [row[::-1] for row in PIPELINE["programs"]]
+FILES: dict[str, tuple[int, Any]] = {  # the exit code, what is in the file
+    "proved.json": (0, FOUR),
+    "refuted.json": (1, broken(straggler(5))),
+    "unknown.json": (3, {**straggler(6), "meta": {"optimal": True}}),
+    "malformed.json": (2, {**FOUR, "colour": "red"}),
+    "out_of_range.json": (1, document(4, 3, [("p", [], [[[0, 9, 0, "copy"]]])])),
+    "pipeline.json": (0, PIPELINE),
+    "pipeline.csv": (0, "\n".join(map(",".join, PIPELINE["programs"]))),
+    "wrong_pipeline.json": (1, {**PIPELINE, "programs": BACKWARDS}),
+    "claim_pipeline.json": (3, {**PIPELINE, "meta": {"optimal": True}}),
+    "bad_pipeline.json": (2, {**PIPELINE, "stages": 0}),
+    "bad.csv": (2, "0F0;0F1"),
+}
+VERDICTS = ["PROVED", "REFUTED", "MALFORMED", "UNKNOWN"]
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    for name, doc in DOCUMENTS.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(doc))
-    return {name: str(tmp_path / f"{name}.json") for name in DOCUMENTS}
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path) -> None:
+    for name, (_, content) in FILES.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (tmp_path / name).write_text(text)
 
 
-def _run(*arguments: str) -> int:
-    """The exit code of the command, run in this process."""
-    old, sys.argv = sys.argv, ["verify", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = old
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
+@pytest.mark.parametrize("name", FILES)
+def test_exit_code_and_text(verify, name: str) -> None:
+    code, out, err = verify(name)
+    assert code == FILES[name][0]
+    told, silent = (err, out) if code == 2 else (out, err)
+    assert told.startswith(f"{name}: {VERDICTS[code]}\n")
+    assert silent == ""
 
 
-def _spawn(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "verify", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=500, check=False, **options
-    )
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_exit_code_and_text(files: dict[str, str], name: str, capsys) -> None:
-    assert _run(files[name]) == CODES[name]
-    out, err = capsys.readouterr()
-    if name == "malformed":
-        assert out == ""
-        assert err.startswith(f"{files[name]}: MALFORMED\n")
-        assert "colour" in err
-    else:
-        verdict = "REFUTED" if CODES[name] == 1 else name.upper()
-        assert out.startswith(f"{files[name]}: {verdict}\n")
-        assert err == ""
-
-
-def test_the_text_names_the_fault(files: dict[str, str], capsys) -> None:
-    _run(files["refuted"])
-    out = capsys.readouterr().out
-    for part in ("late rank 4", "  exactly_once   REFUTED", "exactly_once fails at", "expected:"):
-        assert part in out
-    _run(files["proved"])
-    out = capsys.readouterr().out
-    assert "completion: 4 rounds, lower bound 4: optimal" in out
-    assert "fails" not in out
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("malformed.json", ["colour"]),
+        ("refuted.json", ["late rank 4", "  exactly_once   REFUTED", "exactly_once fails at"]),
+        ("refuted.json", ["expected:"]),
+        ("proved.json", ["completion: 4 rounds, lower bound 4: optimal"]),
+        ("pipeline.json", ["4 stages, 12 microbatches, compute only, delay on 1-2: 20"]),
+        ("pipeline.json", ["makespan ", "lower bound ", "link takes at no cost: 0-1: "]),
+        ("pipeline.json", ["peak memory per rank: 4, 3.5, 3, 2.5 activations"]),
+        ("pipeline.json", ["critical path: 0F0 1F0 ~20~ 2F0"]),
+    ],
+)
+def test_the_text_says(verify, name: str, parts: list[str]) -> None:
+    _, out, err = verify(name)
+    assert all(part in out + err for part in parts)
+    assert ("fails" in out) == (FILES[name][0] == 1)
 
 
 @pytest.mark.parametrize(
     ("several", "code"),
     [
-        (["proved", "proved"], 0),
-        (["proved", "unknown"], 3),
-        (["unknown", "refuted", "proved"], 1),
-        (["malformed", "refuted", "unknown"], 2),
-        (["refuted", "unknown"], 1),
+        ("proved pipeline", 0),
+        ("proved unknown", 3),
+        ("unknown refuted proved", 1),
+        ("malformed refuted unknown", 2),
+        ("refuted unknown", 1),
     ],
 )
-def test_of_several_files_the_worst(files: dict[str, str], several: list[str], code: int) -> None:
-    assert _run("-q", *(files[name] for name in several)) == code
-    assert _run("-q", *(files[name] for name in reversed(several))) == code
+def test_of_several_files_the_worst(verify, several: str, code: int) -> None:
+    names = [f"{name}.json" for name in several.split()]
+    assert verify("-q", *names)[0] == verify("-q", *reversed(names))[0] == code
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", list(FILES)[:5])
 @pytest.mark.parametrize("flags", [["-q"], ["--quiet", "--json"], ["-q", "--z3"]])
-def test_quiet_prints_nothing(files: dict[str, str], name: str, flags: list[str], capfd) -> None:
-    assert _run(files[name], *flags) == CODES[name]
-    assert capfd.readouterr() == ("", "")
+def test_quiet_prints_nothing(verify, name: str, flags: list[str]) -> None:
+    assert verify(name, *flags) == (FILES[name][0], "", "")
 
 
-def test_json_is_one_object_per_line(files: dict[str, str], capsys) -> None:
-    assert _run("--json", *files.values()) == 2
-    out, err = capsys.readouterr()
-    assert err == ""
-    answers = {name: json.loads(line) for name, line in zip(files, out.splitlines(), strict=True)}
+def test_every_right_pipeline(verify, tmp_path: Path) -> None:
+    (tmp_path / "right").mkdir()
+    for name, doc in pipelines.all_right().items():
+        (tmp_path / "right" / f"{name}.json").write_text(json.dumps(doc))
+    assert verify("-q", *map(str, (tmp_path / "right").iterdir())) == (0, "", "")
+
+
+def test_json_is_one_object_per_line(verify) -> None:
+    code, out, err = verify("--json", *FILES)
+    assert (code, err) == (2, "")
+    answers = {name: json.loads(line) for name, line in zip(FILES, out.splitlines(), strict=True)}
     for name, answer in answers.items():
-        assert answer["file"] == files[name]
-        if name == "malformed":
+        code = FILES[name][0]
+        assert answer["file"] == name
+        assert answer["verdict"] == VERDICTS[code].lower()
+        if code == 2:
             assert list(answer) == ["file", "verdict", "error"]
-            assert answer["verdict"] == "malformed"
-            assert "colour" in answer["error"]
             continue
-        assert list(answer) == FIELDS
-        assert list(answer["properties"]) == PROPERTIES
+        assert answer["kind"] == ("pipeline" if "pipeline" in name else "allreduce")
+        assert list(answer) == FIELDS[answer["kind"]]
         assert set(answer["properties"].values()) <= {"proved", "refuted", "unknown"}
-        assert (answer["counterexample"] is not None) == (CODES[name] == 1)
-    proved, refuted, unknown = (answers[name] for name in ("proved", "refuted", "unknown"))
-    assert proved == {
-        "file": files["proved"],
+        assert (answer["counterexample"] is not None) == (code == 1)
+    assert "colour" in answers["malformed.json"]["error"]
+    assert answers["proved.json"] == {
+        "file": "proved.json",
         "verdict": "proved",
         "kind": "allreduce",
         "ranks": 4,
@@ -150,89 +145,81 @@ def test_json_is_one_object_per_line(files: dict[str, str], capsys) -> None:
         "notes": {},
         "counterexample": None,
     }
-    assert unknown["optimal"] == "unknown"
+    refuted, unknown = answers["refuted.json"], answers["unknown.json"]
+    assert (refuted["optimal"], unknown["optimal"]) == (False, "unknown")
     assert list(unknown["notes"]) == ["claims"]
-    assert refuted["optimal"] is False
     evidence = words("property phase round rank chunk expected found transfers")
     assert list(refuted["counterexample"]) == evidence
-    transfer = answers["out_of_range"]["counterexample"]["transfers"][0]
+    transfer = answers["out_of_range.json"]["counterexample"]["transfers"][0]
     assert list(transfer) == words("phase round src dst chunk op")
+    right, wrong = answers["pipeline.json"], answers["wrong_pipeline.json"]
+    assert list(right["slack"]) == ["0-1", "1-2", "2-3"]
+    assert right["peak_memory"] == [4, 3.5, 3, 2.5]
+    assert right["critical_path"][-1]["end"] == right["makespan"] >= right["lower_bound"] > 0
+    assert right["sensitivity"]["1-2"]["growth"][0] == [right["slack"]["1-2"], right["makespan"]]
+    assert wrong["makespan"] is None
+    assert wrong["counterexample"]["property"] == "dependencies"
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "verdict"),
-    [
-        ("proved", [], "proved"),
-        ("refuted", [], "refuted"),
-        ("proved", ["--timeout", "1e-9"], "unknown"),
-    ],
+    ("name", "options", "code"),
+    [("proved", [], 0), ("refuted", [], 1), ("proved", ["--timeout", "1e-9"], 3)],
 )
-def test_z3_adds_a_property(files, name: str, options: list[str], verdict: str, capsys) -> None:
-    assert _run("--json", "--z3", *options, files[name]) == CODES[verdict]
-    assert json.loads(capsys.readouterr().out)["properties"]["symbolic_sum"] == verdict
+def test_z3_adds_a_property(verify, name: str, options: list[str], code: int) -> None:
+    ended, out, _ = verify("--json", "--z3", *options, f"{name}.json")
+    assert ended == code
+    assert json.loads(out)["properties"]["symbolic_sum"] == VERDICTS[code].lower()
 
 
 # the question for another solver
 
 
-def test_the_question_goes_to_a_file_or_has_stdout_for_itself(
-    files, tmp_path: Path, capsys
-) -> None:
-    question = tmp_path / "question.smt2"
-    assert _run(files["refuted"], "--smt2", str(question)) == 1
-    assert "REFUTED" in capsys.readouterr().out
-    assert _run(files["refuted"], "--smt2", "-") == 1
-    out, err = capsys.readouterr()
-    assert out.strip() == question.read_text().strip()
+def test_the_question_goes_to_a_file_or_has_stdout_for_itself(verify, tmp_path: Path) -> None:
+    code, told, _ = verify("refuted.json", "--smt2", "question.smt2")
+    assert (code, "REFUTED" in told) == (1, True)
+    code, out, err = verify("refuted.json", "--smt2", "-")
+    assert (code, "REFUTED" in err) == (1, True)
+    assert out.strip() == (tmp_path / "question.smt2").read_text().strip()
     assert "x_0_0" in out
     assert out.endswith("(check-sat)\n\n")
-    assert "REFUTED" in err
-
-
-def test_no_question_without_sense(files: dict[str, str], tmp_path: Path) -> None:
-    assert _run("-q", files["out_of_range"], "--smt2", str(tmp_path / "q")) == 1
-    assert not (tmp_path / "q").exists()
+    assert verify("-q", "out_of_range.json", "--smt2", "none.smt2")[0] == 1
+    assert not (tmp_path / "none.smt2").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["{proved}", "--json", "--smt2", "-"], "--smt2 = '-': can't share stdout with --json"),
-        (["{proved}", "{proved}", "--smt2", "q"], "needs exactly one schedule file"),
-        (["{proved}", "--smt2", "/no/such/folder/q"], "can't be written"),
-        (["{proved}", "--timeout", "0"], "--timeout"),
-        (["{proved}", "--timeout", "-1"], "--timeout"),
-        (["{proved}", "--timeout", "nan"], "--timeout"),
-        (["{proved}", "--timeout", "inf"], "--timeout"),
+        ("proved.json --json --smt2 -", "--smt2 = '-': can't share stdout with --json"),
+        ("proved.json proved.json --smt2 q", "needs exactly one schedule file"),
+        ("proved.json --smt2 /no/such/folder/q", "can't be written"),
+        ("proved.json --timeout 0", "--timeout"),
+        ("proved.json --timeout -1", "--timeout"),
+        ("proved.json --timeout nan", "--timeout"),
+        ("proved.json --timeout inf", "--timeout"),
+        ("pipeline.json --z3", "not for pipeline schedules"),
+        ("pipeline.json --smt2 q", "not for pipeline schedules"),
     ],
 )
-def test_unusable_options(files: dict[str, str], arguments: list[str], named: str, capsys) -> None:
-    assert _run(*(argument.format(**files) for argument in arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+def test_unusable_options(verify, arguments: str, named: str) -> None:
+    code, out, err = verify(*arguments.split())
+    assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert named in err
 
 
-def test_a_question_beyond_all_measure(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "s.json"
-    path.write_text(json.dumps({**optimal_four(), "ranks": 8192, "chunks": 2**20}))
-    assert _run(str(path), "--smt2", str(tmp_path / "q")) == 2
-    assert "8589934592 unknowns" in capsys.readouterr().err
+def test_a_question_beyond_all_measure(verify, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps({**FOUR, "ranks": 8192, "chunks": 2**20}))
+    code, _, err = verify("s.json", "--smt2", "q")
+    assert (code, "8589934592 unknowns" in err) == (2, True)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--colour"], ["x.json", "--timeout", "soon"]])
-def test_usage_errors(arguments: list[str], capsys) -> None:
-    assert _run(*arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "Usage" in err
-
-
-def test_help(capsys) -> None:
-    assert _run("--help") == 0
-    assert "0 proved, 1 refuted, 2 malformed" in capsys.readouterr().out
+def test_usage_errors(verify, arguments: list[str]) -> None:
+    code, out, err = verify(*arguments)
+    assert (code, out, "Usage" in err) == (2, "", True)
+    code, out, _ = verify("--help")
+    assert (code, "0 proved, 1 refuted, 2 malformed" in out) == (0, True)
 
 
 def test_run_reports_an_input_error_of_any_command(capsys) -> None:
@@ -248,53 +235,48 @@ def test_run_reports_an_input_error_of_any_command(capsys) -> None:
 # what is not a verdict must not look like one
 
 
-def test_a_crash_is_unknown(files: dict[str, str], monkeypatch, capsys) -> None:
-    def broken(*_: object, **__: object) -> None:
+def test_a_crash_is_unknown(verify, monkeypatch) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(cli, "check", broken)
-    assert _run(files["proved"]) == 3
-    assert "MemoryError: no room" in capsys.readouterr().err
+    monkeypatch.setattr(cli, "check", crash)
+    code, _, err = verify("proved.json")
+    assert (code, "MemoryError: no room" in err) == (3, True)
+
+
+def _spawn(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, check=False, text=True, timeout=500, **options)
 
 
 @pytest.mark.parametrize(("name", "code"), [("proved", 0), ("refuted", 1)])
 @pytest.mark.parametrize("flags", [[], ["--json"], ["--smt2", "-"]])
-def test_a_reader_that_has_gone(
-    files: dict[str, str], name: str, code: int, flags: list[str]
-) -> None:
+def test_a_reader_that_has_gone(tmp_path: Path, name: str, code: int, flags: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    process = subprocess.run(
-        [sys.executable, "-m", "verify", files[name], *flags],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=500,
-        check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
-    )
+    arguments = ["-m", "verify", str(tmp_path / f"{name}.json"), *flags]
+    fatal = partial(signal.signal, signal.SIGPIPE, signal.SIG_DFL)
+    ended = _spawn(*arguments, stdout=writer, preexec_fn=fatal)
     os.close(writer)
-    assert process.returncode == code
-    assert "Traceback" not in process.stderr
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
 
 
-def test_odd_file_names(tmp_path: Path) -> None:
-    name = os.fsencode(tmp_path) + b"/caf\xe9 \xce\xbb.json"
-    with open(name, "wb") as stream:
-        stream.write(json.dumps(optimal_four()).encode())
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_odd_file_names(tmp_path: Path, flags: list[str]) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9 \xce\xbb.json")
+    Path(name).write_text(json.dumps(FOUR))
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    assert _spawn(os.fsdecode(name), env=environment).returncode == 0
-    answer = _spawn("--json", os.fsdecode(name), env=environment)
-    assert answer.returncode == 0
-    assert json.loads(answer.stdout)["verdict"] == "proved"
+    answer = _spawn("-m", "verify", *flags, name, env=environment)
+    assert (answer.returncode, "proved" in answer.stdout.lower()) == (0, True)
 
 
-def test_the_installed_command(files: dict[str, str]) -> None:
+def test_the_installed_command(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("verify")
     if not command.exists():
         pytest.skip("the project is not installed")
-    ended = subprocess.run([command, "-q", files["refuted"]], timeout=500, check=False)
-    assert ended.returncode == 1
+    assert subprocess.call([command, "-q", tmp_path / "refuted.json"], timeout=500) == 1
 
 
 # the public face
@@ -311,10 +293,7 @@ def test_verify_stands_alone() -> None:
         "import sys, verify, verify.cli; "
         "print(sorted({'torch', 'synth', 'runtime', 'z3', 'ortools'} & set(sys.modules)))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True
-    )
-    assert ended.stdout == "[]\n"
+    assert _spawn("-c", program).stdout == "[]\n"
 
 
 def test_what_is_believed_is_small() -> None:

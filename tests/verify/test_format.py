@@ -1,7 +1,5 @@
 """The file format: what is written is read back, and bad input is refused by name and place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -15,23 +13,25 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.verify.builders import Document, all_right, document, optimal_four
+from tests.verify.builders import (
+    Document,
+    all_right,
+    document,
+    optimal_four,
+    report_of,
+    schedule_of,
+)
 from tests.verify.pipeline import documents
-from verify import Incast, Phase, Schedule, Transfer, check, decode, encode, read, write
-from verify.core.format import MAX_CHUNKS, MAX_RANKS
+from verify import Incast, Phase, Schedule, Transfer, Verdict, check, decode, encode, read, write
+from verify.core.format import MAX_CHUNKS, MAX_PHASES, MAX_RANKS
 from verify.errors import ArgumentError, FormatError, InputError
 from verify.output import write_atomically
 from verify.pipeline.format import decode as decode_pipeline
 from verify.renaming import renamed
 
 NAMES = st.text(string.printable[:95] + "äλ→", max_size=12)
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | NAMES
-)
+NUMBERS = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | NUMBERS | NAMES
 
 
 @st.composite
@@ -62,38 +62,33 @@ def test_decode_inverts_encode(schedule: Schedule) -> None:
     check(schedule)  # and no schedule makes it crash
 
 
+@pytest.mark.parametrize(
+    ("name", "magic"), [("s", b"{"), ("s.json.gz", b"\x1f\x8b"), ("s.zst", b"\x28\xb5\x2f\xfd")]
+)
 @settings(deadline=None, max_examples=30)
-@given(schedules(), st.sampled_from(["s.json", "s.json.gz", "s.json.zst"]))
-def test_read_inverts_write(tmp_path_factory, schedule: Schedule, name: str) -> None:
+@given(schedule=schedules())
+def test_read_inverts_write(tmp_path_factory, schedule: Schedule, name: str, magic: bytes) -> None:
     path = tmp_path_factory.mktemp("f") / name
     write(schedule, path)
-    assert read(path) == schedule
-    assert read(str(path)) == schedule
+    assert path.read_bytes().startswith(magic)
+    assert read(path) == read(str(path)) == schedule
 
 
 @pytest.mark.parametrize("doc", all_right().values(), ids=all_right())
 def test_documents_are_read_as_they_stand(doc: Document) -> None:
-    schedule = decode(json.dumps(doc).encode())
-    assert json.loads(encode(schedule)) == doc
+    assert json.loads(encode(schedule_of(doc))) == doc
 
 
 def test_defaults_and_a_renamed_copy() -> None:
     text = b'{"format":"latecomer/1","kind":"allreduce","ranks":2,"chunks":1,"phases":[]}'
     schedule = decode(text)
     assert (schedule.late, schedule.ports, schedule.meta) == ((), "duplex", {})
-    four = decode(json.dumps(optimal_four()).encode())
+    four = schedule_of(optimal_four())
     assert four.table.src[0] == 0
     other = renamed(four, {0: 3, 3: 0})
     assert other.late == (0,)
     assert other.table.src[0] == 3  # not the table of the original
     assert renamed(other, {0: 3, 3: 0}) == four
-
-
-def test_compressed_files_are_compressed(tmp_path: Path) -> None:
-    schedule = decode(json.dumps(optimal_four()).encode())
-    for name, magic in [("a.gz", b"\x1f\x8b"), ("a.zst", b"\x28\xb5\x2f\xfd"), ("a", b"{")]:
-        write(schedule, tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(magic)
 
 
 def _changed(**fields: Any) -> bytes:
@@ -110,6 +105,7 @@ def _move(*move: Any) -> bytes:
     return _phase(rounds=[[], [[0, 1, 0, "copy"], list(move)]])
 
 
+IDLE = {"name": "idle", "absent": [], "rounds": []}
 BAD: dict[str, tuple[bytes, str]] = {
     "unknown field": (_changed(colour=1), "colour"),
     "unknown field of a phase": (_phase(speed=1), "speed"),
@@ -124,11 +120,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "rounds missing": (_phase(rounds=...), "rounds` - at `$.phases[0]"),
     "name missing": (_phase(name=...), "name` - at `$.phases[0]"),
     "ranks a string": (_changed(ranks="4"), "$.ranks"),
-    "ranks a float": (_changed(ranks=4.0), "$.ranks"),
     "ranks true": (_changed(ranks=True), "$.ranks"),
-    "ranks null": (_changed(ranks=None), "$.ranks"),
     "ranks 1": (_changed(ranks=1, late=[], phases=[]), "ranks is 1, must be in 2..8192"),
-    "ranks negative": (_changed(ranks=-4), "ranks is -4"),
     "ranks too many": (_changed(ranks=MAX_RANKS + 1), "ranks is 8193"),
     "ranks of 60 digits": (_changed(ranks=10**60), "ranks"),
     "ranks of 5000 digits": (b'{"ranks":1' + b"0" * 5000 + b"}", "$.ranks"),
@@ -147,18 +140,13 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a name over two lines": (_phase(name="ok\nPROVED"), "phases[0].name must be printable"),
     "a name with terminal codes": (_phase(name="\x1b[2J"), "phases[0].name"),
     "an endless name": (_phase(name="x" * 201), "phases[0].name"),
-    "too many phases": (
-        _changed(phases=[{"name": "", "absent": [], "rounds": []}] * (2**14 + 1)),
-        "the number of phases is 16385",
-    ),
+    "too many phases": (_changed(phases=[IDLE] * (MAX_PHASES + 1)), "phases is 16385"),
     "phases an object": (_changed(phases={}), "$.phases"),
-    "a phase a list": (_changed(phases=[[]]), "$.phases[0]"),
     "a round a number": (_phase(rounds=[3]), "$.phases[0].rounds[0]"),
     "a transfer an object": (_phase(rounds=[[{"src": 0}]]), "$.phases[0].rounds[0][0]"),
     "a transfer too short": (_move(0, 1, 0), "$.phases[0].rounds[1][1]"),
     "a transfer too long": (_move(0, 1, 0, "copy", 1), "at most length 4"),
     "op unknown": (_move(0, 1, 0, "add"), "'add' - at `$.phases[0].rounds[1][1][3]"),
-    "op null": (_move(0, 1, 0, None), "$.phases[0].rounds[1][1][3]"),
     "src a float": (_move(0.0, 1, 0, "copy"), "$.phases[0].rounds[1][1][0]"),
     "dst a string": (_move(0, "1", 0, "copy"), "$.phases[0].rounds[1][1][1]"),
     "chunk true": (_move(0, 1, True, "copy"), "$.phases[0].rounds[1][1][2]"),
@@ -170,7 +158,6 @@ BAD: dict[str, tuple[bytes, str]] = {
     "an infinite meta": (_changed(meta={"a": 0})[:-3] + b"1e999}}", "in meta"),
     "not a number": (_changed(meta={"a": 0})[:-3] + b"NaN}}", ""),
     "empty": (b"", "truncated"),
-    "white": (b"  \n", "truncated"),
     "a list": (b"[]", "Expected `object`"),
     "truncated": (_changed()[:-40], "not a complete JSON object"),
     "trailing garbage": (_changed() + b"{}", "trailing"),
@@ -212,15 +199,14 @@ def test_damaged_compression(tmp_path: Path, suffix: str, damage: str) -> None:
     path = tmp_path / f"s.json{suffix}"
     write(decode(_changed()), path)
     data = path.read_bytes()
-    path.write_bytes(
-        {
-            "plain": _changed(),
-            "cut": data[: len(data) // 2],
-            "flipped": data[:30] + bytes([data[30] ^ 0xFF]) + data[31:],
-            "empty": b"",
-            "tail": data + b"garbage",
-        }[damage]
-    )
+    damaged = {
+        "plain": _changed(),
+        "cut": data[: len(data) // 2],
+        "flipped": data[:30] + bytes([data[30] ^ 0xFF]) + data[31:],
+        "empty": b"",
+        "tail": data + b"garbage",
+    }
+    path.write_bytes(damaged[damage])
     with pytest.raises(FormatError):
         read(path)
 
@@ -256,9 +242,15 @@ def test_names_that_look_like_fields_are_read() -> None:
     assert decode(text).meta == odd
 
 
+def test_many_phases() -> None:
+    doc = optimal_four()
+    doc["phases"] += [IDLE] * (MAX_PHASES - len(doc["phases"]))
+    assert report_of(doc).verdict is Verdict.PROVED
+
+
 def test_indices_out_of_range_are_not_malformed() -> None:
     for move in ([4, 0, 0, "copy"], [0, -1, 0, "copy"], [0, 1, 10**30, "copy"]):
-        schedule = decode(json.dumps(document(4, 1, [("a", [], [[move]])])).encode())
+        schedule = schedule_of(document(4, 1, [("a", [], [[move]])]))
         assert list(map(str, schedule.phases[0].rounds[0])) == [str(Transfer(*move))]
 
 
@@ -290,13 +282,18 @@ def test_an_impossible_path(tmp_path: Path) -> None:
 
 def test_mode_and_links_of_the_target_are_kept(tmp_path: Path) -> None:
     target, link = tmp_path / "s.json", tmp_path / "link.json"
-    target.write_text("old")
-    target.chmod(0o600)
+    target.touch(mode=0o600)
     link.symlink_to(target)
-    write_atomically(link, b"new")
+    old = os.umask(0o027)
+    try:
+        write_atomically(link, b"new")
+        write_atomically(tmp_path / "new.json", b"new")
+    finally:
+        os.umask(old)
     assert target.read_bytes() == b"new"
     assert link.is_symlink()
     assert target.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from msgspec.structs import replace
-from runtime.selftest.schedules import late_s, turns
+from runtime.selftest.suite import late_s, turns
 from torch._C._distributed_c10d import PrefixStore
 
 from runtime import Executor, Observer, load

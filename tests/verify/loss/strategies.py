@@ -5,8 +5,6 @@ all, then it spreads them. A rank whose data has moved on holds leftovers: it ma
 anybody, may take over from another (its leftovers overwritten), and its leftovers go nowhere.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

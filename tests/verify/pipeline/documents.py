@@ -4,12 +4,27 @@ Nothing here knows ``synth``. ``with_messages`` writes the messages out by a dry
 action takes one step, as PyTorch's own lowering does.
 """
 
-from __future__ import annotations
-
+import json
 import random
+import re
 from typing import Any
 
+from verify.pipeline import PipelineReport, PipelineSchedule, check, decode
+
 Document = dict[str, Any]
+
+
+def schedule_of(doc: Document) -> PipelineSchedule:
+    return decode(json.dumps(doc).encode())
+
+
+def report_of(doc: Document) -> PipelineReport:
+    return check(schedule_of(doc))
+
+
+def csv_of(doc: Document) -> str:
+    """The programs as PyTorch writes them to a file."""
+    return "".join(",".join(row) + "\r\n" for row in doc["programs"])
 
 
 def document(
@@ -29,10 +44,7 @@ def document(
 
 
 def gpipe(stages: int, microbatches: int) -> list[list[str]]:
-    return [
-        [f"{s}F{m}" for m in range(microbatches)] + [f"{s}B{m}" for m in range(microbatches)]
-        for s in range(stages)
-    ]
+    return [[f"{s}{kind}{m}" for kind in "FB" for m in range(microbatches)] for s in range(stages)]
 
 
 def one_f_one_b(stages: int, microbatches: int) -> list[list[str]]:
@@ -52,17 +64,13 @@ def zero_bubble(stages: int, microbatches: int) -> list[list[str]]:
     """1F1B with the backward split; stage s delays its W by s microbatches."""
     programs = []
     for s, program in enumerate(one_f_one_b(stages, microbatches)):
-        split: list[str] = []
+        row: list[str] = []
         for action in program:
-            if "B" in action:
-                m = int(action.split("B")[1])
-                split.append(f"{s}I{m}")
-                if m >= s:
-                    split.append(f"{s}W{m - s}")
-            else:
-                split.append(action)
-        split += [f"{s}W{m}" for m in range(max(0, microbatches - s), microbatches)]
-        programs.append(split)
+            _, kind, m = split(action)
+            row += [action] if kind == "F" else [f"{s}I{m}"]
+            row += [f"{s}W{m - s}"] if kind == "B" and m >= s else []
+        row += [f"{s}W{m}" for m in range(max(0, microbatches - s), microbatches)]
+        programs.append(row)
     return programs
 
 
@@ -83,20 +91,22 @@ def vee(ranks: int, microbatches: int) -> list[list[str]]:
     for r in range(ranks):
         there, back = r, 2 * ranks - 1 - r
         program = [f"{s}F{m}" for s in (there, back) for m in range(microbatches)]
-        for m in range(microbatches):
-            program += [f"{back}I{m}", f"{back}W{m}"]
+        program += [f"{back}{kind}{m}" for m in range(microbatches) for kind in "IW"]
         program += [f"{there}B{m}" for m in range(microbatches)]
         programs.append(program)
     return programs
 
 
+def split(action: str) -> tuple[int, str, int]:
+    """(stage, kind, microbatch) of an action; the microbatch is -1 where there is none."""
+    match = re.fullmatch(r"(\d+)([A-Z_]+)(\d*)", action)
+    assert match is not None
+    return int(match[1]), match[2], int(match[3] or -1)
+
+
 def with_messages(programs: list[list[str]], stages: int, microbatches: int) -> list[list[str]]:
     """The same with SEND, RECV and REDUCE_GRAD; ``programs`` have none and no cycle."""
-    rank_of = {
-        int(action.rstrip("0123456789")[:-1]): rank
-        for rank, program in enumerate(programs)
-        for action in program
-    }
+    rank_of = {split(action)[0]: rank for rank, row in enumerate(programs) for action in row}
     left = [list(program) for program in programs]
     done: list[list[str]] = [[] for _ in programs]
     backwards = dict.fromkeys(range(stages), microbatches)
@@ -105,20 +115,16 @@ def with_messages(programs: list[list[str]], stages: int, microbatches: int) -> 
             if not queue:
                 continue
             stage, kind, m = split(queue[0])
-            step = -1 if kind == "F" else 1
-            source = stage + step
+            letter, step, makers = ("F", -1, "F") if kind == "F" else ("B", 1, "IB")
+            source, target = stage + step, stage - step
             if kind != "W" and 0 <= source < stages:
-                letter = "F" if kind == "F" else "B"
-                if rank_of[source] == rank:
-                    kinds = ("F",) if kind == "F" else ("I", "B")
-                    if not any(f"{source}{k}{m}" in done[rank] for k in kinds):
-                        continue
-                elif f"{stage}RECV_{letter}{m}" not in done[rank]:
+                away = rank_of[source] != rank
+                arrivals = [f"{stage}RECV_{letter}{m}"]
+                made = [f"{source}{maker}{m}" for maker in makers]
+                if not any(action in done[rank] for action in (arrivals if away else made)):
                     continue
             done[rank].append(queue.pop(0))
-            target = stage - step
             if kind != "W" and 0 <= target < stages and rank_of[target] != rank:
-                letter = "F" if kind == "F" else "B"
                 done[rank].append(f"{stage}SEND_{letter}{m}")
                 done[rank_of[target]].append(f"{target}RECV_{letter}{m}")
             if kind in "WB":
@@ -126,14 +132,6 @@ def with_messages(programs: list[list[str]], stages: int, microbatches: int) -> 
                 if not backwards[stage]:
                     done[rank].append(f"{stage}REDUCE_GRAD")
     return done
-
-
-def split(action: str) -> tuple[int, str, int]:
-    """(stage, kind, microbatch) of an action that has all three."""
-    body = action.rstrip("0123456789")
-    microbatch = action[len(body) :]
-    kind = body.lstrip("0123456789")
-    return int(body[: len(body) - len(kind)]), kind, int(microbatch)
 
 
 def all_right() -> dict[str, Document]:
@@ -150,11 +148,10 @@ def all_right() -> dict[str, Document]:
     }
     found = {}
     for name, (programs, microbatches, stages) in shapes.items():
-        ranks = len(programs)
         found[name] = document(programs, microbatches, stages)
         messages = with_messages(programs, stages, microbatches)
         found[f"{name}-messages"] = document(messages, microbatches, stages)
-        if ranks > 1:
+        if len(programs) > 1:
             links = [{"between": [0, 1], "latency": 7, "occupancy": 2, "duplex": "half"}]
             found[f"{name}-slow"] = document(messages, microbatches, stages, links=links)
     return found
@@ -173,7 +170,6 @@ def in_a_random_instance(doc: Document, rng: random.Random) -> Document:
     if rng.random() < 0.3:
         instance["fused"] = [number(15) for _ in range(stages)]
     pairs = [(a, b) for b in range(ranks) for a in range(b)]
-    chosen = rng.sample(pairs, rng.randint(0, len(pairs)))
     instance["links"] = [
         {
             "between": list(rng.choice([pair, pair[::-1]])),
@@ -181,7 +177,7 @@ def in_a_random_instance(doc: Document, rng: random.Random) -> Document:
             "occupancy": rng.choice([0, number(6)]),
             "duplex": rng.choice(["full", "half"]),
         }
-        for pair in chosen
+        for pair in rng.sample(pairs, rng.randint(0, len(pairs)))
     ]
     if rng.random() < 0.4:
         instance["memory"] = [rng.randint(2, 16) / 2 for _ in range(ranks)]

@@ -1,13 +1,11 @@
 """Random faults for pipeline documents: up to three small changes of a right one."""
 
-from __future__ import annotations
-
 import copy
 import random
 import re
 from collections.abc import Callable
 
-from tests.verify.pipeline.documents import Document, all_right, in_a_random_instance
+from tests.verify.pipeline.documents import Document, all_right, in_a_random_instance, split
 
 RIGHT = list(all_right().values())
 KINDS = ["F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]
@@ -59,17 +57,12 @@ def _elsewhere(program: list[str], i: int, doc: Document, rng: random.Random) ->
 
 def _rewrite(program: list[str], i: int, doc: Document, rng: random.Random) -> None:
     """Another stage, kind or microbatch."""
-    match = re.fullmatch(r"(\d+)([A-Z_]+)(\d+)", program[i])
-    if match is not None:
-        parts = list(match.groups())
-        other = (
-            rng.randint(0, doc["stages"]),
-            rng.choice(KINDS),
-            rng.randint(0, doc["microbatches"]),
-        )
+    parts = list(split(program[i]))
+    if parts[2] >= 0:
+        stage, microbatch = rng.randint(0, doc["stages"]), rng.randint(0, doc["microbatches"])
         what = rng.randrange(3)
-        parts[what] = str(other[what])
-        program[i] = "".join(parts)
+        parts[what] = (stage, rng.choice(KINDS), microbatch)[what]
+        program[i] = "".join(map(str, parts))
 
 
 def _fuse(program: list[str], i: int, doc: Document, rng: random.Random) -> None:
@@ -87,7 +80,7 @@ def _fuse(program: list[str], i: int, doc: Document, rng: random.Random) -> None
 
 
 def _shard(program: list[str], i: int, doc: Document, rng: random.Random) -> None:
-    stage = program[i].rstrip("0123456789").rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+    stage = split(program[i])[0]
     begin, end = sorted(rng.sample(range(len(program) + 2), 2))
     program.insert(begin, f"{stage}UNSHARD")
     if rng.random() < 0.8:

@@ -5,14 +5,15 @@ queues of messages that carry what was sent, so that a wrong match is seen as wr
 properties are counted in the most literal way. Times are fractions.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict, deque
 from fractions import Fraction
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
+
+from tests.verify.pipeline.documents import split
 
 Judgement = dict[str, Any]
 Data = tuple[str, int, int]
@@ -21,14 +22,7 @@ GIVES = {"F": Fraction(1), "I": Fraction(-1, 2), "W": Fraction(-1, 2), "B": Frac
 
 
 class Stuck(Exception):
-    """Nobody can go on, and somebody is not done."""
-
-
-def parsed(action: str) -> tuple[int, str, int]:
-    """(stage, kind, microbatch); the microbatch is -1 where there is none."""
-    match = re.fullmatch(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B|[FIWB]|[A-Z_]+)(\d*)", action)
-    assert match is not None
-    return int(match[1]), match[2], int(match[3] or -1)
+    """No rank can go on, and some rank is not done."""
 
 
 class Case:
@@ -37,12 +31,10 @@ class Case:
     def __init__(self, text: str | bytes) -> None:
         doc = json.loads(text, parse_float=Fraction, parse_int=Fraction)
         self.stages, self.n = int(doc["stages"]), int(doc["microbatches"])
-        self.programs = [[parsed(action) for action in row] for row in doc["programs"]]
+        self.programs = [[split(action) for action in row] for row in doc["programs"]]
         self.instance, self.meta = doc["situation"], doc["meta"]
-        self.rank = {}
-        for r, row in enumerate(self.programs):
-            for stage, _, _ in row:
-                self.rank.setdefault(stage, r)
+        rows = reversed([*enumerate(self.programs)])
+        self.rank = {stage: r for r, row in rows for stage, _, _ in row}  # the lowest
         self.explicit = any("_" in kind and "GRAD" not in kind for _, kind, _ in self.all())
 
     def all(self) -> list[tuple[int, str, int]]:
@@ -62,21 +54,12 @@ class Case:
                 return link.get("latency", 0), link.get("occupancy", 0), half
         return Fraction(0), Fraction(0), False
 
-    def data(self, stage: int, kind: str, m: int) -> Data | None:
-        """What a compute action needs from elsewhere: (letter, stage that makes it, microbatch)."""
-        if kind == "F" and stage > 0:
-            return "F", stage - 1, m
-        if kind in "IB" and stage < self.stages - 1:
-            return "B", stage + 1, m
-        return None
-
-    def makes(self, stage: int, kind: str, m: int) -> Data | None:
-        """What it makes for another stage."""
-        if kind == "F" and stage < self.stages - 1:
-            return "F", stage, m
-        if kind in "IB" and stage > 0:
-            return "B", stage, m
-        return None
+    def data(self, stage: int, kind: str, m: int, made: bool = False) -> Data | None:
+        """What a compute action needs from elsewhere, or what it makes for elsewhere."""
+        forward, last = kind == "F", self.stages - 1
+        if kind == "W" or stage == (0 if forward != made else last):
+            return None
+        return "F" if forward else "B", stage + (0 if made else -1 if forward else 1), m
 
     def carried(self, stage: int, kind: str, m: int) -> Data | None:
         """What a SEND or RECV carries."""
@@ -127,25 +110,21 @@ def judge(text: str | bytes) -> Judgement:
 
 
 def _well_formed(case: Case) -> bool:
-    for r, row in enumerate(case.programs):
-        if not row:
-            return False
-        for stage, _, m in row:
-            if stage >= case.stages or m >= case.n or case.rank[stage] != r:
-                return False
-    return set(case.rank) == set(range(case.stages))
+    return (
+        all(case.programs)
+        and all(stage < case.stages and m < case.n for stage, _, m in case.all())
+        and all(case.rank[stage] == r for r, row in enumerate(case.programs) for stage, _, _ in row)
+        and set(case.rank) == set(range(case.stages))
+    )
 
 
 def _once(case: Case) -> bool:
     count = Counter(case.all())
-    for stage in range(case.stages):
-        for m in range(case.n):
-            if count[stage, "F", m] != 1:
-                return False
-            ways = count[stage, "B", m], count[stage, "I", m], count[stage, "W", m]
-            if ways not in ((1, 0, 0), (0, 1, 1)):
-                return False
-    return True
+    return all(
+        [count[stage, kind, m] for kind in "FBIW"] in ([1, 1, 0, 0], [1, 0, 1, 1])
+        for stage in range(case.stages)
+        for m in range(case.n)
+    )
 
 
 def _dependencies(case: Case) -> bool:
@@ -162,7 +141,7 @@ def _dependencies(case: Case) -> bool:
             if (here and need not in made) or any((stage, k, m) not in run for k in own):
                 return False
             run.add((stage, kind, m))
-            made.add(case.makes(stage, kind, m))
+            made.add(case.data(stage, kind, m, made=True))
     return True
 
 
@@ -186,9 +165,8 @@ def _communication(case: Case) -> bool:
     for row in case.programs:
         for position, (stage, kind, m) in enumerate(row):
             computed = {(stage, letter, m) for letter in ("F" if kind[-1] == "F" else "IB")}
-            if kind[:5] == "SEND_" and not computed & set(row[:position]):
-                return False
-            if kind[:5] == "RECV_" and not computed & set(row[position + 1 :]):
+            near = {"SEND": row[:position], "RECV": row[position:]}.get(kind[:4])
+            if near is not None and not computed & set(near):
                 return False
     return True
 
@@ -203,42 +181,29 @@ def _message_order(case: Case) -> bool:
     return all(between(a, b, "SEND") == between(a, b, "RECV") for a in ranks for b in ranks)
 
 
+def _texts(case: Case, letters: dict[str, str]) -> list[str]:
+    """For each stage what happens there, one letter an action."""
+    of = dict.fromkeys(GIVES, "c") | letters
+    rows = [case.programs[case.rank[stage]] for stage in range(case.stages)]
+    return [
+        "".join(of.get(kind, "") for s, kind, _ in row if s == stage)
+        for stage, row in enumerate(rows)
+    ]
+
+
 def _reduce(case: Case) -> bool:
-    count = Counter(stage for stage, kind, _ in case.all() if kind == "REDUCE_GRAD")
-    if not count and not case.explicit:
-        return True
-    for stage in range(case.stages):
-        row = case.programs[case.rank[stage]]
-        if count[stage] != 1:
-            return False
-        place = row.index((stage, "REDUCE_GRAD", -1))
-        if any(s == stage and kind in GIVES for s, kind, _ in row[place:]):
-            return False
-    return True
+    texts = _texts(case, {"REDUCE_GRAD": "g"})
+    needless = not case.explicit and "g" not in "".join(texts)
+    return needless or all(re.fullmatch("c*g", text) for text in texts)
 
 
 def _sharding(case: Case) -> bool:
-    for stage in range(case.stages):
-        row = case.programs[case.rank[stage]]
-        text = "".join(
-            {"UNSHARD": "u", "RESHARD": "r"}.get(kind, "c" if kind in GIVES else "")
-            for s, kind, _ in row
-            if s == stage
-        )
-        if "u" in text:
-            if not re.fullmatch(r"(uc*r)*(uc*)?", text):
-                return False
-        elif "r" in text:
-            return False
-    return True
+    texts = _texts(case, {"UNSHARD": "u", "RESHARD": "r"})
+    return all(re.fullmatch("c*|(uc*r)*(uc*)?", text) for text in texts)
 
 
 def _peak(row: list[tuple[int, str, int]]) -> Fraction:
-    held = peak = Fraction(0)
-    for _, kind, _ in row:
-        held += GIVES.get(kind, 0)
-        peak = max(peak, held)
-    return peak
+    return max(accumulate((GIVES.get(kind, Fraction()) for _, kind, _ in row), initial=Fraction()))
 
 
 class Run:
@@ -273,7 +238,7 @@ class Run:
             if away and self.there.get((r, need), self.now + 1) > self.now:
                 return False
             self.busy_until[r] = self.now + self.case.duration(stage, kind)
-            self.ran(r, self.case.makes(stage, kind, m))
+            self.ran(r, self.case.data(stage, kind, m, made=True))
         elif data := self.case.carried(stage, kind, m):
             self.post(r, data)
         self.todo[r].popleft()

@@ -1,27 +1,18 @@
 """What is said of a wrong schedule: the property, the place, and words that help."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
 
-from tests.verify.pipeline.documents import (
-    document,
-    gpipe,
-    one_f_one_b,
-    with_messages,
-    zero_bubble,
-)
+from tests.verify.pipeline import documents
+from tests.verify.pipeline.documents import document, gpipe, one_f_one_b, report_of, schedule_of
 from verify.core.verdict import Counterexample, Verdict
-from verify.pipeline import check, decode
+from verify.pipeline import check
 from verify.pipeline.render import render
 
 Rows = list[list[str]]
 
 
 def _messages() -> Rows:
-    return with_messages(zero_bubble(3, 3), 3, 3)
+    return documents.with_messages(documents.zero_bubble(3, 3), 3, 3)
 
 
 def _swapped(rows: Rows, rank: int, one: str, other: str) -> Rows:
@@ -30,14 +21,14 @@ def _swapped(rows: Rows, rank: int, one: str, other: str) -> Rows:
     return rows
 
 
+def _without(action: str) -> Rows:
+    return [[a for a in row if a != action] for row in _messages()]
+
+
 def _with(rank: int, position: int, action: str, rows: Rows | None = None) -> Rows:
     rows = rows or _messages()
     rows[rank].insert(position, action)
     return rows
-
-
-def _without(action: str) -> Rows:
-    return [[a for a in row if a != action] for row in _messages()]
 
 
 def _moved(rank: int, position: int, action: str) -> Rows:
@@ -65,7 +56,7 @@ WRONG: list[tuple[Rows, str, str, str]] = [
 
 
 def _fault(rows: Rows, **instance: object) -> tuple[Counterexample, str]:
-    schedule = decode(json.dumps(document(rows, 3, 3, **instance)).encode())
+    schedule = schedule_of(document(rows, 3, 3, **instance))
     report = check(schedule)
     assert report.verdict is Verdict.REFUTED
     assert report.counterexample is not None
@@ -95,23 +86,17 @@ def test_memory_names_the_limit_and_the_peak() -> None:
 
 def test_a_wait_cycle_is_printed_as_short_as_it_is() -> None:
     """Both want the other's message first; with buffered sends both would get it."""
-    rows = _messages()
-    first = rows[1].index("1SEND_F0")
-    assert rows[1][first - 1] == "1F0"
-    rows[1].remove("1RECV_B0")
+    rows = _without("1RECV_B0")
     rows[1].insert(rows[1].index("1SEND_F0"), "1RECV_B0")
     fault, text = _fault(rows)
     assert fault.property == "deadlock_free"
     assert "wait for each other in a cycle (sends are rendezvous" in fault.found
-    assert (
-        fault.actions[-1].split(" waits for ")[1].split(" (")[0]
-        == fault.actions[0].split(" waits for ")[0]
-    )
+    last, first = fault.actions[-1].split(" waits for ")[1], fault.actions[0]
+    assert last.split(" (")[0] == first.split(" waits for ")[0]
     assert len(fault.actions) <= 5
     assert any("earlier on the stream of rank 1" in line for line in fault.actions)
     assert "actions that matter:" in text
-    schedule = decode(json.dumps(document(rows, 3, 3, sends="buffered")).encode())
-    report = check(schedule)
+    report = report_of(document(rows, 3, 3, sends="buffered"))
     assert report.verdict is Verdict.PROVED
     assert report.measures is not None
     assert report.measures.makespan_in_order is None
@@ -139,4 +124,4 @@ def test_a_cycle_of_computations_stops_any_transport() -> None:
 )
 def test_claims(meta: dict[str, object], verdict: Verdict) -> None:
     doc = {**document(one_f_one_b(3, 3), 3), "meta": meta}
-    assert check(decode(json.dumps(doc).encode())).results["claims"].verdict is verdict
+    assert report_of(doc).results["claims"].verdict is verdict

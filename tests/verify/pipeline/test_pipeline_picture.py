@@ -1,7 +1,5 @@
 """Pictures of timelines: every bar is there, where its times say, on one scale for all sheets."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 

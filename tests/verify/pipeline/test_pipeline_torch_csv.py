@@ -1,14 +1,17 @@
-"""PyTorch's CSV: its built-in schedules are proved, and it takes ours."""
+"""PyTorch's CSV: its built-in schedules are proved, and it takes ours.
 
-from __future__ import annotations
+The built-in schedules run without a process group, on stages that only know their place.
+"""
 
+import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed.pipelining import schedules as pytorch
+from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from tests.verify.pipeline.documents import all_right, document, one_f_one_b
-from tests.verify.pipeline.torch_stages import MULTI, as_csv, multi, runtime, single
+from tests.verify.pipeline.documents import all_right, csv_of, document, one_f_one_b
 from verify.core.verdict import Verdict
 from verify.errors import FormatError
 from verify.pipeline import (
@@ -23,6 +26,52 @@ from verify.pipeline import (
 )
 from verify.pipeline.costs import Costs
 from verify.pipeline.schedule import COMPUTE
+
+MULTI = [
+    "ScheduleLoopedBFS",
+    "ScheduleInterleaved1F1B",
+    "ScheduleInterleavedZeroBubble",
+    "ScheduleZBVZeroBubble",
+    "ScheduleDualPipeV",
+]
+"""Classes with two stages per rank."""
+
+
+class Place(_PipelineStageBase):
+    """A stage of a group that is not there."""
+
+    def __init__(self, stage: int, stages: int, rank: int, ranks: int) -> None:
+        self.stage_index, self.num_stages = stage, stages
+        self.group_rank, self.group_size = rank, ranks
+        self.group, self.submod = None, None
+
+
+Place.__abstractmethods__ = frozenset()  # none of what a stage does is asked of it
+
+
+def multi(name: str, ranks: int, microbatches: int, chunks: int = 2) -> Any:
+    """A schedule of rank 0 in a group of ``ranks``."""
+    stages = [Place(i * ranks, ranks * chunks, 0, ranks) for i in range(chunks)]
+    return getattr(pytorch, name)(stages, microbatches, loss_fn=lambda output, target: output)
+
+
+def runtime(ranks: int, stages: int, microbatches: int) -> Any:
+    """PyTorch's runtime for any CSV, as rank 0."""
+    return multi("_PipelineScheduleRuntime", ranks, microbatches, stages // ranks)
+
+
+def single(name: str, ranks: int, microbatches: int) -> dict[int, list[Any]]:
+    """The order of a schedule with one stage per rank, which PyTorch can't write to a file."""
+    schedule = object.__new__(getattr(pytorch, name))
+    schedule._num_stages, schedule._n_microbatches = ranks, microbatches
+    return dict(schedule._get_pipeline_order())
+
+
+def as_csv(order: dict[int, list[Any]], path: Path) -> Path:
+    """Rows as PyTorch writes them."""
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows(order[rank] for rank in sorted(order))
+    return path
 
 
 def _proved(path: Path) -> PipelineSchedule:
@@ -42,9 +91,10 @@ def test_built_in_schedules_of_several_stages_are_proved(
         path = tmp_path / f"{form}.csv"
         built_in._dump_csv(str(path), format=form)
         schedule = _proved(path)
-        assert (schedule.ranks, schedule.stages) == (4, 8)
-        assert schedule.microbatches == microbatches
+        assert (schedule.ranks, schedule.stages, schedule.microbatches) == (4, 8, microbatches)
         assert schedule.has_messages == (form == "compute_comms")
+        if name == "ScheduleDualPipeV":  # its pairs of actions are read as their parts
+            assert "OVERLAP_F_B" in path.read_text()
 
 
 def test_built_in_schedules_of_one_stage_are_proved(tmp_path: Path) -> None:
@@ -74,18 +124,10 @@ def test_the_order_that_1f1b_tells_of_itself_is_wrong(tmp_path: Path) -> None:
         pytorch._validate_schedule(order, 4, 4, 8)
 
 
-def test_overlapped_actions_are_their_parts(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    multi("ScheduleDualPipeV", 2, 6)._dump_csv(str(path), format="compute_only")
-    assert "OVERLAP_F_B" in path.read_text()
-    schedule = _proved(path)
-    assert sum(len(program) for program in schedule.programs) >= 4 * 6 * 2
-
-
 @pytest.mark.parametrize("name", [n for n in all_right() if "slow" not in n])
 def test_pytorch_takes_ours(name: str, tmp_path: Path) -> None:
     doc = all_right()[name]
-    text = "\r\n".join(",".join(row) for row in doc["programs"]) + "\r\n"
+    text = csv_of(doc)
     schedule = decode_csv(text.encode())
     assert schedule.programs == decode_csv(text.encode(), instance=uniform(doc["stages"])).programs
     complete = lowered(schedule, Costs.of(schedule.instance))
@@ -95,10 +137,11 @@ def test_pytorch_takes_ours(name: str, tmp_path: Path) -> None:
         loaded = runtime(schedule.ranks, schedule.stages, schedule.microbatches)
         loaded._load_csv(str(path), format=form)
         if form == "compute_comms":
-            assert {
-                rank: [str(action) for action in row]
-                for rank, row in loaded.pipeline_order_with_comms.items()
-            } == {rank: [str(a) for a in row] for rank, row in enumerate(complete.programs)}
+            order = loaded.pipeline_order_with_comms.items()
+            programs = dict(enumerate(complete.programs))
+            assert {r: [*map(str, row)] for r, row in order} == {
+                r: [*map(str, row)] for r, row in programs.items()
+            }
         for row in loaded.pipeline_order_with_comms.values():
             row[:] = [a for a in row if "REDUCE" not in str(a) and "SHARD" not in str(a)]
         loaded._simulate()  # raises where it does not progress
@@ -106,7 +149,7 @@ def test_pytorch_takes_ours(name: str, tmp_path: Path) -> None:
 
 def test_a_csv_round_trips() -> None:
     for doc in all_right().values():
-        text = "\r\n".join(",".join(row) for row in doc["programs"]) + "\r\n"
+        text = csv_of(doc)
         schedule = decode_csv(text.encode())
         if schedule.has_messages:
             assert encode_csv(schedule, "compute_comms").decode() == text
@@ -119,39 +162,36 @@ def test_a_csv_round_trips() -> None:
 def test_what_pytorch_refuses_is_refuted_too(tmp_path: Path) -> None:
     """A cyclic order: rank 0 wants a gradient before it sends the activation for it."""
     path = tmp_path / "a.csv"
-    path.write_text("0F0,0B1,0F1,0B0\r\n1F0,1F1,1B0,1B1\r\n")
-    with pytest.raises(AssertionError):
-        runtime(2, 2, 2)._load_csv(str(path), format="compute_only")
-    assert check(read_csv(path)).verdict is Verdict.REFUTED
-    path.write_text("0F0,0B0,0F1,0B1\r\n1F0,1F1,1B0,1B1\r\n")
-    with pytest.raises(AssertionError, match="Malformed"):
-        runtime(2, 2, 2)._load_csv(str(path), format="compute_only")
-    report = check(read_csv(path))
+    for first, problem in [("0F0,0B1,0F1,0B0", ""), ("0F0,0B0,0F1,0B1", "Malformed")]:
+        path.write_text(f"{first}\r\n1F0,1F1,1B0,1B1\r\n")
+        with pytest.raises(AssertionError, match=problem):
+            runtime(2, 2, 2)._load_csv(str(path), format="compute_only")
+        report = check(read_csv(path))
+        assert report.verdict is Verdict.REFUTED
     assert report.results["deadlock_free"].verdict is Verdict.REFUTED
     assert report.counterexample is not None
     assert len(report.counterexample.actions) >= 4
 
 
-UNREADABLE = {
-    "no action": (b"0F0,hello\n", "programs[0][1]: 'hello' is no action"),
-    "trailing text": (b"0F0x\n", "programs[0][0]"),
-    "empty": (b"", "there is no action"),
-    "only bubbles": (b",,\n,\n", "there is no action"),
-    "binary": (b"\xff\xfe0F0", "not UTF-8"),
-    "a huge stage": (b"99999999F0\n", "stages is 100000000"),
-    "more ranks than stages": (b"0F0,0B0\n0F1\n0F2\n", "the number of programs is 3"),
-}
-
-
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_unreadable_csv(name: str) -> None:
-    text, problem = UNREADABLE[name]
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"0F0,hello\n", "programs[0][1]: 'hello' is no action"),
+        (b"0F0x\n", "programs[0][0]"),
+        (b"", "there is no action"),
+        (b",,\n,\n", "there is no action"),
+        (b"\xff\xfe0F0", "not UTF-8"),
+        (b"99999999F0\n", "stages is 100000000"),
+        (b"0F0,0B0\n0F1\n0F2\n", "the number of programs is 3"),
+    ],
+)
+def test_unreadable_csv(text: bytes, problem: str) -> None:
     with pytest.raises(FormatError, match=r"x\.csv: ") as error:
         decode_csv(text, "x.csv")
     assert problem in str(error.value)
 
 
-def test_an_instance_of_another_size() -> None:
-    text = "\n".join(",".join(row) for row in document(one_f_one_b(3, 2), 2)["programs"]).encode()
+def test_a_situation_of_another_size() -> None:
+    text = csv_of(document(one_f_one_b(3, 2), 2)).encode()
     with pytest.raises(FormatError, match="forward has 4 durations for 3 stages"):
         decode_csv(text, "x.csv", uniform(4))
