@@ -104,27 +104,21 @@ def fewest_by_solver(arrivals: Arrivals, solver: str) -> int:
     raise AssertionError
 
 
-CASES = [
-    (2, 1, (0,)),
-    (2, 1, (4,)),
-    (2, 2, (0,)),
-    (2, 3, (1,)),
-    (3, 1, (0, 0)),
-    (3, 1, (0, 1)),
-    (3, 1, (0, 2)),
-    (3, 1, (1, 1)),
-    (3, 1, (1, 2)),
-    (3, 2, (0, 0)),
-    (3, 2, (0, 1)),
-    (3, 2, (1, 2)),
-    (4, 1, (0, 0, 0)),
-    (4, 1, (0, 0, 1)),
-    (4, 1, (0, 1, 1)),
-]
+CASES = {
+    (2, 1): [(0,), (4,)],
+    (2, 2): [(0,)],
+    (2, 3): [(1,)],
+    (3, 1): [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)],
+    (3, 2): [(0, 0), (0, 1), (1, 2)],
+    (4, 1): [(0, 0, 0), (0, 0, 1), (0, 1, 1)],
+}
+"""By ranks and chunks: arrivals of the others than rank 0."""
 
 
 @both_solvers
-@pytest.mark.parametrize(("n", "chunks", "late"), CASES)
+@pytest.mark.parametrize(
+    ("n", "chunks", "late"), [(*shape, late) for shape, some in CASES.items() for late in some]
+)
 def test_as_few_as_brute_force(n: int, chunks: int, late: tuple[int, ...], solver: str) -> None:
     arrivals = Arrivals(chunks, (0, *late), tuple(range(1, n)))
     fewest = fewest_rounds(arrivals)

@@ -1,7 +1,7 @@
 """``synth compare``: the numbers against the cost model, the table, the picture, bad input."""
 
-import builtins
 import json
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -54,17 +54,13 @@ def test_sizes() -> None:
     assert parse_sizes("--sizes", "1KiB:16KiB") == [2**10, 2**12, 2**14]
     assert parse_sizes("--sizes", "1KiB:5KiB", 2) == [2**10, 2**11, 2**12]
     assert parse_sizes("--sizes", "3MiB") == [3 * 2**20]
+    assert len(parse_sizes("--sizes", "1B:" + "9" * 30 + "B", 2)) <= 1000
 
 
-@pytest.mark.parametrize(
-    "text", ["", ":", "1KiB:", "2KiB:1KiB", "0B:1B", "1KiB:1GiB:2", "1B:" + "9" * 30 + "B"]
-)
+@pytest.mark.parametrize("text", ["", ":", "1KiB:", "2KiB:1KiB", "0B:1B", "1KiB:1GiB:2"])
 def test_bad_sizes(text: str) -> None:
-    if text.startswith("1B:"):
-        assert len(parse_sizes("--sizes", text, 2)) <= 1000
-    else:
-        with pytest.raises(ArgumentError):
-            parse_sizes("--sizes", text)
+    with pytest.raises(ArgumentError):
+        parse_sizes("--sizes", text)
 
 
 def test_table(synth) -> None:
@@ -99,34 +95,7 @@ def test_plot(synth, tmp_path, suffix: str) -> None:
 
 
 def test_plot_without_matplotlib(synth, monkeypatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = synth("compare", "--n", "4", "--plot", "a.svg")
     assert (code, out) == (2, "")
     assert "needs matplotlib, which is not installed. pip install matplotlib" in err
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--n", "1"],
-        ["--n", "8", "--most-m", "0"],
-        ["--n", "8", "--factor", "1"],
-        ["--n", "8", "--sizes", "big"],
-        ["--n", "8", "--alpha", "3"],
-        ["--n", "8", "--bandwidth", "0GB/s"],
-        ["--n", "8", "--latency", "none"],
-        ["--n", "8", "--plot", "a.gif"],
-        ["--n", "8", "--plot", "nowhere/a.svg"],
-    ],
-)
-def test_bad_input(synth, options: list[str]) -> None:
-    code, out, err = synth("compare", *options)
-    assert (code, out) == (2, "")
-    assert options[-2] in err

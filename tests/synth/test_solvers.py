@@ -1,6 +1,9 @@
-"""One conformance suite for every solver backend."""
+"""One conformance suite for every solver behind ``synth.solvers``."""
 
 import itertools
+import os
+import signal
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +15,10 @@ from synth.solvers.model import Exhausted, Found, Model, Undecided
 pytestmark = pytest.mark.parametrize("solver", SOLVERS)
 
 
-def pigeons(holes: int) -> Model:
-    """One pigeon too many: no assignment, and hard to see without counting."""
+def pigeons(count: int, holes: int) -> Model:
+    """At most one pigeon a hole; hard where there is one pigeon too many, without counting."""
     model = Model()
-    sits = [[model.new_variable() for _ in range(holes)] for _ in range(holes + 1)]
+    sits = [[model.new_variable() for _ in range(holes)] for _ in range(count)]
     for pigeon in sits:
         model.require_any(pigeon)
     for a, b in itertools.combinations(sits, 2):
@@ -24,33 +27,41 @@ def pigeons(holes: int) -> Model:
     return model
 
 
-def test_found(solver) -> None:
-    model = Model()
-    a, b, c = (model.new_variable() for _ in range(3))
-    model.require_any([a, b])
-    model.require_at_most_one([a, b, -c])
-    model.require_any([-a])
-    assert solve(model, solver, seed=0, time_limit_s=10) == Found(frozenset({b, c}))
-
-
-def test_no_variables(solver) -> None:
-    assert solve(Model(), solver, seed=0, time_limit_s=10) == Found(frozenset())
-
-
-def test_empty_clause(solver) -> None:
-    model = Model()
-    model.require_any([])
-    assert solve(model, solver, seed=0, time_limit_s=10) == Exhausted()
-
-
-def test_exhausted(solver) -> None:
-    assert solve(pigeons(4), solver, seed=0, time_limit_s=30) == Exhausted()
+@pytest.mark.parametrize(
+    ("model", "answer"),
+    [
+        (Model(), Found(frozenset())),
+        (pigeons(1, 0), Exhausted()),  # the empty clause
+        (pigeons(1, 1), Found(frozenset({1}))),
+        (pigeons(5, 4), Exhausted()),
+    ],
+)
+def test_decided(solver, model: Model, answer) -> None:
+    assert solve(model, solver, seed=0, time_limit_s=30) == answer
 
 
 def test_time_out_is_not_exhausted(solver) -> None:
-    answer = solve(pigeons(60), solver, seed=0, time_limit_s=0.01)
+    answer = solve(pigeons(61, 60), solver, seed=0, time_limit_s=0.01)
     assert isinstance(answer, Undecided)
     assert answer.reason
+
+
+def test_equal_seeds_give_equal_answers(solver) -> None:
+    one, again = (solve(pigeons(8, 9), solver, seed=5, time_limit_s=30) for _ in range(2))
+    assert isinstance(one, Found)
+    assert one == again
+
+
+def test_interrupt_stops_the_solver(solver) -> None:
+    model = pigeons(61, 60)
+    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+
+    def solve_interrupted() -> None:
+        timer.start()
+        solve(model, solver, seed=0, time_limit_s=600)
+
+    with pytest.raises(KeyboardInterrupt):
+        solve_interrupted()
 
 
 def constraints(variables: int):

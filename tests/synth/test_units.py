@@ -55,18 +55,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "GiB", "1Gb", "1gib", "-1GiB", "1e3GiB", "0GiB", "0.5B", "1GiB/s", "1 G iB"]
+    ("parse", "texts"),
+    [
+        (units.parse_bytes, "|1|GiB|1Gb|1gib|-1GiB|1e3GiB|0GiB|0.5B|1GiB/s|1 G iB"),
+        (units.parse_bandwidth, "0GB/s|450GB|450Gb/s|inf GB/s|٤GB/s"),
+    ],
 )
-def test_bytes_refused(text: str) -> None:
-    with pytest.raises(ArgumentError):
-        units.parse_bytes("--bytes", text)
-
-
-@pytest.mark.parametrize("text", ["0GB/s", "450GB", "450Gb/s", "inf GB/s", "٤GB/s"])
-def test_bandwidth_refused(text: str) -> None:
-    with pytest.raises(ArgumentError):
-        units.parse_bandwidth("--bandwidth", text)
-
-
-def test_no_latency_is_a_latency() -> None:
-    assert units.parse_seconds("--alpha", "0us") == 0
+def test_refused(parse, texts: str) -> None:
+    for text in texts.split("|"):
+        with pytest.raises(ArgumentError):
+            parse("--x", text)

@@ -8,11 +8,11 @@ import time
 import pytest
 import torch
 from msgspec.structs import replace
-from runtime.selftest.suite import late_s, turns
 from torch._C._distributed_c10d import PrefixStore
 
 from runtime import Executor, Observer, load
 from runtime.selftest import conformance
+from runtime.selftest.suite import late_s, turns
 from tests.runtime import schedules
 from tests.runtime.spawning import on_ranks, spawn, values
 from verify.core.schedule import Phase

@@ -31,23 +31,25 @@ def _orders(n: int, limit: Fraction | None) -> list[list[Task]]:
 
 def optimum(
     n: int,
-    durations: list[dict[str, Fraction]],
-    scenarios: list[list[Fraction]],
-    limits: list[Fraction] | None,
+    times: list[list[int]],
+    scenarios: list[list[int]],
+    memory: tuple[float, ...] | None,
     objective: Callable[[list[Fraction]], Fraction] = max,
 ) -> Fraction:
     """The least value of one order.
 
     Args:
-        durations: per stage, kind -> time.
+        times: of F, of I and of W, per stage.
         scenarios: one or more times a delay per link, both ways.
         objective: of the makespans in all scenarios.
     """
-    stages = range(len(durations))
-    choices = [_orders(n, None if limits is None else limits[s]) for s in stages]
+    durations = [
+        dict(zip("FIW", map(Fraction, stage), strict=True)) for stage in zip(*times, strict=True)
+    ]
+    limits = [None] * len(durations) if memory is None else [Fraction(limit) for limit in memory]
     values = []
-    for orders in itertools.product(*choices):
-        lengths = [_length(orders, durations, delays) for delays in scenarios]
+    for orders in itertools.product(*(_orders(n, limit) for limit in limits)):
+        lengths = [_length(orders, durations, list(map(Fraction, d))) for d in scenarios]
         known = [length for length in lengths if length is not None]
         if len(known) == len(scenarios):
             values.append(objective(known))

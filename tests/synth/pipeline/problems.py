@@ -53,12 +53,23 @@ def uniform(
     durations: tuple[float, float, float] = (10, 10, 10),
 ) -> Problem:
     """One stage per rank, all alike; links by their latency."""
-    forward, backward, weight = ((time,) * stages for time in durations)
+    times = [[time] * stages for time in durations]
+    return chain(microbatches, times, links or {}, None if memory is None else (memory,) * stages)
+
+
+def chain(
+    microbatches: int,
+    times: list[list[float]],
+    links: dict[tuple[int, int], float],
+    memory: tuple[float, ...] | None = None,
+) -> Problem:
+    """One stage per rank; ``times`` of F, of I and of W, per stage; links by their latency."""
+    forward, backward, weight = map(tuple, times)
     instance = Instance(
         forward=forward,
         backward=backward,
         weight=weight,
-        links=tuple(Link(between=pair, latency=x) for pair, x in (links or {}).items()),
-        memory=None if memory is None else (memory,) * stages,
+        links=tuple(Link(between=pair, latency=x) for pair, x in links.items()),
+        memory=memory,
     )
-    return make(microbatches, instance, place(stages, 1, "loop"))
+    return make(microbatches, instance, place(len(forward), 1, "loop"))

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-from fractions import Fraction
 
 from hypothesis import given, settings
 
@@ -14,11 +13,11 @@ from synth.pipeline.cpsat import solve
 from synth.pipeline.evaluate import makespan
 from synth.pipeline.plan import Solver, plan
 from synth.pipeline.portfolio import portfolio, split
-from synth.pipeline.problem import Problem, make, place
+from synth.pipeline.problem import Problem
 from tests.synth.pipeline.exhaustive import optimum
-from tests.synth.pipeline.problems import problems, uniform
+from tests.synth.pipeline.problems import chain, problems, uniform
 from verify.core.verdict import Verdict
-from verify.pipeline import Instance, Link, check
+from verify.pipeline import Link, check
 
 SOLVER = Solver(time_limit_s=20, workers=1)
 
@@ -36,32 +35,16 @@ def test_never_worse_and_never_below_the_bound(problem: Problem) -> None:
     assert found.optimal == (found.bound == found.measures.makespan)
 
 
-def _tiny(rng: random.Random) -> tuple[Problem, Fraction]:
-    stages, n = rng.choice([(2, 2), (2, 2), (3, 2), (1, 2)])
-    times = [[rng.randint(1, 9) for _ in range(stages)] for _ in range(3)]
-    delays = [rng.randint(0, 12) for _ in range(stages - 1)]
-    memory = rng.choice([None, tuple(rng.choice([1, 1.5, 2]) for _ in range(stages))])
-    instance = Instance(
-        forward=tuple(times[0]),
-        backward=tuple(times[1]),
-        weight=tuple(times[2]),
-        links=tuple(Link(between=(i, i + 1), latency=c) for i, c in enumerate(delays)),
-        memory=memory,
-    )
-    best = optimum(
-        n,
-        [{k: Fraction(t[s]) for k, t in zip("FIW", times, strict=True)} for s in range(stages)],
-        [[Fraction(delay) for delay in delays]],
-        None if memory is None else [Fraction(limit) for limit in memory],
-    )
-    return make(n, instance, place(stages, 1, "loop")), best
-
-
 def test_against_every_order_of_tiny_problems() -> None:
     """The orders tried may let microbatches overtake each other; it gains nothing."""
     rng = random.Random(7)
     for _ in range(12):
-        problem, best = _tiny(rng)
+        stages, n = rng.choice([(2, 2), (2, 2), (3, 2), (1, 2)])
+        times = [[rng.randint(1, 9) for _ in range(stages)] for _ in range(3)]
+        delays = [rng.randint(0, 12) for _ in range(stages - 1)]
+        memory = rng.choice([None, tuple(rng.choice([1, 1.5, 2]) for _ in range(stages))])
+        links = {(i, i + 1): delay for i, delay in enumerate(delays)}
+        problem, best = chain(n, times, links, memory), optimum(n, times, [delays], memory)
         found = plan(problem, "cp-sat", solver=SOLVER)
         assert found.optimal
         assert found.measures.makespan == best
@@ -81,11 +64,9 @@ def test_known_optimum_under_a_limit() -> None:
 
 def test_messages_are_written_out_where_their_order_matters() -> None:
     """On a half-duplex link it can pay to let a later message pass first."""
-    instance = Instance(
-        forward=(8,) * 4, backward=(10,) * 4, weight=(5,) * 4,
-        links=(Link(between=(0, 1), latency=10, occupancy=12, duplex="half"),),
-    )  # fmt: skip
-    found = plan(make(12, instance, place(4, 1, "loop")), solver=SOLVER)
+    link = Link(between=(0, 1), latency=10, occupancy=12, duplex="half")
+    problem = uniform(4, 12, durations=(8, 10, 5)).with_links([link])
+    found = plan(problem, solver=SOLVER)
     assert found.schedule.has_messages
     assert found.report.form == "compute_comms"
     assert found.measures.makespan < min(

@@ -10,23 +10,22 @@ from fractions import Fraction
 import pytest
 
 from synth.pipeline import curves
-from synth.pipeline.compare import KEPT, compare, parse_factors
+from synth.pipeline.compare import KEPT, compare
 from synth.pipeline.plan import Solver, plan
-from synth.pipeline.problem import Problem, make
+from synth.pipeline.problem import Problem
 from synth.pipeline.robust import Scenario, highest, robust
 from tests.synth.pipeline.exhaustive import optimum
-from tests.synth.pipeline.problems import uniform
+from tests.synth.pipeline.problems import chain, uniform
 from verify.core.verdict import Verdict
-from verify.errors import ArgumentError
-from verify.pipeline import Instance, Link, check
+from verify.pipeline import check
 
 SOLVER = Solver(time_limit_s=2, workers=1)
 TO_THE_END = Solver(time_limit_s=100, workers=1)
 TIMES = (8, 10, 5)
 
 
-def _scenarios(*delays: dict[tuple[int, int], float], memory: float | None = 3) -> list[Scenario]:
-    return [Scenario(str(i), uniform(3, 6, links, memory, TIMES)) for i, links in enumerate(delays)]
+def _scenarios(*delays: dict[tuple[int, int], float]) -> list[Scenario]:
+    return [Scenario(str(i), uniform(3, 6, links, 3, TIMES)) for i, links in enumerate(delays)]
 
 
 def _makespan(problem: Problem, programs: tuple) -> float:
@@ -58,29 +57,14 @@ def test_against_every_order_of_tiny_problems(objective: str) -> None:
     for _ in range(3):
         times = [[rng.randint(1, 9) for _ in range(3)] for _ in range(3)]
         delays = [[0, 0], [rng.randint(5, 15), 0], [0, rng.randint(5, 15)]]
-        limits = [2, 1.5, 1]
-        instance = Instance(
-            forward=tuple(times[0]), backward=tuple(times[1]), weight=tuple(times[2]),
-            memory=tuple(limits),
-        )  # fmt: skip
-        plain = make(2, instance, (0, 1, 2))
+        memory = (2, 1.5, 1)
         scenarios = [
-            Scenario(
-                str(both),
-                plain.with_links(
-                    [Link(between=(i, i + 1), latency=delay) for i, delay in enumerate(both)]
-                ),
-            )
-            for both in delays
+            Scenario(f"{a}, {b}", chain(2, times, {(0, 1): a, (1, 2): b}, memory))
+            for a, b in delays
         ]
-        least = optimum(
-            2,
-            [{k: Fraction(t[s]) for k, t in zip("FIW", times, strict=True)} for s in range(3)],
-            [[Fraction(delay) for delay in both] for both in delays],
-            [Fraction(limit) for limit in limits],
-            max if objective == "worst" else lambda x: sum(x, Fraction(0)) / len(x),
-        )
-        found = robust(scenarios, objective, solver=Solver(100.0, 0, 1))  # type: ignore[arg-type]
+        combine = max if objective == "worst" else lambda x: sum(x, Fraction(0)) / len(x)
+        least = optimum(2, times, delays, memory, combine)
+        found = robust(scenarios, objective, solver=TO_THE_END)  # type: ignore[arg-type]
         assert found.value == found.bound == pytest.approx(float(least))
 
 
@@ -117,10 +101,3 @@ def test_comparison() -> None:
     assert found.rows[2].makespans[KEPT] > found.rows[2].makespans["heuristic"]
     lines = ET.fromstring(curves.svg(found, "<title>")).findall("{*}polyline")
     assert len(lines) == len(found.columns) + 1
-
-
-def test_nothing_to_compare() -> None:
-    with pytest.raises(ArgumentError, match="no delay to compare at"):
-        next(compare(uniform(2, 2), [0, 1], "heuristic", SOLVER, lambda text: None))
-    with pytest.raises(ArgumentError, match="must grow"):
-        parse_factors("--factors", "0,2,1")

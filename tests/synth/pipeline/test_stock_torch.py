@@ -16,9 +16,13 @@ from verify.pipeline import Instance, Link, lowered, write_csv
 
 RANKS, MICROBATCHES = 3, 6
 CASES = [
-    (1, "1f1b", None), (1, "zero-bubble", None), (1, "adaptra", None), (1, "cp-sat", 3),
-    (2, "interleaved-1f1b", None), (2, "greedy", 3),
-]  # fmt: skip
+    (1, "1f1b", None),
+    (1, "zero-bubble", None),
+    (1, "adaptra", None),
+    (1, "cp-sat", 3),
+    (2, "interleaved-1f1b", None),
+    (2, "greedy", 3),
+]
 
 
 def _files(folder: Path) -> list[tuple[str, str, int]]:
@@ -27,11 +31,12 @@ def _files(folder: Path) -> list[tuple[str, str, int]]:
     for virtual, method, memory in CASES:
         stages = RANKS * virtual
         instance = Instance(
-            forward=(8, 11, 6) * virtual, backward=(10, 9, 12) * virtual,
+            forward=(8, 11, 6) * virtual,
+            backward=(10, 9, 12) * virtual,
             weight=(5, 4, 6) * virtual,
             links=(Link(between=(1, 2), latency=30),),
             memory=None if memory is None else (memory,) * RANKS,
-        )  # fmt: skip
+        )
         problem = make(MICROBATCHES, instance, place(stages, virtual, "loop"))
         schedule = plan(problem, method, solver=Solver(time_limit_s=10, workers=1)).schedule
         assert method != "cp-sat" or schedule.meta["method"] == "cp-sat"
