@@ -170,7 +170,9 @@ class Search:
             result: Ending = "found"
             try:
                 maker = _maker(method)(self.instance, self.seed + number)
-                rounds = maker.run(self._deadline if self.best is None else until)
+                # while there is nothing: time for a try even if loading has taken all there was
+                least_s = time.monotonic() + 8 * self._least_s
+                rounds = maker.run(max(self._deadline, least_s) if self.best is None else until)
             except SearchTimeout:
                 result, rounds = "undecided", ()
             took = time.monotonic() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from datetime import timedelta
@@ -20,7 +21,7 @@ from runtime.policy.cost_model import Line, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import MODES, Options
 from tests.runtime.spawning import spawn, together, values
-from tests.runtime.test_training import _bits, _model, _train
+from tests.runtime.test_training import _model, _train
 from verify.errors import ArgumentError
 
 LATE = 2
@@ -48,6 +49,10 @@ def _lateness(rank, size, store, name):
 def _start(backend, name, rank, size, store):
     place = {"store": dist.PrefixStore(name, store), "rank": rank, "world_size": size}
     dist.init_process_group(backend, timeout=timedelta(seconds=30), **place)
+
+
+def _bits(parameters):
+    return hashlib.sha256(parameters.numpy().tobytes()).hexdigest()
 
 
 def _hooks(rank, size, store, folder):
