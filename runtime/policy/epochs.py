@@ -100,9 +100,7 @@ class EpochCommit(Protocol[EpochMessage, None]):
             if (holds := self._outcomes.get(message.version)) is not None:
                 self._send(sender, Outcome(message.version, holds))
         elif isinstance(message, Answer) and message.accepts:
-            self._proposal.accepted.add(sender)
-            if len(self._proposal.accepted) == self.world_size:
-                self._decide(True)
+            self._on_accept(self._proposal, sender)
         else:  # a rank is there already, so this epoch came too late
             self._margin = min(MOST_MARGIN, 2 * self._margin)
             self._decide(False)
@@ -140,6 +138,11 @@ class EpochCommit(Protocol[EpochMessage, None]):
         else:
             self._seen, self._accepted = epoch.version, epoch
             self._send(sender, Answer(epoch.version, True))
+
+    def _on_accept(self, proposal: _Proposal, sender: int) -> None:
+        proposal.accepted.add(sender)
+        if len(proposal.accepted) == self.world_size:
+            self._decide(True)
 
     def _decide(self, holds: bool) -> None:
         assert self._proposal is not None
