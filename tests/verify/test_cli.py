@@ -31,6 +31,8 @@ FIELDS = {
 }
 PROPERTIES = words("well_formed ports absence exactly_once same_bits hazards deadlock_free claims")
 FOUR = optimal_four()
+IDLE = straggler(5)
+IDLE["phases"][-1]["rounds"].append([])
 PIPELINE = pipelines.document(
     pipelines.zero_bubble(4, 12), 12, links=[{"between": [1, 2], "latency": 20}]
 )
@@ -38,6 +40,7 @@ BACKWARDS = [row[::-1] for row in PIPELINE["programs"]]
 FILES: dict[str, tuple[int, Any]] = {  # the exit code, what is in the file
     "proved.json": (0, FOUR),
     "refuted.json": (1, broken(straggler(5))),
+    "idle.json": (0, IDLE),
     "unknown.json": (3, {**straggler(6), "meta": {"optimal": True}}),
     "malformed.json": (2, {**FOUR, "colour": "red"}),
     "out_of_range.json": (1, document(4, 3, [("p", [], [[[0, 9, 0, "copy"]]])])),
@@ -73,7 +76,9 @@ def test_exit_code_and_text(verify, name: str) -> None:
         ("malformed.json", ["colour"]),
         ("refuted.json", ["late rank 4", "  exactly_once   REFUTED", "exactly_once fails at"]),
         ("refuted.json", ["expected:"]),
-        ("proved.json", ["completion: 4 rounds, lower bound 4: optimal"]),
+        ("proved.json", ["4 rounds, lower bound 4: optimal (theorem: at the lower bound)"]),
+        ("idle.json", ["not optimal (theorem: a round of the completion moves nothing)"]),
+        ("refuted.json", ["not right, so not optimal"]),
         ("pipeline.json", ["4 stages, 12 microbatches, compute only, delay on 1-2: 20"]),
         ("pipeline.json", ["makespan ", "lower bound ", "link takes at no cost: 0-1: "]),
         ("pipeline.json", ["peak memory per rank: 4, 3.5, 3, 2.5 activations"]),

@@ -37,7 +37,11 @@ def _delays(instance: Instance) -> str:
 
 
 def _measures(report: PipelineReport, found: Measures) -> list[str]:
-    verdict = {True: "optimal", False: "not optimal", "unknown": "optimality unknown"}
+    verdict = {
+        True: "optimal (paper: at the lower bound)",
+        False: "not right, so not optimal",
+        "unknown": "optimality unknown",
+    }
     lines = [
         f"  makespan {found.makespan:g}, lower bound {found.lower_bound:g} "
         f"(gap {found.gap:.2%}): {verdict[report.optimal]}"

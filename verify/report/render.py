@@ -79,14 +79,17 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _bound(report: Report) -> str:
-    verdict = {
-        True: "optimal",
-        False: "not optimal",
-        "unknown": "optimality unknown",
-    }[report.optimal]
+    """How far from the lower bound; never "optimal" without what that rests on (docs/trust.md)."""
+    if report.verdict is Verdict.REFUTED:
+        claim = "not right, so not optimal"
+    elif report.optimal == "unknown":
+        claim = "optimality unknown"
+    elif report.optimal:
+        claim = "optimal (theorem: at the lower bound)"
+    else:
+        claim = "not optimal (theorem: a round of the completion moves nothing)"
     return (
-        f"completion: {report.completion_rounds} rounds, "
-        f"lower bound {report.lower_bound}: {verdict}"
+        f"completion: {report.completion_rounds} rounds, lower bound {report.lower_bound}: {claim}"
     )
 
 
