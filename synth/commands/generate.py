@@ -31,6 +31,8 @@ from synth.commands.options import (
     Json,
     Output,
     Quiet,
+    bandwidth_each_way,
+    latency,
     nothing_written_if_interrupted,
     parse_setting,
     refuse,
@@ -80,17 +82,8 @@ def generate(
         ),
     ] = "auto",
     buffer: Buffer = None,
-    alpha: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help=f"Latency of a message (default: {INNER[0]})."),
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE",
-            help=f"Bandwidth of a rank, each direction (default: {INNER[1]}).",
-        ),
-    ] = None,
+    alpha: Annotated[str | None, latency(INNER[0])] = None,
+    bandwidth: Annotated[str | None, bandwidth_each_way(INNER[1])] = None,
     delay: Annotated[
         str | None,
         typer.Option(

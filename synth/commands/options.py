@@ -34,6 +34,17 @@ Buffer = Annotated[
 ]
 
 
+def latency(default: str) -> Any:
+    """The option ``--alpha``."""
+    return typer.Option(metavar="TIME", help=f"Latency of a message (default: {default}).")
+
+
+def bandwidth_each_way(default: str) -> Any:
+    """The option ``--bandwidth``."""
+    text = f"Bandwidth of a rank, each direction (default: {default})."
+    return typer.Option(metavar="RATE", help=text)
+
+
 def refuse(context: typer.Context, names: Iterable[str], requirement: str, remedy: str) -> None:
     """Raise ArgumentError for the first of these parameters that was typed."""
     for name in names:

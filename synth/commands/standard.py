@@ -23,54 +23,32 @@ from synth.show import standard as shown
 from verify.core.schedule import Schedule
 from verify.output import write
 
-FILE = Path("schedule.json")
+
+def _command(make: Callable[[int], Schedule], what: str) -> Callable[..., None]:
+    """The command that writes what ``make`` makes of a number of ranks."""
+
+    def command(
+        context: typer.Context,
+        n: Ranks,
+        output: Output = Path("schedule.json"),
+        json: Json = False,
+        quiet: Quiet = False,
+    ) -> None:
+        require_writable(output)
+        refuse_json_if_quiet(context, quiet=quiet)
+        answer = answered(make(n))
+        write(answer.schedule, output)
+        text, facts = shown(str(output), answer, completion_cost(answer.schedule))
+        if not quiet:
+            print(encoded(facts) if json else text)
+
+    command.__name__, command.__doc__ = make.__name__, what
+    return command
 
 
-def ring(
-    context: typer.Context,
-    n: Ranks,
-    output: Output = FILE,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write the ring AllReduce (no straggler)."""
-    _write(context, standard.ring, n, output, json, quiet)
-
-
-def rhd(
-    context: typer.Context,
-    n: Ranks,
-    output: Output = FILE,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write AllReduce by recursive halving and doubling (no straggler)."""
-    _write(context, standard.rhd, n, output, json, quiet)
-
-
-def direct(
-    context: typer.Context,
-    n: Ranks,
-    output: Output = FILE,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Write the two-round AllReduce in which every rank sends to every other (no straggler)."""
-    _write(context, standard.direct, n, output, json, quiet)
-
-
-def _write(
-    context: typer.Context,
-    make: Callable[[int], Schedule],
-    n: int,
-    output: Path,
-    json: bool,
-    quiet: bool,
-) -> None:
-    require_writable(output)
-    refuse_json_if_quiet(context, quiet=quiet)
-    answer = answered(make(n))
-    write(answer.schedule, output)
-    text, facts = shown(str(output), answer, completion_cost(answer.schedule))
-    if not quiet:
-        print(encoded(facts) if json else text)
+ring = _command(standard.ring, "Write the ring AllReduce (no straggler).")
+rhd = _command(standard.rhd, "Write AllReduce by recursive halving and doubling (no straggler).")
+direct = _command(
+    standard.direct,
+    "Write the two-round AllReduce in which every rank sends to every other (no straggler).",
+)

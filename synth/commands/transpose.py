@@ -14,6 +14,8 @@ from synth.commands.options import (
     Output,
     Quiet,
     Ranks,
+    bandwidth_each_way,
+    latency,
     parse_setting,
     refuse,
     refuse_json_if_quiet,
@@ -44,17 +46,8 @@ def transpose(
         ),
     ] = "doubling",
     buffer: Buffer = None,
-    alpha: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help=f"Latency of a message (default: {DEFAULT[0]})."),
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE",
-            help=f"Bandwidth of a rank, each direction (default: {DEFAULT[1]}).",
-        ),
-    ] = None,
+    alpha: Annotated[str | None, latency(DEFAULT[0])] = None,
+    bandwidth: Annotated[str | None, bandwidth_each_way(DEFAULT[1])] = None,
     output: Output = Path("schedule.json"),
     json: Json = False,
     quiet: Quiet = False,
