@@ -1,6 +1,6 @@
 """A training job with late ranks on an emulated network: time per step of every mode.
 
-    python -m bench.auto [--rate 200] [--scenarios persistent random tails nobody]
+    python -m bench.auto [--rate 200] [--scenarios persistent random tails none]
                          [--modes static predict eager auto] [--steps 4]
 
 8 hosts of ``bench.lab`` train a network of 10.5 million parameters, each way on a model of its own:
@@ -13,7 +13,7 @@ plain DDP's parameters up to rounding; else there are no figures.
     persistent   rank 5 is late by 1.2 S*beta in every step; static names it, here and below
     random       another rank in every step, drawn at random
     tails        every rank by a delay of its own, Pareto with shape 1.2 from 20 ms, at most 2 s
-    nobody       nobody is late on purpose
+    none         no rank is late on purpose
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIMEOUT_S = 120.0
 CLOSE = 1e-4
 PLAIN = "plain DDP"
 MODES = ("static", "predict", "eager", "auto")
-SCENARIOS = ("persistent", "random", "tails", "nobody")
+SCENARIOS = ("persistent", "random", "tails", "none")
 
 
 def delays(scenario: str, step: int, mbit: float) -> list[float]:
@@ -56,7 +56,7 @@ def delays(scenario: str, step: int, mbit: float) -> list[float]:
     dice = random.Random(f"{scenario} {step}")
     if scenario == "tails":
         return [min(2.0, 0.02 * dice.paretovariate(1.2)) for _ in range(HOSTS)]
-    late = {"persistent": LATE, "random": dice.randrange(HOSTS), "nobody": None}[scenario]
+    late = {"persistent": LATE, "random": dice.randrange(HOSTS), "none": None}[scenario]
     return [delay_s * (rank == late) for rank in range(HOSTS)]
 
 

@@ -1,9 +1,9 @@
-"""The executor against Gloo's own all_reduce on one host: nobody late, and one rank late.
+"""The executor against Gloo's own all_reduce on one host: no straggler, and one late rank.
 
     python -m bench.executor [--ranks 8] [--m 1] [--repeats 9] [--sizes 64 1024 4096 16384 65536]
 
 All ways are measured in one run, in turn (A B C A B C), on the same processes and tensors, and
-every result is checked. With nobody late it is the time from a common start to the last rank's
+every result is checked. With no straggler it is the time from a common start to the last rank's
 result, for the straggler schedule and for a ring schedule (the ring moves as many bytes as Gloo's
 own algorithm); with one late, the time from the late rank's arrival to the last rank's result.
 Medians; the ratio is Gloo's time over the executor's.
@@ -118,8 +118,8 @@ def measure(
     for size in sizes:
         tensor = torch.empty(size * KIB // 4)
         for situation, ours, delay_s in [
-            ("nobody late, ring schedule", ring, 0.0),
-            ("nobody late, straggler schedule", straggler, 0.0),
+            ("no straggler, ring schedule", ring, 0.0),
+            ("no straggler, straggler schedule", straggler, 0.0),
             ("one late, straggler schedule", straggler, DELAY_S + DELAY_S_PER_BYTE * size * KIB),
         ]:
             ways: dict[str, Callable[[torch.Tensor], Any]] = {

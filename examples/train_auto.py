@@ -26,7 +26,7 @@ with runtime.watch() as watched:
         optimizer.zero_grad()
         loss = (model(inputs) - inputs[:, :500]).square().mean()
         if rank == 2:
-            time.sleep(0.05)  # somebody is late
+            time.sleep(0.05)  # a rank is late
         loss.backward()
         optimizer.step()
 

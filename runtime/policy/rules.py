@@ -81,7 +81,7 @@ def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
 
 
 def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
-    """Start without who is missing when nobody has come for the threshold.
+    """Start without the ranks that are missing when no other has come for the threshold.
 
     It counts from when the links are free: before that nothing is gained by a start.
     """

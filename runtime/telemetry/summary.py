@@ -5,7 +5,7 @@ Per operation that all ranks have entered, with arrivals a_1 <= ... <= a_n:
     wait       of rank r: last arrival - its own
     lateness   of rank r: its arrival - the median arrival, or 0 where it came before
     wasted     by the last rank: (n - 1) * (a_n - a_(n-1)), what all others waited for it alone
-    last       rank r was last, by more than the two clocks' uncertainty (else nobody is counted)
+    last       rank r was last, by more than the two clocks' uncertainty (else no rank is counted)
 """
 
 from __future__ import annotations

@@ -45,8 +45,6 @@ def table(
     ms = parse_range("--m", m, 1, MOST_RANKS)
     rows: list[Row] = []
     interrupted = False
-    if not json:
-        print(HEADER, flush=True)
     try:
         with searching(json) as progress:
             for row in survey(
@@ -59,6 +57,8 @@ def table(
                 solver=solver,
                 progress=progress,
             ):
+                if not json and not rows:
+                    print(HEADER)
                 rows.append(row)
                 print(encoded(row) if json else row, flush=True)
     except KeyboardInterrupt:

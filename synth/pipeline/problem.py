@@ -146,7 +146,10 @@ def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Probl
         )
     problem = fault(instance, stages, ranks)
     if problem is not None:
-        raise ArgumentError("instance", problem, "must make sense")
+        place, _, wrong = problem.partition(" ")
+        name = place.partition("[")[0]
+        option = {"links": "--slow", "fused": "fused"}.get(name, f"--{name}")
+        raise ArgumentError(option, place, wrong)
     if instance.fused is not None:
         raise ArgumentError("fused", instance.fused, "must take as long as backward and weight")
     there = {tuple(sorted(pair)) for pair in pairwise(rank_of)}

@@ -146,6 +146,9 @@ INVALID = [
     (f"{PLAIN} --csv nowhere/x.csv", "--csv = 'nowhere/x.csv'"),
     (f"{PLAIN} --compare", "no delay to compare at"),
     (f"{PIPE} --compare --factors 0,2,1", "must grow"),
+    (f"{PLAIN} --slow 0-1:9999999999999", "--slow = 'links[0].latency'", "must be in 0..1e+12"),
+    (f"{PLAIN} --memory 1.25", "--memory = 'memory[0]'", "is 1.25, must be a multiple of 0.5"),
+    ("table --n 4 --time-limit 0", "--time-limit = 0.0"),
 ]
 
 
@@ -160,7 +163,7 @@ SAID = [
 def test_refused(synth, tmp_path, command: str, parts: tuple[str, ...]) -> None:
     code, out, err = synth(*shlex.split(command))
     assert (code, out) == (2, "")
-    assert err.startswith(("error: --", "error: instance = "))
+    assert err.startswith("error: --")
     assert all(part in err for part in parts)
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())

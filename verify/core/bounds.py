@@ -16,9 +16,9 @@ For ports that let a rank send and receive at most I transfers in a round (duple
                     all contributions, one more for each other rank. At most n * I transfers fit
                     into a round. Rounds in all >= ceil(2 k (n - 1) / (n I)).
 
-The bound that is reported is for the completion: the rounds in which nobody is absent. It holds for
-every right schedule with the same other phases in the same order. A rank that arrives with the
-completion, and after which nobody is absent again, gets the whole of the first two bounds there
+The bound that is reported is for the completion: the rounds in which no rank is absent. It holds
+for every right schedule with the same other phases in the same order. A rank that arrives with the
+completion, and after which no rank is absent again, gets the whole of the first two bounds there
 (StragglAR's k + ceil(log2 n) - 1; with disjoint pairs and an odd number of ranks the second can be
 higher); p other rounds after its arrival make it less by p.
 """

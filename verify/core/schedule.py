@@ -89,7 +89,7 @@ class Schedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     @property
     def completion_rounds(self) -> int:
-        """Rounds in which nobody is absent."""
+        """Rounds in which no rank is absent."""
         return sum(len(phase.rounds) for phase in self.phases if not phase.absent)
 
     def located_rounds(self) -> Iterator[tuple[Phase, int, Round]]:

@@ -36,7 +36,7 @@ def _at(
 
 
 def well_formed(schedule: Schedule) -> Result:
-    """Property 1: every index exists, nobody sends to itself, absent ranks are declared late.
+    """Property 1: every index exists, no rank sends to itself, absent ranks are declared late.
 
     The sizes and the late ranks are looked at too: a schedule that was made in memory has not been
     through the reader of files.

@@ -102,7 +102,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one schedule.
 
     Attributes:
-        rounds: in all phases; ``completion_rounds``: those in which nobody is absent.
+        rounds: in all phases; ``completion_rounds``: those in which no rank is absent.
         lower_bound: on ``completion_rounds``, recomputed (see :mod:`verify.core.bounds`).
         optimal: ``True`` at the bound, ``False`` where a shorter right schedule is evident or
             the schedule is wrong, else ``"unknown"``.
