@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -45,7 +45,6 @@ class Bucket:
     options: Options
     seed: int | None = None  # of the transform; None: it is off
     stages: tuple[StageReceiver, ...] = ()
-    entered: set[int] = field(default_factory=set)  # peers that gave a sign of having entered
     repeat_s: float = 0.0  # when credits are repeated
     fresh: int = 0  # datagrams of the own shard since it was last looked for complete runs
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.acks import AckSender
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
 from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Type, is_before
 from runtime.optireduce.udp.reassembly import EarlyBuffer
-from runtime.optireduce.udp.sender import Sender, ShardSend
+from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
 
 RUN = 16  # datagrams of the own shard that are reduced together, if there are more to come
 BURSTS = 4  # written together at most
@@ -182,8 +181,7 @@ class Protocol:
         self.estimators[batch.stage].announced(sender, batch.expected_us / 1e6)
         if batch.type is Type.CREDIT and batch.lengths[-1]:
             self.sender.windows[sender] = int(batch.lengths[-1])
-        if sender not in bucket.entered:  # the first sign that it is
-            bucket.entered.add(sender)
+        if sender in bucket.stages[0].absent:
             for number, stage in enumerate(bucket.stages):
                 stage.enter(sender, now_s)
                 if shard := self.sender.shards.get((bucket.operation, number, sender)):
@@ -202,7 +200,7 @@ class Protocol:
             bucket.place(batch.stage, sender, batch.payload[rows], numbers)
         if stage.end is not None:
             self.estimators[batch.stage].late(bucket.operation, len(batch.offsets), now_s)
-            self.acks.over(batch.stage, sender, bucket.operation, OVER)
+            self.acks.send(Type.CREDIT, bucket.operation, batch.stage, sender, flags=OVER)
             return
         bitmap = stage.senders[sender]
         bitmap.passed = max(bitmap.passed, min(batch.passed, bitmap.count))
@@ -235,7 +233,8 @@ class Protocol:
             self._drop(batch.sender, "stale", len(batch.offsets))
             self.estimators[batch.stage].late(batch.operation, len(batch.offsets), now_s)
         if batch.type is not Type.END and not int(batch.flags[-1]) & OVER:
-            self.acks.over(batch.stage, batch.sender, batch.operation, OVER | GONE)
+            place = batch.operation, batch.stage, batch.sender
+            self.acks.send(Type.CREDIT, *place, flags=OVER | GONE)
 
     def _broadcast(self, bucket: Bucket, least: int) -> None:
         """Reduce what is there in runs of at least so many datagrams, and queue it for all."""
@@ -254,7 +253,7 @@ class Protocol:
             self._broadcast(bucket, 1)
         for peer, bitmap in stage.senders.items():
             if not bitmap.complete:
-                self.acks.over(number, peer, bucket.operation, OVER)
+                self.acks.send(Type.CREDIT, bucket.operation, number, peer, flags=OVER)
 
     def _drop(self, sender: int, kind: str, count: int) -> None:
         self.dropped[kind] += count

@@ -1,4 +1,4 @@
-"""The send side: which datagrams go to whom next, and when.
+"""What a rank sends: which datagrams of its shards to whom and when, and short ones about the rest.
 
 Shards are served by operation and stage, to as many peers at a time as the smallest incast
 announced (dynamic incast, OptiReduce section 3.2.3), in turn, a burst each; no more is underway to
@@ -9,6 +9,11 @@ a while, part of what is underway counts as lost and sending goes on.
 Deviation: the source sends without credits. Unpaced bursts overflow a socket's buffer however large
 it is, and the first credit of an operation doubles as the sign that the receiver is there. Before
 it no more than a first grant is sent, which the receiver keeps (``EarlyBuffer``).
+
+Short datagrams (credits, ends, that a stage is over) cost as much processor time as a burst does,
+so they are few: none where the window holds the whole shard, and "all is sent" only some time after
+the marks that say the same. These may be lost, too. A credit is cumulative, so that the next one
+makes up for it, and is repeated to peers that are silent.
 """
 
 from __future__ import annotations
@@ -17,11 +22,15 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.adaptive import Pacer
+from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
+from runtime.optireduce.udp.datagram import Codec, Header, Type
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
+REPEATS_IN_BOUND = 10  # of a credit: one that got lost must not cost the rest of a stage
+REPEAT_S, REPEAT_MOST_S = 0.005, 0.05  # but it takes so long at least, and at most
 
 
 @dataclass(eq=False)
@@ -91,15 +100,13 @@ class Sender:
         self.shards.pop(shard.key, None)
 
     def enter(self, shard: ShardSend, now_s: float) -> None:
-        """The peer has entered the operation: it takes what it said last, or a first grant."""
-        if not shard.entered:
-            shard.entered, shard.progress_s = True, now_s
-            shard.bursts.clear()  # how long they took says when the peer came
-            shard.window = self.windows[shard.peer]
+        """The first sign that the peer has: it takes what it said last, or a first grant."""
+        shard.entered, shard.progress_s = True, now_s
+        shard.bursts.clear()  # how long they took says when the peer came
+        shard.window = self.windows[shard.peer]
 
     def credit(self, shard: ShardSend, passed: int, now_s: float) -> None:
         """The receiver has seen something of the burst that ends at ``passed``."""
-        self.enter(shard, now_s)
         shard.window = self.windows[shard.peer]
         passed = min(passed, shard.sent)
         if passed > shard.passed:
@@ -152,8 +159,91 @@ class Sender:
         first: dict[int, ShardSend] = {}
         waiting = [s for s in self.shards.values() if s.ready and (s.entered or s.room > 0)]
         for shard in sorted(waiting, key=lambda shard: shard.order):
-            if shard.peer not in first:
-                if len(first) == incast:
-                    break
-                first[shard.peer] = shard
-        return list(first.values())
+            first.setdefault(shard.peer, shard)
+        return list(first.values())[:incast]
+
+
+class AckSender:
+    """Writes what a rank has to announce to ``outbox``: (peer, datagram)."""
+
+    def __init__(
+        self, options: Options, codec: Codec, incast: Incast, estimators: list[CompletionEstimator]
+    ) -> None:
+        self._end_copies, self._codec = options.end_copies, codec
+        self._incast, self._estimators = incast, estimators
+        self._least_s = self._most_s = REPEAT_S
+        self._ends: dict[tuple[int, int, int], tuple[float, int]] = {}  # when due, how many more
+        self.outbox: deque[tuple[int, bytes]] = deque()
+
+    def set_bound(self, bound_s: float) -> None:
+        """t_B, which says how often to repeat."""
+        self._most_s = min(REPEAT_MOST_S, max(REPEAT_S, bound_s / REPEATS_IN_BOUND))
+        self._least_s = max(REPEAT_S, self._most_s / 2)
+
+    def header(self, stage: int, peer: int, operation: int) -> Header:
+        """Of a datagram: with what this rank announces."""
+        expected_us = int(self._estimators[stage].own_s * 1e6)
+        return Header(stage, peer, operation, self._incast.own, expected_us)
+
+    def send(self, kind: Type, operation: int, stage: int, peer: int, **fields: int) -> None:
+        """A credit or an end; ``flags`` ``OVER``, ``GONE``: of the stage, operation."""
+        header = self.header(stage, peer, operation)
+        self.outbox.append((peer, self._codec.control(kind, header, **fields)))
+
+    def enter(self, bucket: Bucket, now_s: float) -> None:
+        """This rank has entered an operation: grant everyone a window, good for both stages."""
+        for peer in bucket.stages[0].senders:
+            self._credit(bucket, 0, peer)
+            self._grant(bucket, 1, peer)
+        bucket.repeat_s = now_s + self._least_s
+
+    def received(self, bucket: Bucket, stage: int, peer: int) -> None:
+        """Data has come: grant more when a third of the window has passed since the last time."""
+        bitmap = bucket.stages[stage].senders[peer]
+        if bitmap.passed >= bitmap.credit_at:
+            self._credit(bucket, stage, peer)
+
+    def all_sent(self, shard: ShardSend, now_s: float) -> None:
+        """Of a shard; its marks have said so, so this comes a little later."""
+        if self._end_copies:
+            self._ends[shard.key] = now_s + self._least_s, self._end_copies
+
+    def follows(self, shard: ShardSend) -> None:
+        """The second stage to a peer has begun: it says that the first is sent."""
+        self._ends.pop((shard.operation, 0, shard.peer), None)
+
+    def get_timer(self) -> float:
+        """When :meth:`handle_timer` has something to do."""
+        return min((due_s for due_s, _ in self._ends.values()), default=math.inf)
+
+    def handle_timer(self, now_s: float) -> None:
+        """Repeat the ends that are due."""
+        for key, (due_s, copies) in list(self._ends.items()):
+            if due_s <= now_s:
+                self.send(Type.END, *key)
+                self._ends[key] = now_s + self._least_s, copies - 1
+                if copies == 1:
+                    del self._ends[key]
+
+    def repeat(self, bucket: Bucket, now_s: float) -> None:
+        """Where that is due, grant again to those that have sent nothing since the last time."""
+        if now_s < bucket.repeat_s:
+            return
+        bucket.repeat_s = now_s + self._most_s
+        for number, stage in enumerate(bucket.stages):
+            for peer, bitmap in stage.senders.items():
+                silent, bitmap.repeated = bitmap.passed == bitmap.repeated, bitmap.passed
+                begun = number == 0 or bitmap.passed
+                if stage.end is None and silent and begun and not bitmap.complete:
+                    self._credit(bucket, number, peer)
+
+    def _credit(self, bucket: Bucket, stage: int, peer: int) -> None:
+        window, passed = self._grant(bucket, stage, peer), bucket.stages[stage].senders[peer].passed
+        self.send(Type.CREDIT, bucket.operation, stage, peer, offset=passed, length=window)
+
+    def _grant(self, bucket: Bucket, stage: int, peer: int) -> int:
+        """The window; sets when the next credit is due: never if all has room in it."""
+        window, bitmap = self._incast.window, bucket.stages[stage].senders[peer]
+        fits = not bitmap.passed and window >= bitmap.count
+        bitmap.credit_at = math.inf if fits else bitmap.passed + max(1, window // 3)
+        return window
