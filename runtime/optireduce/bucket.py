@@ -71,10 +71,8 @@ class Bucket:
         payload, absence_s = self.options.payload_bytes, self.options.absence_s
         own = dict.fromkeys(self.scratch, len(self.shards[self.rank]))
         others = {peer: len(self.shards[peer]) for peer in self.scratch}
-        self.stages = (
-            StageReceiver(own, payload, now_s, absence_s, bound_s),
-            StageReceiver(others, payload, now_s, absence_s, 2 * bound_s),
-        )
+        bounds_s = (own, bound_s), (others, 2 * bound_s)
+        self.stages = tuple(StageReceiver(s, payload, now_s, absence_s, b) for s, b in bounds_s)
 
     def source(self, stage: int, peer: int) -> Bytes:
         """The bytes that go to ``peer``: its shard first, then the own one."""
@@ -163,16 +161,13 @@ def combine(
     total: np.ndarray
     ranks, complete = len(received) + 1, True
     for sender in range(ranks):
-        if sender == rank:
-            term = _numbers(raw, own)
-        else:
-            if not arrived[sender].all():
-                complete, received[sender][~arrived[sender]] = False, 0
-            term = _numbers(received[sender].reshape(-1)[: len(raw)], own)
+        if sender != rank and not arrived[sender].all():
+            complete, received[sender][~arrived[sender]] = False, 0
+        came = raw if sender == rank else received[sender].reshape(-1)[: len(raw)]
         if sender == 0:
-            total = term.astype(wide)
+            total = _numbers(came, own).astype(wide)
         else:
-            total += term
+            total += _numbers(came, own)
     if not complete:  # an element depends on what came of it alone: not on its neighbours' losses
         divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
         each = next(iter(received.values())).shape[1] // own.element_size()

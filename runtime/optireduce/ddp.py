@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from runtime.optireduce.engine import Engine
-from runtime.optireduce.loss import LossStats
 from runtime.optireduce.sync import Replicas
 from runtime.torch_versions import GradBucket
 from runtime.work import AllReduceWork
@@ -25,13 +24,13 @@ class Attachment:
     """What ``runtime.ddp.attach`` returns, with the ``engine`` behind the model's gradients.
 
     ``engine.failure`` is the typed error after a failed backward (autograd itself reports a
-    RuntimeError); ``replicas`` has the drift.
+    RuntimeError); ``ledger`` has what was lost, step by step, ``replicas`` the drift.
     """
 
     def __init__(
         self, engine: Engine, model: DistributedDataParallel, optimizer: Optimizer | None
     ) -> None:
-        self.engine = engine
+        self.engine, self.ledger = engine, engine.ledger
         self.replicas = Replicas(list(model.parameters()), engine.reliable, optimizer)
         self._synced = 0
         self._handles: list[Any] = [model.register_forward_pre_hook(self._before_forward)]
@@ -39,17 +38,12 @@ class Attachment:
             self._handles.append(optimizer.register_step_pre_hook(self._before_update))
 
     @property
-    def ledger(self) -> LossStats:
-        """What was lost, step by step."""
-        return self.engine.loss_stats
-
-    @property
     def skip_update(self) -> bool:
         """The last step lost more than ``skip_loss``: do not apply it.
 
         With an ``optimizer`` given to ``attach`` this is seen to; else ask before each step.
         """
-        return self.engine.loss_stats.skip
+        return self.ledger.skip
 
     def submit(self, bucket: GradBucket) -> AllReduceWork:
         """Start the average of a bucket (the hook calls it)."""
@@ -72,11 +66,8 @@ class Attachment:
             return
         if step != self._synced and module.training and torch.is_grad_enabled():
             self._synced = step
-            drift = self.resync()
-            logger.info("rank %d: step %d, drift %.2e", self.engine.rank, step, drift)
+            logger.info("rank %d: step %d, drift %.2e", self.engine.rank, step, self.resync())
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self.skip_update:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
+            optimizer.zero_grad()

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -32,6 +32,7 @@ from runtime.optireduce.recorder import EngineRecorder
 from runtime.optireduce.sync import Reliable, SyncPoint, transpose
 from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.loop import EventLoop
+from runtime.optireduce.udp.protocol import Protocol
 from runtime.optireduce.udp.socket import UdpSocket
 from runtime.torch_versions import PrefixStore, Store
 from runtime.work import AllReduceWork
@@ -53,15 +54,14 @@ class Session(NamedTuple):
 def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Session:
     """Exchange addresses. Collective; RankFailure for absent ranks, ArgumentError for options."""
     own = options.digest, *map(str, address), secrets.token_hex(8), secrets.token_hex(32)
-    received = {
-        r: text.split(" ") for r, text in group.all_gather("meeting", " ".join(own)).items()
-    }
+    received = {r: text.split() for r, text in group.all_gather("meeting", " ".join(own)).items()}
     if differing := [str(r) for r, (digest, *_) in received.items() if digest != options.digest]:
         problem = f"rank(s) {', '.join(differing)} have others"
         raise ArgumentError("options", options, problem, "Give all ranks the same options")
-    others = {r: fields for r, fields in received.items() if r != group.rank}
-    addresses = {r: (host, int(port)) for r, (_, host, port, *_) in others.items()}
-    return Session(int(received[0][3], 16), bytes.fromhex(received[0][4]), addresses)
+    *_, number, key = received[0]
+    del received[group.rank]
+    addresses = {r: (host, int(port)) for r, (_, host, port, *_) in received.items()}
+    return Session(int(number, 16), bytes.fromhex(key), addresses)
 
 
 class Engine:
@@ -103,7 +103,7 @@ class Engine:
         self.sync_point = SyncPoint(self.options)
         self.ledger = self.loss_stats = LossStats(self.options, rank)
         self._error: LatecomerError | None = None
-        self._bucket = self._entered = 0
+        self._bucket = 0
         self._open: dict[int, AllReduceWork] = {}
         self._lock = threading.Lock()
         self._loop: EventLoop | None = None  # from the first step over UBT on
@@ -113,19 +113,16 @@ class Engine:
             started.callback(self._channel.close)
             self._session = meet(group.under("ubt"), self._channel.address, self.options)
             self._channel.connect(self._session.addresses)
-            place = PrefixStore("reliable", store), rank, size
-            limits: dict[str, Any] = {"timeout_s": timeout_s, "native_waits": native_waits}
-            self.reliable = Reliable(load(transpose(size)), *place, **limits)
+            place = load(transpose(size)), PrefixStore("reliable", store), rank, size
+            self.reliable = Reliable(*place, timeout_s=timeout_s, native_waits=native_waits)
             started.pop_all()
-        channel = self.reliable.datagrams
+        channel, watchdog = self.reliable.datagrams, self.reliable.watchdog
         self.source = EngineRecorder(group.under("source"), channel, self.loss_stats)
-        self.find_silent, watchdog = self.reliable.find_silent, self.reliable.watchdog
+        self.find_silent = watchdog.find_silent
         watchdog.on_failure(self._fail)
         noticed = f"rank {rank} heard nothing over UBT"
         watchdog.suspect(self._suspects, noticed, self.options.dead_s)
-        self._reliable_steps = min(self.options.reliable_steps, self.options.warmup_steps)
-        if not self._reliable_steps:
-            self._loop = self._begin()
+        self._begin_where_due()
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -169,15 +166,13 @@ class Engine:
             raise self.failure
         if self._bucket == 0:
             self._between_steps()
-        self.source.entered()
         step, bucket = self.step, self._bucket
         self.step, self._bucket = (step + 1, 0) if last else (step, bucket + 1)
         if self._loop is None:
             self.loss_stats.reliable += 1
             return self.source.reliable(self.reliable.submit(tensor, average=average))
+        work = AllReduceWork(self.loss_stats.entered, tensor, average)
         self.loss_stats.submitted(step, bucket, last)
-        work = AllReduceWork(self._entered, tensor, average, time.monotonic())
-        self._entered += 1
         self._open[work.number] = work
         if self.failure is not None:
             self._fail(self.failure)
@@ -196,8 +191,7 @@ class Engine:
 
     def _between_steps(self) -> None:
         """Begin with UBT, or decide together, where that is due."""
-        if self._loop is None and self.step >= self._reliable_steps:
-            self._loop = self._begin()
+        self._begin_where_due()
         if not self.sync_point.is_due(self.step):
             return
         self.sync_point.decide(self.reliable, self.loss_stats)
@@ -205,15 +199,15 @@ class Engine:
             self._loop.set_bound(self.sync_point.bound_s)
         logger.info("rank %d: %s", self.rank, self.how)
 
-    def _begin(self) -> EventLoop:
-        options, session = self.options, self._session
+    def _begin_where_due(self) -> None:
+        options, session, stats = self.options, self._session, self.loss_stats
+        if self._loop is not None or self.step < min(options.reliable_steps, options.warmup_steps):
+            return
         key = session.key if options.authenticate else b""
         codec = Codec(session.number, self.rank, self.size, options.datagram_bytes, key)
-        bound_s = self.sync_point.bound_s
-        loop = EventLoop(options, codec, self._channel, bound_s, self._done, self._broke)
-        protocol, stats = loop.protocol, self.loss_stats
+        protocol = Protocol(options, codec, self.sync_point.bound_s, self._channel.together)
         stats.dropped, stats.dropped_from = protocol.dropped, protocol.dropped_from
-        return loop
+        self._loop = EventLoop(protocol, self._channel, self._done, self._broke)
 
     def _done(self, bucket: Bucket) -> None:
         assert self._loop is not None

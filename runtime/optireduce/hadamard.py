@@ -35,8 +35,7 @@ def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool
     if block < 1 or block & (block - 1) or block > CHUNK:
         raise ArgumentError("block", block, f"must be a power of two up to {CHUNK}")
     signs = _signs(seed, min(CHUNK, flat.numel()), flat.device)
-    for start in range(0, flat.numel(), CHUNK):
-        part = flat[start : start + CHUNK]
+    for part in torch.split(flat, CHUNK):
         _piecewise(part, signs[: part.numel()], block, inverse)
 
 
@@ -65,8 +64,7 @@ def _piecewise(part: torch.Tensor, signs: torch.Tensor, block: int, inverse: boo
 
 def _hadamard(rows: torch.Tensor) -> torch.Tensor:
     """The orthonormal transform of each row of [count, b], b a power of two."""
-    count, size = rows.shape
-    inner = 1
+    (count, size), inner = rows.shape, 1
     while inner < size:
         factor = min(FACTOR, size // inner)
         matrix = _matrix(factor, rows.dtype, rows.device)

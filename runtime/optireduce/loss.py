@@ -75,7 +75,7 @@ class StepRecord:
         for number, stage in enumerate(stages):
             self.due[number] += stage.due
             self.lost[number] += stage.lost
-            self.ends[(stage.end or End.TIMEOUT).value] += 1
+            self.ends[stage.end or End.TIMEOUT] += 1
             missed = {r: s.count - s.seen for r, s in stage.senders.items() if not s.complete}
             self.by_rank.update(missed)
         self.seconds.append(seconds)
@@ -97,7 +97,7 @@ class LossStats:
         self.totals: Counter[str] = Counter()
         self.dropped: Mapping[str, int] = {}  # datagrams, by kind
         self.dropped_from: Mapping[tuple[int, str], int] = {}  # where it is known, by sender, too
-        self.reliable = 0  # operations that ran over TCP (warm-up)
+        self.reliable = self.entered = 0  # operations submitted: over TCP (warm-up), over UBT
         self.missing: list[Missing] | None = None  # of each operation over UBT, if it is recorded
         self._open: dict[int, StepRecord] = {}
 
@@ -113,6 +113,7 @@ class LossStats:
 
     def submitted(self, step: int, index: int, last: bool) -> None:
         """A bucket is on its way over UBT; ``last``: of its step."""
+        self.entered += 1
         record = self._open.setdefault(step, StepRecord(step))
         record.submitted, record.sealed = index + 1, last
 
@@ -142,9 +143,7 @@ class LossStats:
         loss = self.loss(len(window))
         if len(window) < options.stop_window or loss <= options.stop_loss:
             return None
-        lost, dropped = Counter[int](), Counter[int]()
-        for one in window:
-            lost.update(one.by_rank)
+        lost, dropped = sum((one.by_rank for one in window), Counter[int]()), Counter[int]()
         for (rank, _), count in self.dropped_from.items():
             dropped[rank] += count
         noted = [f"{count} {kind}" for kind, count in sorted(self.dropped.items()) if count]
@@ -157,7 +156,7 @@ class LossStats:
         lines = [TITLES]
         for r in list(self.steps)[-last:]:
             shares = [lost / max(1, due) for lost, due in zip(r.lost, r.due, strict=True)]
-            ends = "/".join(str(r.ends[kind.value]) for kind in End)
+            ends = "/".join(str(r.ends[kind]) for kind in End)
             lines.append(
                 f"{r.step:>6} {r.loss:>7.2%} {shares[0]:>8.2%} {shares[1]:>8.2%} {ends:>23} "
                 f"{max(r.seconds, default=0) * 1e3:>5.0f} ms {r.bound_s * 1e3:>7.1f} "

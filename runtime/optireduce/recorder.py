@@ -7,9 +7,9 @@ submitted, those of the warm-up (over TCP) first, so all ranks count alike.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,9 +21,8 @@ from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.udp.reassembly import End, StageReceiver
 from runtime.telemetry.recorder import Recorder
 from runtime.telemetry.records import Rank, Stage, Step
-
-if TYPE_CHECKING:
-    from runtime.work import AllReduceWork
+from runtime.work import AllReduceWork
+from verify.errors import LatecomerError
 
 KEPT = 40_000  # stages that are remembered
 ALIGN_S = 2.0  # how long the beginning waits for an aligned clock
@@ -59,9 +58,9 @@ class EngineRecorder(Recorder):
 
     def __init__(self, group: StoreExchange, channel: ControlChannel, losses: LossStats) -> None:
         self._clock, self._losses = _Clock(channel), losses
-        self._next, self._closed, self._watched = 0, 0, False
+        self._began_s, self._watched = 0.0, False
         self._stages: deque[Stage] = deque(maxlen=KEPT)
-        super().__init__(group, self._clock.alignment, lambda: self._next)
+        super().__init__(group, self._clock.alignment, lambda: losses.reliable + losses.entered)
 
     def close(self) -> None:
         """As for all recorders; pings are answered no more."""
@@ -73,35 +72,29 @@ class EngineRecorder(Recorder):
         self._clock.ask(True)
         super().begin(rounds)
         self._stages.clear()
-        self._closed = self._losses.totals["steps"]
-        self._watched = True
+        self._began_s, self._watched = time.monotonic(), True
 
     def end(self) -> Rank:
         """As for all recorders, with stages and steps."""
         self._watched = False
         self._clock.ask(False)
         offset_s = self.alignment().offset_s
-        closed = self._losses.totals["steps"] - self._closed
-        steps = list(self._losses.steps)[-closed:] if closed else []
+        steps = [step for step in list(self._losses.steps) if step.ended_s >= self._began_s]
         return msgspec.structs.replace(
             super().end(),
             stages=tuple(self._since(self._stages)),
             steps=tuple(_step(step, offset_s) for step in steps),
         )
 
-    def entered(self) -> None:
-        """An operation was submitted."""
-        self._next += 1
-
     def reliable(self, work: AllReduceWork) -> AllReduceWork:
-        """The operation that was just entered runs over TCP."""
-        number = self._next - 1
+        """The operation that was just submitted runs over TCP."""
+        number = self.count() - 1
 
-        def done(_: object) -> None:
-            if work.error is None and self._watched:
+        def done(error: LatecomerError | None) -> None:
+            if error is None and self._watched:
                 self.record(work, number, OVER_TCP, WARM_UP)
 
-        work.future().add_done_callback(done)
+        work.then(done)
         return work
 
     def ended(self, work: AllReduceWork, stages: Sequence[StageReceiver], done_s: float) -> None:
@@ -119,7 +112,7 @@ class EngineRecorder(Recorder):
 
 
 def _step(step: StepRecord, offset_s: float) -> Step:
-    complete, early, timeout = (step.ends[end.value] for end in End)
+    complete, early, timeout = (step.ends[end] for end in End)
     counts = sum(step.due), sum(step.lost), complete, early, timeout, step.incast[0]
     about = step.rate, step.bound_s, step.hadamard, step.skipped
     return Step(step.step, step.ended_s + offset_s, *counts, *about)

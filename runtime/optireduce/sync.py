@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -92,38 +93,30 @@ class SyncPoint:
             self.bound_s = hard_bound_s(reliable.gather(own[-fewest:]), options)
 
 
+@dataclass(eq=False)
 class Replicas:
-    """What all ranks should hold alike.
+    """What all ranks should hold alike: parameters on the CPU, the state of an optimizer.
 
     A piece that is lost in the second stage is lost at one rank: it applies another gradient there
-    than the others do. So replicas drift apart until they are averaged.
-
-    Args:
-        parameters: of the model, on the CPU.
-        optimizer: its state is averaged, too.
-
-    Attributes:
-        drift: before the last of the ``resyncs``: the largest, over the ranks, of |x - mean| /
-            |mean| (Euclidean norms over all parameters).
+    than the others do. So replicas drift apart until they are averaged. ``drift`` before the last
+    of the ``resyncs``: the largest, over the ranks, of |x - mean| / |mean| (Euclidean norms over
+    all parameters).
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[torch.nn.Parameter],
-        reliable: Reliable,
-        optimizer: torch.optim.Optimizer | None = None,
-    ) -> None:
-        self._parameters, self._reliable, self._optimizer = parameters, reliable, optimizer
-        self.drift, self.resyncs = 0.0, 0
+    parameters: Sequence[torch.nn.Parameter]
+    reliable: Reliable
+    optimizer: torch.optim.Optimizer | None = None
+    drift: float = 0.0
+    resyncs: int = 0
 
     def resync(self) -> float:
         """Measure the drift, then average. Collective, between two steps; may raise RankFailure."""
-        distance, norm = self._average([p.detach() for p in self._parameters if p.requires_grad])
+        distance, norm = self._average([p.detach() for p in self.parameters if p.requires_grad])
         state = self._state()
         sizes = [float(len(state)), float(sum(t.numel() for t in state))]
-        if all(other == sizes for other in self._reliable.gather(sizes)):
+        if all(other == sizes for other in self.reliable.gather(sizes)):
             self._average(state)  # not where a rank has no state yet: it skipped its first updates
-        drifts = self._reliable.gather([distance / norm if norm else 0.0])
+        drifts = self.reliable.gather([distance / norm if norm else 0.0])
         self.drift = max(drift for (drift,) in drifts)
         self.resyncs += 1
         return self.drift
@@ -133,19 +126,19 @@ class Replicas:
         if not tensors:
             return 0.0, 0.0
         own = torch.cat([t.reshape(-1).to(torch.float32) for t in tensors])
-        mean = self._reliable.average(own.clone())
+        mean = self.reliable.average(own.clone())
         parts = torch.split(mean, [tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
         return float((own - mean).norm()), float(mean.norm())
 
     def _state(self) -> list[torch.Tensor]:
-        if self._optimizer is None:
+        if self.optimizer is None:
             return []
         return [
             value
-            for group in self._optimizer.param_groups
+            for group in self.optimizer.param_groups
             for parameter in group["params"]
-            for _, value in sorted(self._optimizer.state.get(parameter, {}).items())
+            for _, value in sorted(self.optimizer.state.get(parameter, {}).items())
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1
         ]

@@ -2,10 +2,10 @@
 
 from runtime.pipeline.agent import Adaptation, Event, Planner
 from runtime.pipeline.detector import Sensitivity
-from runtime.pipeline.faults import Faults, LinkFault, both_ways
 from runtime.pipeline.load import VerifiedPipeline, load
 from runtime.pipeline.pipeline import Pipeline
 from runtime.pipeline.timing import Span, StepRecord, Transit
+from runtime.pipeline.transport import Faults, LinkFault, both_ways
 
 __all__ = [
     "Adaptation",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,15 +20,18 @@ import torch.distributed as dist
 from torch import nn
 
 from runtime.pipeline.agent import Adaptation, Event
-from runtime.pipeline.faults import Faults
+from runtime.pipeline.picture import bars, makespan_ms, side_by_side, text
 from runtime.pipeline.pipeline import Pipeline
 from runtime.pipeline.timing import StepRecord
+from runtime.pipeline.transport import Faults
 from runtime.selftest.processes import Say, talk
 from runtime.torch_versions import Store
 from verify.pipeline import PipelineSchedule
+from verify.pipeline.picture import svg, trace
 
 VOCABULARY, LENGTH, WIDTH, HEADS, SEQUENCES = 64, 24, 48, 4, 4
 RATE, TIMEOUT_S = 0.05, 60.0
+SCALE, COLUMNS = 30, 96
 
 
 class Block(nn.Module):
@@ -148,3 +153,53 @@ def _descend(block: nn.Module) -> None:
         for parameter, gradient in zip(block.parameters(), _gradients(block), strict=True):
             parameter.sub_(gradient, alpha=RATE)
             parameter.grad = None
+
+
+def show(setting: Setting, out: Path | None) -> bool:
+    """Print the run; whether all gradients were right."""
+    torch.set_num_threads(1)
+    plan = setting.schedule
+    what = f"{plan.stages} stages, {plan.microbatches} microbatches, {setting.steps} steps"
+    print(f"{what}, {os.cpu_count()} cores; the delay is injected", flush=True)
+    right = []
+    chosen: dict[str, list[Line]] = {}  # the last step of each circumstance, by what it says
+    for lines, (fingerprints, loss) in zip(run(setting), list(sequential(setting)), strict=True):
+        first, step = lines[0], lines[0].record.step
+        right.append([line.gradients for line in lines] == fingerprints and lines[-1].loss == loss)
+        for event in first.events:
+            print(f"         {event.kind}: {event.text}")
+        slow = any(setting.faults.delay_s(r, r + 1, step)[0] for r in range(plan.stages - 1))
+        seconds = max(line.record.ended_s - line.record.began_s for line in lines)
+        link, found = "slow link" if slow else "", "equal the sequential run"
+        print(
+            f"step {step:3d} {link:9} {seconds * 1e3:7.1f} ms  schedule {first.record.digest[:6]}  "
+            f"loss {loss:.4f}  gradients {found if right[-1] else 'ARE WRONG'}  "
+            f"{'#' * round(seconds * SCALE)}",
+            flush=True,
+        )
+        if step:
+            chosen[f"{link or 'no delay'}, schedule {first.record.digest[:6]}"] = lines
+    _timelines(chosen, out)
+    print(f"gradients of {sum(right)} of {len(right)} steps equal the sequential run bit for bit")
+    return all(right)
+
+
+def _timelines(chosen: dict[str, list[Line]], out: Path | None) -> None:
+    """The measured timelines of some steps, as text and as files."""
+    records = {about: {line.rank: line.record for line in of} for about, of in chosen.items()}
+    drawn = {about: bars(of) for about, of in records.items()}
+    end_ms = max(map(makespan_ms, drawn.values()), default=1.0)
+    sheets = []
+    for about, of in drawn.items():
+        first = chosen[about][0]
+        title = f"step {first.record.step}, {about}"
+        print(f"\n{title}: {makespan_ms(of):.1f} ms")
+        for rank, row in enumerate(text(of, COLUMNS, end_ms)):
+            print(f"  rank {rank} {row}")
+        sheets += side_by_side(title, first.schedule, records[about])
+    print()
+    if out is not None and sheets:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "timeline.svg").write_text(svg(sheets, "ms"))
+        (out / "trace.json").write_text(trace(sheets, microseconds=1e3))
+        print(f"planned and measured: {out / 'timeline.svg'}, {out / 'trace.json'}")

@@ -24,6 +24,7 @@ import torch
 
 from runtime.health.diagnosis import WaitFor
 from runtime.pipeline.staging import Staged, Tensors
+from runtime.pipeline.timing import Transit
 from verify.errors import LatecomerError, TensorError
 from verify.pipeline import Action, parse_action
 
@@ -156,11 +157,9 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 class Arrived:
     """A message that is there: its tensors are on their way to the device."""
 
-    sender: int
+    transit: Transit
     staged: Staged
     requires_grad: tuple[bool, ...]
-    ready_s: float  # by the sender's clock
-    arrived_s: float  # the last byte was there, by ours
 
 
 class Mailbox:
@@ -188,11 +187,12 @@ class Mailbox:
         """What the compute thread waits for, and since when."""
         return self._wait
 
-    def put(self, name: Name, message: Arrived) -> None:
-        """A message is there; WireError if it can't be wanted."""
+    def put(self, step: int, message: Arrived) -> None:
+        """A message of ``step`` is there; WireError if it can't be wanted."""
+        name, sender = Name(step, message.transit.receive), message.transit.sender
         with self._news:
-            if problem := self._problem(name, message.sender):
-                raise WireError(f"rank {message.sender} sent {name}: {problem}")
+            if problem := self._problem(name, sender):
+                raise WireError(f"rank {sender} sent {name}: {problem}")
             self._there[name] = message
             self._news.notify_all()
 
@@ -228,6 +228,4 @@ class Mailbox:
             return f"there are {self._microbatches} microbatches"
         if name.step < self.step:
             return f"step {self.step} has begun"
-        if name in self._there or name in self._taken:
-            return "it came a second time"
-        return ""
+        return "it came a second time" if name in self._there or name in self._taken else ""

@@ -24,7 +24,6 @@ from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.agent import Adaptation, AdaptationAgent, Event
-from runtime.pipeline.faults import Faults
 from runtime.pipeline.load import (
     Modules,
     VerifiedPipeline,
@@ -39,7 +38,7 @@ from runtime.pipeline.messages import Mailbox
 from runtime.pipeline.stage import DelegatedStage, Gradients
 from runtime.pipeline.staging import staging_for
 from runtime.pipeline.timing import Recorder
-from runtime.pipeline.transport import Transport
+from runtime.pipeline.transport import Faults, Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from runtime.executor.executor import Executor
 from runtime.pipeline.staging import Tensors
-from runtime.pipeline.timing import Recorder, Transit
+from runtime.pipeline.timing import Recorder
 from runtime.pipeline.transport import Transport
 from runtime.torch_versions import (
     ComputationType,
@@ -64,19 +64,12 @@ class DelegatedStage(PipelineStageBase):
     def _prepare_backward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> None:
         self.chunks = num_microbatches
 
-    def _create_grad_recv_info(self, act_send_info: Any) -> Any:
-        return ()
-
-    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+    def _nothing(self, *_: Any, **__: Any) -> Any:
+        """To be posted, or to be known beforehand: the connections are read at any time."""
         return []
 
-    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Nothing to post: the connections are read at any time."""
-        return []
-
-    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Nothing to post."""
-        return []
+    get_fwd_recv_ops = get_bwd_recv_ops = _nothing
+    _create_grad_recv_info = _get_init_p2p_neighbors_ops = _nothing
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         """Hand the activation over; nothing to wait for."""
@@ -93,8 +86,8 @@ class DelegatedStage(PipelineStageBase):
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
         """Take the outputs of a stage on the same rank."""
-        one = not isinstance(prev_stage_outputs, list | tuple)
-        outputs = (prev_stage_outputs,) if one else tuple(prev_stage_outputs)
+        several = isinstance(prev_stage_outputs, list | tuple)
+        outputs = tuple(prev_stage_outputs if several else [prev_stage_outputs])
         self._local[Action(self.stage_index, "RECV_F", mb_index)] = _dense(outputs)
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[torch.Tensor | None, ...]:
@@ -130,12 +123,10 @@ class DelegatedStage(PipelineStageBase):
     def _receive(self, kind: Any, microbatch: int) -> tuple[Tensors, tuple[bool, ...]]:
         """The tensors of a message, and which of them tracked gradients."""
         receive, transport = Action(self.stage_index, kind, microbatch), self._transport
-        if receive in self._local:
-            given = self._local.pop(receive)
+        if (given := self._local.pop(receive, None)) is not None:
             return given, tuple(t is not None and t.requires_grad for t in given)
         message, waited = transport.mailbox.take(receive)
-        transit = Transit(receive, message.sender, message.ready_s, message.arrived_s)
-        self._recorder.record.transits.append(transit)
+        self._recorder.record.transits.append(message.transit)
         tensors = transport.staging.use(message.staged)
         if waited:
             self._recorder.restart()
@@ -197,7 +188,7 @@ class Gradients:
     def __init__(self, modules: dict[int, torch.nn.Module], replicas: Executor | None) -> None:
         self._modules, self._replicas = modules, replicas
         self._reduced = set[int]()
-        self._flying: list[tuple[AllReduceWork, torch.Tensor, list[torch.Tensor]]] = []
+        self._flying: list[tuple[AllReduceWork, list[torch.Tensor]]] = []
 
     def register(self, runtime: PipelineScheduleRuntime) -> None:
         """Take over REDUCE_GRAD, if there are replicas."""
@@ -207,9 +198,8 @@ class Gradients:
 
     def wait(self) -> None:
         """Until all averages are in place; RankFailure if a replica is dead or silent."""
-        for operation, flat, gradients in self._flying:
-            operation.wait()
-            means = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for work, gradients in self._flying:
+            means = torch.split(work.wait(), [gradient.numel() for gradient in gradients])
             for gradient, mean in zip(gradients, means, strict=True):
                 gradient.copy_(mean.view_as(gradient))
         self._flying.clear()
@@ -231,4 +221,4 @@ class Gradients:
                     by_dtype[parameter.dtype].append(parameter.grad)
             for gradients in by_dtype.values():
                 flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-                self._flying.append((replicas.submit(flat, average=True), flat, gradients))
+                self._flying.append((replicas.submit(flat, average=True), gradients))

@@ -1,10 +1,14 @@
-"""Connections between neighbouring stages, each driven by threads of its own.
+"""Connections between neighbouring stages, each driven by threads of its own; and injected delays.
 
 One TCP connection per direction of each link. A message is handed to the sending thread of its
 connection and the compute goes on; the receiving thread of the other end reads at any time, so no
 send waits for a receive. A small message in host memory is written at once, as far as the kernel
 takes it. (The source's delegates are processes; threads do, for socket calls and kernels run
 without the interpreter's lock.)
+
+Delays are injected for tests and demonstrations, never unless handed in. Their model is that of
+schedule files: a message holds its direction of the link for ``occupancy_s``, others wait in line,
+and is there ``latency_s`` later; any number may be in that latency.
 """
 
 from __future__ import annotations
@@ -14,25 +18,77 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from io import BufferedReader
-from typing import cast
+from typing import Any, cast
 
 from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
-from runtime.pipeline.faults import Faults, due_s
 from runtime.pipeline.load import senders
-from runtime.pipeline.messages import Arrived, Header, Mailbox, Name, WireError, read, write
+from runtime.pipeline.messages import Arrived, Header, Mailbox, WireError, read, write
 from runtime.pipeline.staging import HostStaging, Staged, Tensors
+from runtime.pipeline.timing import Transit
+from verify.errors import ArgumentError
 from verify.pipeline import Action, PipelineSchedule, parse_action
 
 GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
 SMALL = 2**16  # bytes up to which a message is written at once
 BUFFER = 2**16
 BLOCKED_S = 0.1  # a blocking send looks this often whether the connections are gone
+
+
+@dataclass(frozen=True)
+class LinkFault:
+    """A delay on what ``sender`` sends to ``receiver``, in some steps."""
+
+    sender: int
+    receiver: int
+    latency_s: float = 0.0
+    occupancy_s: float = 0.0
+    first_step: int = 0
+    last_step: int | None = None  # included; None: all steps that follow
+
+    def __post_init__(self) -> None:
+        for name in ("latency_s", "occupancy_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ArgumentError(name, getattr(self, name), "must be 0 or more seconds")
+
+    def active(self, sender: int, receiver: int, step: int) -> bool:
+        """Whether it holds for a message of this step."""
+        return (sender, receiver) == (self.sender, self.receiver) and (
+            self.first_step <= step <= (step if self.last_step is None else self.last_step)
+        )
+
+
+class Faults:
+    """All delays to inject, the same on every rank; several on one link add up.
+
+    ``blocking`` imitates a runtime without transport of its own, whose sends sit in line with the
+    compute: the sender goes on only when its message has reached the other end.
+    """
+
+    def __init__(self, faults: Iterable[LinkFault] = (), *, blocking: bool = False) -> None:
+        self._faults, self.blocking = tuple(faults), blocking
+
+    def delay_s(self, sender: int, receiver: int, step: int) -> tuple[float, float]:
+        """(latency, occupancy) in seconds of a message of ``step``."""
+        found = [fault for fault in self._faults if fault.active(sender, receiver, step)]
+        return sum(f.latency_s for f in found), sum(f.occupancy_s for f in found)
+
+
+def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]:
+    """The same delay, as for :class:`LinkFault`, in both directions between two ranks."""
+    return LinkFault(one, other, **delay), LinkFault(other, one, **delay)
+
+
+def due_s(ready_s: float, link_free_s: float, delay: tuple[float, float]) -> tuple[float, float]:
+    """When a message is there that was handed over at ``ready_s``, and its link is free again."""
+    latency_s, occupancy_s = delay
+    free_s = max(ready_s, link_free_s) + occupancy_s
+    return free_s + latency_s, free_s
 
 
 @dataclass
@@ -43,17 +99,6 @@ class OutgoingMessage:
     staged: Staged
     delay: tuple[float, float] = (0.0, 0.0)
     rest: bytes = b""
-    gone: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass
-class _Outgoing:
-    """The sending end of a connection."""
-
-    connection: socket.socket
-    waiting: queue.SimpleQueue[OutgoingMessage | None] = field(default_factory=queue.SimpleQueue)
-    handed: int = 0  # counted by the compute thread
-    gone: int = 0  # and by the sending thread: equal while that one is idle
 
 
 class Transport:
@@ -76,9 +121,10 @@ class Transport:
         self._rank, self._rank_of, self._faults = group.rank, dict(plan.rank_of), faults
         self._watchdog, self._closing = watchdog, False
         peers, own = set(senders(plan, group.rank).values()), (channel.address, channel.token)
-        outgoing, self._incoming = connect(group, *own, to=peers, origin=peers)
-        self._outgoing = {peer: _Outgoing(connection) for peer, connection in outgoing.items()}
-        self._connections = [*outgoing.values(), *self._incoming.values()]
+        self._outgoing, self._incoming = connect(group, *own, to=peers, origin=peers)
+        self._waiting: dict[int, queue.Queue[OutgoingMessage | None]]
+        self._waiting = {peer: queue.Queue() for peer in peers}
+        self._connections = [*self._outgoing.values(), *self._incoming.values()]
         for connection in self._connections:
             connection.setblocking(True)
         self._sending = [self._start(self._send, "to", peer) for peer in peers]
@@ -88,20 +134,17 @@ class Transport:
         """Hand over the message that ``receive`` waits for; TensorError for what can't travel."""
         peer, step = self._rank_of[receive.stage], self.mailbox.step
         header = Header.of(step, receive, tensors)
-        delay = self._faults.delay_s(self._rank, peer, step)
-        end = self._outgoing[peer]
+        delay, waiting = self._faults.delay_s(self._rank, peer, step), self._waiting[peer]
         small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
-        if small and end.handed == end.gone and not any(delay):
-            rest = write(end.connection, header, tensors, wait=False)
-            if not rest:
+        if small and not waiting.unfinished_tasks and not any(delay):
+            if not (rest := write(self._outgoing[peer], header, tensors, wait=False)):
                 return
-            message = OutgoingMessage(header, Staged([]), rest=rest)
+            waiting.put(OutgoingMessage(header, Staged([]), rest=rest))
         else:
-            message = OutgoingMessage(header, self.staging.take(tensors), delay)
-        end.handed += 1
-        end.waiting.put(message)
-        while self._faults.blocking and not self._closing and not message.gone.wait(BLOCKED_S):
-            pass
+            waiting.put(OutgoingMessage(header, self.staging.take(tensors), delay))
+        while self._faults.blocking and not self._closing and waiting.unfinished_tasks:
+            with waiting.all_tasks_done:
+                waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, BLOCKED_S)
 
     def abort(self) -> None:
         """End all transfers, here and at the other ends."""
@@ -109,13 +152,13 @@ class Transport:
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        for end in self._outgoing.values():
-            end.waiting.put(None)
+        for waiting in self._waiting.values():
+            waiting.put(None)
 
     def close(self, limit_s: float) -> None:
         """Let what was handed over leave within ``limit_s`` seconds, then disconnect."""
-        for end in self._outgoing.values():
-            end.waiting.put(None)
+        for waiting in self._waiting.values():
+            waiting.put(None)
         deadline = time.monotonic() + limit_s
         for thread in self._sending:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -141,17 +184,15 @@ class Transport:
         return thread
 
     def _send(self, peer: int) -> None:
-        end, link_free_s = self._outgoing[peer], 0.0
-        while (message := end.waiting.get()) is not None:
+        connection, waiting, link_free_s = self._outgoing[peer], self._waiting[peer], 0.0
+        while (message := waiting.get()) is not None:
             tensors = self.staging.host(message.staged)
             if any(message.delay):
                 due, link_free_s = due_s(message.header.ready_s, link_free_s, message.delay)
                 time.sleep(max(0.0, due - time.monotonic()))
-            rest = message.rest or write(end.connection, message.header, tensors)
-            end.connection.sendall(rest)
-            message.gone.set()
-            end.gone += 1
-        end.connection.sendall(write(end.connection, GOODBYE, ()))
+            connection.sendall(message.rest or write(connection, message.header, tensors))
+            waiting.task_done()
+        connection.sendall(write(connection, GOODBYE, ()))
 
     def _receive(self, peer: int) -> None:
         stream = cast(BufferedReader, self._incoming[peer].makefile("rb", BUFFER))
@@ -159,8 +200,7 @@ class Transport:
             header, tensors = message
             if header == GOODBYE:
                 return
-            arrived_s = time.monotonic()
+            transit = Transit(parse_action(header.action), peer, header.ready_s, time.monotonic())
             flags = tuple(meta is not None and meta.requires_grad for meta in header.tensors)
-            arrived = Arrived(peer, self.staging.land(tensors), flags, header.ready_s, arrived_s)
-            self.mailbox.put(Name(header.step, parse_action(header.action)), arrived)
+            self.mailbox.put(header.step, Arrived(transit, self.staging.land(tensors), flags))
         raise WireError("it was closed")

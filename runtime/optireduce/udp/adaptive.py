@@ -72,9 +72,8 @@ class CompletionEstimator:
             self._reach_s[operation] = stage.quiet_s + longest_s
         timed_out = stage.end is End.TIMEOUT or not received
         sample_s = self.bound_s if timed_out else stage.elapsed_s / received
-        sample_s = max(LEAST_S, min(sample_s, self.bound_s))
         weight = options.expected_weight if self.own_s else 1.0
-        self.own_s += weight * (sample_s - self.own_s)
+        self.own_s += weight * (max(LEAST_S, min(sample_s, self.bound_s)) - self.own_s)
         self._update()
         if late > options.grace_up_loss:
             self.percent = min(options.grace_most_percent, self.percent * 2)
@@ -92,12 +91,11 @@ class Incast:
     Section 3.2.3: each receiver announces a number, one more after clean stages, less on loss or a
     time-out; a sender uses the smallest that was announced to it. Deviations: it begins with all,
     since senders that take turns leave ports idle; one more only after several clean stages in a
-    row, and half instead of one less, as in TCP. Ours, too: the bytes that may be underway to a
-    receiver (its window, shared by the senders it takes at once) move likewise and first, since a
-    smaller window costs little and fewer senders cost much; so senders become fewer only where the
-    window is what it began with. Losses are looked at in periods, as one stage's luck is no sign.
-    And a half that does not help is taken back: where the next period's mean loss is not half of
-    what it was, it is not its cause, and losses of that size are excused from then on.
+    row, and half instead of one less, as in TCP; the bytes that may be underway to a receiver (its
+    window) move likewise and first, since a smaller window costs little and fewer senders cost
+    much. Losses are looked at in periods, as one stage's luck is no sign. A half that does not help
+    is taken back: where the next period's mean loss is not half of what it was, it is not its
+    cause, and losses of that size are excused from then on.
 
     ``own`` is what this rank announces; never more than its ``peers``.
     """
@@ -143,8 +141,7 @@ class Incast:
         return max(self._options.incast_down_loss, EXCUSED_FACTOR * self._excused)
 
     def _rise(self, loss: float) -> None:
-        options = self._options
-        self._clean = self._clean + 1 if loss <= self._limit else 0
+        options, self._clean = self._options, self._clean + 1 if loss <= self._limit else 0
         if self._clean:
             more = self.window_bytes + options.window_step_bytes
             self.window_bytes = min(options.window_most_bytes, more)
@@ -161,15 +158,13 @@ class Incast:
     def _judge(self, mean: float) -> None:
         """A period is over: halve, or see whether that has helped."""
         limit, self._excused = self._limit, self._excused * EXCUSED_DECAY
-        if self._before is not None:
-            own, window_bytes, before = self._before
-            self._before = None
-            if mean > before / 2:
-                self.own, self.window_bytes = own, window_bytes
-                self._excused = max(self._excused, before, mean)
-        elif mean > limit:
+        tried, self._before = self._before, None
+        if tried is None and mean > limit:
             self._before = self.own, self.window_bytes, mean
             self._halve()
+        elif tried is not None and mean > tried[2] / 2:
+            self.own, self.window_bytes, before = tried
+            self._excused = max(self._excused, before, mean)
 
 
 class Pacer:
@@ -206,18 +201,16 @@ class Pacer:
             self._trend_s += TREND_WEIGHT * (rtt_s - self._last_s - self._trend_s)
         self._last_s = rtt_s
         self.rtt_s = rtt_s if not self.rtt_s else 0.875 * self.rtt_s + 0.125 * rtt_s
-        if rtt_s > options.rtt_high_s:
-            self._set(self.rate * (1 - options.rate_decrease * (1 - options.rtt_high_s / rtt_s)))
-        elif rtt_s < options.rtt_low_s or self._trend_s <= 0:
+        if rtt_s <= options.rtt_high_s and (rtt_s < options.rtt_low_s or self._trend_s <= 0):
             self._set(self.rate + options.rate_step)
-        else:
-            gradient = min(1.0, self._trend_s / options.rtt_high_s)
-            self._set(self.rate * (1 - options.rate_decrease * gradient))
+            return
+        gradient = min(1.0, self._trend_s / options.rtt_high_s)
+        excess = 1 - options.rtt_high_s / rtt_s if rtt_s > options.rtt_high_s else gradient
+        self._set(self.rate * (1 - options.rate_decrease * excess))
 
     def stalled(self) -> None:
         """Nothing came back: half the rate."""
         self._set(self.rate * self._options.rate_decrease)
 
     def _set(self, rate: float) -> None:
-        """Bytes per second, within limits."""
         self.rate = min(max(rate, self._options.rate_least), self._options.rate_most)

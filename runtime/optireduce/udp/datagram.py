@@ -147,11 +147,8 @@ class Codec:
                 self._count_bad(words[~good], dropped)
                 rows, words = rows[good], words[good]
         if self.key and len(rows):
-            tags = rows[:, TAG_AT:HEADER_BYTES]
-            sealed = [
-                hmac.compare_digest(self._tag(row), tag.tobytes())
-                for row, tag in zip(rows, tags, strict=True)
-            ]
+            tags = (row[TAG_AT:HEADER_BYTES].tobytes() for row in rows)
+            sealed = [*map(hmac.compare_digest, map(self._tag, rows), tags)]
             if not all(sealed):
                 dropped["forged"] += len(rows) - sum(sealed)
                 rows, words = rows[sealed], words[sealed]
@@ -190,9 +187,8 @@ class Codec:
     def _count_bad(self, words: np.ndarray, dropped: Counter[str]) -> None:
         malformed = words[:, 0] & np.uint64(0xFFFFFF) != self._fixed & np.uint64(0xFFFFFF)
         foreign = ~malformed & (words[:, 1] != self.session)
-        dropped["malformed"] += int(malformed.sum())
-        dropped["foreign"] += int(foreign.sum())
-        dropped["misdirected"] += int((~malformed & ~foreign).sum())
+        about = {"malformed": malformed, "foreign": foreign, "misdirected": ~(malformed | foreign)}
+        dropped.update({kind: int(rows.sum()) for kind, rows in about.items()})
 
     def _tag(self, row: Bytes) -> bytes:
         mac = hashlib.blake2b(row[:TAG_AT].tobytes(), key=self.key, digest_size=8)

@@ -20,8 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from runtime.optireduce.bucket import Bucket
-from runtime.optireduce.options import Options
-from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.protocol import BURSTS, Protocol
 from runtime.optireduce.udp.socket import UdpSocket
 
@@ -40,16 +38,13 @@ class EventLoop:
 
     def __init__(
         self,
-        options: Options,
-        codec: Codec,
+        protocol: Protocol,
         channel: UdpSocket,
-        bound_s: float,
         done: Callable[[Bucket], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        self.protocol = Protocol(options, codec, bound_s, channel.together)
-        self._channel, self._done, self._broken = channel, done, broken
-        self._most = BURSTS * options.burst
+        self.protocol, self._channel, self._done, self._broken = protocol, channel, done, broken
+        self._most = BURSTS * protocol.options.burst
         self._calls: deque[Callable[[], None]] = deque()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waker, self._woken = socket.socketpair()
@@ -65,7 +60,7 @@ class EventLoop:
 
     def submit(self, bucket: Bucket) -> None:
         """Carry it; returns at once."""
-        self._work.put(functools.partial(self._encode, bucket))
+        self._work.put(lambda: self._encode(bucket))
 
     def set_bound(self, bound_s: float) -> None:
         """t_B of operations that are submitted from now on."""
@@ -113,8 +108,7 @@ class EventLoop:
             self._guarded(task)
 
     def _loop(self) -> None:
-        protocol = self.protocol
-        poll = select.poll()
+        protocol, poll = self.protocol, select.poll()
         poll.register(self._woken, select.POLLIN)
         poll.register(self._channel, select.POLLIN)
         wake_s, is_full, was_full = 0.0, False, False
@@ -139,14 +133,11 @@ class EventLoop:
 
     def _receive(self) -> bool:
         """Take in some batches; whether the socket is empty now."""
-        self._found = taken = 0
-        for _ in range(BATCHES):
-            if taken >= DATAGRAMS:
-                break
-            rows = self._channel.receive()
-            if rows is None:
+        self._found = taken = batches = 0
+        while batches < BATCHES and taken < DATAGRAMS:
+            if (rows := self._channel.receive()) is None:
                 return True
-            taken += len(rows)
+            batches, taken = batches + 1, taken + len(rows)
             self._found += self.protocol.receive_datagrams(rows, time.monotonic())
             self._send(data=False)  # credits at once: the sender may be waiting for them
         return False

@@ -103,9 +103,8 @@ class UdpSocket:
             taken, batches = self._reader.read()
             self._held.extend(batches)
         self._drained = 0 < taken < MESSAGES  # then the next call needs not ask the kernel
-        if not taken:
-            return None
-        return self._held.popleft() if self._held else NOTHING
+        nothing = NOTHING if taken else None
+        return self._held.popleft() if self._held else nothing
 
     def close(self) -> None:
         """Close the socket."""
@@ -126,7 +125,6 @@ class BatchReader:
     """
 
     def __init__(self, source: socket.socket) -> None:
-        self._descriptor = source.fileno()
         self._rows: Bytes = np.zeros((MESSAGES, STRIDE_BYTES), np.uint8)
         self._flat: Bytes = self._rows.reshape(-1)
         self._vectors = np.zeros((MESSAGES, 2), "<u8")
@@ -140,38 +138,31 @@ class BatchReader:
         self._headers["control"] = self._control.ctypes.data + control_at
         self._lengths = self._headers["length"]
         self._control_bytes = self._headers["control_bytes"]
-        self._at = self._headers.ctypes.data
+        self._call = source.fileno(), ctypes.c_void_p(self._headers.ctypes.data), MESSAGES
 
     def read(self) -> tuple[int, list[Bytes]]:
         """(messages taken, their datagrams: uint8 [datagrams, bytes], valid until the next)."""
         self._control_bytes[:] = CONTROL.itemsize
-        taken = _recvmmsg(
-            self._descriptor, ctypes.c_void_p(self._at), MESSAGES, socket.MSG_DONTWAIT, None
-        )
-        if taken < 0:
-            error = ctypes.get_errno()
-            if error in (errno.EAGAIN, errno.EINTR):
-                return 0, []
-            if error in GONE:
-                return 1, []
-            raise OSError(error, os.strerror(error))
-        return taken, list(self._batches(taken))
+        taken = _recvmmsg(*self._call, socket.MSG_DONTWAIT, None)
+        if taken >= 0:
+            return taken, list(self._batches(taken))
+        if (error := ctypes.get_errno()) in (errno.EAGAIN, errno.EINTR):
+            return 0, []
+        if error in GONE:
+            return 1, []
+        raise OSError(error, os.strerror(error))
 
     def _batches(self, taken: int) -> Iterator[Bytes]:
-        lengths = self._lengths[:taken]
-        if (self._control_bytes[:taken] == 0).all():
+        lengths, controlled = self._lengths[:taken], self._control_bytes[:taken] != 0
+        if not controlled.any():
             edges = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1
             for low, high in itertools.pairwise([0, *edges.tolist(), taken]):
                 if length := int(lengths[low]):
                     yield self._rows[low:high, :length]
             return
         control = self._control[:taken]
-        coalesced = (
-            (self._control_bytes[:taken] != 0)
-            & (control["level"] == socket.IPPROTO_UDP)
-            & (control["type"] == UDP_GRO)
-        )
-        segments = np.where(coalesced, control["segment"], lengths)
+        is_gro = (control["level"] == socket.IPPROTO_UDP) & (control["type"] == UDP_GRO)
+        segments = np.where(controlled & is_gro, control["segment"], lengths)
         yield from self._joined(lengths.tolist(), segments.tolist())
 
     def _joined(self, sizes: list[int], segments: list[int]) -> Iterator[Bytes]:

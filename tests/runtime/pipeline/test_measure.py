@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.pipeline.detector import Sensitivity, Watched, judge
-from runtime.pipeline.faults import due_s
 from runtime.pipeline.timing import (
     Report,
     Span,
@@ -20,6 +19,7 @@ from runtime.pipeline.timing import (
     links,
     measured_instance,
 )
+from runtime.pipeline.transport import due_s
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 from verify.errors import ArgumentError

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from runtime.pipeline import Pipeline, load
-from runtime.pipeline.faults import Faults, LinkFault, due_s
-from runtime.pipeline.messages import Arrived, Mailbox, Name, WireError
+from runtime.pipeline.messages import Arrived, Mailbox, WireError
 from runtime.pipeline.staging import Staged
+from runtime.pipeline.timing import Transit
+from runtime.pipeline.transport import Faults, LinkFault, due_s
 from tests.runtime.pipeline.models import Block, loss_fn, model, run_step
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, RANKS, matches, schedule, start
 from tests.runtime.spawning import spawn
@@ -128,8 +129,8 @@ def test_messages_that_nobody_can_want(receive, step, sender, problem):
     mailbox = Mailbox({(1, "RECV_F"): 0, (1, "RECV_B"): 2}, 5)
 
     def put(receive, sender, step=3):
-        message = Arrived(sender, Staged([]), (), 0.0, 0.0)
-        mailbox.put(Name(step, parse_action(receive)), message)
+        transit = Transit(parse_action(receive), sender, 0.0, 0.0)
+        mailbox.put(step, Arrived(transit, Staged([]), ()))
 
     mailbox.begin(3)
     put("1RECV_F0", 0)
@@ -139,7 +140,7 @@ def test_messages_that_nobody_can_want(receive, step, sender, problem):
         put(receive, sender, step)
     if not problem:
         mailbox.begin(step)
-        assert mailbox.take(parse_action(receive))[0].sender == sender
+        assert mailbox.take(parse_action(receive))[0].transit.sender == sender
     mailbox.fail(RankFailure([1], "over"))
     with pytest.raises(RankFailure, match="over"):
         mailbox.take(parse_action("1RECV_F1"))
