@@ -74,17 +74,15 @@ def replan(
         require_same_shape(new, running)
     except LatecomerError as error:
         return None, f"the planner made none that can run: {error}"
-    new_us, old_us = _makespan(new.schedule, measured), _makespan(running.schedule, measured)
+    new_us, old_us = (
+        float(max(bar.end for bar in predicted(schedule, measured)))
+        for schedule in (new.schedule, running.schedule)
+    )
     took, saves = f"in {(time.monotonic() - began_s) * 1e3:.1f} ms", f"{new_us / 1e3:.4g} ms"
     numbers = f"{took}, predicted step {old_us / 1e3:.4g} ms as it is, {saves} planned anew"
     if new_us >= (1 - how.gain) * old_us:
         return None, f"another saves less than {how.gain:.0%} ({numbers})"
     return new.schedule, numbers
-
-
-def _makespan(schedule: PipelineSchedule, measured: Instance) -> float:
-    """What the verifier says that a step takes, in microseconds; the schedule is proved."""
-    return float(max(bar.end for bar in predicted(schedule, measured)))
 
 
 @dataclass(frozen=True)
@@ -98,15 +96,6 @@ class Event:
     kind: str
     text: str
     at_s: float
-
-
-@dataclass
-class _Wanted:
-    """The schedule to change to, and the link times it was planned for."""
-
-    schedule: PipelineSchedule
-    times_s: dict[tuple[int, int], float]
-    proposed: bool = False
 
 
 class AdaptationAgent:
@@ -129,8 +118,9 @@ class AdaptationAgent:
         # from here on rank 0 only; the worker's while nothing is wanted, else the training thread's
         self._detector = LinkDetector(how.sensitivity)
         self._reports: dict[int, dict[int, Report]] = {}  # step -> rank -> report
-        self._wanted: _Wanted | None = None
-        self._ahead = AHEAD
+        self._wanted: tuple[PipelineSchedule, dict[tuple[int, int], float]] | None = None
+        """The schedule to change to, and the link times it was planned for."""
+        self._ahead, self._proposed = AHEAD, False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if ranks.rank == COORDINATOR:
             if how.planner is heuristic:  # takes a second: now, not when a link turns slow
@@ -143,7 +133,7 @@ class AdaptationAgent:
     def before(self, step: int) -> VerifiedPipeline | None:
         """Before a step begins, on the training thread: the schedule to change to, if any."""
         if self._wanted is not None:
-            self._coordinate(self._wanted, step)
+            self._coordinate(self._wanted[0], step)
         if proposal := self._switch.notice(step):
             self._jobs.put(partial(self._prove, proposal))
         changed = self._switch.change(step, self._pause)
@@ -153,7 +143,7 @@ class AdaptationAgent:
         self._running = self._proved
         self._note(step, "switched", f"all ranks run {self._running.name} from step {step} on")
         if self._wanted is not None:  # links are judged by what it was planned for
-            self._detector.accept(self._wanted.times_s)
+            self._detector.accept(self._wanted[1])
             self._wanted = None
         return self._running
 
@@ -179,11 +169,11 @@ class AdaptationAgent:
             raise self._watchdog.failure
         time.sleep(POLL_S)
 
-    def _coordinate(self, wanted: _Wanted, step: int) -> None:
+    def _coordinate(self, wanted: PipelineSchedule, step: int) -> None:
         """Propose what is wanted, or decide on it."""
-        if not wanted.proposed:
-            proposal = self._switch.propose(step + self._ahead, encode(wanted.schedule).decode())
-            wanted.proposed = True
+        if not self._proposed:
+            proposal = self._switch.propose(step + self._ahead, encode(wanted).decode())
+            self._proposed = True
             text = f"proposal {proposal.number}, for step {proposal.first_step}"
             self._note(step, "proposed", text)
         elif reason := self._switch.decide(step):
@@ -233,19 +223,16 @@ class AdaptationAgent:
         running = self._running
         if self._wanted or {report.digest for report in reports.values()} != {running.digest}:
             return
-        times = links(reports)
-        took = (each for report in reports.values() for each in report.took_s.items())
-        forward_s = min(seconds for (kind, _), seconds in took if kind == "F")
-        changes = self._detector.look(times, forward_s)
+        times, measured = links(reports), measured_instance(running.schedule, reports)
+        changes = self._detector.look(times, min(measured.forward) / 1e6)
         for change in changes:
             self._note(step, "link", change)
         if not changes:
             return
-        measured = measured_instance(running.schedule, reports, times)
         new, reason = replan(self._how, running, measured)
         times_s = {link: found.total_s for link, found in times.items()}
         self._note(step, "planned" if new else "kept", reason)
         if new is None:  # so that nothing is planned anew for the same
             self._detector.accept(times_s)
         else:
-            self._wanted = _Wanted(new, times_s)
+            self._proposed, self._wanted = False, (new, times_s)

@@ -29,8 +29,8 @@ class Sensitivity:
         for name in ("share", "noises", "least_s"):
             if not getattr(self, name) > 0:
                 raise ArgumentError(name, getattr(self, name), "must be positive")
+        counts = self.confirm, self.settle
         if self.confirm < 1 or self.settle < 0:
-            counts = self.confirm, self.settle
             raise ArgumentError("confirm, settle", counts, "must be at least 1 and 0")
 
     def tolerance_s(self, forward_s: float, noise_s: float) -> float:
@@ -59,15 +59,12 @@ class LinkDetector:
         self._steps += 1
         if self._steps <= self._how.settle:
             return []
-        changes: list[str] = []
+        changes = {}
         for link, found in times.items():
-            tolerance_s = self._how.tolerance_s(forward_s, found.noise_s)
+            about = self._how.tolerance_s(forward_s, found.noise_s), self._how.confirm
             before = self._watched.get(link, Watched())
-            watched, change = judge(before, found.total_s, tolerance_s, self._how.confirm)
-            self._watched[link] = watched
-            if change:
-                changes.append(f"{link[0]}-{link[1]} {change}")
-        return changes
+            self._watched[link], changes[link] = judge(before, found.total_s, *about)
+        return [f"{low}-{high} {change}" for (low, high), change in changes.items() if change]
 
     def accept(self, times_s: Mapping[tuple[int, int], float]) -> None:
         """The schedule that runs is accepted for these times of the links."""
@@ -76,8 +73,7 @@ class LinkDetector:
 
 def judge(before: Watched, time_s: float, tolerance_s: float, confirm: int) -> tuple[Watched, str]:
     """One more step of a link, which took ``time_s``: what is known now, and what has changed."""
-    accepted_s = before.accepted_s
-    if accepted_s is None:
+    if (accepted_s := before.accepted_s) is None:
         return Watched(time_s), ""
     off_s = time_s - accepted_s
     direction = 1 if off_s > 0 else -1

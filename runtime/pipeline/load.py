@@ -95,8 +95,10 @@ def require_same_shape(new: VerifiedPipeline, old: VerifiedPipeline) -> None:
         )
 
 
-def own_modules(modules: Modules, stages: list[int]) -> dict[int, torch.nn.Module]:
-    """Stage -> module, checked."""
+def own_modules(
+    modules: Modules, stages: list[int]
+) -> tuple[dict[int, torch.nn.Module], torch.device]:
+    """(stage -> module, the device of all their parameters), checked."""
     if isinstance(modules, torch.nn.Module):
         modules = {stages[0]: modules}
     if sorted(modules) != stages:
@@ -107,24 +109,16 @@ def own_modules(modules: Modules, stages: list[int]) -> dict[int, torch.nn.Modul
             requirement = "must be a plain module: its gradients would silently not be reduced"
             about = "DistributedDataParallel", requirement, "Pass the module itself, and replicas="
             raise ArgumentError(f"modules[{stage}]", *about)
-    return {stage: modules[stage] for stage in stages}
-
-
-def device_of(modules: dict[int, torch.nn.Module]) -> torch.device:
-    """The device of all parameters; ArgumentError if there are several."""
     devices = {parameter.device for m in modules.values() for parameter in m.parameters()}
     if len(devices) > 1:
         raise ArgumentError("modules", sorted(map(str, devices)), "must be on one device per rank")
-    return devices.pop() if devices else torch.device("cpu")
+    own = {stage: modules[stage] for stage in stages}
+    return own, devices.pop() if devices else torch.device("cpu")
 
 
 def senders(plan: PipelineSchedule, rank: int) -> dict[tuple[int, str], int]:
     """(stage, RECV kind) -> the rank from which ``rank`` receives it, and to which it sends."""
-    found: dict[tuple[int, str], int] = {}
-    for stage in range(plan.stages - 1):
-        low, high = plan.rank_of[stage], plan.rank_of[stage + 1]
-        if rank == low != high:
-            found[stage, "RECV_B"] = high
-        if rank == high != low:
-            found[stage + 1, "RECV_F"] = low
-    return found
+    rank_of, last = plan.rank_of, plan.stages - 1
+    back = {(s, "RECV_B"): rank_of[s + 1] for s in range(last) if rank_of[s] == rank}
+    there = {(s + 1, "RECV_F"): rank_of[s] for s in range(last) if rank_of[s + 1] == rank}
+    return {key: peer for key, peer in (back | there).items() if peer != rank}

@@ -44,6 +44,15 @@ class Meta(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     requires_grad: bool
 
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Meta:
+        """TensorError if it is no dense tensor."""
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+            given = type(tensor).__name__
+            raise TensorError(f"a stage hands over {given}, must be dense tensors (torch.strided)")
+        name = str(tensor.dtype).removeprefix("torch.")
+        return Meta(name, tuple(tensor.shape), tensor.requires_grad)
+
 
 class Header(msgspec.Struct, frozen=True):
     """What a message is: the RECV it answers (as in schedule files), and its tensors."""
@@ -56,7 +65,7 @@ class Header(msgspec.Struct, frozen=True):
     @staticmethod
     def of(step: int, receive: Action, tensors: Tensors) -> Header:
         """For what is handed over now; TensorError if something is no dense tensor."""
-        metas = tuple(None if tensor is None else _meta(tensor) for tensor in tensors)
+        metas = tuple(None if tensor is None else Meta.of(tensor) for tensor in tensors)
         return Header(step, str(receive), time.monotonic(), metas)
 
 
@@ -74,14 +83,6 @@ class Name(NamedTuple):
     def __str__(self) -> str:
         stage, _, microbatch = self.receive
         return f"the {self.content} of microbatch {microbatch} for stage {stage}, step {self.step}"
-
-
-def _meta(tensor: torch.Tensor) -> Meta:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        given = type(tensor).__name__
-        raise TensorError(f"a stage hands over {given}, must be dense tensors (torch.strided)")
-    name = str(tensor.dtype).removeprefix("torch.")
-    return Meta(name, tuple(tensor.shape), tensor.requires_grad)
 
 
 def write(
@@ -129,24 +130,21 @@ def read(
         raise WireError(f"a header that makes no sense: {error}") from None
     tensors: list[torch.Tensor | None] = []
     for meta in header.tensors:
-        tensor = None if meta is None else empty(meta.shape, _dtype(meta.dtype))
-        if tensor is not None and tensor.numel():
+        if meta is None:
+            tensors.append(None)
+            continue
+        if not isinstance(dtype := getattr(torch, meta.dtype, None), torch.dtype):
+            raise WireError(f"{meta.dtype} is no dtype")
+        tensors.append(tensor := empty(meta.shape, dtype))
+        if tensor.numel():
             into = _bytes(tensor)
             _require(stream.readinto(into), len(into))
-        tensors.append(tensor)
     return header, tensors
 
 
 def _require(came: int, expected: int) -> None:
     if came < expected:
         raise WireError("the connection ended within a message")
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise WireError(f"{name} is no dtype")
-    return found
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

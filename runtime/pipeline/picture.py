@@ -13,16 +13,13 @@ from verify.pipeline.picture import Sheet
 from verify.pipeline.schedule import COMPUTE, send_of
 
 MS = 1e3
-IDLE = "."
 
 
 def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
     """All actions and messages of one step; ranks' clocks are aligned by their messages."""
     reports = {rank: record.report() for rank, record in records.items()}
     offset_s = timing.clock_offsets(timing.links(reports), len(records))
-    zero_s = min(
-        span.began_s - offset_s[rank] for rank, record in records.items() for span in record.spans
-    )
+    zero_s = min(did.began_s - offset_s[r] for r, of in records.items() for did in of.spans)
 
     def ms(seconds: float, rank: int) -> float:
         return (seconds - offset_s[rank] - zero_s) * MS
@@ -47,7 +44,7 @@ def makespan_ms(drawn: Sequence[Bar]) -> float:
 def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Instance:
     """The instance that the ranks measured in a step of ``schedule``, in microseconds."""
     reports = {rank: record.report() for rank, record in records.items()}
-    return timing.measured_instance(schedule, reports, timing.links(reports))
+    return timing.measured_instance(schedule, reports)
 
 
 def planned(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
@@ -70,10 +67,9 @@ def side_by_side(
 def text(drawn: Sequence[Bar], width: int, end_ms: float) -> list[str]:
     """A line per rank: the kind of action that fills most of each of ``width`` slots."""
     slot = end_ms / width
-    most = [[(slot / 4, IDLE)] * width for _ in range(1 + max(bar.rank for bar in drawn))]
+    most = [[(slot / 4, ".")] * width for _ in range(1 + max(bar.rank for bar in drawn))]
     for bar in drawn:
-        kind = parse_action(bar.action).kind
-        if kind not in COMPUTE:
+        if (kind := parse_action(bar.action).kind) not in COMPUTE:
             continue
         for i in range(max(0, int(bar.start / slot)), min(width, int(bar.end / slot) + 1)):
             covered = min(bar.end, (i + 1) * slot) - max(bar.start, i * slot)

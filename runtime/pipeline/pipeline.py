@@ -1,8 +1,7 @@
 """A pipeline in training: a proved schedule on PyTorch's own pipeline runtime, over our links.
 
-PyTorch's ``_PipelineScheduleRuntime`` loads the schedule as a compute_comms CSV and runs it; what
-is ours is the way messages travel (``runtime.pipeline.transport``), the deadlines on every wait
-(``runtime.health.watchdog``), the timing, and the change of schedule between two steps.
+PyTorch's ``_PipelineScheduleRuntime`` loads the schedule as a compute_comms CSV and runs it; ours
+are the way messages travel, the deadlines on every wait, the timing, and the change of schedule.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from runtime.pipeline.agent import Adaptation, AdaptationAgent, Event
 from runtime.pipeline.load import (
     Modules,
     VerifiedPipeline,
-    device_of,
     load,
     own_modules,
     require_ranks,
@@ -96,8 +94,7 @@ class Pipeline:
         self._closed = False
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         require_ranks(self.verified, self.size)
-        own = own_modules(modules, self.verified.stages_of(self.rank))
-        device = device_of(own)
+        own, device = own_modules(modules, self.verified.stages_of(self.rank))
         if store is None:
             store = PrefixStore(f"latecomer/pipeline/{_opened}", store_of(group))
             _opened += 1
@@ -208,13 +205,12 @@ class Pipeline:
     def _change_over(self) -> None:
         """To the schedule on which all ranks have agreed, if there is one for the next step."""
         try:
-            verified = self._agent.before(self.steps) if self._agent is not None else None
+            if self._agent is not None and (verified := self._agent.before(self.steps)):
+                self._run(verified)
         except LatecomerError as error:
             self._watchdog.fail(str(error))
             assert self.failure is not None
             raise self.failure from None
-        if verified is not None:
-            self._run(verified)
 
     def _run(self, verified: VerifiedPipeline) -> None:
         """Hand a schedule to PyTorch's runtime, which reads it from a file."""

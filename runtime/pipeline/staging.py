@@ -83,10 +83,8 @@ class _CudaStaging(HostStaging):
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
-        def copy(pinned: torch.Tensor) -> torch.Tensor:
-            return pinned.to(
-                self._device, non_blocking=True
-            )  # torch keeps the pinned one till then
+        def copy(pinned: torch.Tensor) -> torch.Tensor:  # torch keeps the pinned one till then
+            return pinned.to(self._device, non_blocking=True)
 
         return self._copies(self._incoming, copy, tensors)
 

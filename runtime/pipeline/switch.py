@@ -68,9 +68,9 @@ class Switch:
         votes = self._group.peek({r: f"vote/{proposal.number}/{r}" for r in ranks})
         against = [f"rank {r}: {vote}" for r, vote in sorted(votes.items()) if vote != FOR]
         missing = [str(r) for r in ranks if r not in votes]
-        if missing and not against and step < proposal.first_step:
-            return None
         if missing and not against:
+            if step < proposal.first_step:
+                return None
             against = [f"no vote yet from rank(s) {', '.join(missing)}"]
         self._group.send(f"decision/{proposal.number}", STAY if against else GO)
         self._undecided = None
@@ -78,9 +78,8 @@ class Switch:
 
     def notice(self, step: int) -> Proposal | None:
         """Before step ``step`` begins: a proposal that is new, to be proved and voted on."""
-        if self._open is not None:
-            return None
-        if not (found := self._group.peek({COORDINATOR: f"proposal/{self._next}"})):
+        key = {COORDINATOR: f"proposal/{self._next}"}
+        if self._open is not None or not (found := self._group.peek(key)):
             return None
         self._voted_for = False
         self._open = proposal = msgspec.json.decode(found[COORDINATOR], type=Proposal)

@@ -3,14 +3,12 @@
 On CUDA the host only queues work, so actions are timed by CUDA events and read when the step is
 over; the host's clock at the step's first event is their zero.
 
-Clocks need not agree. A message is handed over at ``ready`` on its sender's clock and is there at
-``arrived`` on its receiver's; the difference is its time on the way plus the offset of the clocks.
-In the other direction the offset has the other sign, so half the sum of both is the mean time on
-the way, and half their difference is the offset.
+Clocks need not agree. From ``ready`` on the sender's clock to ``arrived`` on the receiver's is the
+time on the way plus the offset of the clocks. In the other direction the offset has the other sign,
+so half the sum of both is the mean time on the way, and half their difference is the offset.
 
-A link is fitted per direction: a message holds the link for the occupancy, others wait in line,
-and it is there a latency later. For each candidate occupancy the line is simulated; what remains
-is the latency plus the offset, and should be the same for all messages. The occupancy with the
+A link is fitted per direction: for each candidate occupancy the line of messages is simulated; what
+remains is the latency plus the offset, and should be the same for all. The occupancy with the
 smallest median deviation from the median is taken, and none at all unless that explains clearly
 more. Medians: a late thread or two do no harm.
 """
@@ -68,10 +66,10 @@ class StepRecord:
 
     def report(self) -> Report:
         """What the other ranks need to know of it."""
-        took_s: dict[tuple[str, int], list[float]] = defaultdict(list)
+        took_s = defaultdict[tuple[str, int], list[float]](list)
         for span in self.spans:
             took_s[span.action.kind, span.action.stage].append(span.ended_s - span.began_s)
-        came: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        came = defaultdict[int, list[tuple[float, float]]](list)
         for transit in self.transits:
             came[transit.sender].append((transit.ready_s, transit.arrived_s))
         durations = {action: median(each) for action, each in took_s.items()}
@@ -203,11 +201,7 @@ def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
     }
 
 
-def measured_instance(
-    schedule: PipelineSchedule,
-    reports: Mapping[int, Report],
-    times: Mapping[tuple[int, int], LinkTimes],
-) -> Instance:
+def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, Report]) -> Instance:
     """The schedule's instance with everything that was measured, in microseconds.
 
     The time of a fused backward is divided as in the schedule's own; other links cost nothing.
@@ -220,7 +214,7 @@ def measured_instance(
         fused_s = took_s.get(("B", stage), 0.0)
         backward.append(_us(took_s.get(("I", stage), fused_s * share)))
         weight.append(_us(took_s.get(("W", stage), fused_s * (1 - share))))
-    found = sorted(times.items())
+    found = sorted(links(reports).items())
     return Instance(
         forward=tuple(_us(took_s["F", stage]) for stage in stages),
         backward=tuple(backward),
@@ -231,13 +225,13 @@ def measured_instance(
     )
 
 
+def _us(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))
+
+
 def predicted(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
     """The bars of a schedule as the model has them in another instance, in its time unit."""
     return timeline(msgspec.structs.replace(schedule, instance=measured, meta={}))
-
-
-def _us(seconds: float) -> int:
-    return max(0, round(seconds * 1e6))
 
 
 def clock_offsets(times: Mapping[tuple[int, int], LinkTimes], ranks: int) -> dict[int, float]:

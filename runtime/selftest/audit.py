@@ -42,11 +42,7 @@ class Missing(msgspec.Struct, frozen=True):
 def missing(stages: Sequence[StageReceiver]) -> Missing:
     """The record of an operation that is over."""
     contributions, results = (
-        {
-            rank: np.flatnonzero(~sender.arrived).tolist()
-            for rank, sender in stage.senders.items()
-            if not sender.arrived.all()
-        }
+        {r: np.flatnonzero(~s.arrived).tolist() for r, s in stage.senders.items() if not s.complete}
         for stage in stages
     )
     return Missing(contributions, results, sum(stage.due for stage in stages))
@@ -59,22 +55,16 @@ def expected(
     average: bool,
     payload: int,
 ) -> torch.Tensor:
-    """The result on ``rank``, to the last bit.
+    """The result (average or sum) on ``rank``, to the last bit.
 
-    Args:
-        inputs, records: of each rank; floating point, one dimension.
-        average: not the sum.
-        payload: bytes of the tensor in a datagram.
-
-    Returns:
-        Where the owner's result came back: the contributions that the owner got, added in the
-        order of ranks in at least float32, divided by their number (and, for the sum, times the
-        ranks). Where it did not: this rank's own contribution (for the sum, times the ranks).
+    Where the owner's result came back: the contributions that the owner got, added in the order of
+    ranks in at least float32, divided by their number (and, for the sum, times the ranks). Where it
+    did not: this rank's own contribution (for the sum, times the ranks). ``inputs`` (floating
+    point, one dimension) and ``records`` are of each rank, ``payload`` bytes are in a datagram.
     """
     ranks, numel, dtype = len(inputs), inputs[0].numel(), inputs[0].dtype
     wide = torch.float64 if dtype is torch.float64 else torch.float32
-    came = torch.ones(ranks, numel, dtype=torch.bool)
-    back = torch.ones(numel, dtype=torch.bool)
+    came, back = (torch.ones(shape, dtype=torch.bool) for shape in ((ranks, numel), (numel,)))
     each = payload // dtype.itemsize
 
     def clear(there: torch.Tensor, numbers: Sequence[int]) -> None:
@@ -99,15 +89,9 @@ class Audit:
     """The check of :func:`runtime.selftest.conformance.run` for OptiReduce, on one rank.
 
     After each case the ranks send each other their records; every element of every rank's result
-    must then be what follows from them. Loss is counted and is no failure.
-
-    Args:
-        records: this rank's ``LossStats.missing``, as it grows.
-        payload: bytes of the tensor in a datagram.
-        store: carries the records; a fresh prefix for each run.
-
-    Attributes:
-        due, lost: datagrams so far, by rank.
+    must then be what follows from them. Loss is no failure: ``due`` and ``lost`` count datagrams,
+    by rank. ``records`` is this rank's ``LossStats.missing``, as it grows; ``payload`` bytes are in
+    a datagram; ``store`` carries the records, under a fresh prefix for each run.
     """
 
     def __init__(
@@ -115,8 +99,7 @@ class Audit:
     ) -> None:
         self._group, self._payload = StoreExchange(store, rank, size, TIMEOUT_S), payload
         self._records, self._cases = records, 0
-        self.due: Counter[int] = Counter()
-        self.lost: Counter[int] = Counter()
+        self.due, self.lost = Counter[int](), Counter[int]()
 
     def __call__(self, case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """Compare one case's result (collective); a ConformanceError names what does not follow."""

@@ -28,10 +28,8 @@ from verify.errors import LatecomerError
 
 AllReduce = Callable[[torch.Tensor, bool], torch.Tensor]
 """(tensor, average) -> the tensor, reduced in place."""
-
 SIZES = (0, 1, 2, 7, 64, 1000, 65537)
-TIMEOUT_S = 60.0
-"""For what ranks send each other about a case."""
+TIMEOUT_S = 60.0  # for what ranks send each other about a case
 
 
 class ConformanceError(LatecomerError):
@@ -48,8 +46,7 @@ class Case:
     exact: bool
 
     def __str__(self) -> str:
-        kind = "exact" if self.exact else "rounded"
-        how = "average" if self.average else "sum"
+        how, kind = "average" if self.average else "sum", "exact" if self.exact else "rounded"
         return f"{how} of {self.numel} x {str(self.dtype).removeprefix('torch.')} ({kind})"
 
 
@@ -90,13 +87,12 @@ def run(
         ConformanceError: a wrong result, on the rank that sees it.
         RankFailure: rank 0 has no digest for this one in time.
     """
-    group, count = StoreExchange(store, rank, size, TIMEOUT_S), 0
-    for number, case in enumerate(cases(sizes)):
+    group, chosen = StoreExchange(store, rank, size, TIMEOUT_S), list(cases(sizes))
+    for number, case in enumerate(chosen):
         inputs = [_data(case, seed, number, r) for r in range(size)]
         tensor = inputs[rank].clone().to(device)
         time.sleep(late_s)
         result = all_reduce(tensor, case.average).cpu()
-        count += 1
         if check is not None:
             check(case, inputs, result)
             continue
@@ -105,7 +101,7 @@ def run(
         group.send(f"{number}/{rank}", digest)
         if group.receive_from(0, f"{number}/0") != digest:
             raise ConformanceError(f"{case}: rank {rank} and rank 0 differ in bits")
-    return count
+    return len(chosen)
 
 
 def _data(case: Case, seed: int, number: int, rank: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,10 +22,8 @@ import torch.multiprocessing as mp
 from runtime.torch_versions import TCPStore
 from verify.errors import LatecomerError
 
-LOOK_S = 0.2
-"""How often it is seen whether all processes are alive."""
-END_S = 10.0
-"""What a rank that is done may take to end."""
+LOOK_S = 0.2  # how often it is seen whether all processes are alive
+END_S = 10.0  # what a rank that is done may take to end
 
 Say = Callable[[Any], None]
 
@@ -67,11 +66,9 @@ def run(
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([body.__module__, *preload])
     said: Any = context.Queue()
-    place = size, store.port, limit, said
-    processes = [
-        context.Process(target=_rank, args=(r, *place, body, args), daemon=True)
-        for r in range(size)
-    ]
+    meet = partial(TCPStore, "127.0.0.1", store.port, None, False, limit)
+    calls = ((r, size, meet, said, body, args) for r in range(size))
+    processes = [context.Process(target=_rank, args=call, daemon=True) for call in calls]
     waiting, done = set(range(size)) - set(victims), set[int]()
     try:
         for process in processes:
@@ -108,13 +105,12 @@ def talk(
         for rank, kind, value in words:
             if kind == "says":
                 yield value
-            elif kind == "failed":
-                raise RanksFailed(f"rank {rank}: {value}")
-            elif kind == "died":
-                raise RanksFailed(f"rank {rank}: died with exit code {value}")
             elif kind == "late":
                 names = ", ".join(map(str, value))
                 raise RanksFailed(f"rank(s) {names}: not done after {deadline_s:g} s")
+            elif kind != "done":
+                how = f"died with exit code {value}" if kind == "died" else value
+                raise RanksFailed(f"rank {rank}: {how}")
 
 
 def passes(said: Iterable[str], report: Callable[[str], None]) -> bool:
@@ -128,17 +124,9 @@ def passes(said: Iterable[str], report: Callable[[str], None]) -> bool:
     return True
 
 
-def _rank(
-    rank: int,
-    size: int,
-    port: int,
-    limit: timedelta,
-    said: Any,
-    body: Callable[..., Any],
-    args: tuple[Any, ...],
-) -> None:
+def _rank(rank: int, size: int, meet: Callable[[], Any], said: Any, body: Any, args: Any) -> None:
     torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, None, False, limit)
+    store = meet()
     try:
         value = body(store, rank, size, lambda what: said.put((rank, "says", what)), *args)
         said.put((rank, "done", value))

@@ -41,10 +41,8 @@ from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
 TIMEOUT_S = conformance.TIMEOUT_S
-LATE_S = 0.002
-"""How much later each late rank comes than the one before it."""
-LINE_S = 60.0
-"""What each line of the report, and the start, may take; a self-test that takes longer failed."""
+LATE_S = 0.002  # how much later each late rank comes than the one before it
+LINE_S = 60.0  # for each line of the report, and the start; a self-test that takes longer failed
 OPTIREDUCE = Options(
     warmup_steps=0,
     bound_s=10.0,
@@ -54,23 +52,15 @@ OPTIREDUCE = Options(
 )
 SEALED = replace(OPTIREDUCE, authenticate=True, offload=False)
 
+Given = Mapping[str, Schedule] | None
 Run = Callable[[Store, int, int], str]
 """(store, rank, size) -> what the report says of a run of all cases."""
 
 
-def selftest(
-    schedules: Mapping[str, Schedule] | None,
-    ranks: int,
-    device: str,
-    report: Callable[[str], None],
-) -> bool:
+def selftest(schedules: Given, ranks: int, device: str, report: Callable[[str], None]) -> bool:
     """Test the schedules (None: OptiReduce), and report a line for each run of the suite.
 
-    Returns:
-        Whether all passed; the first failure ends it.
-
-    Raises:
-        ArgumentError: ``device`` is ``cuda`` and there is none.
+    Whether all passed; the first failure ends it. ArgumentError for ``cuda`` where there is none.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("--device", device, "no CUDA device is visible to torch")
@@ -78,14 +68,7 @@ def selftest(
     return passes(talk(_rank, ranks, device, schedules, **limits), report)
 
 
-def _rank(
-    store: Store,
-    rank: int,
-    size: int,
-    say: Say,
-    device: str,
-    schedules: Mapping[str, Schedule] | None,
-) -> None:
+def _rank(store: Store, rank: int, size: int, say: Say, device: str, schedules: Given) -> None:
     if device == "cuda":
         if size > torch.cuda.device_count():
             os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
@@ -101,7 +84,7 @@ def _rank(
             say(f"{line} {result} in {time.monotonic() - began:.1f} s")
 
 
-def _runs(schedules: Mapping[str, Schedule] | None, device: str) -> dict[str, Run]:
+def _runs(schedules: Given, device: str) -> dict[str, Run]:
     """All runs of the suite, by how their lines begin."""
     if schedules is None:
         engines = {"engine": OPTIREDUCE, "authenticated": SEALED}
@@ -130,23 +113,23 @@ def late_s(rank: int, late: tuple[int, ...]) -> float:
 
 
 def _executor(
-    verified: Verified, late: tuple[int, ...], device: str, store: Store, rank: int, size: int
+    verified: Verified, late: tuple[int, ...], device: str, store: Store, *place: int
 ) -> str:
-    executor = Executor(verified, store, rank, size, device=device, late=late, timeout_s=TIMEOUT_S)
+    executor = Executor(verified, store, *place, device=device, late=late, timeout_s=TIMEOUT_S)
 
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         return executor.submit(tensor, average=average).wait()
 
     with closing(executor):
-        return _cases(reduce, store, rank, size, device=device, late_s=late_s(rank, late))
+        return _cases(reduce, store, *place, device=device, late_s=late_s(place[0], late))
 
 
 def _backend(
-    verified: Verified, late: tuple[int, ...], device: str, store: Store, rank: int, size: int
+    verified: Verified, late: tuple[int, ...], device: str, store: Store, *place: int
 ) -> str:
     configure(verified, late=late)
-    with process_group(store, rank, size):
-        return _cases(all_reduce, store, rank, size, device=device, late_s=late_s(rank, late))
+    with process_group(store, *place):
+        return _cases(all_reduce, store, *place, device=device, late_s=late_s(place[0], late))
 
 
 def _engine(options: Options, store: Store, rank: int, size: int) -> str:

@@ -29,15 +29,14 @@ UDP_SEGMENT, UDP_GRO = 103, 104
 MESSAGES = 256  # taken by one call; memory that is not used is never touched
 ROOM_BYTES = 1 << 16  # what one message may hold
 STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share cache lines
+# an earlier datagram came back, since its peer is not there: no error of this socket
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
-"""An earlier datagram came back, since its peer is not there: no error of this socket."""
 NOTHING: Bytes = np.zeros((0, 1), np.uint8)
 _POINTERS = [(name, "<u8") for name in ("vector", "vectors", "control", "control_bytes")]
 _NUMBERS = [(name, "<i4") for name in ("level", "type", "segment")]
+# struct mmsghdr; struct cmsghdr and its one number
 HEADER = np.dtype([("", "V16"), *_POINTERS, ("flags", "<i8"), ("length", "<u4"), ("", "V4")])
-"""struct mmsghdr."""
 CONTROL = np.dtype([("", "V8"), *_NUMBERS, ("", "V12")])
-"""struct cmsghdr and its one number."""
 _recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
 
 

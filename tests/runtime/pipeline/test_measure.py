@@ -102,7 +102,7 @@ def test_an_instance_in_microseconds():
         reports = {rank: _record(kinds, rank).report() for rank in range(3)}
         times = links(reports)
         assert set(times) == {(0, 1), (1, 2)}
-        found = measured_instance(plan, reports, times)
+        found = measured_instance(plan, reports)
         assert found.forward == (8000,) * 3
         # the fused backward is divided as the file says, 10 to 5
         assert (found.backward, found.weight) == ((10000,) * 3, (5000,) * 3)
