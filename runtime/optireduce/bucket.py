@@ -8,11 +8,9 @@ broadcast; o broadcasts a run when it has all contributions to it, or takes no m
 still listens ever gets bytes that were overwritten.
 
 The divisor is that of each datagram's range by itself: the mean over the contributions that came,
-the own one always among them. Its weights add up to one, so if losses do not depend on values, and
-the ranks' gradients have the same mean (data dealt out at random), so has the result.
-Where a piece of another owner's shard is lost in the second stage, the tensor still holds this
-rank's own contribution: that is what stands in for the mean there (no further copy is needed), and
-times the number of ranks for the sum.
+the own one always among them; the weights add up to one. Where a piece of another owner's shard is
+lost in the second stage, the tensor still holds this rank's own contribution: that stands in for
+the mean there (no further copy is needed), and times the number of ranks for the sum.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ class Engine:
     """OptiReduce on a group of ranks.
 
     Args:
-        store: for connecting; every rank of the group, and nothing else, uses it under the same
-            prefix.
+        store: for connecting; every rank of the group, and nothing else, uses it under its prefix.
         rank, size: this rank and the number of ranks, at least 2.
         options: the same on all ranks.
         timeout_s: for starting, the warm-up and sync points, which wait for all ranks.

@@ -30,35 +30,24 @@ TITLES = f"{STAGE_TITLES}   x  incast  MB/s  HT  skipped"
 
 @dataclass
 class StepRecord:
-    """One step on this rank.
-
-    Attributes:
-        submitted, operations: how many operations it has so far, and how many are over.
-        sealed: no more will be submitted.
-        due, lost, by_rank: datagrams, by stage; those lost, by the rank that sent them.
-        ends: how many stages were ``complete``, ``early``, ``timeout``.
-        seconds, ended_s: of each operation, from its entry to its end; when the last one ended.
-        bound_s, expected_s, grace_percent: t_B, t_C of both stages, x of the first, at its end.
-        incast: announced by this rank, allowed by the others.
-        rate, rtt_s: lowest pacing rate (bytes/s) and highest round trip over the peers.
-    """
+    """One step on this rank; bounds, incast and rates are those at its end."""
 
     step: int
-    submitted: int = 0
+    submitted: int = 0  # operations so far, and how many of them are over
     operations: int = 0
-    sealed: bool = False
-    due: list[int] = field(default_factory=lambda: [0, 0])
+    sealed: bool = False  # no more will be submitted
+    due: list[int] = field(default_factory=lambda: [0, 0])  # datagrams, by stage
     lost: list[int] = field(default_factory=lambda: [0, 0])
-    ends: Counter[str] = field(default_factory=Counter)
-    by_rank: Counter[int] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)
-    ended_s: float = 0.0
-    bound_s: float = 0.0
-    expected_s: tuple[float, float] = (0.0, 0.0)
-    grace_percent: float = 0.0
-    incast: tuple[int, int] = (1, 1)
-    rate: float = 0.0
-    rtt_s: float = 0.0
+    ends: Counter[str] = field(default_factory=Counter)  # stages: complete, early, timeout
+    by_rank: Counter[int] = field(default_factory=Counter)  # those lost, by who sent them
+    seconds: list[float] = field(default_factory=list)  # each operation, from entry to end
+    ended_s: float = 0.0  # when the last one ended
+    bound_s: float = 0.0  # t_B
+    expected_s: tuple[float, float] = (0.0, 0.0)  # t_C of both stages
+    grace_percent: float = 0.0  # x of the first
+    incast: tuple[int, int] = (1, 1)  # announced by this rank, allowed by the others
+    rate: float = 0.0  # lowest pacing rate to a peer, bytes/s
+    rtt_s: float = 0.0  # highest round trip
     hadamard: bool = False
     skipped: bool = False
 

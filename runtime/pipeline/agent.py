@@ -36,8 +36,6 @@ AHEAD, MOST_AHEAD = 2, 64  # steps from a proposal to its first; doubled when vo
 POLL_S, END_S = 0.002, 5.0
 
 logger = logging.getLogger("latecomer")
-
-
 Planner = Callable[[Instance, PipelineSchedule], PipelineSchedule]
 """(what was measured, in microseconds; the schedule that runs) -> a schedule of the same shape."""
 
@@ -149,8 +147,8 @@ class AdaptationAgent:
 
     def after(self, record: StepRecord) -> None:
         """A step is over."""
-        encode, send = msgspec.msgpack.encode, partial(self._channel.send, COORDINATOR, CHANNEL)
-        self._jobs.put(lambda: send(encode(record.report())))
+        encode, to = msgspec.msgpack.encode, (COORDINATOR, CHANNEL)
+        self._jobs.put(lambda: self._channel.send(*to, encode(record.report())))
 
     def close(self) -> None:
         """End the worker."""
@@ -186,7 +184,6 @@ class AdaptationAgent:
         logger.info("rank %d, step %d: %s: %s", self._ranks.rank, step, kind, text)
 
     def _work(self) -> None:
-        """The worker."""
         while (job := self._jobs.get()) is not None:
             try:
                 job()

@@ -7,6 +7,7 @@ are the way messages travel, the deadlines on every wait, the timing, and the ch
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 import time
@@ -42,7 +43,7 @@ from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRe
 from verify.pipeline import PipelineSchedule
 
 CLOSE_S, POLL_S = 10.0, 0.002
-_opened = 0
+_numbers = itertools.count()  # all ranks count alike: it names the connections
 
 
 class Pipeline:
@@ -87,7 +88,6 @@ class Pipeline:
         faults: Faults | None = None,
         dw_builder: Callable[[], Callable[..., None]] | None = None,
     ) -> None:
-        global _opened  # noqa: PLW0603  (all ranks count alike: it names the connections)
         if not timeout_s > 0:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
         self.verified = load(schedule)
@@ -96,8 +96,7 @@ class Pipeline:
         require_ranks(self.verified, self.size)
         own, device = own_modules(modules, self.verified.stages_of(self.rank))
         if store is None:
-            store = PrefixStore(f"latecomer/pipeline/{_opened}", store_of(group))
-            _opened += 1
+            store = PrefixStore(f"latecomer/pipeline/{next(_numbers)}", store_of(group))
         ranks = self._ranks = StoreExchange(store, self.rank, self.size, timeout_s)
         plan, staging = self.verified.schedule, staging_for(device)
         mailbox = self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
@@ -140,19 +139,12 @@ class Pipeline:
         """Why this pipeline has failed, if it has."""
         return self._watchdog.failure
 
-    def step(
-        self,
-        *args: Any,
-        target: torch.Tensor | None = None,
-        losses: list[torch.Tensor] | None = None,
-        return_outputs: bool = True,
-        **kwargs: Any,
-    ) -> Any:
+    def step(self, *args: Any, **kwargs: Any) -> Any:
         """One training step: forward and backward of all microbatches; gradients accumulate.
 
         The arguments are those of ``torch.distributed.pipelining`` schedules: whole batches, the
         inputs on the rank of the first stage, ``target`` and ``losses`` on that of the last.
-        Returns the outputs on the rank of the last stage, None on others.
+        Returns the outputs there (with ``return_outputs=False``: nowhere), None on others.
 
         Raises RankFailure if a rank is dead or silent, as does every later step; and what a module
         or ``loss_fn`` raises, on that rank.
@@ -167,7 +159,6 @@ class Pipeline:
         self._mailbox.begin(step)
         self._watchdog.enter(step)
         try:
-            kwargs |= {"target": target, "losses": losses, "return_outputs": return_outputs}
             output = self._runtime.step(*args, **kwargs)
             self._gradients.wait()
             self.record = self._recorder.end()

@@ -21,17 +21,11 @@ from runtime.torch_versions import Store
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What did not arrive of one operation on one rank.
+    """What did not arrive of one operation on one rank: numbers of datagrams."""
 
-    Attributes:
-        contributions: by sender, numbers of the datagrams of the own shard (first stage).
-        results: by owner, numbers of the datagrams of its shard (second stage).
-        due: datagrams in both stages.
-    """
-
-    contributions: dict[int, list[int]] = {}
-    results: dict[int, list[int]] = {}
-    due: int = 0
+    contributions: dict[int, list[int]] = {}  # of the own shard (first stage), by sender
+    results: dict[int, list[int]] = {}  # of its owner's shard (second stage), by owner
+    due: int = 0  # in both stages
 
     @property
     def lost(self) -> int:
@@ -124,8 +118,7 @@ class Audit:
     def losses(self) -> str:
         """How much was lost, and where, for reports."""
         lost, due = self.lost.total(), self.due.total()
-        share = f"{lost} of {due} datagrams lost"
-        if not lost:
-            return share
         places = ", ".join(f"{n} at rank {rank}" for rank, n in sorted(self.lost.items()) if n)
-        return f"{share} ({lost / due:.2%}: {places})"
+        return f"{lost} of {due} datagrams lost" + (
+            f" ({lost / due:.2%}: {places})" if lost else ""
+        )

@@ -53,12 +53,9 @@ def run(
 ) -> Generator[Said, None, None]:
     """Call ``body(store, rank, size, say, *args)`` on each of ``size`` processes; what they say.
 
-    Args:
-        timeout_s: of the store.
-        deadline_s: all ranks must be done within it; they are killed then.
-        victims: ranks that are not waited for; they are killed when all others are done.
-        preload: modules that every process has imported, beside that of ``body``; they are those
-            of the first call in this process.
+    The store's time-out is ``timeout_s``; ranks that are not done by ``deadline_s`` are killed,
+    ``victims`` when all others are done. Every process has imported ``preload`` (of the first call
+    in this process), and the module of ``body``.
     """
     until_s = time.monotonic() + deadline_s
     limit = timedelta(seconds=timeout_s)

@@ -147,10 +147,10 @@ class Protocol:
                     self._end_stage(bucket, number, now_s)
                 if stage.end is None:
                     break
-            operation, hard_s = bucket.operation, bucket.stages[1].hard_s
-            pending = [s for s in self.sender.shards.values() if s.operation == operation]
-            if all(stage.end for stage in bucket.stages) and (not pending or now_s >= hard_s):
-                del self.buckets[operation]
+            last = bucket.stages[1]
+            pending = [s for s in self.sender.shards.values() if s.operation == bucket.operation]
+            if last.end and (not pending or now_s >= last.hard_s):
+                del self.buckets[bucket.operation]
                 for shard in pending:
                     self.sender.finish(shard)
                 self._over.append(bucket)
@@ -163,7 +163,6 @@ class Protocol:
         return self._over.popleft() if self._over else None
 
     def _write(self, shard: ShardSend, first: int, count: int) -> Bytes:
-        """Datagrams of a shard."""
         last = first + (count - 1) // self._together * self._together  # the last call's
         marks_from = max(last, shard.marks_from(first, count, self.options.last_share))
         source = self.buckets[shard.operation].source(shard.stage, shard.peer)
@@ -173,8 +172,8 @@ class Protocol:
         return self._rows[:count]
 
     def _receive(self, batch: Batch, now_s: float) -> None:
-        bucket, sender = self.buckets.get(batch.operation), batch.sender
-        if bucket is None:
+        sender = batch.sender
+        if (bucket := self.buckets.get(batch.operation)) is None:
             self._receive_other(batch, now_s)
             return
         self.incast.announced(sender, batch.incast)
