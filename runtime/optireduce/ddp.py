@@ -24,7 +24,7 @@ class Attachment:
     """What ``runtime.ddp.attach`` returns, with the ``engine`` behind the model's gradients.
 
     ``engine.failure`` is the typed error after a failed backward (autograd itself reports a
-    RuntimeError); ``ledger`` has what was lost, step by step, ``replicas`` the drift.
+    RuntimeError); ``engine.ledger`` has what was lost by step, ``replicas`` the drift.
     """
 
     def __init__(

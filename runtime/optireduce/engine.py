@@ -15,7 +15,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -111,7 +111,7 @@ class Engine:
             self._channel = UdpSocket(self.options, own_address(store))
             started.callback(self._channel.close)
             self._session = meet(group.under("ubt"), self._channel.address, self.options)
-            self._channel.connect(self._session.addresses)
+            self._channel.peers = self._session.addresses
             place = load(transpose(size)), PrefixStore("reliable", store), rank, size
             self.reliable = Reliable(*place, timeout_s=timeout_s, native_waits=native_waits)
             started.pop_all()
@@ -189,7 +189,6 @@ class Engine:
         self.reliable.close()
 
     def _between_steps(self) -> None:
-        """Begin with UBT, or decide together, where that is due."""
         self._begin_where_due()
         if not self.sync_point.is_due(self.step):
             return
@@ -237,7 +236,10 @@ class Engine:
             if (work := self._open.pop(number, None)) is not None:
                 work.settle(self._error)
 
-    def _suspects(self, limit_s: float) -> Iterable[int]:
+    def _suspects(self, limit_s: float) -> Iterator[int]:
         """Ranks that keep an open operation waiting and were not heard of in it so far."""
-        since_s = time.monotonic() - SUSPECT_S
-        return self._loop.keep_waiting(since_s) if self._loop is not None else ()
+        buckets = self._loop.protocol.buckets if self._loop is not None else {}
+        for bucket in list(buckets.values()):
+            stage = bucket.stages[0]
+            if stage.end is None and stage.began_s < time.monotonic() - SUSPECT_S:
+                yield from list(stage.absent)

@@ -36,30 +36,26 @@ def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool
         raise ArgumentError("block", block, f"must be a power of two up to {CHUNK}")
     signs = _signs(seed, min(CHUNK, flat.numel()), flat.device)
     for part in torch.split(flat, CHUNK):
-        _piecewise(part, signs[: part.numel()], block, inverse)
+        wide = part.to(torch.promote_types(part.dtype, torch.float32), copy=True)
+        own = signs[: len(wide)].to(wide.dtype)
+        if not inverse:
+            wide *= own
+        start, size = 0, block
+        while start < len(wide):  # whole blocks, then the rest in powers of two
+            count = (len(wide) - start) // size
+            piece = wide[start : start + count * size]
+            if count:
+                piece.copy_(_hadamard(piece.view(count, size)).reshape(-1))
+            start, size = start + count * size, size // 2
+        if inverse:
+            wide *= own
+        part.copy_(wide)
 
 
 def operation_seed(seed: int, step: int, bucket: int) -> int:
     """A seed for one bucket of one step."""
     mixed = seed * 0x9E3779B97F4A7C15 + step * 0xC2B2AE3D27D4EB4F + bucket * 0x165667B19E3779F9
     return mixed % 2**63
-
-
-def _piecewise(part: torch.Tensor, signs: torch.Tensor, block: int, inverse: bool) -> None:
-    wide = part.to(torch.promote_types(part.dtype, torch.float32), copy=True)
-    signs = signs.to(wide.dtype)
-    if not inverse:
-        wide *= signs
-    start, size = 0, block
-    while start < len(wide):  # whole blocks, then the rest in powers of two
-        count = (len(wide) - start) // size
-        piece = wide[start : start + count * size]
-        if count:
-            piece.copy_(_hadamard(piece.view(count, size)).reshape(-1))
-        start, size = start + count * size, size // 2
-    if inverse:
-        wide *= signs
-    part.copy_(wide)
 
 
 def _hadamard(rows: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from msgspec import to_builtins
@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.protocol import Protocol
-from runtime.optireduce.udp.reassembly import End, StageReceiver
+from runtime.optireduce.udp.reassembly import End
 from runtime.selftest.audit import Missing, missing
 from verify.errors import LossExceeded
 
@@ -56,12 +56,10 @@ class StepRecord:
         """Share of the datagrams due that did not arrive."""
         return sum(self.lost) / max(1, sum(self.due))
 
-    def add(
-        self, stages: Sequence[StageReceiver], protocol: Protocol, seconds: float, hadamard: bool
-    ) -> None:
+    def add(self, bucket: Bucket, protocol: Protocol, seconds: float) -> None:
         """Enter an operation that is over."""
         self.operations += 1
-        for number, stage in enumerate(stages):
+        for number, stage in enumerate(bucket.stages):
             self.due[number] += stage.due
             self.lost[number] += stage.lost
             self.ends[stage.end or End.TIMEOUT] += 1
@@ -69,7 +67,7 @@ class StepRecord:
             self.by_rank.update(missed)
         self.seconds.append(seconds)
         self.ended_s = time.monotonic()
-        self.bound_s, self.hadamard = protocol.bound_s, hadamard
+        self.bound_s, self.hadamard = protocol.bound_s, bucket.seed is not None
         first, second = protocol.estimators
         self.expected_s, self.grace_percent = (first.expected_s, second.expected_s), first.percent
         self.incast = protocol.incast.own, protocol.incast.allowed
@@ -109,7 +107,7 @@ class LossStats:
     def ended(self, bucket: Bucket, protocol: Protocol, seconds: float) -> LossExceeded | None:
         """It is over, after so long; the error, if it is time to stop."""
         record = self._open[bucket.step]
-        record.add(bucket.stages, protocol, seconds, bucket.seed is not None)
+        record.add(bucket, protocol, seconds)
         if self.missing is not None:
             self.missing.append(missing(bucket.stages))
         if not record.sealed or record.operations < record.submitted:

@@ -26,7 +26,6 @@ from verify.errors import LatecomerError
 
 KEPT = 40_000  # stages that are remembered
 ALIGN_S = 2.0  # how long the beginning waits for an aligned clock
-OVER_TCP, OVER_UBT, WARM_UP = "TAR over TCP", "TAR over UBT", "warm-up"
 REASONS = {
     End.COMPLETE: "everything arrived",
     End.EARLY: "a stage ended early",
@@ -92,7 +91,7 @@ class EngineRecorder(Recorder):
 
         def done(error: LatecomerError | None) -> None:
             if error is None and self._watched:
-                self.record(work, number, OVER_TCP, WARM_UP)
+                self.record(work, number, "TAR over TCP", "warm-up")
 
         work.then(done)
         return work
@@ -104,7 +103,7 @@ class EngineRecorder(Recorder):
         number = self._losses.reliable + work.number
         ends = [stage.end or End.TIMEOUT for stage in stages]
         reason = REASONS[max(ends, key=list(End).index)]
-        self.record(work, number, OVER_UBT, reason, done_s=done_s)
+        self.record(work, number, "TAR over UBT", reason, done_s=done_s)
         offset_s = self.alignment().offset_s
         for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
             times = stage.began_s + offset_s, stage.ended_s + offset_s

@@ -1,14 +1,12 @@
 """What must not be lost goes over TCP: the first steps, decisions, and making replicas equal.
 
-:class:`Reliable` is the same transpose AllReduce, as a schedule that is proved before it runs. All
-ranks come to a sync point before the same steps, so nothing has to be agreed on before it. The
+All ranks come to a sync point before the same steps, so nothing has to be agreed on before it. The
 first ends the warm-up; the others come every ``resync_steps`` steps.
 
 Source of the bound: OptiReduce (arXiv 2310.06993), section 3.2.1. Deviations: the stage times are
-those of UBT itself, which depend on other things than a reliable transport's; and every sync point
-sets the bound anew, by the latest operations on the largest bucket so far. A stage that timed out
-counts with the bound that it had, so where more than the percentile allows time out the bound grows
-by ``bound_factor``.
+those of UBT itself; and every sync point sets the bound anew, by the latest operations on the
+largest bucket so far. A stage that timed out counts with the bound that it had, so where more than
+the percentile allows time out the bound grows by ``bound_factor``.
 """
 
 from __future__ import annotations

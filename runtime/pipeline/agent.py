@@ -168,7 +168,6 @@ class AdaptationAgent:
         time.sleep(POLL_S)
 
     def _coordinate(self, wanted: PipelineSchedule, step: int) -> None:
-        """Propose what is wanted, or decide on it."""
         if not self._proposed:
             proposal = self._switch.propose(step + self._ahead, encode(wanted).decode())
             self._proposed = True

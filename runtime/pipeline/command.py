@@ -63,7 +63,6 @@ def pipeline(
 
 
 def _schedule(path: Path | None, stages: int, microbatches: int) -> PipelineSchedule:
-    """That of the file, or zero-bubble's."""
     from runtime.pipeline.load import load, require_ranks
     from synth.pipeline.plan import plan
     from synth.pipeline.problem import make

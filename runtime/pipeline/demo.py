@@ -63,8 +63,8 @@ class Setting:
     def blocks(self) -> list[Block]:
         """The model, the same in every process, each of which has a stage."""
         torch.manual_seed(0)
-        stages = self.schedule.stages
-        return [Block(s == 0, s == stages - 1) for s in range(stages)]
+        last = self.schedule.stages - 1
+        return [Block(s == 0, s == last) for s in range(last + 1)]
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens and the tokens that follow them: counting, in steps of 1 to 5."""
@@ -185,7 +185,6 @@ def show(setting: Setting, out: Path | None) -> bool:
 
 
 def _timelines(chosen: dict[str, list[Line]], out: Path | None) -> None:
-    """The measured timelines of some steps, as text and as files."""
     records = {about: {line.rank: line.record for line in of} for about, of in chosen.items()}
     drawn = {about: bars(of) for about, of in records.items()}
     end_ms = max(map(makespan_ms, drawn.values()), default=1.0)

@@ -13,16 +13,7 @@ import torch
 
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, ScheduleRefused
-from verify.pipeline import (
-    PipelineReport,
-    PipelineSchedule,
-    check,
-    encode,
-    encode_csv,
-    lowered,
-    read,
-    read_csv,
-)
+from verify.pipeline import PipelineReport, PipelineSchedule, check, encode, lowered, read, read_csv
 from verify.pipeline.costs import Costs
 from verify.pipeline.render import render
 
@@ -47,10 +38,6 @@ class VerifiedPipeline:
     def complete(self) -> PipelineSchedule:
         """The schedule with every SEND, RECV and REDUCE_GRAD; the same on all ranks."""
         return lowered(self.schedule, Costs.of(self.schedule.instance))
-
-    def csv(self) -> bytes:
-        """What PyTorch's runtime loads, format ``compute_comms``."""
-        return encode_csv(self.complete, "compute_comms")
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages that a rank holds, in order."""

@@ -4,8 +4,8 @@
     header   JSON: step, action (the receive, ``2RECV_F5``), times, type and shape of each tensor
     payload  the elements of each tensor, contiguous, one after the other
 
-Every message says what it is, so one that is out of order, doubled or for no stage here is found by
-its receiver; PyTorch's own messages carry no name. Shapes may differ between microbatches.
+PyTorch's own messages carry no name; here one that is out of order, doubled or for no stage here is
+found by its receiver. Shapes may differ between microbatches.
 """
 
 from __future__ import annotations

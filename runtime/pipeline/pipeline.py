@@ -40,7 +40,7 @@ from runtime.pipeline.timing import Recorder
 from runtime.pipeline.transport import Faults, Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
-from verify.pipeline import PipelineSchedule
+from verify.pipeline import PipelineSchedule, encode_csv
 
 CLOSE_S, POLL_S = 10.0, 0.002
 _numbers = itertools.count()  # all ranks count alike: it names the connections
@@ -102,7 +102,6 @@ class Pipeline:
         mailbox = self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
         self._recorder = Recorder(device)
         self.steps, self.record = 0, self._recorder.record
-        self._gradients = Gradients(own, replicas)
         self._agent: AdaptationAgent | None = None
         with contextlib.ExitStack() as opened:
             channel = ControlChannel(ranks.under("datagrams"))
@@ -120,7 +119,7 @@ class Pipeline:
             stages = [DelegatedStage(*ours, module, s, *about) for s, module in own.items()]
             timed = self._recorder.with_loss(loss_fn)
             self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
-            self._gradients.register(self._runtime)
+            self._gradients = Gradients(own, replicas, self._runtime)
             self._run(self.verified)
             opened.callback(self._leave_together)
             if adaptation is not None:
@@ -208,7 +207,7 @@ class Pipeline:
         self.verified = verified
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "schedule.csv"
-            path.write_bytes(verified.csv())
+            path.write_bytes(encode_csv(verified.complete, "compute_comms"))
             self._runtime._load_csv(str(path), format="compute_comms")
 
     def _leave_together(self) -> None:

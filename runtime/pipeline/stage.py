@@ -1,13 +1,10 @@
 """A stage whose messages take our links, not the process group's calls; and its gradients.
 
-PyTorch's pipeline runtime asks a stage for lists of send and receive operations, which it posts
-and waits for. This stage returns empty lists: a send is handed to the transport at once, and what a
-forward or backward needs is taken from the mailbox when it runs. All else, the passes themselves
-and the split of the backward into I and W, is PyTorch's own code. Shapes come with the messages, so
-nothing is exchanged or allocated before the first step.
-
-Relies on private parts of PyTorch's stage (the outputs of a forward are ``fwd_cache[m][0]``); those
-that differ between versions are in ``runtime.torch_versions``.
+PyTorch's pipeline runtime asks a stage for lists of send and receive operations, which it posts and
+waits for. This stage returns empty lists: a send is handed to the transport at once, and what a
+pass needs is taken from the mailbox when it runs. The passes themselves are PyTorch's own code.
+Relies on private parts of its stage (the outputs of a forward are ``fwd_cache[m][0]``); those that
+differ between versions are in ``runtime.torch_versions``.
 """
 
 from __future__ import annotations
@@ -155,7 +152,6 @@ class DelegatedStage(PipelineStageBase):
 
     @contextlib.contextmanager
     def _timed(self, kind: Any, microbatch: int) -> Iterator[None]:
-        """A pass, timed from when the last one ended and its input is there."""
         with self._recorder.timed(Action(self.stage_index, kind, microbatch)):
             yield
         self._transport.mailbox.moved_s = time.monotonic()
@@ -178,22 +174,22 @@ def _dense(outputs: tuple[Any, ...]) -> Tensors:
 class Gradients:
     """What REDUCE_GRAD does on this rank, which may have ``replicas`` in other pipelines.
 
-    PyTorch's runtime calls it after the last backward of a stage. Its own action divides by the
-    number of microbatches; with replicas the gradients are then averaged over all pipelines by an
-    executor, as one flat tensor per dtype. A DDP wrapper can't do that: the split backward uses
-    ``autograd.grad``, which fires none of its hooks. Replicas must submit in the same order,
-    whatever that of their schedules: when the last stage of a rank is done, lowest stage first.
+    PyTorch's own action divides by the number of microbatches; with replicas the gradients are then
+    averaged over all pipelines by an executor, as one flat tensor per dtype. A DDP wrapper can't do
+    that: the split backward uses ``autograd.grad``, which fires none of its hooks. Replicas must
+    submit in the same order: when the last stage of a rank is done, lowest stage first.
     """
 
-    def __init__(self, modules: dict[int, torch.nn.Module], replicas: Executor | None) -> None:
-        self._modules, self._replicas = modules, replicas
-        self._reduced = set[int]()
+    def __init__(
+        self,
+        modules: dict[int, torch.nn.Module],
+        replicas: Executor | None,
+        runtime: PipelineScheduleRuntime,
+    ) -> None:
+        self._modules, self._reduced = modules, set[int]()
         self._flying: list[tuple[AllReduceWork, list[torch.Tensor]]] = []
-
-    def register(self, runtime: PipelineScheduleRuntime) -> None:
-        """Take over REDUCE_GRAD, if there are replicas."""
-        if self._replicas is not None:
-            reduce = partial(self._reduce, self._replicas)
+        if replicas is not None:
+            reduce = partial(self._reduce, replicas)
             runtime.register_custom_function(ComputationType.REDUCE_GRAD, reduce)
 
     def wait(self) -> None:

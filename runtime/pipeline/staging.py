@@ -83,10 +83,10 @@ class _CudaStaging(HostStaging):
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
-        def copy(pinned: torch.Tensor) -> torch.Tensor:  # torch keeps the pinned one till then
-            return pinned.to(self._device, non_blocking=True)
-
-        return self._copies(self._incoming, copy, tensors)
+        # torch keeps the pinned ones till then
+        return self._copies(
+            self._incoming, lambda t: t.to(self._device, non_blocking=True), tensors
+        )
 
     def use(self, staged: Staged) -> list[torch.Tensor | None]:
         stream = torch.cuda.current_stream(self._device)

@@ -12,10 +12,8 @@ A rank that has voted for it reads the decision before it begins that step, and 
 
 Invariant: every step runs by one schedule on all ranks. ``go`` means that all voted for it before
 they began the step, so all of them read the decision first; without ``go`` no rank changes. Late or
-lost writes cost a proposal or a wait, never that.
-
-Finishing a step needs messages from all ranks in it, so no rank is ever a whole step ahead: a
-proposal for two steps on is seen, and its votes are there, before anybody has to wait.
+lost writes cost a proposal or a wait, never that. No rank is ever a whole step ahead: a proposal
+for two steps on is seen, and its votes are there, before anybody has to wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a step took: when each action and message took place, and the link times found in that.
 
-On CUDA the host only queues work, so actions are timed by CUDA events and read when the step is
-over; the host's clock at the step's first event is their zero.
+On CUDA actions are timed by events, which are read when the step is over; the host's clock at the
+step's first event is their zero.
 
 Clocks need not agree. From ``ready`` on the sender's clock to ``arrived`` on the receiver's is the
 time on the way plus the offset of the clocks. In the other direction the offset has the other sign,

@@ -35,8 +35,7 @@ from verify.errors import ArgumentError
 from verify.pipeline import Action, PipelineSchedule, parse_action
 
 GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
-SMALL = 2**16  # bytes up to which a message is written at once
-BUFFER = 2**16
+SMALL = BUFFER = 2**16  # bytes: up to SMALL a message is written at once
 BLOCKED_S = 0.1  # a blocking send looks this often whether the connections are gone
 
 
@@ -122,8 +121,7 @@ class Transport:
         self._watchdog, self._closing = watchdog, False
         peers, own = set(senders(plan, group.rank).values()), (channel.address, channel.token)
         self._outgoing, self._incoming = connect(group, *own, to=peers, origin=peers)
-        self._waiting: dict[int, queue.Queue[OutgoingMessage | None]]
-        self._waiting = {peer: queue.Queue() for peer in peers}
+        self._waiting = {peer: queue.Queue[OutgoingMessage | None]() for peer in peers}
         self._connections = [*self._outgoing.values(), *self._incoming.values()]
         for connection in self._connections:
             connection.setblocking(True)

@@ -1,14 +1,11 @@
 """The conformance suite: what every way of running a schedule must do, case by case.
 
-A way in (the executor itself, the process group backend) is a function that all-reduces a tensor
-in place. Each case is one call with data made from (seed, case, rank), so that every rank can
-compute what all others brought:
+Each case is one call of a function that all-reduces a tensor in place, with data made from (seed,
+case, rank), so that every rank can compute what all others brought:
 
     exact    small integers in the dtype: the sum is exact and compared element by element
     rounded  random floats: within rounding of the sum in float64
     bits     in both, all ranks must hold the same bits
-
-A rank may be made late: it sleeps before each case. What may lose data brings a check of its own.
 """
 
 from __future__ import annotations
@@ -78,14 +75,10 @@ def run(
 ) -> int:
     """Run every case on this rank (collective) and return how many there were.
 
-    Args:
-        store: carries the digests by which ranks compare bits; a fresh prefix for each run.
-        late_s: this rank sleeps so long before each case.
-        check: in place of exact, rounded and bits.
-
-    Raises:
-        ConformanceError: a wrong result, on the rank that sees it.
-        RankFailure: rank 0 has no digest for this one in time.
+    ``store`` carries the digests by which ranks compare bits, under a fresh prefix for each run;
+    this rank sleeps ``late_s`` before each case; what may lose data has a ``check`` in place of
+    exact, rounded and bits. ConformanceError for a wrong result, on the rank that sees it;
+    RankFailure if rank 0 has no digest for this one in time.
     """
     group, chosen = StoreExchange(store, rank, size, TIMEOUT_S), list(cases(sizes))
     for number, case in enumerate(chosen):
@@ -123,15 +116,14 @@ def compare(case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> Non
     expected = wide.sum(0)
     # n inputs are scaled once and added n - 1 times: n roundings, each of the running sum
     bound = n * (kind.eps * wide.abs().sum(0) + kind.smallest_normal)
-    _refuse(case, result, expected, (result.to(torch.float64) - expected).abs() > bound)
+    require(case, result, expected, (result.to(torch.float64) - expected).abs() > bound)
 
 
-def require(case: Case, result: torch.Tensor, expected: torch.Tensor) -> None:
-    """Every element must be the expected one; the ConformanceError names the first that is not."""
-    _refuse(case, result, expected, result != expected)
-
-
-def _refuse(case: Case, result: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> None:
+def require(
+    case: Case, result: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor | None = None
+) -> None:
+    """A ConformanceError names the first ``wrong`` element, by default one not as expected."""
+    wrong = result != expected if wrong is None else wrong
     if wrong.any():
         at = int(wrong.nonzero()[0])
         raise ConformanceError(

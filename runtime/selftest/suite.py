@@ -6,9 +6,8 @@ hosts by ``NCCL_HOSTID`` and lets them talk over sockets) and runs the suite sev
     schedules    each with every rank late in turn (where several are, each in every place), through
                  the executor and the process group backend; late ranks sleep before each case
     OptiReduce   through the engine over UBT, the same with every datagram authenticated, and the
-                 backend; each element is checked to the last bit against what the ranks say arrived
-                 (:mod:`audit`). What it does not carry (integers) goes over TCP or by Gloo, as it
-                 would in a job; how much did, and how many datagrams were lost, is reported.
+                 backend, each audited. What it does not carry (integers) goes over TCP or by Gloo,
+                 as it would in a job; how much did, and what was lost, is reported.
 """
 
 from __future__ import annotations
@@ -128,8 +127,8 @@ def _backend(
     verified: Verified, late: tuple[int, ...], device: str, store: Store, *place: int
 ) -> str:
     configure(verified, late=late)
-    with process_group(store, *place):
-        return _cases(all_reduce, store, *place, device=device, late_s=late_s(place[0], late))
+    with _process_group(store, *place):
+        return _cases(_all_reduce, store, *place, device=device, late_s=late_s(place[0], late))
 
 
 def _engine(options: Options, store: Store, rank: int, size: int) -> str:
@@ -147,10 +146,10 @@ def _engine(options: Options, store: Store, rank: int, size: int) -> str:
 def _optireduce_backend(store: Store, rank: int, size: int) -> str:
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         carried = tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor  # as Gloo does
-        return all_reduce(carried, average).to(tensor.dtype)
+        return _all_reduce(carried, average).to(tensor.dtype)
 
     configure(algorithm="optireduce", options=OPTIREDUCE)
-    with process_group(store, rank, size) as group:
+    with _process_group(store, rank, size) as group:
         cases, lost = _audited(reduce, group.engine.ledger, OPTIREDUCE, store, rank, size)
         return f"{cases}, {lost}, {dict(group.paths)}"
 
@@ -159,8 +158,7 @@ def _audited(
     reduce: conformance.AllReduce, stats: LossStats, options: Options, store: Store, *place: int
 ) -> tuple[str, str]:
     """How many cases passed, and what was lost."""
-    records: list[Missing] = []
-    stats.missing = records
+    stats.missing = records = list[Missing]()
     audit = Audit(records, options.payload_bytes, PrefixStore("audit", store), *place)
     return _cases(reduce, store, *place, check=audit), audit.losses()
 
@@ -170,15 +168,13 @@ def _cases(reduce: conformance.AllReduce, store: Store, *place: int, **options: 
 
 
 @contextmanager
-def process_group(store: Store, rank: int, size: int) -> Iterator[Any]:
-    """All ranks under the backend, as it is configured; the group."""
+def _process_group(store: Store, rank: int, size: int) -> Iterator[Any]:
     limit = timedelta(seconds=TIMEOUT_S)
     dist.init_process_group(backend.BACKEND, store=store, rank=rank, world_size=size, timeout=limit)
     yield dist.group.WORLD
     dist.destroy_process_group()
 
 
-def all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
-    """By torch's own call, in place."""
+def _all_reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG if average else dist.ReduceOp.SUM)
     return tensor

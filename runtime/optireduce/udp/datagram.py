@@ -1,11 +1,8 @@
 """The wire format of UBT, and its codec: one header of 48 bytes for every datagram, little-endian.
 
-``PACKED`` has its fields in order: magic, version, kind (2 * type + stage), sender, receiver,
-session, operation (step and bucket), offset, length, flags, incast, expected_us, passed, tag; what
-each means is in docs/optireduce.md.
-
-The datagrams of a shard may be sent in any order; ``passed`` counts them in the order of sending,
-so that a credit says what has left the network, lost or not. What the datagrams of a burst have in
+``PACKED`` has its fields in the order of docs/optireduce.md, which says what each means. The
+datagrams of a shard may be sent in any order; ``passed`` counts them in the order of sending, so
+that a credit says what has left the network, lost or not. What the datagrams of a burst have in
 common is written, and checked, once. Reading never raises. Dropped is what is malformed, foreign
 (of another session), misdirected (to or from another rank) or forged (its tag is bad).
 """

@@ -1,10 +1,9 @@
 """One rank's end of UBT: the protocol, its socket, and the two threads that run them.
 
-One thread moves datagrams and reduces what has come, run by run, while it is in the cache; the
-other lays out and transforms, which takes longer, so that neither keeps the other waiting. Between
-two looks at the clock a limited number of batches is taken in, so that a flood cannot keep a stage
-from ending. Where the network hands over frame by frame the loop pauses for a moment after a look
-that found few, as cards moderate their interrupts: a look costs far more than a datagram.
+One thread moves datagrams and reduces what has come while it is in the cache; the other lays out
+and transforms, which takes longer. Between two looks at the clock a limited number of batches is
+taken in, so that a flood cannot keep a stage from ending. After a look that found few the loop
+pauses for a moment, as cards moderate their interrupts: a look costs far more than a datagram.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.udp.protocol import BURSTS, Protocol
@@ -30,7 +29,7 @@ PAUSE_S = 0.0005  # so long; 200 Mbit/s bring eight full frames in it, 1000 Mbit
 
 
 class EventLoop:
-    """Carries buckets over UBT, several in flight; closes the ``channel``, which is connected.
+    """Carries buckets over UBT, several in flight; closes the ``channel``, which has its peers.
 
     ``done`` is called, on a thread of this, with each bucket whose result is in its tensor, and
     ``broken`` with whatever a thread did not expect; nothing is carried after it.
@@ -65,13 +64,6 @@ class EventLoop:
     def set_bound(self, bound_s: float) -> None:
         """t_B of operations that are submitted from now on."""
         self._call(lambda: self.protocol.set_bound(bound_s))
-
-    def keep_waiting(self, since_s: float) -> Iterator[int]:
-        """Ranks not heard of in an operation that this one has entered before ``since_s``."""
-        for bucket in list(self.protocol.buckets.values()):
-            stage = bucket.stages[0]
-            if stage.end is None and stage.began_s < since_s:
-                yield from list(stage.absent)
 
     def close(self) -> None:
         """End the threads and close the socket."""

@@ -101,7 +101,7 @@ class Protocol:
             return Outgoing(peer, np.frombuffer(short, np.uint8)[None])
         if not data:
             return None
-        if self._written is None or self._written[0].over:
+        if self._written is None or self._written[0].key not in self.sender.shards:
             most = self._bursts * self.options.burst
             step = self.sender.next(now_s, self.incast.allowed, most)
             if isinstance(step, float):

@@ -4,7 +4,7 @@ Source: OptiReduce (arXiv 2310.06993), sections 3.2.1 and 3.2.2: a hard bound t_
 when the last percentile of every sender has been seen, the socket is empty and a part of t_C has
 passed since. Deviations: the clock of t_B starts when the last rank has entered the operation (or
 ``absence_s`` after this one has), since a rank that computes longer is no matter of the network;
-and a sender says twice more, in datagrams of their own, that it has sent everything.
+and a sender says twice more that it has sent everything.
 
 Invariants: a datagram that is not exactly one of the expected ones is refused; each is placed at
 most once; after the end nothing is placed; the end is within ``absence_s + bound_s`` of the entry.
@@ -169,20 +169,18 @@ class StageReceiver:
 
     def handle_timer(self, now_s: float, grace_s: float, socket_empty: bool) -> End | None:
         """How the stage has ended, if so; ``grace_s``: to wait on after the last marks."""
-        if self.end is None:
-            self._grace_s = grace_s
-            if not self.lost:
-                self.end = End.COMPLETE
-            elif now_s >= self.hard_s:
-                self.end = End.TIMEOUT
-            elif socket_empty and all(s.marked or s.complete for s in self.senders.values()):
-                self._marked_s = min(self._marked_s, now_s)
-                if self.quiet_s is None:
-                    self.quiet_s = now_s
-                if now_s >= self.quiet_s + grace_s:
-                    self.end = End.EARLY
-            if self.end is not None:
-                self.ended_s = now_s
+        if self.end is not None:
+            return self.end
+        self.ended_s, self._grace_s = now_s, grace_s
+        if not self.lost:
+            self.end = End.COMPLETE
+        elif now_s >= self.hard_s:
+            self.end = End.TIMEOUT
+        elif socket_empty and all(s.marked or s.complete for s in self.senders.values()):
+            self._marked_s = min(self._marked_s, now_s)
+            self.quiet_s = now_s if self.quiet_s is None else self.quiet_s
+            if now_s >= self.quiet_s + grace_s:
+                self.end = End.EARLY
         return self.end
 
 

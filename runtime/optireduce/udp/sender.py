@@ -10,10 +10,9 @@ Deviation: the source sends without credits. Unpaced bursts overflow a socket's 
 it is, and the first credit of an operation doubles as the sign that the receiver is there. Before
 it no more than a first grant is sent, which the receiver keeps (``EarlyBuffer``).
 
-Short datagrams (credits, ends, that a stage is over) cost as much processor time as a burst does,
-so they are few: none where the window holds the whole shard, and "all is sent" only some time after
-the marks that say the same. These may be lost, too. A credit is cumulative, so that the next one
-makes up for it, and is repeated to peers that are silent.
+Short datagrams (credits, ends) cost as much processor time as a burst does, so they are few: none
+where the window holds the whole shard, and "all is sent" only some time after the marks that say
+the same. A credit that is lost is made up for by the next, and repeated to peers that are silent.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class ShardSend:
     passed: int = 0  # of those sent, known to have left the network
     window: int = 0  # may be underway
     entered: bool = False  # the peer has entered the operation
-    over: bool = False  # nothing more is to be sent: all was, or the peer's stage is over
     stalls: int = 0
     progress_s: float = -math.inf
     bursts: deque[tuple[int, float]] = field(default_factory=deque)
@@ -96,7 +94,6 @@ class Sender:
 
     def finish(self, shard: ShardSend) -> None:
         """Everything is sent, or the peer wants no more."""
-        shard.over = True
         self.shards.pop(shard.key, None)
 
     def enter(self, shard: ShardSend, now_s: float) -> None:

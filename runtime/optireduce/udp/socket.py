@@ -43,8 +43,8 @@ _recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
 class UdpSocket:
     """One rank's socket, bound to ``address`` and a port that the kernel chooses.
 
-    ``how`` says for reports what the kernel does for us; one call to it takes ``together``
-    datagrams at most.
+    ``peers`` are the addresses of the other ranks, set by its owner. ``how`` says for reports what
+    the kernel does for us; one call to it takes ``together`` datagrams at most.
     """
 
     def __init__(self, options: Options, address: str) -> None:
@@ -52,7 +52,7 @@ class UdpSocket:
         self._socket.setblocking(False)
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
-        self._peers: dict[int, tuple[str, int]] = {}
+        self.peers: Mapping[int, tuple[str, int]] = {}
         self._reader, self._drained = BatchReader(self._socket), False
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
@@ -69,17 +69,13 @@ class UdpSocket:
         segment = struct.pack("H", options.datagram_bytes)
         self._segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, segment)]
 
-    def connect(self, peers: Mapping[int, tuple[str, int]]) -> None:
-        """Set the addresses of the other ranks."""
-        self._peers = dict(peers)
-
     def fileno(self) -> int:
         """For poll."""
         return self._socket.fileno()
 
     def send(self, peer: int, rows: Bytes) -> int:
         """Send uint8 [datagrams, bytes of each]; how many the kernel took (0: it is full)."""
-        to, step = self._peers[peer], self.together
+        to, step = self.peers[peer], self.together
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             try:
@@ -117,11 +113,7 @@ class UdpSocket:
 
 
 class BatchReader:
-    """Reads a socket that does not block.
-
-    Datagrams of one length that follow each other are one batch, out of how many messages they may
-    be: what a batch costs the protocol does not depend on its size.
-    """
+    """Reads a socket that does not block; datagrams of one length in a row are one batch."""
 
     def __init__(self, source: socket.socket) -> None:
         self._rows: Bytes = np.zeros((MESSAGES, STRIDE_BYTES), np.uint8)
@@ -168,7 +160,7 @@ class BatchReader:
         """As one batch each, moved together in memory: that costs far less than a batch more."""
         flat = self._flat
         first = end = each = 0  # of the batch so far: bytes first to end - 1
-        for number, (size, segment) in enumerate(zip(sizes, segments, strict=True)):
+        for number, (size, segment) in enumerate(zip([*sizes, 0], [*segments, 0], strict=True)):
             start = number * STRIDE_BYTES
             if segment != each:
                 if end > first:
@@ -183,5 +175,3 @@ class BatchReader:
                     yield flat[first:end].reshape(-1, each)
                 yield flat[start + whole : start + size].reshape(1, -1)
                 first = end = each = 0
-        if end > first:
-            yield flat[first:end].reshape(-1, each)
