@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from runtime.work import AllReduceWork
 
 Kind = TypeVar("Kind", Record, Round, Stage)
-KEPT = 100_000
-"""Operations of which a record is kept."""
-LIVE: list[Recorder] = []
-"""Those that are not closed."""
+KEPT = 100_000  # operations of which a record is kept
+LIVE: list[Recorder] = []  # those that are not closed
 
 
 class Watchable(Protocol):
@@ -32,10 +30,7 @@ class Watchable(Protocol):
 
 
 class Recorder:
-    """Remembers the last operations of one rank; ``group`` is for sending them to the others.
-
-    ``alignment`` of its clock now, ``count`` of operations so far: all ranks count alike.
-    """
+    """Remembers one rank's last operations; ``count`` of those so far: all ranks count alike."""
 
     def __init__(
         self, group: StoreExchange, alignment: Callable[[], Alignment], count: Callable[[], int]
@@ -62,14 +57,10 @@ class Recorder:
     ) -> None:
         """Remember an operation that is done; default: decided on arrival, done as ``work`` is."""
         alignment = self.alignment()
-        times_s = (
-            work.arrived_s,
-            work.arrived_s if decided_s is None else decided_s,
-            work.done_s if done_s is None else done_s,
-        )
-        arrived_s, decided_s, done_s = (time_s + alignment.offset_s for time_s in times_s)
-        times = arrived_s, decided_s, done_s, alignment.uncertainty_s
+        times_s = work.arrived_s, decided_s or work.arrived_s, done_s or work.done_s
+        arrived_s, decided_s, done_s = (each + alignment.offset_s for each in times_s)
         nbytes = work.flat.numel() * work.flat.element_size()
+        times = arrived_s, decided_s, done_s, alignment.uncertainty_s
         self.records.append(Record(number, self.group.rank, *times, nbytes, way, late, reason))
 
     def begin(self, rounds: range) -> None:

@@ -53,37 +53,29 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step over UBT on one rank: what was lost, how its stages ended, how it was sent.
-
-    ``due`` and ``lost`` are datagrams; ``incast`` the senders taken at once; ``rate`` the lowest
-    pacing rate to a peer, bytes per second; ``bound_s`` is t_B; ``hadamard``: the transform was on;
-    ``skipped``: too much was lost for the step to be applied.
-    """
+    """One step over UBT on one rank: what was lost, how its stages ended, how it was sent."""
 
     step: int
     ended_s: float
-    due: int
+    due: int  # datagrams
     lost: int
-    complete: int
+    complete: int  # stages that ended so
     early: int
     timeout: int
-    incast: int
-    rate: float
-    bound_s: float
-    hadamard: bool
-    skipped: bool
+    incast: int  # the smallest number of senders taken at once
+    rate: float  # the lowest pacing rate to a peer, bytes per second
+    bound_s: float  # t_B
+    hadamard: bool  # the transform was on
+    skipped: bool  # too much was lost for the step to be applied
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """All that a rank remembers.
-
-    ``messages`` it has sent for control meanwhile; ``dropped`` records did not fit and are missing.
-    """
+    """All that a rank remembers."""
 
     rank: int
     records: tuple[Record, ...]
     rounds: tuple[Round, ...] = ()
     stages: tuple[Stage, ...] = ()
     steps: tuple[Step, ...] = ()
-    messages: int = 0
-    dropped: int = 0
+    messages: int = 0  # that it has sent for control meanwhile
+    dropped: int = 0  # records that did not fit and are missing

@@ -25,10 +25,7 @@ from runtime.telemetry.summary import Summary, summarize
 from verify.errors import ArgumentError, RankFailure
 
 REQUIREMENT = "is the number of models and groups with a mode, or by OptiReduce, in this job"
-REMEDY = (
-    "Attach one with mode=..., or name the one to watch: watch(attachment.reducer), "
-    "watch(attachment.engine)"
-)
+REMEDY = "Attach with mode=..., or name one: watch(attachment.reducer), watch(attachment.engine)"
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
 
@@ -60,10 +57,7 @@ class Watch:
         self.ranks = tuple(msgspec.json.decode(text, type=Rank) for text in received.values())
 
     def summary(self) -> Summary:
-        """The tables: who kept whom waiting, the worst rank first; what was lost; prints well.
-
-        Before the block is over, or when it was left by an exception, this is an ArgumentError.
-        """
+        """The tables; ArgumentError before the block is over, or when an exception has left it."""
         if not self.ranks:
             raise ArgumentError("watch", "not over", "has a summary after its block")
         return summarize(self.ranks, self._chosen().group.world_size)
@@ -73,11 +67,7 @@ class Watch:
         export.write_prometheus(self.summary(), path)
 
     def write_trace(self, path: str | os.PathLike[str], operations: range | None = None) -> None:
-        """Write a trace for Perfetto or chrome://tracing.
-
-        Args:
-            operations: only these, counted from the beginning of the block (default: all).
-        """
+        """Write a trace for Perfetto or chrome://tracing; ``operations`` count from the block's."""
         export.write_trace(self.ranks, path, operations)
 
     def _chosen(self) -> Recorder:
@@ -92,8 +82,7 @@ def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: floa
     """Watch the all-reduces of a model or group in a mode or by OptiReduce. Collective.
 
     Args:
-        of: whose; default: the only one of this job (``attachment.reducer``, ``group.reducer``;
-            of OptiReduce ``attachment.engine``, ``group.engine``).
+        of: ``reducer`` (OptiReduce: ``engine``) of an attachment or group; default: the only one.
         rounds: operations of which the rounds are recorded for traces, counted from the beginning
             of the block (OptiReduce: the stages are always recorded).
         wait_s: how long to wait at the end for what the other ranks have to tell.

@@ -6,10 +6,15 @@ Per operation that all ranks have entered, with arrivals a_1 <= ... <= a_n:
     lateness   of rank r: its arrival - the median arrival, or 0 where it came before
     wasted     by the last rank: (n - 1) * (a_n - a_(n-1)), what all others waited for it alone
     last       rank r was last, by more than the two clocks' uncertainty (else no rank is counted)
+
+Of operations over UBT also what they lost: a line per rank, and a line per step over all ranks. A
+rank counts the datagrams due on it and those that did not arrive; lines add both up. Times, incast
+and rates are the worst of those put together: the smallest incast and pacing rate.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -17,8 +22,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from runtime.telemetry.losses import Losses
-from runtime.telemetry.records import Rank, Record
+from runtime.telemetry.records import Rank, Record, Step
+
+SHOWN = 10  # steps in the printed table of losses
+SUMMED = "due", "lost", "complete", "early", "timeout", "skipped"
 
 
 @dataclass(frozen=True)
@@ -40,31 +47,83 @@ class Line:
 
 
 @dataclass(frozen=True)
+class LossLine:
+    """Steps put together, of one rank or of all ranks: see ``runtime.telemetry.records.Step``."""
+
+    number: int  # the rank, or the step
+    steps: int
+    due: int
+    lost: int
+    loss: float  # the share of what was due that did not arrive
+    worst: float  # the same of the step that lost most
+    complete: int
+    early: int
+    timeout: int
+    incast: int
+    rate: float
+    bound_s: float
+    skipped: int
+
+    def __str__(self) -> str:
+        ends = f"{self.complete}/{self.early}/{self.timeout}"
+        return (
+            f"{self.number:>4} {self.loss:>8.3%} {self.worst:>8.3%} {ends:>24} {self.incast:>7} "
+            f"{self.rate / 1e6:>7.0f} {self.bound_s * 1e3:>7.1f} ms {self.skipped:>8}"
+        )
+
+
+@dataclass(frozen=True)
+class Losses:
+    """A line per rank, and a line per step, in order; empty where nothing ran over UBT."""
+
+    ranks: tuple[LossLine, ...] = ()
+    steps: tuple[LossLine, ...] = ()
+
+    @classmethod
+    def of(cls, ranks: Sequence[Rank]) -> Losses:
+        """Put together what the ranks remember."""
+        by_rank = {rank.rank: list(rank.steps) for rank in ranks if rank.steps}
+        by_step: dict[int, list[Step]] = defaultdict(list)
+        for step in itertools.chain.from_iterable(by_rank.values()):
+            by_step[step.step].append(step)
+        lines = (
+            tuple(_loss_line(number, steps[number]) for number in sorted(steps))
+            for steps in (by_rank, by_step)
+        )
+        return cls(*lines)
+
+    def __str__(self) -> str:
+        titles = "loss", "worst", "complete/early/time-out", "incast", "MB/s", "t_B", "skipped"
+        head = "{:>8} {:>8} {:>24} {:>7} {:>7} {:>10} {:>8}".format(*titles)
+        rows = [f"rank {head}", *map(str, self.ranks)]
+        worst = sorted((s for s in self.steps if s.lost), key=lambda s: (-s.loss, s.number))[:SHOWN]
+        if worst:
+            rows += ["", f"step {head}", *map(str, worst)]
+        lossy = sum(step.lost > 0 for step in self.steps)
+        rows.append(f"{lossy} of {len(self.steps)} steps lost something")
+        return "\n".join(rows)
+
+
+@dataclass(frozen=True)
 class Summary:
     """A table of arrivals.
 
-    Attributes:
-        lines: per rank, worst first.
-        ways, reasons: how many operations ran so, as rank 0 (or the first present) saw it.
-        decision_p50_s, decision_p99_s: from a rank's arrival to its knowing how to go on; in the
-            modes that decide on arrival this includes the wait for who is not there yet.
-        latency_p50_s, latency_p99_s: of decisions: from the arrival of the last rank that had to be
-            there (for a schedule: of those not taken to be late) until the last of them knew.
-        completion_s: median time from the last arrival to the last result.
-        messages: control messages sent per operation, by all ranks together.
-        missing: ranks that sent nothing.
+    A decision's time is from a rank's arrival to its knowing how to go on; in the modes that decide
+    on arrival it includes the wait for who is not there yet. Its latency is from the arrival of the
+    last rank that had to be there (for a schedule: of those not taken to be late) until the last of
+    them knew.
     """
 
-    lines: tuple[Line, ...]
-    ways: dict[str, int]
+    lines: tuple[Line, ...]  # per rank, worst first
+    ways: dict[str, int]  # how many operations ran so, as rank 0 (or the first present) saw it
     reasons: dict[str, int]
     decision_p50_s: float
     decision_p99_s: float
     latency_p50_s: float
     latency_p99_s: float
-    completion_s: float
-    messages: float
-    missing: tuple[int, ...] = ()
+    completion_s: float  # median time from the last arrival to the last result
+    messages: float  # sent for control per operation, by all ranks together
+    missing: tuple[int, ...] = ()  # ranks that sent nothing
     losses: Losses = field(default_factory=Losses)
 
     def __str__(self) -> str:
@@ -126,11 +185,9 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
 
 
 def _lines(ranks: list[int], whole: list[dict[int, Record]]) -> list[Line]:
-    waits: defaultdict[int, list[float]] = defaultdict(list)
-    lateness: defaultdict[int, list[float]] = defaultdict(list)
-    uncertainty: defaultdict[int, float] = defaultdict(float)
-    last: Counter[int] = Counter()
-    wasted_s: defaultdict[int, float] = defaultdict(float)
+    waits: dict[int, list[float]] = {rank: [] for rank in ranks}
+    lateness: dict[int, list[float]] = {rank: [] for rank in ranks}
+    last, wasted_s, uncertainty = (dict.fromkeys(ranks, 0.0) for _ in range(3))
     for found in whole:
         order = sorted(found.values(), key=lambda record: record.arrived_s)
         median_s = statistics.median(record.arrived_s for record in order)
@@ -172,3 +229,17 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:>7.1f} ms"
+
+
+def _loss_line(number: int, steps: Sequence[Step]) -> LossLine:
+    sums = {name: sum(getattr(step, name) for step in steps) for name in SUMMED}
+    return LossLine(
+        number=number,
+        steps=len(steps),
+        loss=sums["lost"] / max(1, sums["due"]),
+        worst=max(step.lost / max(1, step.due) for step in steps),
+        incast=min(step.incast for step in steps),
+        rate=min(step.rate for step in steps),
+        bound_s=max(step.bound_s for step in steps),
+        **sums,
+    )

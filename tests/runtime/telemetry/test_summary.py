@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.telemetry.export import prometheus_text, trace, write_prometheus, write_trace
-from runtime.telemetry.losses import Losses
 from runtime.telemetry.records import Rank, Record, Round, Stage, Step
-from runtime.telemetry.summary import quantile, summarize
+from runtime.telemetry.summary import Losses, quantile, summarize
 
 
 def _ranks(arrivals, uncertainty_s=0.0, done=lambda last: last + 0.5):
