@@ -14,8 +14,7 @@ from runtime.telemetry.session import Watch, watch
 from runtime.work import AllReduceWork as Operation
 from runtime.work import Observer
 
-Reducer = AllReduceDispatcher
-"""The name under which the dispatcher was published first."""
+Reducer = AllReduceDispatcher  # the name under which the dispatcher was published first
 
 __all__ = [
     "BACKEND",

@@ -135,11 +135,8 @@ class LatecomerGroup(ForwardingGroup):
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> LatecomerGroup:
     """A process group that does what is configured (torch calls it); raises as there."""
     chosen = configuration()
-    kind: type[Collectives] = ScheduleCollectives
-    if isinstance(chosen, Options):
-        kind = OptiReduceCollectives
-    elif isinstance(chosen, Chosen):
-        kind = ModeCollectives
+    kinds: dict[type, type[Collectives]] = {Options: OptiReduceCollectives, Chosen: ModeCollectives}
+    kind = kinds.get(type(chosen), ScheduleCollectives)
     return LatecomerGroup(kind(StoreExchange(store, rank, size, timeout.total_seconds()), chosen))
 
 

@@ -1,30 +1,35 @@
-"""What process groups of the backend do, as set in Python or by environment variables.
+"""What process groups of the backend do, as set in Python or, else, by environment variables.
 
-    runtime.configure(mode="auto")              LATECOMER_MODE (_LATE, _PROFILE)
-    runtime.configure("schedule.json", late=7)  LATECOMER_SCHEDULE, LATECOMER_LATE
-    runtime.configure(algorithm="optireduce")   LATECOMER_ALGORITHM=optireduce
-
-What is set in Python comes first; it holds for groups made from then on.
+``runtime.backend`` shows both. What is set in Python holds for groups made from then on.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, cast, overload
+from typing import Literal, TypedDict, Unpack, cast, overload
 
-from runtime.executor.load import Late, Verified, load
+from runtime.executor.load import Late, Verified, load, named
 from runtime.optireduce.options import Options
-from runtime.policy.cost_model import Profile
+from runtime.policy import options as modes
+from runtime.policy.cost_model import Profile, read
 from runtime.policy.options import Chosen, Mode
-from runtime.policy.options import choose as choose_mode
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
+REQUIREMENT = "the backend needs a schedule or a mode"
+REMEDY = "Set LATECOMER_MODE=auto, or this to a file that `synth generate` made, or configure()"
 Given = str | os.PathLike[str] | Schedule | Verified
-Scheduled = tuple[Verified, tuple[int, ...]]
-"""A schedule, and who is late."""
+Scheduled = tuple[Verified, tuple[int, ...]]  # a schedule, and who is late
 
 _configured: Scheduled | Chosen | Options | None = None
+
+
+class ModeOptions(TypedDict, total=False):
+    """What goes with a mode only; see :func:`configure`."""
+
+    threshold_s: float | None
+    most_late: int | None
+    profile: str | os.PathLike[str] | Profile | None
 
 
 @overload
@@ -32,14 +37,7 @@ def configure(schedule: Given, *, late: Late = None) -> Verified: ...
 
 
 @overload
-def configure(
-    *,
-    mode: Mode,
-    late: Late = None,
-    threshold_s: float | None = None,
-    most_late: int | None = None,
-    profile: str | os.PathLike[str] | Profile | None = None,
-) -> Chosen: ...
+def configure(*, mode: Mode, late: Late = None, **of_mode: Unpack[ModeOptions]) -> Chosen: ...
 
 
 @overload
@@ -51,45 +49,59 @@ def configure(
     *,
     mode: Mode | None = None,
     late: Late = None,
-    threshold_s: float | None = None,
-    most_late: int | None = None,
-    profile: str | os.PathLike[str] | Profile | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
+    **of_mode: Unpack[ModeOptions],
 ) -> Verified | Chosen | Options:
     """Choose what process groups made from now on with ``backend="latecomer"`` do.
 
     Args:
         schedule: a file, or an object; it is verified here.
-        mode: instead of a schedule; for it, ``threshold_s``, ``most_late`` and ``profile`` see
-            :func:`runtime.policy.options.choose`.
+        mode: instead of a schedule: who decides, and from what (:mod:`runtime.policy`).
         late: the late rank, or several in the order of their arrival; default: as the file says.
+            In mode static it must be given, the other modes find out.
+        threshold_s: mode eager: how long the ranks that are there wait for the next one before
+            they start; default: what a start that turns out to be needless would cost.
+        most_late: a mode never starts without more ranks than this; default: a quarter, 1 to 3.
+        profile: for a mode: a file written by ``python -m runtime profile``; default: measured at
+            the start.
         algorithm: ``optireduce`` needs no schedule, ``options`` are its own.
 
     Raises:
         FormatError, ScheduleRefused: see :func:`runtime.load`.
-        ArgumentError: a bad ``late``, no schedule, or a senseless environment variable.
+        ArgumentError: a bad ``late``, no schedule, an option that is out of its range or does not
+            go with the mode, or a senseless environment variable.
     """
     global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
     if algorithm == "optireduce":
         _configured = found = options or Options()
         return found
-    _configured = chosen = choose(
-        schedule, mode, late, threshold_s=threshold_s, most_late=most_late, profile=profile
-    )
+    _configured = chosen = choose(schedule, mode, late, **of_mode)
     return chosen if isinstance(chosen, Chosen) else chosen[0]
 
 
 def choose(
-    schedule: Given | None, mode: Mode | None, late: Late, **of_mode: Any
+    schedule: Given | None,
+    mode: Mode | None,
+    late: Late,
+    *,
+    threshold_s: float | None = None,
+    most_late: int | None = None,
+    profile: str | os.PathLike[str] | Profile | None = None,
 ) -> Scheduled | Chosen:
-    """A schedule, verified, or a mode with its options ``of_mode``; raises as :func:`configure`."""
+    """A schedule, verified, or a mode with its options; raises as :func:`configure`."""
     if mode is not None and schedule is not None:
         raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
     if mode is not None:
-        return choose_mode(mode, late=late, **of_mode)
+        if profile is not None and not isinstance(profile, Profile):
+            profile = read(profile)
+        return Chosen(modes.Options(mode, named(late), threshold_s, most_late), profile)
     if schedule is None:
         raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
+    of_mode = {"threshold_s": threshold_s, "most_late": most_late, "profile": profile}
+    for name, value in of_mode.items():
+        if value is not None:
+            raise ArgumentError(name, value, "goes with a mode only", "Leave it out, or set mode=")
     verified = load(schedule)
     return verified, verified.late_ranks(late)
 
@@ -114,10 +126,5 @@ def configuration() -> Scheduled | Chosen | Options:
         return choose(None, cast(Mode, mode), late, profile=profile)
     path = os.environ.get("LATECOMER_SCHEDULE")
     if not path:
-        remedy = (
-            "Set LATECOMER_MODE=auto, or this to a file made with `synth generate`, or call "
-            "runtime.configure() first"
-        )
-        requirement = "the backend needs a schedule or a mode"
-        raise ArgumentError("LATECOMER_SCHEDULE", path, requirement, remedy)
+        raise ArgumentError("LATECOMER_SCHEDULE", path, REQUIREMENT, REMEDY)
     return choose(path, None, late)

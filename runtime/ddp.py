@@ -11,21 +11,19 @@ for decisions and travel, on threads and connections of our own. Gradients are a
 """
 
 import itertools
-import os
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime.config import Given, choose
+from runtime.config import Given, ModeOptions, choose
 from runtime.executor.executor import Executor
 from runtime.executor.load import Late
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
-from runtime.policy.cost_model import Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Chosen, Mode
 from runtime.torch_versions import GradBucket, PrefixStore, Store, store_of
@@ -43,9 +41,8 @@ class Attachment:
 
     @property
     def executor(self) -> Executor:
-        """Runs schedules. ``executor.failure`` is the typed error after a failed backward (autograd
-        reports a RuntimeError); without a mode ``executor.late`` may be set between steps, to the
-        same everywhere.
+        """Runs schedules. Its ``failure`` is the typed error after a failed backward (autograd's is
+        a RuntimeError); without a mode ``late`` may be set between steps, to the same everywhere.
         """
         return self.engine if isinstance(self.engine, Executor) else self.engine.executor
 
@@ -82,10 +79,8 @@ def attach(
     *,
     mode: Mode,
     late: Late = None,
-    threshold_s: float | None = None,
-    most_late: int | None = None,
-    profile: str | os.PathLike[str] | Profile | None = None,
     timeout_s: float = 300.0,
+    **of_mode: Unpack[ModeOptions],
 ) -> Attachment: ...
 
 
@@ -105,28 +100,23 @@ def attach(
     schedule: Given | None = None,
     *,
     mode: Mode | None = None,
-    threshold_s: float | None = None,
-    most_late: int | None = None,
-    profile: str | os.PathLike[str] | Profile | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     late: Late = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
+    **of_mode: Unpack[ModeOptions],
 ) -> Attachment | optireduce.Attachment:
     """Let ``model`` reduce its gradients by a mode or a schedule. Collective: all ranks call it.
 
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
-        mode: instead of a schedule: ``auto`` and the others of :mod:`runtime.policy`; for it,
-            ``threshold_s``, ``most_late`` and ``profile`` as for :func:`runtime.configure`.
+        mode, late, of_mode: as for :func:`runtime.configure`.
         algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
             all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
             state is re-synchronized with the parameters.
-        late: the late rank, or several in the order of their arrival; default: as the schedule
-            says. In mode ``static`` it must be given, the other modes find out.
         timeout_s: a rank that keeps others waiting this long is given up by all.
         observer: is told about steps and operations.
 
@@ -138,15 +128,14 @@ def attach(
         engine = Engine(*_place(model), options=options, timeout_s=timeout_s)
         attachment = optireduce.Attachment(engine, model, optimizer)
     else:
-        of_mode = {"threshold_s": threshold_s, "most_late": most_late, "profile": profile}
         chosen = choose(schedule, mode, late, **of_mode)
         common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
         if isinstance(chosen, Chosen):
             common |= {"options": chosen.options, "profile": chosen.profile}
             attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
         else:
-            verified, late = chosen
-            common |= {"late": late, "observer": observer}
+            verified, ranks = chosen
+            common |= {"late": ranks, "observer": observer}
             attachment = Attachment(Executor(verified, *_place(model), **common))
     model.register_comm_hook(attachment, _hook)
     return attachment

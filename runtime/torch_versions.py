@@ -78,8 +78,7 @@ def store_of(group: dist.ProcessGroup | None) -> Store:
     Raises:
         ValueError: ``group`` is None and ``init_process_group`` was not called.
     """
-    store: Store = _world.pg_map[_get_default_group() if group is None else group][1]
-    return store
+    return _world.pg_map[_get_default_group() if group is None else group][1]
 
 
 def allow_monitored_barrier(kind: type[Any]) -> None:
@@ -116,8 +115,7 @@ def count_operations(backend: Any) -> None:
 
 def own_connection(store: Store) -> Store:
     """The same store over a connection of its own."""
-    store_: Any = store
-    clone: Store = store_.clone()
+    clone: Store = store.clone()  # type: ignore[attr-defined]
     return clone
 
 
@@ -151,8 +149,7 @@ def take_input_gradients(
 
     In 2.11 those of inputs given by keyword come after them (see :func:`announce_inputs`).
     """
-    gradients: tuple[torch.Tensor | None, ...] = stage.bwd_cache.pop(microbatch)[:count]
-    return gradients
+    return stage.bwd_cache.pop(microbatch)[:count]
 
 
 def no_groups_of_its_own() -> contextlib.AbstractContextManager[Any]:
@@ -162,7 +159,5 @@ def no_groups_of_its_own() -> contextlib.AbstractContextManager[Any]:
     in two, one for each direction: collective, and an error where the default group is not bound to
     a device, as with Gloo. Stages whose messages take other ways have no use for them.
     """
-    if hasattr(config, _DIRECTIONS):
-        patched: contextlib.AbstractContextManager[Any] = config.patch(_DIRECTIONS, False)
-        return patched
-    return contextlib.nullcontext()
+    known = hasattr(config, _DIRECTIONS)
+    return config.patch(_DIRECTIONS, False) if known else contextlib.nullcontext()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,36 +18,26 @@ if TYPE_CHECKING:
     from runtime.executor.program import RankProgram
 
 
+@dataclass(eq=False, repr=False)
 class AllReduceWork:
-    """A tensor that is being reduced; its caller waits for it, or takes a future of it.
+    """A tensor that is being reduced; its caller waits for it, or takes a future of it."""
 
-    Attributes:
-        number: operations count from 0 on every rank, in the same order.
-        tensor, flat: the caller's, which holds the result in the end; it as one dimension.
-        average: every rank divides by the number of ranks before the sum.
-        arrived_s, done_s: ``time.monotonic()`` when it was submitted and when it was done.
-        error: why it failed, if it did.
-        key, program, bounds: once it runs by a schedule: which one and who is late in it; this
-            rank's part; k + 1 element offsets, chunk c is ``flat[bounds[c]:bounds[c + 1]]``.
-        ready: a CUDA event after which the data may be read (CUDA only).
-        before_done: called when the result is there, before those who wait go on.
-    """
+    number: int  # operations count from 0 on every rank, in the same order
+    tensor: torch.Tensor  # the caller's, which holds the result in the end
+    average: bool  # every rank divides by the number of ranks before the sum
+    arrived_s: float = field(default_factory=time.monotonic)  # when it was submitted
+    done_s: float = 0.0  # when it was done
+    error: LatecomerError | None = None  # why it failed, if it did
+    key: tuple[int, tuple[int, ...]] | None = None  # by which schedule it runs, and who is late
+    program: RankProgram | None = None  # this rank's part in that
+    bounds: tuple[int, ...] = ()  # chunk c is ``flat[bounds[c]:bounds[c + 1]]``
+    ready: Any = None  # a CUDA event after which the data may be read
+    before_done: Callable[[], None] | None = None  # called with the result, before who waits
 
-    def __init__(
-        self, number: int, tensor: torch.Tensor, average: bool, arrived_s: float | None = None
-    ) -> None:
-        self.number, self.tensor, self.average = number, tensor, average
-        self.flat = tensor.detach().view(-1)
-        self.arrived_s = time.monotonic() if arrived_s is None else arrived_s
-        self.done_s = 0.0
-        self.error: LatecomerError | None = None
-        self.key: tuple[int, tuple[int, ...]] | None = None
-        self.program: RankProgram | None = None
-        self.bounds: tuple[int, ...] = ()
-        self.ready: Any = None
+    def __post_init__(self) -> None:
+        self.flat = self.tensor.detach().view(-1)
         self._done = threading.Event()
-        self.before_done: Callable[[], None] | None = None
-        devices: list[Any] = [tensor.device] if tensor.device.type == "cuda" else []
+        devices: list[Any] = [self.tensor.device] if self.tensor.device.type == "cuda" else []
         self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
 
     @property

@@ -13,13 +13,11 @@ from collections.abc import Sequence
 
 import torch
 
-from runtime.executor.load import Late, Verified, require_size
+from runtime.executor.load import Late, Verified, agree, require_size, require_summable
 from runtime.executor.nccl import PhaseWorkers
-from runtime.executor.preflight import agree, require_summable
 from runtime.executor.program import RankProgram, rank_program
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.loop import EventLoop
-from runtime.health.checks import Limits
 from runtime.health.native_work import NativeWaits
 from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
@@ -34,14 +32,11 @@ class Executor:
     """Runs schedules on a group of ranks.
 
     Args:
-        schedules: one schedule from :func:`runtime.load`, or several, among which each operation
-            chooses.
-        store: for connecting; every rank of the group, and nothing else, uses it under the same
-            prefix.
+        schedules: from :func:`runtime.load`: one, or several, among which each operation chooses.
+        store: for connecting; all ranks of the group use it under the same prefix, nothing else.
         device: ``cpu`` (over TCP) or a CUDA device (over NCCL).
         late: the late rank of the first schedule, or several in the order of their arrival;
-            default: as the file says. May be changed between operations (:attr:`late`), on all
-            ranks before the same one.
+            default: as the file says. May be changed (:attr:`late`), on all before the same one.
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
@@ -86,8 +81,8 @@ class Executor:
             agree(group, self.schedules, self._late)
             self.watchdog = Watchdog(self.datagrams, timeout_s)
             started.callback(self.watchdog.close)
-            limited = dataclasses.replace(group.under("data"), timeout_s=Limits(timeout_s).wait_s)
-            self._engine = self._connected(limited)
+            limit_s = self.watchdog.limits.wait_s
+            self._engine = self._connected(dataclasses.replace(group, timeout_s=limit_s))
             started.pop_all()
         self.find_silent = self.watchdog.find_silent
         self.watchdog.describe = self._describe
@@ -114,11 +109,11 @@ class Executor:
     @property
     def timeout_s(self) -> float:
         """How long a rank may keep others waiting; may be changed at any time, on all ranks."""
-        return self.watchdog.timeout_s
+        return self.watchdog.limits.timeout_s
 
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
-        self.watchdog.timeout_s = timeout_s
+        self.watchdog.limits.timeout_s = timeout_s
 
     @property
     def entered(self) -> int:
@@ -199,12 +194,12 @@ class Executor:
     def _connected(self, group: StoreExchange) -> EventLoop | PhaseWorkers:
         """What moves the data, connected with all other ranks (collective)."""
         phases = max(len(verified.schedule.phases) for verified in self.schedules)
+        common, group = (phases, self.observer, self.end, self._engine_failed), group.under("data")
         if self.device.type == "cuda":
-            return PhaseWorkers(group, phases, self.observer, self.end, self._engine_failed)
-        rank, ends = self.rank, self.datagrams
-        higher = range(rank + 1, self.size)
-        to, origin = connect(group, ends.address, ends.token, to=range(rank), origin=higher)
-        return EventLoop(to | origin, rank, phases, self.observer, self.end, self._engine_failed)
+            return PhaseWorkers(group, *common)
+        place, (lower, higher) = self.datagrams, (range(self.rank), range(self.rank + 1, self.size))
+        to, origin = connect(group, place.address, place.token, to=lower, origin=higher)
+        return EventLoop(to | origin, self.rank, *common)
 
     def _describe(self, number: int | None = None) -> str:
         """What this rank takes an operation to be; default: its oldest one."""

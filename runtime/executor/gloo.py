@@ -1,7 +1,6 @@
-"""The library's own all-reduce, in a Gloo group of its own.
+"""The library's own all-reduce, in a Gloo group of its own; operations overlap, as under plain DDP.
 
-Operations start in the order in which they are given and may overlap, as under plain DDP. A thread
-waits for them; when one fails (a peer died) its owner is told, and finds out who failed.
+A thread waits for them; when one fails (a peer died) its owner is told, and finds out who failed.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import AllreduceOptions
 from runtime.work import AllReduceWork
 
-PHASE = "all-reduce"
-
 
 class NativeAllReduce:
     """All-reduces by Gloo; ``failed`` is told of the first that fails, with which all later do."""
@@ -34,11 +31,11 @@ class NativeAllReduce:
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str], None],
     ) -> None:
-        self._rank, self._size = group.rank, group.world_size
+        self._rank, self._size = place = group.rank, group.world_size
         self._ended, self._failed = ended, failed
         timeout = timedelta(seconds=group.timeout_s)
         # Any: the stubs give backends no collectives
-        self._gloo: Any = dist.ProcessGroupGloo(group.store, self._rank, self._size, timeout)
+        self._gloo: Any = dist.ProcessGroupGloo(group.store, *place, timeout)
         self._queue: queue.SimpleQueue[tuple[AllReduceWork, Any] | None] = queue.SimpleQueue()
         self._closing = False
         self._waiting: tuple[WaitFor, float] | None = None
@@ -86,7 +83,7 @@ class NativeAllReduce:
         while (item := self._queue.get()) is not None:
             work, native = item
             peer = (self._rank - 1) % self._size
-            self._waiting = WaitFor(work.number, PHASE, 0, peer), time.monotonic()
+            self._waiting = WaitFor(work.number, "all-reduce", 0, peer), time.monotonic()
             try:
                 native.wait()
             except RuntimeError as error:
@@ -97,5 +94,5 @@ class NativeAllReduce:
 
     def _lost(self, number: int, error: RuntimeError) -> None:
         if not self._closing:
-            lost = f"lost the all-reduce of operation {number}: {reason(error)}"
-            self._failed(f"rank {self._rank} {lost}")
+            what = f"the all-reduce of operation {number}: {reason(error)}"
+            self._failed(f"rank {self._rank} lost {what}")

@@ -1,27 +1,36 @@
-"""Only proved schedules run: the one door from a schedule to the executor; who is late in it."""
+"""The door to the executor: proved schedules, the same on all ranks; tensors it can carry."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
+import torch
 
+from runtime.network.store_exchange import StoreExchange
 from verify.core.check import check
 from verify.core.format import read
 from verify.core.programs import deadlock_free, programs
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
-from verify.errors import ArgumentError, ScheduleRefused
+from verify.errors import ArgumentError, ScheduleRefused, TensorError
 from verify.output import encode
 from verify.renaming import renamed
 from verify.report.render import render
 
-Late = int | Sequence[int] | None
-"""The late rank, or several in the order of their arrival; ``None``: as the file says."""
+FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+SUMMABLE = FLOATS | INTEGERS
+Late = int | Sequence[int] | None  # several: in the order of their arrival; None: as the file
+
+
+def named(late: Late) -> tuple[int, ...]:
+    """The ranks that ``late`` names."""
+    return () if late is None else (late,) if isinstance(late, int) else tuple(late)
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,7 @@ class Verified:
         """``late`` as ranks in the order of their arrival; ArgumentError if it does not fit."""
         if late is None:
             return self.late
-        ranks = (late,) if isinstance(late, int) else tuple(late)
-        n, q = self.schedule.ranks, len(self.late)
+        ranks, n, q = named(late), self.schedule.ranks, len(self.late)
         if not all(0 <= rank < n for rank in ranks) or len(set(ranks)) < len(ranks):
             raise ArgumentError("late", late, f"must be ranks in 0..{n - 1}, each once")
         if ranks and not q:
@@ -109,3 +117,50 @@ def require_size(verified: Verified, size: int) -> None:
             f"{verified.name} is a schedule for {verified.schedule.ranks} ranks, the group has "
             f"{size}; make one with: synth generate --n {size}"
         )
+
+
+def agree(group: StoreExchange, schedules: Sequence[Verified], late: tuple[int, ...]) -> None:
+    """Compare schedules, and the late ranks to begin with, through the store (collective)."""
+    digests = ",".join(verified.digest for verified in schedules)
+    own = f"{digests} {late}"
+    received = group.all_gather("schedule", own)
+    differing = [rank for rank, theirs in received.items() if theirs != own]
+    if not differing:
+        return
+    ranks = ", ".join(map(str, differing))
+    theirs, their_late = received[differing[0]].split(" ", 1)
+    if theirs == digests:
+        text = f"rank {group.rank} takes the ranks {late} to be late, rank(s) {ranks} {their_late}"
+        raise ScheduleRefused(text)
+    names = ", ".join(f"{v.name} ({v.digest[:12]})" for v in schedules)
+    raise ScheduleRefused(f"rank {group.rank} has {names}, but rank(s) {ranks} another schedule")
+
+
+def unsummable(
+    tensor: torch.Tensor, average: bool, dtypes: Collection[torch.dtype] = SUMMABLE
+) -> tuple[str, str]:
+    """Why a tensor can't be summed in place, and what is required; empty if it can."""
+    if tensor.layout is not torch.strided:
+        return f"layout {tensor.layout}", "it must be dense (torch.strided)"
+    if tensor.dtype not in dtypes:
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        return f"dtype {tensor.dtype}", f"it must be one of {names}"
+    if not tensor.is_contiguous():
+        return "not contiguous", "pass tensor.contiguous()"
+    if average and not tensor.dtype.is_floating_point:
+        return f"the average of {tensor.dtype}", "it is not an integer; sum instead"
+    return "", ""
+
+
+def require_summable(
+    tensor: torch.Tensor,
+    device: torch.device,
+    average: bool,
+    dtypes: Collection[torch.dtype] = SUMMABLE,
+) -> None:
+    """Raise TensorError for what can't be carried on ``device``."""
+    if tensor.device.type != device.type:
+        raise TensorError(f"the tensor is on {tensor.device}, the executor on {device}")
+    reason, requirement = unsummable(tensor, average, dtypes)
+    if reason:
+        raise TensorError(f"a tensor can't be carried: {reason}; {requirement}")

@@ -32,10 +32,7 @@ POLL_S = 50e-6
 
 
 class PhaseWorkers:
-    """Runs operations on the current device, each within ``group.timeout_s`` on the GPU.
-
-    ``phases``, ``observer``, ``ended``, ``failed``: as for ``runtime.executor.tcp.loop.EventLoop``.
-    """
+    """As ``runtime.executor.tcp.loop.EventLoop``; operations have ``group.timeout_s``."""
 
     def __init__(
         self,

@@ -13,13 +13,10 @@ from runtime.health.diagnosis import RankStatus, WaitFor, diagnose, patience_s
 from verify.errors import RankFailure
 
 LONGEST_GRACE_S = 5.0
-CONFIRM_SHARE = 0.25
-"""Of the grace period, on top of it: to ask once more with the alarm."""
-WAIT_SHARE = 0.9
-"""Of the time left for waits: the rest is for reacting."""
+CONFIRM_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm
+WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
 
-Wait = tuple[WaitFor, float]
-"""What a rank waits for, and since when (``time.monotonic()``)."""
+Wait = tuple[WaitFor, float]  # what a rank waits for, and since when (``time.monotonic()``)
 
 
 class WaitSource(Protocol):
@@ -115,17 +112,11 @@ class WaitCheck(Check):
 
 @dataclass
 class SilenceCheck(Check):
-    """Whether ranks of which nothing is heard are alive: a silent or broken one is trouble.
+    """Whether ranks of which nothing is heard are alive: a silent or broken one is trouble."""
 
-    Attributes:
-        find: given the longest wait in seconds: ranks of which nothing is heard now.
-        noticed: why they are asked, for the message.
-        own_grace_s: how long they are given; default: as for waits.
-    """
-
-    find: Callable[[float], Iterable[int]]
-    noticed: str
-    own_grace_s: float | None = None
+    find: Callable[[float], Iterable[int]]  # given the longest wait in seconds: those ranks now
+    noticed: str  # why they are asked, for the message
+    own_grace_s: float | None = None  # how long they are given; default: as for waits
     _suspects: frozenset[int] = frozenset()
 
     @property

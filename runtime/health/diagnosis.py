@@ -33,23 +33,14 @@ class WaitFor(msgspec.Struct, frozen=True):
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """Where a rank stands.
+    """Where a rank stands."""
 
-    Attributes:
-        entered: operations it has entered.
-        waiting: its wait in the oldest operation, if it waits.
-        idle_s: seconds since it last entered an operation or saw a wait end.
-        broken: the exception that ended its work, if one did.
-        differs_from: the rank that takes an operation to be something else than this one does.
-        doing: what this rank takes that operation to be, or its oldest one.
-    """
-
-    entered: int
-    waiting: WaitFor | None = None
-    idle_s: float = 0.0
-    broken: str = ""
-    differs_from: int | None = None
-    doing: str = ""
+    entered: int  # operations it has entered
+    waiting: WaitFor | None = None  # its wait in the oldest operation, if it waits
+    idle_s: float = 0.0  # since it last entered an operation or saw a wait end
+    broken: str = ""  # the exception that ended its work, if one did
+    differs_from: int | None = None  # the rank that takes an operation to be something else
+    doing: str = ""  # what this rank takes that operation to be, or its oldest one
 
     def __str__(self) -> str:
         parts = {

@@ -49,11 +49,7 @@ class FailureDetector(Protocol):
 
 
 class NativeWaits:
-    """The waits of one rank for native collectives of one group; a ``detector`` comes later.
-
-    Args:
-        gloo: its connections are closed when a rank has failed (Any: the stubs lack collectives).
-    """
+    """The waits of one rank for native collectives of one group; a ``detector`` comes later."""
 
     def __init__(self, gloo: Any, rank: int, world_size: int) -> None:
         self._gloo, self._rank, self._world_size = gloo, rank, world_size
@@ -72,12 +68,7 @@ class NativeWaits:
         close_connections(self._gloo, self._rank, self._world_size)
 
     def wait(self, wait: Callable[..., Any], *args: Any) -> Any:
-        """Call ``wait``, and see to it that it ends, with an error that says who failed.
-
-        Raises:
-            RankFailure: ranks that are dead or silent.
-            RuntimeError: as the native backend says, where all ranks live or no detector is there.
-        """
+        """Call ``wait``; its RuntimeError becomes the RankFailure that is behind it, if any is."""
         number = next(self._numbers)
         self._began_s[number] = time.monotonic()
         try:
@@ -105,15 +96,12 @@ class NativeWaits:
 
 
 class NativeWork(Work):
-    """The work of a native backend (Any: its stub is incomplete), as its caller holds it.
-
-    ``finish`` is what is left to do on this rank once it is done; called once.
-    """
+    """A native backend's work (Any: incomplete stub); ``finish`` is called once, after it."""
 
     def __init__(self, work: Any, waits: NativeWaits, finish: Callable[[], None] | None) -> None:
         super().__init__()
         self._work, self._waits = work, waits
-        self._finish, self._lock = finish, threading.Lock() if finish else None
+        self._finish, self._lock = finish, threading.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until done (NCCL: until the current stream waits for it)."""
@@ -159,20 +147,14 @@ class NativeWork(Work):
         self._finished()
 
     def _finished(self) -> None:
-        if self._lock is None:
-            return
         with self._lock:
             finish, self._finish = self._finish, None
             if finish is not None:
                 finish()
 
 
-def _forwarding(name: str) -> Callable[[NativeWork], Any]:
-    return lambda self: getattr(self._work, name)()
-
-
 FORWARDED = """
 exception source_rank _source_rank get_future_result _get_duration _get_op_type _get_sequence_number
 """
 for _name in FORWARDED.split():
-    setattr(NativeWork, _name, _forwarding(_name))
+    setattr(NativeWork, _name, lambda self, name=_name: getattr(self._work, name)())

@@ -22,8 +22,7 @@ from runtime.network.protocol import Protocol
 from verify.errors import RankFailure
 
 ASK_AGAIN_S = 0.1
-MAX_TEXT, MAX_EVIDENCE = 16_000, 30_000
-"""Bytes of a verdict's text (or of one string of a status), and of all its evidence."""
+MAX_TEXT, MAX_EVIDENCE = 16_000, 30_000  # bytes: a verdict's text or a status' string; all evidence
 MAX_LINES = 64
 CUT = " [...]"
 
@@ -53,17 +52,13 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 @dataclass
 class Question:
-    """A question to all ranks; over when all have answered, time is up, or there is a verdict.
-
-    ``left_s`` is how long it is still open: without time in which this process itself did not get
-    to run, which is not held against the others. ``answers`` has this rank's status, too.
-    """
+    """A question to all ranks; over when all have answered, time is up, or there is a verdict."""
 
     number: int
     alarm: bool
-    left_s: float
+    left_s: float  # still open; time in which this process itself did not run does not count
     asked_s: float
-    answers: dict[int, RankStatus]
+    answers: dict[int, RankStatus]  # this rank's, too
     is_over: bool = False
 
     @property
@@ -73,15 +68,12 @@ class Question:
 
 
 class HealthProtocol(Protocol[bytes, str]):
-    """One rank's end of it; the only event is that another rank has raised the alarm, once.
-
-    ``status`` tells where this rank stands; ``verdict`` is who failed, once a rank has found out.
-    """
+    """One rank's end of it; the only event is that another rank has raised the alarm, once."""
 
     def __init__(self, rank: int, world_size: int, status: Callable[[], RankStatus]) -> None:
         super().__init__()
         self.rank, self.world_size = rank, world_size
-        self.verdict: RankFailure | None = None
+        self.verdict: RankFailure | None = None  # once a rank has found out who failed
         self._status = status
         self._numbers = itertools.count()
         self._open: dict[int, Question] = {}
@@ -97,12 +89,13 @@ class HealthProtocol(Protocol[bytes, str]):
         self._end_questions()
         return question
 
-    def decide(self, verdict: RankFailure) -> None:
-        """Send the verdict to all, or the one that was reached before."""
+    def decide(self, verdict: RankFailure) -> RankFailure:
+        """Send the verdict to all, or the one that was reached before, which is what counts."""
         self.verdict = self.verdict or verdict
         self._end_questions()
         packed = pack_verdict(self.verdict)
         self._outbox += [(peer, packed) for peer in range(self.world_size) if peer != self.rank]
+        return self.verdict
 
     def receive_message(self, message: bytes, sender: int, now_s: float) -> None:
         """Take a message of another rank; a ValueError if :func:`unpack` refuses it."""

@@ -9,69 +9,54 @@ rank that is waited for is alive and has entered the operation, of its last sign
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource
 from runtime.health.diagnosis import RankStatus, diagnose
 from runtime.health.protocol import HealthProtocol, Question
 from runtime.network.control_channel import ControlChannel
+from runtime.network.protocol import ProtocolRunner
 from verify.errors import LatecomerError, RankFailure
 
-CHANNEL = "health"
-TICK_S, TICKS = 0.25, 20
-"""It looks this often, and at least so many times within the longest wait."""
+TICK_S, TICKS = 0.25, 20  # it looks this often, and at least so many times within the longest wait
 CLOSE_S = 5.0
+T = TypeVar("T")
 
 logger = logging.getLogger("latecomer")
 
 
-class Watchdog:
+class Watchdog(ProtocolRunner[bytes, str]):
     """Looks after one rank's waits; finds out, with all ranks, who failed; fails once.
 
-    Args:
-        channel: between the ranks; closed by its owner, after this.
-        timeout_s: a rank that keeps others waiting for so long, without entering the operation or
-            without going on in it, is given up; every survivor has failed by then.
-
-    Attributes:
-        failure: why the group has failed, if it has; closing is no failure.
-        entered: how many operations this rank has entered.
-        broken: what has gone wrong on this rank alone; the others learn it when they ask.
-        describe: what this rank takes its oldest operation to be, for error messages.
+    ``channel`` is closed by its owner, after this; ``timeout_s``: see :class:`runtime.Executor`.
     """
 
     def __init__(self, channel: ControlChannel, timeout_s: float) -> None:
         self.rank, self.world_size = channel.rank, channel.size
-        self.failure: RankFailure | None = None
-        self.entered, self.broken = 0, ""
-        self.describe: Callable[[], str] = str
+        self.failure: RankFailure | None = None  # of the group; closing is no failure
+        self.entered = 0  # operations that this rank has entered
+        self.broken = ""  # what has gone wrong on this rank alone; the others learn it if they ask
+        self.describe: Callable[[], str] = str  # what this rank takes its oldest operation to be
+        self.limits = Limits(timeout_s)  # may be changed at any time, on all ranks
         self._differs: tuple[int, str] | None = None
         self._moved_s = time.monotonic()
-        self._channel = channel
-        self._protocol = HealthProtocol(self.rank, self.world_size, self.status)
-        self._limits = Limits(timeout_s)
-        self._waits = WaitCheck(self.rank, self.world_size, self._limits)
+        self._health = HealthProtocol(self.rank, self.world_size, self.status)
+        self._waits = WaitCheck(self.rank, self.world_size, self.limits)
         self._checks: list[WaitCheck | SilenceCheck] = [self._waits]
         self._questions: dict[int, Question] = {}  # by check
         self._aborts: list[Callable[[], None]] = []
         self._stops: list[Callable[[LatecomerError], None]] = []
-        self._news = threading.Condition()  # guards the protocol and the flags
+        self._alarms: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._news = threading.Condition()  # something was received or is due; guards the flags
         self._failing = threading.Lock()
         self._is_over = self._has_stopped = False
-        channel.listen(CHANNEL, self._receive)
-        self._thread = threading.Thread(target=self._run, name="latecomer-watchdog", daemon=True)
-        self._thread.start()
-
-    @property
-    def timeout_s(self) -> float:
-        """How long a rank may keep others waiting; may be changed at any time, on all ranks."""
-        return self._limits.timeout_s
-
-    @timeout_s.setter
-    def timeout_s(self, timeout_s: float) -> None:
-        self._limits.timeout_s = timeout_s
+        super().__init__(self._health, channel, "health", bytes)
+        self._looks = threading.Thread(target=self._look, name="latecomer-watchdog", daemon=True)
+        self._looks.start()
 
     def add(self, source: WaitSource) -> None:
         """Look after the waits of ``source``, too."""
@@ -81,7 +66,7 @@ class Watchdog:
         self, find: Callable[[float], Iterable[int]], noticed: str, grace_s: float | None = None
     ) -> None:
         """Fail if a rank that ``find`` names gives no sign of life (see :class:`SilenceCheck`)."""
-        place = self.rank, self.world_size, self._limits
+        place = self.rank, self.world_size, self.limits
         self._checks.append(SilenceCheck(*place, find, noticed, grace_s))
 
     def on_trouble(self, abort: Callable[[], None]) -> None:
@@ -106,13 +91,11 @@ class Watchdog:
         self._moved_s = time.monotonic()
 
     def fail(self, noticed: str, verdict: RankFailure | None = None) -> None:
-        """Give up, here and everywhere; :attr:`failure` is set afterwards, unless this is closed.
+        """Give up, here and everywhere; then :attr:`failure` is set (unless this is closed).
 
-        Args:
-            noticed: what was seen.
-            verdict: who has failed, where that is known; else the ranks find out.
+        Without a ``verdict`` on who has failed the ranks find out.
         """
-        self._fail(Trouble(noticed, self._limits.grace_s, verdict))
+        self._fail(Trouble(noticed, self.limits.grace_s, verdict))
 
     def broke(self, error: BaseException, noticed: str = "it broke") -> None:
         """An exception ended this rank's work: fail, and be named for it."""
@@ -127,7 +110,7 @@ class Watchdog:
     def find_silent(self, noticed: str) -> LatecomerError | None:
         """Ask all for a sign of life; if some give none, the failure everywhere that names them."""
         if not self._is_over:
-            answers = self._ask(self._limits.grace_s)
+            answers = self._ask(self.limits.grace_s)
             if len(answers) == self.world_size and not self._is_over:
                 return None
             self._fail(self._waits.diagnosed(answers, noticed))
@@ -136,11 +119,12 @@ class Watchdog:
 
     def close(self) -> None:
         """Look no more; what is noticed from now on is no failure."""
-        with self._failing, self._news:
+        with self._failing:
             self._is_over = True
-            self._news.notify_all()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(CLOSE_S)
+        self._alarms.put("")  # wakes the thread
+        if threading.current_thread() is not self._looks:
+            self._looks.join(CLOSE_S)
+        super().close()
 
     def status(self) -> RankStatus:
         """Where this rank stands; any thread."""
@@ -153,30 +137,38 @@ class Watchdog:
         idle_s = time.monotonic() - moved_s
         return RankStatus(self.entered, wait[0] if wait else None, idle_s, self.broken, peer, doing)
 
-    def _run(self) -> None:
+    def run(self, act: Callable[[float], T]) -> T:
+        """As for all protocols; questions may be over now."""
+        result = super().run(act)
+        with self._news:
+            self._news.notify_all()
+        return result
+
+    def handle_event(self, event: str) -> None:
+        """Another rank has raised the alarm."""
+        self._alarms.put(event)
+
+    def handle_error(self, error: Exception) -> None:
+        """Without it no wait would ever end."""
+        self.fail(f"rank {self.rank} broke its watchdog, {error!r}")
+
+    def _look(self) -> None:
         try:
             while not self._is_over:
-                if noticed := self._next_alarm():
-                    self.fail(noticed)
-                else:
-                    self._look()
-        except Exception as error:  # without it no wait would ever end
-            self.fail(f"rank {self.rank} broke its watchdog, {error!r}")
+                try:
+                    tick_s = min(TICK_S, self.limits.wait_s / TICKS)
+                    self.fail(self._alarms.get(timeout=tick_s))
+                except queue.Empty:
+                    self._check()
+        except Exception as error:
+            self.handle_error(error)
         with self._failing, self._news:
             self._has_stopped, stops = True, list(self._stops)
         if self.failure is not None:
             for stop in stops:
                 self._call(stop, self.failure)
 
-    def _next_alarm(self) -> str | None:
-        """Wait for a message or the next look; what another rank has raised the alarm with."""
-        with self._news:
-            if (noticed := self._protocol.next_event()) is None and not self._is_over:
-                self._wait_for_news(min(TICK_S, self._limits.wait_s / TICKS))
-                noticed = self._protocol.next_event()
-            return noticed
-
-    def _look(self) -> None:
+    def _check(self) -> None:
         for at, check in enumerate(self._checks):
             now_s, question = time.monotonic(), self._questions.get(at)
             if question is None:
@@ -194,20 +186,15 @@ class Watchdog:
             if self._is_over:
                 return
             with self._news:
-                self._is_over = True
-                self._protocol.verdict = self._protocol.verdict or known
-                aborts = list(self._aborts)
+                self._is_over, aborts = True, list(self._aborts)
+            if known is not None:
+                self.run(lambda now_s: self._health.decide(known))
             for abort in aborts:
                 self._call(abort)
             answers = self._ask(grace_s, alarm=True)
-            with self._news:
-                verdict = self._protocol.verdict
-                if verdict is None:
-                    verdict = diagnose(self.world_size, answers, self.rank, noticed, grace_s)
-                self._protocol.decide(verdict)
-                self._send()
-                self.failure = verdict
-                self._news.notify_all()
+            found = diagnose(self.world_size, answers, self.rank, noticed, grace_s)
+            self.failure = self.run(lambda now_s: self._health.decide(found))
+        self._alarms.put("")  # wakes the thread
 
     def _call(self, call: Callable[..., None], *args: LatecomerError) -> None:
         try:
@@ -218,31 +205,11 @@ class Watchdog:
     def _ask(self, grace_s: float, *, alarm: bool = False) -> Mapping[int, RankStatus]:
         """The status of each rank that answers within ``grace_s`` seconds."""
         question = self._begin(grace_s, alarm=alarm)
-        with self._news:
-            while not question.is_over:
-                self._wait_for_news(TICK_S)
+        while not question.is_over:
+            with self._news:
+                self._news.wait_for(lambda: question.is_over, TICK_S)
+            self.run(self._health.handle_timer)  # whatever became of the other thread
         return question.answers
 
     def _begin(self, grace_s: float, *, alarm: bool = False) -> Question:
-        with self._news:
-            question = self._protocol.ask(grace_s, time.monotonic(), alarm=alarm)
-            self._send()
-            return question
-
-    def _wait_for_news(self, limit_s: float) -> None:
-        due_s = self._protocol.get_timer()
-        if due_s is not None:
-            limit_s = min(limit_s, max(0.0, due_s - time.monotonic()))
-        self._news.wait(limit_s)
-        self._protocol.handle_timer(time.monotonic())
-        self._send()
-
-    def _receive(self, sender: int, payload: bytes) -> None:
-        with self._news:
-            self._protocol.receive_message(payload, sender, time.monotonic())
-            self._send()
-            self._news.notify_all()
-
-    def _send(self) -> None:
-        for peer, payload in self._protocol.messages_to_send(time.monotonic()):
-            self._channel.send(peer, CHANNEL, payload)
+        return self.run(lambda now_s: self._health.ask(grace_s, now_s, alarm=alarm))

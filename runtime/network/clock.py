@@ -21,14 +21,11 @@ import msgspec
 
 from runtime.network.protocol import Protocol
 
-DRIFT = 100e-6
-"""Seconds per second by which two clocks may drift apart."""
+DRIFT = 100e-6  # seconds per second by which two clocks may drift apart
 KEPT, OUTSTANDING = 32, 64
 BURST, BURST_GAP_S, PERIOD_S = 8, 0.02, 2.0
-UNKNOWN_S = 3600.0
-"""The finite uncertainty of a clock that could not be aligned."""
-REFERENCE = 0
-"""The rank whose clock all stamps are given in."""
+UNKNOWN_S = 3600.0  # the finite uncertainty of a clock that could not be aligned
+REFERENCE = 0  # the rank whose clock all stamps are given in
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
@@ -64,17 +61,14 @@ class Aligned:
 
 
 class Clock(Protocol[Ping | Pong, Aligned]):
-    """A rank's estimate; the reference is aligned by definition, and answers.
-
-    While ``asks`` (may be set at any time) pings are sent: a burst first, then now and then.
-    """
+    """A rank's estimate; the reference is aligned by definition, and answers."""
 
     def __init__(self, rank: int, *, asks: bool = True) -> None:
         super().__init__()
-        self.asks = asks
+        self.asks = asks  # may be set at any time: pings are sent, a burst first, then now and then
         self._exact = rank == REFERENCE
+        # when it was asked, half the round trip, the offset
         self._samples: deque[tuple[float, float, float]] = deque(maxlen=KEPT)
-        """(when it was asked, half the round trip, the offset)"""
         self._outstanding: deque[float] = deque(maxlen=OUTSTANDING)
         self._asked = 0
         self._next_s = -math.inf
@@ -114,9 +108,6 @@ class Clock(Protocol[Ping | Pong, Aligned]):
         """The best that is known at ``now_s``."""
         if self._exact:
             return Alignment(0.0, 0.0)
-        aged = (
-            (half_s + DRIFT * max(0.0, now_s - asked_s), offset_s)
-            for asked_s, half_s, offset_s in self._samples
-        )
+        aged = [(h + DRIFT * max(0.0, now_s - asked_s), o) for asked_s, h, o in self._samples]
         uncertainty_s, offset_s = min(aged, default=(math.inf, 0.0))
         return Alignment(offset_s, uncertainty_s)

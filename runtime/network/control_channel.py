@@ -24,8 +24,7 @@ from collections.abc import Callable
 from runtime.network.store_exchange import StoreExchange, own_address
 
 HEADER = struct.Struct("!16sHB")
-MAX_PAYLOAD = 60_000
-"""Bytes; longer payloads do not fit into one datagram with the header."""
+MAX_PAYLOAD = 60_000  # bytes; longer payloads do not fit into one datagram with the header
 
 Handler = Callable[[int, bytes], None]
 """(sender, payload), on the listening thread: must be quick; raises ValueError on a bad payload.
@@ -35,21 +34,15 @@ logger = logging.getLogger("latecomer")
 
 
 class ControlChannel:
-    """One rank's UDP socket.
+    """One rank's UDP socket; ``token`` are 16 random bytes that only the ranks of this group know.
 
-    Attributes:
-        address: the IPv4 address under which the others reach this rank.
-        token: 16 random bytes that only the ranks of this group know.
-        dropped: datagrams that were foreign, malformed or for a channel nobody listens to.
-
-    Raises:
-        RankFailure: ranks that did not join within the group's time-out.
+    RankFailure is raised for ranks that did not join within the group's time-out.
     """
 
     def __init__(self, group: StoreExchange) -> None:
         self.rank, self.size = group.rank, group.world_size
-        self.address = own_address(group.store)
-        self.dropped = 0
+        self.address = own_address(group.store)  # IPv4: the others reach this rank there
+        self.dropped = 0  # datagrams: foreign, malformed or for a channel nobody listens to
         self._handlers: dict[str, Handler] = {}
         self._closed = False
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -22,10 +22,8 @@ from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
-PAUSE_S = 0.01
-"""After an accept that failed: the next might fail at once, too."""
-Connections = dict[int, socket.socket]
-"""By rank."""
+PAUSE_S = 0.01  # after an accept that failed: the next might fail at once, too
+Connections = dict[int, socket.socket]  # by rank
 
 
 def connect(

@@ -54,7 +54,7 @@ class Protocol(Generic[Message, Event]):
 
 
 class ProtocolRunner(Generic[Message, Event]):
-    """A protocol at work; ``messages`` is the type of all its messages (a union).
+    """A protocol at work; ``messages`` is the type of all its messages (a union; bytes go as is).
 
     Messages are taken on the thread that listens to datagrams, so a rank answers while its main
     thread is busy or late; a second thread waits for the timer. One lock guards the protocol, and
@@ -69,7 +69,7 @@ class ProtocolRunner(Generic[Message, Event]):
         messages: Any,
     ) -> None:
         self._protocol, self._datagrams, self._channel = protocol, datagrams, channel
-        self._decoder = msgspec.msgpack.Decoder(messages)
+        self._decoder = None if messages is bytes else msgspec.msgpack.Decoder(messages)
         self._sent: Counter[type] = Counter()
         self._earlier = threading.Condition()  # the timer is due earlier than was waited for
         self._wakes_s = -math.inf
@@ -98,7 +98,8 @@ class ProtocolRunner(Generic[Message, Event]):
             sends = self._protocol.messages_to_send(time.monotonic())
             self._sent.update(type(message) for _, message in sends)
         for peer, message in sends:
-            self._datagrams.send(peer, self._channel, msgspec.msgpack.encode(message))
+            payload: Any = msgspec.msgpack.encode(message) if self._decoder else message
+            self._datagrams.send(peer, self._channel, payload)
         return result
 
     def close(self) -> None:
@@ -111,7 +112,7 @@ class ProtocolRunner(Generic[Message, Event]):
 
     def _receive(self, sender: int, payload: bytes) -> None:
         try:
-            message = self._decoder.decode(payload)
+            message: Any = self._decoder.decode(payload) if self._decoder else payload
         except msgspec.DecodeError as error:
             raise ValueError(str(error)) from None
         if not self._closed:

@@ -18,8 +18,7 @@ from typing import TypeVar
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import RankFailure
 
-ANSWER_S = 5.0
-"""How long the store may take to answer, on top of the time that the ranks have."""
+ANSWER_S = 5.0  # how long the store may take to answer, on top of the time that the ranks have
 
 T = TypeVar("T")
 
@@ -29,17 +28,12 @@ class StoreExchange:
     """One rank's place in a group, and its end of what the ranks send each other through the store.
 
     Every method raises RankFailure, which names no rank, when the store is gone.
-
-    Attributes:
-        store: every rank of the group, and nothing else, uses it under the same prefix.
-        rank, world_size: this rank and the number of ranks.
-        timeout_s: how long ranks are waited for.
     """
 
-    store: Store
+    store: Store  # every rank of the group, and nothing else, uses it under the same prefix
     rank: int
     world_size: int
-    timeout_s: float
+    timeout_s: float  # how long ranks are waited for
 
     def under(self, prefix: str) -> StoreExchange:
         """The same group, with keys of its own."""

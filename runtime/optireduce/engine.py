@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from runtime.executor.load import load
-from runtime.executor.preflight import require_summable
+from runtime.executor.load import load, require_summable
 from runtime.health.native_work import NativeWaits
 from runtime.network.store_exchange import StoreExchange, own_address
 from runtime.optireduce.bucket import Bucket, shard_bounds

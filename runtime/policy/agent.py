@@ -24,17 +24,13 @@ from runtime.network.clock import Aligned, Clock, Ping, Pong
 from runtime.network.protocol import Protocol
 from runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
 from runtime.policy.epochs import EpochCommit
-from runtime.policy.forecast import next_epoch
 from runtime.policy.messages import NATIVE, Arrival, Arrive, Decide, Decision, Message
 from runtime.policy.options import DETERMINISTIC, PolicyInputs
-from runtime.policy.rules import RULES, predicted, small, static
+from runtime.policy.rules import RULES, next_epoch, predicted, small, static
 
-RETRY_S, LONGEST_RETRY_S = 0.1, 1.0
-"""Well above a round trip through links that are busy, or everything would be sent twice."""
-REPORT_S, MOST_REPORTED = 0.5, 64
-"""In quiet times a rank reports so often, or when so many operations have gathered."""
-MOST_DONE = 64
-"""Ends of operations that one message tells of; older ones are not told."""
+RETRY_S, LONGEST_RETRY_S = 0.1, 1.0  # well above a round trip through busy links
+REPORT_S, MOST_REPORTED = 0.5, 64  # in quiet times a rank reports so often, or when so many gather
+MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
 
 
 @dataclass(frozen=True)

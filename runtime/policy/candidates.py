@@ -10,7 +10,6 @@ together.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,29 +20,26 @@ from verify.core.format import decode
 from verify.core.schedule import Schedule
 from verify.output import encode
 
-KEY = "candidates"
-CHUNKS = (1, 2, 4)
-"""Chunks per helper of the schedules for one late rank."""
+CHUNKS = (1, 2, 4)  # chunks per helper of the schedules for one late rank
 CHUNKS_OF_MORE = 2
-MOST_RANKS_SEARCHED = 32
-"""Beyond it only closed forms, for one late rank: searches would take minutes."""
+MOST_RANKS_SEARCHED = 32  # beyond it only closed forms, for one late rank: searches take minutes
 SEARCH_S = 5.0
 
 
-class Candidates(NamedTuple):
-    """Proved schedules, and what each costs; the same on all ranks."""
+def candidates(
+    group: StoreExchange, most_late: int
+) -> tuple[tuple[Verified, ...], tuple[Candidate, ...]]:
+    """Make (rank 0) or receive the schedules for up to ``most_late`` ranks, and prove them here.
 
-    schedules: tuple[Verified, ...]
-    candidates: tuple[Candidate, ...]
-
-
-def candidates(group: StoreExchange, most_late: int) -> Candidates:
-    """Make (rank 0) or receive the schedules for up to ``most_late`` ranks, and prove them here."""
+    Returns:
+        The schedules, and what each costs; the same on all ranks.
+    """
     if group.rank == 0:
-        group.send(KEY, _made(group.world_size, most_late))
-    made = msgspec.json.decode(group.receive_from(0, KEY), type=list[tuple[Candidate, str]])
+        group.send("candidates", _made(group.world_size, most_late))
+    text = group.receive_from(0, "candidates")
+    made = msgspec.json.decode(text, type=list[tuple[Candidate, str]])
     schedules = tuple(load(decode(text.encode(), each.name)) for each, text in made)
-    return Candidates(schedules, tuple(each for each, _ in made))
+    return schedules, tuple(each for each, _ in made)
 
 
 @functools.cache

@@ -23,8 +23,7 @@ from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, ArrivalState
 
 QUIET = Decision(NATIVE, (), "no straggler lately: no rank asks")
-REMEMBERED = 1024
-"""Operations whose arrivals and ends are kept until all have told."""
+REMEMBERED = 1024  # operations whose arrivals and ends are kept until all have told
 
 
 @dataclass(frozen=True)

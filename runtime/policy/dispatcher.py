@@ -42,8 +42,7 @@ from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 CLOSE_S = 5.0
-ALIGN_S = 2.0
-"""How long the start waits for aligned clocks; without them arrivals are not compared."""
+ALIGN_S = 2.0  # how long the start waits for aligned clocks; without them arrivals are not compared
 
 
 class AllReduceDispatcher:
@@ -55,10 +54,6 @@ class AllReduceDispatcher:
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
         device: tensors live on the CPU.
-
-    Attributes:
-        executor: what runs the schedules.
-        records: what happened to the last operations, oldest first; reference clock.
 
     Raises:
         ArgumentError: CUDA, or ranks with different options.
@@ -85,11 +80,10 @@ class AllReduceDispatcher:
         self.options, self.rank, self.size, self.store = options, rank, size, store
         group = StoreExchange(store, rank, size, timeout_s)
         require_equal(options, group)
-        offered = candidates(group, options.at_most_late(size))
-        self.candidates = offered.candidates
+        schedules, self.candidates = candidates(group, options.at_most_late(size))
         self.rounds = Rounds()
         self.executor = Executor(
-            offered.schedules,
+            schedules,
             *(PrefixStore("executor", store), rank, size),
             timeout_s=timeout_s,
             observer=self.rounds,
@@ -108,7 +102,7 @@ class AllReduceDispatcher:
         self.source = DispatcherRecorder(
             group, self.control_plane, self.rounds, lambda: watchdog.entered
         )
-        self.records = self.source.records
+        self.records = self.source.records  # of the last operations, oldest first; reference clock
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()

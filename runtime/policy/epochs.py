@@ -28,10 +28,8 @@ from runtime.network.protocol import Protocol
 from runtime.policy.messages import Answer, Ask, Epoch, EpochMessage, Outcome, Propose
 
 RETRY_S = 0.05
-PATIENCE_S = 1.0
-"""An epoch that not all have accepted after so long is void: nobody waits, but nothing changes."""
-LEAST_MARGIN, MOST_MARGIN = 4, 4096
-"""How many operations ahead an epoch begins: doubled when a rank turns out to be further."""
+PATIENCE_S = 1.0  # then an epoch that not all have accepted is void: nobody waits, nothing changes
+LEAST_MARGIN, MOST_MARGIN = 4, 4096  # operations until an epoch begins; doubled as needed
 
 
 @dataclass

@@ -11,14 +11,10 @@ import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
 
-KEPT = 64
-"""Operations that are remembered."""
-LATELY = 12
-"""Operations that waits are learned from: few, so that who is late no longer is soon forgotten."""
-FORGET_EVERY = 16
-"""Operations of one method after which the oldest observation of the other is forgotten."""
-DOUBT = (1.0,) * 2
-"""Counts as seen: one operation or two that took long say nothing yet."""
+KEPT = 64  # operations that are remembered
+LATELY = 12  # few, so that who is no longer late is soon forgotten by waits that are learned
+FORGET_EVERY = 16  # operations of one method after which the other's oldest one is forgotten
+DOUBT = (1.0,) * 2  # counts as seen: one operation or two that took long say nothing yet
 LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
 """Limits of what one observation may say about the model's error: of native operations (True), and
 of schedules. These seem faster than they are while several are in flight, since the waiting phases
@@ -69,8 +65,7 @@ class History:
 class ModelCorrection:
     """How much longer operations took than predicted: a factor per method; how late messages come.
 
-    What one method has shown is forgotten step by step while only the other runs, so that a bad
-    hour does not rule it out for ever.
+    While only one method runs, what the other showed is forgotten: a bad hour does not rule it out.
     """
 
     def __init__(self) -> None:

@@ -12,8 +12,7 @@ import msgspec
 
 from runtime.network.clock import Ping, Pong
 
-NATIVE = -1
-"""The candidate that stands for the library's own all-reduce."""
+NATIVE = -1  # the candidate that stands for the library's own all-reduce
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
@@ -27,25 +26,20 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 class Epoch(msgspec.Struct, frozen=True, array_like=True):
     """What all operations from ``first`` on are run under, until the next epoch's first.
 
-    Attributes:
-        version: epochs are numbered; numbers of those that failed are not used again.
-        coordinator: the rank that hears of arrivals, decides, and proposes the next epoch.
-        late, delay_s, reason: who is predicted to be late, by how much, and why (mode predict).
-        quiet: every operation runs natively and nobody asks; arrivals are reported now and then
-            (mode auto, while there is no straggler).
+    ``quiet``: every operation runs natively and nobody asks; arrivals are reported now and then
+    (mode auto, while there is no straggler).
     """
 
-    version: int
+    version: int  # epochs are numbered; numbers of those that failed are not used again
     first: int
-    coordinator: int
-    late: tuple[int, ...] = ()
-    delay_s: float = 0.0
-    reason: str = ""
+    coordinator: int  # the rank that hears of arrivals, decides, and proposes the next epoch
+    late: tuple[int, ...] = ()  # who is predicted to be late (mode predict),
+    delay_s: float = 0.0  # by how much,
+    reason: str = ""  # and why
     quiet: bool = False
 
 
-Buffer = tuple[int, str]
-"""Bytes and kind of a buffer; must be the same on all ranks."""
+Buffer = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
 
 
 class Arrival(NamedTuple):
@@ -87,18 +81,12 @@ class Outcome(_Message, frozen=True):
 
 
 class Arrive(_Message, frozen=True):
-    """A rank has come to operations: one (repeated while it has no decision), or many.
-
-    Attributes:
-        asks: for a decision; in a quiet epoch no rank does, and what is told once may be lost.
-        consumed: operations below need no decision any more on this rank.
-        done: operations that are done since the last message, and when (reference clock).
-    """
+    """A rank has come to operations: one (repeated while it has no decision), or many."""
 
     arrivals: tuple[Arrival, ...]
-    asks: bool
-    consumed: int
-    done: tuple[tuple[int, float], ...] = ()
+    asks: bool  # for a decision; in a quiet epoch no rank does, and what is told once may be lost
+    consumed: int  # operations below need no decision any more on this rank
+    done: tuple[tuple[int, float], ...] = ()  # since the last message, and when (reference clock)
 
 
 class Decide(_Message, frozen=True):

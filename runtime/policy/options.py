@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from runtime.executor.load import Late
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Candidate, Profile, Times, read, times
+from runtime.policy.cost_model import Candidate, Profile, Times, times
 from runtime.policy.history import History, ModelCorrection
 from verify.errors import ArgumentError
 
@@ -22,18 +21,7 @@ DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the modes; the same on all ranks.
-
-    Attributes:
-        mode: who decides, and from what.
-        late: mode static: the late ranks in the order of their arrival.
-        threshold_s: mode eager: how long the ranks that are there wait for the next one before
-            they start; default: what a start that turns out to be needless would cost.
-        most_late: never start without more ranks than this; default: a quarter, from 1 to 3.
-
-    Raises:
-        ArgumentError: an option out of its range, or one that the mode has no use for.
-    """
+    """Options of the modes, the same on all ranks; see :func:`runtime.configure` (also: errors)."""
 
     mode: Mode = "auto"
     late: tuple[int, ...] = ()
@@ -70,29 +58,6 @@ class Chosen(NamedTuple):
     profile: Profile | None
 
 
-def choose(
-    mode: Mode,
-    *,
-    late: Late = None,
-    threshold_s: float | None = None,
-    most_late: int | None = None,
-    profile: str | os.PathLike[str] | Profile | None = None,
-) -> Chosen:
-    """A mode, with what :class:`Options` describes.
-
-    Args:
-        profile: a file written by ``python -m runtime profile``; default: measured at the start.
-
-    Raises:
-        ArgumentError: an option is out of its range or does not go with the mode.
-    """
-    named = () if late is None else (late,) if isinstance(late, int) else tuple(late)
-    options = Options(mode, named, threshold_s, most_late)
-    if profile is None or isinstance(profile, Profile):
-        return Chosen(options, profile)
-    return Chosen(options, read(profile))
-
-
 def require_equal(options: Options, group: StoreExchange) -> None:
     """Raise ArgumentError, with the ranks that differ, unless all have the same options."""
     own = msgspec.json.encode(options).decode()
@@ -111,11 +76,12 @@ class PolicyInputs:
     world_size: int
     candidates: tuple[Candidate, ...]
     profile: Profile
-    history: History = field(init=False)
     correction: ModelCorrection = field(default_factory=ModelCorrection)
 
-    def __post_init__(self) -> None:
-        self.history = History(self.world_size)
+    @cached_property
+    def history(self) -> History:
+        """The arrivals of the last operations."""
+        return History(self.world_size)
 
     @property
     def most_late(self) -> int:

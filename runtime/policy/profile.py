@@ -25,15 +25,13 @@ from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
 
-SMALL, LARGE = 2**14, 2**21
-"""Bytes."""
+SMALL, LARGE = 2**14, 2**21  # bytes
 REPEATS = 3
 LEAST_ALPHA_S, LEAST_BETA_S = 1e-7, 1e-13
 LEAVE_S = 5.0
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-Run = Callable[[torch.Tensor], object]
-"""Sums a tensor over all ranks, in place, and returns when it is done."""
+Run = Callable[[torch.Tensor], object]  # sums a tensor over all ranks, in place; returns when done
 
 
 def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Profile:
@@ -50,10 +48,9 @@ def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Pro
 def shared_profile(
     group: StoreExchange, given: Profile | None, methods: tuple[Run, Run], candidate: Candidate
 ) -> Profile:
-    """The profile that rank 0 was given or, together with all others, measures (see ``measure``).
+    """The profile that rank 0 was given or, together with all others, measures.
 
-    Raises:
-        RankFailure: ranks that did not join in time; or a measurement failed.
+    RankFailure is raised for ranks that did not join in time, or where a measurement failed.
     """
     received = group.all_gather("profile given", "" if given is None else "yes")
     if not received[0]:
@@ -64,9 +61,7 @@ def shared_profile(
 
 
 def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) -> Profile:
-    """Measure on all ranks of this job with ``dispatch``, the class AllReduceDispatcher.
-
-    Rank 0 writes the profile to ``out``.
+    """Measure on all ranks with ``dispatch``, the class AllReduceDispatcher; rank 0 writes ``out``.
 
     Raises:
         ArgumentError: this process is not a rank of a job.

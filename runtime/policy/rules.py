@@ -1,26 +1,34 @@
-"""How an operation runs, in every mode. Pure functions.
+"""How an operation runs, in every mode, and what the next epoch is. Pure functions.
 
 Native, static and predict decide from what all ranks share. In eager and auto the coordinator asks
 at each arrival, and when a wait is over; what counts is who is there, and since when, on the
-coordinator's own clock (no alignment enters).
+coordinator's own clock (no alignment enters). The history gives
+the next epoch: who will be late (mode predict), whether ranks need not ask (mode auto), and who had
+better coordinate; what follows for an operation depends on its epoch and on what all ranks share.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.policy.cost_model import LEAST_GAIN, Times
-from runtime.policy.forecast import NO_STRAGGLER
+import msgspec
+
+from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
 from runtime.policy.history import LATELY
 from runtime.policy.messages import NATIVE, Buffer, Decision, Epoch
 from runtime.policy.options import PolicyInputs
-from runtime.policy.thresholds import Wait, break_even, learned, worth_s
 
 PATIENCE = "missing for longer than a needless start would cost"
-ENOUGH = 4
-"""Of them those in which a rank was as late as now, before lateness is learned from."""
+ENOUGH = 4  # of them those in which a rank was as late as now, before lateness is learned from
+RECENT = 16  # operations that a forecast looks at
+LEAST = 6  # operations without which there is none
+MOSTLY = 0.75  # the share of them in which all that are called late must have come after all others
+OFTEN = 0.5  # a coordinator that is the last one more often hands over
+SHORTEST_S = 1e-9  # what counts as a gap at all: two ranks may come at the very same time
+NO_STRAGGLER = "no straggler in most of the last operations"
 
 
 @dataclass(frozen=True)
@@ -81,10 +89,7 @@ def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
 
 
 def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
-    """Start without the ranks that are missing when no other has come for the threshold.
-
-    It counts from when the links are free: before that nothing is gained by a start.
-    """
+    """Start without missing ranks when no other came for the threshold, once links are free."""
     threshold_s = inputs.options.threshold_s
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
@@ -115,8 +120,7 @@ def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | 
     return _decide(now_s, state, inputs, wait)
 
 
-RULES: dict[str, Rule] = {"eager": eager, "auto": auto}
-"""The modes in which a coordinator decides each operation."""
+RULES: dict[str, Rule] = {"eager": eager, "auto": auto}  # where a coordinator decides
 
 
 def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
@@ -170,3 +174,69 @@ def _for_late(
     if beyond_s(best) >= (1 - LEAST_GAIN) * inputs.native_s(nbytes, corrected=False):
         return Decision(NATIVE, (), "small, or hardly late: no schedule would be faster")
     return Decision(best.candidate, late, reason)
+
+
+def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | None:
+    """What to propose for operations of ``nbytes``, if anything; version and first are open."""
+    if len(inputs.history) < LEAST:
+        return None
+    found = current
+    if inputs.options.mode == "predict":
+        late, delay_s, reason = predicted_late(nbytes, inputs)
+        found = msgspec.structs.replace(current, late=late, delay_s=delay_s, reason=reason)
+    elif inputs.options.mode == "auto":
+        found = msgspec.structs.replace(current, quiet=quiet(nbytes, inputs, now=current.quiet))
+    coordinator = better_coordinator(current.coordinator, nbytes, inputs)
+    found = msgspec.structs.replace(found, coordinator=coordinator)
+
+    def what_counts(epoch: Epoch) -> tuple[set[int], int, bool]:
+        return set(epoch.late), epoch.coordinator, epoch.quiet
+
+    return found if what_counts(found) != what_counts(current) else None
+
+
+def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], float, str]:
+    """Who will be late (in the order of arrival), by how much, and why.
+
+    Of all sets of ranks that mostly come after all others, the one whose schedule gains most.
+    """
+    history, native_s = inputs.history, inputs.native_s(nbytes)
+    best: tuple[tuple[int, ...], float, str] = (), 0.0, NO_STRAGGLER
+    best_gain_s = LEAST_GAIN * native_s
+    order = history.usual_order()
+    for count in range(1, inputs.most_late + 1):
+        late = tuple(order[-count:])
+        apart = history.lateness(late, RECENT, first=True)
+        delay_s = statistics.median(history.lateness(late, RECENT))
+        found = inputs.times(count, nbytes)
+        if not found or sum(gap > 0 for gap in apart) < MOSTLY * len(apart):
+            continue
+        gain_s = delay_s + native_s - min(each.total_s(delay_s) for each in found)
+        if gain_s > best_gain_s:
+            best, best_gain_s = (late, delay_s, "late in most of the last operations"), gain_s
+    return best
+
+
+def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
+    """Mode auto: whether all ranks had better run natively, without asking, as they may do ``now``.
+
+    Asking costs a decision's latency per operation. It pays where the best wait would have gained
+    more than that, on average over the last ``LATELY`` operations. Once they ask, half of it will
+    do to go on: near the limit, changing over and back would cost more than either.
+    """
+    native_s, gain_s = inputs.native_s(nbytes), 0.0
+    for late in range(1, inputs.most_late + 1):
+        gaps = [max(gap, SHORTEST_S) for gap in inputs.history.gaps(late, LATELY)]
+        wait = learned(gaps, 0.0, native_s, inputs.times(late, nbytes))
+        gain_s = max(gain_s, wait.native_s - wait.mean_s)
+    limit_s = LEAST_GAIN * native_s + inputs.correction.latency_s
+    return gain_s < (limit_s if now else limit_s / 2)
+
+
+def better_coordinator(current: int, nbytes: int, inputs: PolicyInputs) -> int:
+    """The current one, unless it is often the last, by ``LEAST_GAIN`` of an operation or more."""
+    behind = inputs.history.lateness((current,), RECENT)
+    counts_s = LEAST_GAIN * inputs.native_s(nbytes)
+    if len(behind) < LEAST or sum(gap > counts_s for gap in behind) <= OFTEN * len(behind):
+        return current
+    return inputs.history.usual_order()[0]

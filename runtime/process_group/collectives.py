@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.preflight import SUMMABLE, unsummable
+from runtime.executor.load import SUMMABLE, unsummable
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
 from runtime.process_group import reductions
@@ -31,17 +31,7 @@ GLOO, NCCL = dist.ProcessGroup.BackendType.GLOO, dist.ProcessGroup.BackendType.N
 
 
 class Collectives:
-    """The collectives of one group; subclasses say which all-reduces are theirs, and run them.
-
-    Args:
-        group: the ranks, and the time limit of each operation.
-        chosen: what the subclass does, as it was configured.
-
-    Attributes:
-        paths: how many all-reduces went by :attr:`path`, or why natively.
-        native, waits: run everything else, and wait for it.
-        backends: the native ones by device type, each with the type under which torch knows it.
-    """
+    """The collectives of one group; subclasses run the all-reduces that are theirs."""
 
     dtypes = SUMMABLE
 
@@ -49,10 +39,10 @@ class Collectives:
         store, rank, size = group.store, group.rank, group.world_size
         timeout = timedelta(seconds=group.timeout_s)
         self.store, self.rank, self.size, self.chosen = store, rank, size, chosen
-        self.paths: Counter[str] = Counter()
+        self.paths: Counter[str] = Counter()  # of all-reduces, or why they went natively
         self.native: Any = dist.ProcessGroup(store, rank, size)  # Any: its stub is incomplete
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
-        self.backends: dict[str, tuple[Any, Any]] = {"cpu": (GLOO, self._gloo)}
+        self.backends: dict[str, tuple[Any, Any]] = {"cpu": (GLOO, self._gloo)}  # by device type
         if torch.cuda.is_available():
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
@@ -96,26 +86,19 @@ class Collectives:
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
         """Run collective ``name`` of torch's ProcessGroup; NCCL has no work within a coalesced one.
 
-        Raises:
-            RankFailure: the group has failed before.
-            RuntimeError: as the native backend says.
+        RankFailure is raised if the group has failed before, else what the native backend raises.
         """
         if name == "allreduce" and (pending := self._allreduce(args, kwargs)) is not None:
             return pending
         if name == "allreduce_coalesced":
             self._count("several tensors at once")
-        place = self.rank, self.size
-        (args, kwargs), finish = reductions.by_sum(name, args, kwargs, *place)
+        (args, kwargs), finish = reductions.by_sum(name, args, kwargs, self.rank, self.size)
         try:
             work = getattr(self.native, name)(*args, **kwargs)
         except RuntimeError as error:
             self.waits.diagnose(error)
             raise
         return None if work is None else NativeWork(work, self.waits, finish)
-
-    def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None:
-        """As Gloo's: a barrier that names the ranks that did not come."""
-        self.native.monitored_barrier(timeout, wait_all_ranks)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change the time limit of operations from now on."""
@@ -185,11 +168,9 @@ class Collectives:
             return self._engines[device.type]
 
     def _started(self, device: torch.device) -> Engine:
-        on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-        with on_device:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             own = own_connection(self.store)  # a wait holds up all else on the same connection
-            store = PrefixStore(f"latecomer/{device.type}", own)
-            place = store, self.rank, self.size
+            place = PrefixStore(f"latecomer/{device.type}", own), self.rank, self.size
             timeout_s = self.timeout.total_seconds()
             engine = self.start(device, *place, timeout_s=timeout_s, native_waits=self.waits)
         self.waits.detector = engine
@@ -198,6 +179,5 @@ class Collectives:
     def _apply(self, timeout: timedelta) -> None:
         """Let engines have the group's time limit, which torch may have changed in Gloo itself."""
         for starting in list(self._engines.values()):
-            engine = starting.ready
-            if engine is not None and engine.timeout_s != timeout.total_seconds():
+            if (engine := starting.ready) and engine.timeout_s != timeout.total_seconds():
                 engine.timeout_s = timeout.total_seconds()

@@ -98,7 +98,7 @@ class ForwardingGroup(_Forwarding, dist.ProcessGroup):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """A barrier that names the ranks that did not come within ``timeout``."""
-        self.collectives.monitored_barrier(timeout, wait_all_ranks)
+        self.collectives.native.monitored_barrier(timeout, wait_all_ranks)
 
     def split_group(
         self,
@@ -154,7 +154,7 @@ class LatecomerBackend(_Forwarding, Backend):
     def monitored_barrier(self, options: BarrierOptions, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that did not come in time."""
         timeout = options.timeout if options.timeout > timedelta(0) else None
-        self.collectives.monitored_barrier(timeout, wait_all_ranks)
+        self.collectives.native.monitored_barrier(timeout, wait_all_ranks)
 
     def split(self, store: Store, ranks: Sequence[int], options: Any) -> LatecomerBackend:
         """The backend of a group of some of the ranks, this one among them."""

@@ -14,18 +14,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-INPUTS = {
-    "allreduce": 0,
-    "allreduce_coalesced": 0,
-    "reduce": 0,
-    "reduce_scatter": 1,
-    "_reduce_scatter_base": 1,
-    "reduce_scatter_single": 1,
-    "reduce_scatter_single_coalesced": 1,
-    "reduce_scatter_tensor_coalesced": 1,
-}
+from runtime.executor.load import INTEGERS
+
+IN_PLACE = "allreduce allreduce_coalesced reduce"
+SCATTERING = """
+reduce_scatter _reduce_scatter_base reduce_scatter_single reduce_scatter_single_coalesced
+reduce_scatter_tensor_coalesced
+"""
+INPUTS = dict.fromkeys(IN_PLACE.split(), 0) | dict.fromkeys(SCATTERING.split(), 1)
 """The collectives that reduce, and which argument is the input; the output is argument 0."""
-INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 Arguments = tuple[Sequence[Any], dict[str, Any]]
 
@@ -57,11 +54,9 @@ def tensors(nested: Any) -> Iterator[torch.Tensor]:
 def by_sum(
     collective: str, args: Sequence[Any], kwargs: dict[str, Any], rank: int, size: int
 ) -> tuple[Arguments, Callable[[], None] | None]:
-    """How to make a reduction that Gloo lacks from its SUM, for tensors on the CPU.
+    """For a reduction on the CPU that Gloo lacks: a SUM's arguments, and what to do here after it.
 
-    Returns:
-        The arguments of the SUM, and what to do on this rank when that is done; of other
-        collectives the arguments as they are, and nothing.
+    Other collectives keep their arguments.
     """
     which = operation(args, kwargs)
     kind = name(which)

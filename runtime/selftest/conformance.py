@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.executor.preflight import SUMMABLE
+from runtime.executor.load import SUMMABLE
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
 from verify.errors import LatecomerError

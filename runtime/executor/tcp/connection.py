@@ -18,7 +18,7 @@ from runtime.executor.tcp.transfer import TransferState
 
 READS = 16  # from one connection before others have their turn
 Find = Callable[[int, int, int, int, int, int], tuple[TransferState, int] | None]
-"""Given (peer, transfer, operation, offset, length, digest)."""
+"""From (peer, transfer, operation, offset, length, digest): whose data comes next, at which end."""
 
 
 class PeerLost(Exception):
@@ -34,11 +34,7 @@ class Mismatch(Exception):
 
 
 class Connection:
-    """This rank's end of the connection to ``peer``; PeerLost is raised if it is closed.
-
-    ``find`` tells from a header whose data comes next, and at which end of a transfer; ``wake``
-    bytes of data are worth a wake-up.
-    """
+    """This rank's end of the connection to ``peer``; PeerLost is raised if it is closed."""
 
     def __init__(self, tcp: socket.socket, peer: int, find: Find, wake: int) -> None:
         self.peer, self._socket, self._find = peer, tcp, find
@@ -52,7 +48,7 @@ class Connection:
         self._header_has = 0
         self._receiving: TransferState | None = None  # whose data comes next
         self._end = self._left = 0  # at which end, and how much in this frame
-        self._wake, self._wake_at = wake, 1
+        self._wake, self._wake_at = wake, 1  # bytes of data that are worth a wake-up
         self.credits = bytearray()  # not yet on the way; the next write takes them
         self._head = memoryview(b"")  # what goes before the data of the frame on its way out
         self._sending: TransferState | None = None  # whose data that is

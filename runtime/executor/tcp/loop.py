@@ -92,10 +92,7 @@ class EventLoop:
         self.abort()
 
     def waiting(self) -> tuple[WaitFor, float] | None:
-        """What the oldest operation waits for, if it does, and since when.
-
-        Any thread: it reads counts that only grow, so at worst what it says has just passed.
-        """
+        """What the oldest operation waits for; any thread, so at worst it has just passed."""
         state = self._states.get(min(self._states, default=-1))
         if state is None or time.monotonic() - self._busy_s > STUCK_S:
             return None

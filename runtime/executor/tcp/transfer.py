@@ -103,10 +103,7 @@ class TransferState:
         return done[after[0]] if len(after) == 1 else min(done[j] for j in after)
 
     def sendable(self, i: int) -> int:
-        """How many bytes of send ``i`` make up the next frame; 0 if it has to wait.
-
-        Frames begin at whole elements, and wait for a good part of the data that is on its way.
-        """
+        """How many bytes of send ``i`` are the next frame: whole elements; 0 if it must wait."""
         done, credit, size = self.done[i], self.credit[i], self.size[i]
         upto = min(credit, self.limit(i))
         length = min(upto - done, self._sizes.frame)

@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.policy.cost_model import LEAST_GAIN, Times
-from runtime.policy.forecast import better_coordinator, next_epoch
+from runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
 from runtime.policy.history import LEAST, MOST, ModelCorrection
 from runtime.policy.messages import NATIVE, Epoch
 from runtime.policy.options import Options
-from runtime.policy.rules import RULES, ArrivalState, Later, predicted, static
-from runtime.policy.thresholds import break_even, learned
+from runtime.policy.rules import (
+    RULES,
+    ArrivalState,
+    Later,
+    better_coordinator,
+    next_epoch,
+    predicted,
+    static,
+)
 from tests.runtime.policy.network import LARGE, inputs
 from verify.errors import ArgumentError
 
