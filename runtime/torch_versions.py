@@ -131,10 +131,7 @@ def announce_inputs(stage: PipelineStageBase, count: int) -> None:
 
 
 def skip_validation(stage: PipelineStageBase) -> None:
-    """``stage`` takes tensors of any shape and dtype, in every microbatch.
-
-    2.11 always compares with what was exchanged before the first step, in two methods.
-    """
+    """Let ``stage`` take tensors of any shape and dtype (2.11 always compares, in two methods)."""
     if hasattr(stage, "_runtime_validate"):
         stage._runtime_validate = False
     else:
@@ -145,10 +142,7 @@ def skip_validation(stage: PipelineStageBase) -> None:
 def take_input_gradients(
     stage: PipelineStageBase, microbatch: int, count: int
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of the ``count`` inputs of ``stage``, which forgets them.
-
-    In 2.11 those of inputs given by keyword come after them (see :func:`announce_inputs`).
-    """
+    """The gradients of the ``count`` inputs of ``stage``, which forgets them; 2.11 has more."""
     return stage.bwd_cache.pop(microbatch)[:count]
 
 

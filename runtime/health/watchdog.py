@@ -13,18 +13,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
 
 from runtime.health.checks import Limits, SilenceCheck, Trouble, WaitCheck, WaitSource
 from runtime.health.diagnosis import RankStatus, diagnose
 from runtime.health.protocol import HealthProtocol, Question
 from runtime.network.control_channel import ControlChannel
-from runtime.network.protocol import ProtocolRunner
+from runtime.network.protocol import ProtocolRunner, T
 from verify.errors import LatecomerError, RankFailure
 
 TICK_S, TICKS = 0.25, 20  # it looks this often, and at least so many times within the longest wait
 CLOSE_S = 5.0
-T = TypeVar("T")
 
 logger = logging.getLogger("latecomer")
 

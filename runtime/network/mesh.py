@@ -75,11 +75,9 @@ class _Handshakes:
         self._token, self._rank, self._to, self._origin = token, rank, to, origin
 
     def connections(self) -> list[socket.socket]:
-        """Those that are made."""
         return [*self.outgoing.values(), *self.incoming.values()]
 
     def abandon(self) -> None:
-        """Close those that are made."""
         for connection in self.connections():
             connection.close()
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -60,9 +60,7 @@ class StoreExchange:
 
     def receive_from(self, rank: int, key: str) -> str:
         """What ``rank`` has set under ``key``; a RankFailure names it if it has not in time."""
-        received = self.receive({rank: key})
-        self._require(received, [rank])
-        return received[rank]
+        return self._require(self.receive({rank: key}), [rank])[rank]
 
     def gather(self, key: str, value: str = "") -> dict[int, str]:
         """Send ``value``; what each rank has sent under the same key, absent ranks missing."""
@@ -73,19 +71,18 @@ class StoreExchange:
         self, key: str, value: str = "", *, of: Collection[int] | None = None
     ) -> dict[int, str]:
         """As :meth:`gather`; a RankFailure names absent ranks (``of``: which must be there)."""
-        received = self.gather(key, value)
-        self._require(received, range(self.world_size) if of is None else of)
-        return received
+        return self._require(self.gather(key, value), range(self.world_size) if of is None else of)
 
     def _present(self, keys: Mapping[int, str]) -> dict[int, str]:
         store = self.store
         return {rank: store.get(key).decode() for rank, key in keys.items() if store.check([key])}
 
-    def _require(self, received: Iterable[int], ranks: Collection[int]) -> None:
+    def _require(self, received: dict[int, str], ranks: Collection[int]) -> dict[int, str]:
         if absent := sorted(set(ranks) - set(received)):
             names = ", ".join(map(str, absent))
             text = f"rank(s) {names}: did not join within {self.timeout_s:g} s"
             raise RankFailure(absent, text)
+        return received
 
     def _within(self, ask: Callable[[], T]) -> T:
         """What ``ask`` returns of the store, which has our time for it, and some more."""

@@ -10,9 +10,10 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 KEPT = 64  # operations that are remembered
-LATELY = 12  # few, so that who is no longer late is soon forgotten by waits that are learned
+LATELY = 12  # operations that waits are learned from: few, to forget soon who is late no longer
 FORGET_EVERY = 16  # operations of one method after which the other's oldest one is forgotten
 DOUBT = (1.0,) * 2  # counts as seen: one operation or two that took long say nothing yet
 LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
@@ -21,13 +22,13 @@ of schedules. These seem faster than they are while several are in flight, since
 of one run beside the completion of another, and take its bandwidth."""
 
 
+@dataclass
 class History:
-    """Arrivals of the last operations, on one clock; ``added`` counts all there ever were."""
+    """Arrivals of the last operations, on one clock."""
 
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
-        self.added = 0
-        self._arrivals: deque[tuple[float, ...]] = deque(maxlen=KEPT)
+    world_size: int
+    added: int = 0  # all there ever were
+    _arrivals: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def __len__(self) -> int:
         return len(self._arrivals)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -129,12 +130,12 @@ class ForwardingGroup(_Forwarding, dist.ProcessGroup):
         work: Work = self.collectives.native._end_coalescing(device)
         return work
 
-    def _call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Work | None:
         if not PYTHON_BACKENDS:
             return self.collectives.call(name, args, kwargs)
-        return self._backend.last(self._change(name, args, kwargs))
+        return self._backend.last(self._change(name, *args, **kwargs))
 
-    def _change(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _change(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call torch's own method, where collectives are dispatched."""
         return getattr(self._dispatching, name)(*args, **kwargs)
 
@@ -149,7 +150,7 @@ class LatecomerBackend(_Forwarding, Backend):
 
     def allreduce_sparse(self, *args: Any, **kwargs: Any) -> Work | None:
         """An all-reduce of sparse tensors."""
-        return self._call("allreduce", args, kwargs)
+        return self._call("allreduce", *args, **kwargs)
 
     def monitored_barrier(self, options: BarrierOptions, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that did not come in time."""
@@ -170,30 +171,15 @@ class LatecomerBackend(_Forwarding, Backend):
         work, self._thread.work = getattr(self._thread, "work", None), None
         return work or handle
 
-    def _call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Work | None:
         self._thread.work = work = self.collectives.call(name, args, kwargs)
         return work
 
 
-def _override(
-    owner: type, base: type, names: Iterable[str], call: Callable[..., Work | None]
-) -> None:
-    """Let those methods ``names`` that ``base`` has call ``call(self, name, args, kwargs)``."""
-
-    def overriding(name: str) -> Callable[..., Work | None]:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Work | None:
-            return call(self, name, args, kwargs)
-
-        method.__name__ = name
-        method.__doc__ = f"See {base.__name__}.{name}."
-        return method
-
-    for name in names:
-        if hasattr(base, name):
-            setattr(owner, name, overriding(name))
-
-
-_override(ForwardingGroup, dist.ProcessGroup, COLLECTIVES.split(), ForwardingGroup._call)
-_override(LatecomerBackend, Backend, COLLECTIVES.split(), LatecomerBackend._call)
-if PYTHON_BACKENDS:
-    _override(ForwardingGroup, dist.ProcessGroup, HOOKS, ForwardingGroup._change)
+for _name in COLLECTIVES.split():  # those that this torch has
+    if hasattr(dist.ProcessGroup, _name):
+        setattr(ForwardingGroup, _name, partialmethod(ForwardingGroup._call, _name))
+    if hasattr(Backend, _name):
+        setattr(LatecomerBackend, _name, partialmethod(LatecomerBackend._call, _name))
+for _name in HOOKS if PYTHON_BACKENDS else ():
+    setattr(ForwardingGroup, _name, partialmethod(ForwardingGroup._change, _name))

@@ -77,12 +77,10 @@ class Starting:
     def _run(self) -> None:
         try:
             engine = self._start()
-        except LatecomerError as error:
-            self._settle(error)
         except Exception as error:  # whatever it is, no caller may be left waiting
             failure = LatecomerError(f"all-reduce could not start: {error!r}")
             failure.__cause__ = error
-            self._settle(failure)
+            self._settle(error if isinstance(error, LatecomerError) else failure)
         else:
             if not self._settle(engine):
                 engine.close()
