@@ -34,8 +34,7 @@ class NativeAllReduce:
         self._rank, self._size = place = group.rank, group.world_size
         self._ended, self._failed = ended, failed
         timeout = timedelta(seconds=group.timeout_s)
-        # Any: the stubs give backends no collectives
-        self._gloo: Any = dist.ProcessGroupGloo(group.store, *place, timeout)
+        self._gloo: Any = dist.ProcessGroupGloo(group.store, *place, timeout)  # incomplete stub
         self._queue: queue.SimpleQueue[tuple[AllReduceWork, Any] | None] = queue.SimpleQueue()
         self._closing = False
         self._waiting: tuple[WaitFor, float] | None = None

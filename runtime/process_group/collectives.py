@@ -56,8 +56,6 @@ class Collectives:
         self._engines: dict[str, Starting] = {}
         self._lock = threading.Lock()
 
-    # -- for subclasses
-
     @property
     def path(self) -> str:
         """The name of what the subclass does."""
@@ -74,8 +72,6 @@ class Collectives:
     def options(self) -> dict[str, Any]:
         """What the engine's ``submit`` takes beyond the tensor."""
         return {}
-
-    # -- for process groups
 
     @property
     def timeout(self) -> timedelta:
@@ -125,8 +121,6 @@ class Collectives:
             starting.close()
         self._engines.clear()
         self.native.shutdown()
-
-    # -- all-reduce
 
     def _allreduce(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
         """Start it the subclass's way, if it fits."""

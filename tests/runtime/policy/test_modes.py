@@ -226,6 +226,8 @@ def test_a_clock_that_is_not_aligned_yet_does_not_end_a_watch():
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ArgumentError, match="Leave one of both out"):
         runtime.configure("schedule.json", mode="auto")
+    with pytest.raises(ArgumentError, match="goes with a mode only"):
+        runtime.configure("schedule.json", threshold_s=1.0)
     with pytest.raises(ArgumentError, match="must name who is late"):
         runtime.configure(mode="static")
     with pytest.raises(ArgumentError, match="is no profile"):
