@@ -130,12 +130,12 @@ class ForwardingGroup(_Forwarding, dist.ProcessGroup):
         work: Work = self.collectives.native._end_coalescing(device)
         return work
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> Work | None:
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Work | None:
         if not PYTHON_BACKENDS:
             return self.collectives.call(name, args, kwargs)
         return self._backend.last(self._change(name, *args, **kwargs))
 
-    def _change(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _change(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call torch's own method, where collectives are dispatched."""
         return getattr(self._dispatching, name)(*args, **kwargs)
 
@@ -171,7 +171,7 @@ class LatecomerBackend(_Forwarding, Backend):
         work, self._thread.work = getattr(self._thread, "work", None), None
         return work or handle
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> Work | None:
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Work | None:
         self._thread.work = work = self.collectives.call(name, args, kwargs)
         return work
 

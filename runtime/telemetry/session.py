@@ -82,7 +82,7 @@ def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: floa
     """Watch the all-reduces of a model or group in a mode or by OptiReduce. Collective.
 
     Args:
-        of: ``reducer`` (OptiReduce: ``engine``) of an attachment or group; default: the only one.
+        of: ``attachment.reducer``, ``group.reducer``, by OptiReduce ``.engine``; default: the one.
         rounds: operations of which the rounds are recorded for traces, counted from the beginning
             of the block (OptiReduce: the stages are always recorded).
         wait_s: how long to wait at the end for what the other ranks have to tell.
