@@ -18,8 +18,8 @@ from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
 from runtime.selftest import conformance
 from runtime.selftest.audit import Audit, Missing, expected
-from tests.runtime.optireduce.faults import lose
-from tests.runtime.spawning import spawn, together, values
+from tests.runtime.optireduce.simulation import lose
+from tests.runtime.spawning import on_ranks, together
 
 WAIT = timedelta(seconds=60)
 PAYLOAD = 16
@@ -75,6 +75,15 @@ def _rounded(value, dtype):
     return float(np.uint32(bits & 0xFFFFFFFF).view(np.float32))
 
 
+EVERYBODY = {0, 1, 2}
+FAULTS = {  # the ranks that see it
+    "none": set(),
+    "wrong sum": EVERYBODY,
+    "unscaled": EVERYBODY,
+    "left out": EVERYBODY,
+    "wrong bit": {0},
+    "misplaced": {1},
+}
 ALTERED = {  # (rank, stage, sender) where datagrams are placed, None: all; what is placed
     "left out": ((2, 0, 0), np.zeros_like),
     "wrong bit": ((0, 1, 2), lambda rows: rows ^ (np.arange(rows.shape[1]) == 0).astype(np.uint8)),
@@ -104,19 +113,19 @@ def _plant(fault, rank):
         Bucket.scale_missing = lambda *_: None
 
 
-def _audited(rank, size, store, fault, share):
-    """(wrong cases, what is said of losses, datagrams lost by rank)"""
+@pytest.mark.parametrize("fault", FAULTS)
+@on_ranks(3, timeout_s=110)
+def test_loss_is_no_wrong_sum_and_a_wrong_sum_is_seen_whatever_was_lost(rank, size, store, fault):
     _plant(fault, rank)
     engine = Engine(store, rank, size, options=OPTIONS, timeout_s=60)
-    lose(share, rank)
+    lose(0.1, rank)
 
     def all_reduce(tensor, average):
         submit = engine.submit if tensor.dtype in FLOATS else engine.reliable.submit
         return submit(tensor, average=average).wait(WAIT)
 
-    payload = OPTIONS.payload_bytes
     engine.ledger.missing = records = []
-    audit = Audit(records, payload, PrefixStore("audit", store), rank, size)
+    audit = Audit(records, OPTIONS.payload_bytes, PrefixStore("audit", store), rank, size)
     wrong = []
 
     def check(*case):
@@ -127,38 +136,16 @@ def _audited(rank, size, store, fault, share):
 
     cases = PrefixStore("cases", store)
     conformance.run(all_reduce, cases, rank, size, sizes=(0, 1, 7, 1000), check=check)
-    together(store, rank, size, "over")
-    totals = engine.ledger.totals
-    assert (totals["lost"], totals["due"]) == (audit.lost[rank], audit.due[rank])
-    engine.close()
-    return wrong, audit.losses(), dict(audit.lost)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1])
-def test_loss_is_reported_and_is_no_wrong_sum(share):
-    results = values(spawn(_audited, 3, None, share, timeout_s=110))
-    assert [wrong for wrong, _, _ in results] == [[]] * 3
-    _, said, lost = results[0]
-    assert all(other[1:] == (said, lost) for other in results)
-    assert f"{sum(lost.values())} of " in said
-    assert not share or all(lost[r] and f"{lost[r]} at rank {r}" in said for r in range(3))
-
-
-@pytest.mark.parametrize(
-    ("fault", "share", "seen_by"),
-    [
-        ("wrong sum", 0.0, {0, 1, 2}),
-        ("wrong sum", 0.1, {0, 1, 2}),
-        ("left out", 0.1, {0, 1, 2}),
-        ("wrong bit", 0.1, {0}),
-        ("misplaced", 0.1, {1}),
-        ("unscaled", 0.1, {0, 1, 2}),
-    ],
-)
-def test_a_wrong_result_is_seen_whatever_was_lost(fault, share, seen_by):
-    results = values(spawn(_audited, 3, fault, share, timeout_s=110))
-    assert {rank for rank, (wrong, _, _) in enumerate(results) if wrong} == seen_by
-    wrong = [case for cases, _, _ in results for case in cases]
     assert all("are wrong)" in case for case in wrong)
-    for dtype in FLOATS:
-        assert any(str(dtype).removeprefix("torch.") in case for case in wrong)
+    store.set(f"wrong {rank}", "\n".join(wrong))
+    together(store, rank, size, "over")
+    found = [store.get(f"wrong {r}").decode() for r in range(size)]
+    assert {r for r, cases in enumerate(found) if cases} == FAULTS[fault]
+    kinds = {str(dtype).removeprefix("torch.") for dtype in FLOATS if any(found)}
+    assert all(f" x {kind} (" in "".join(found) for kind in kinds)
+    totals, lost = engine.ledger.totals, audit.lost
+    engine.close()
+    assert (totals["lost"], totals["due"]) == (lost[rank], audit.due[rank])
+    said = audit.losses()
+    assert f"{lost.total()} of {audit.due.total()} " in said
+    assert all(lost[r] and f"{lost[r]} at rank {r}" in said for r in range(size))

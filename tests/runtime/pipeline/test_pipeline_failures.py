@@ -17,14 +17,13 @@ from runtime.pipeline.timing import Transit
 from runtime.pipeline.transport import Faults, LinkFault, due_s
 from tests.runtime.pipeline.models import Block, loss_fn, model, run_step
 from tests.runtime.pipeline.test_gradients import MICROBATCHES, RANKS, matches, schedule, start
-from tests.runtime.spawning import spawn
+from tests.runtime.spawning import on_ranks
 from tests.verify.pipeline.documents import gpipe, one_f_one_b, zero_bubble
 from verify.errors import ArgumentError, RankFailure, ScheduleRefused
 from verify.pipeline import parse_action
 
 TIMEOUT_S = 6.0
 DEAD = 1
-TRAPS = [("broken", 0, "raise"), ("silent", 2, "sleep"), ("dead", DEAD, "die")]
 
 
 def _trap(then):
@@ -40,75 +39,39 @@ def _trap(then):
     return spring
 
 
-def _outcome(pipeline, step):
-    """The step's exception as text: type, ranks."""
-    try:
-        run_step(pipeline, step)
-    except RankFailure as error:
-        return f"RankFailure {error.ranks}"
-    except Exception as error:
-        return f"{type(error).__name__} {error.__cause__!r}"
-    return "fine"
-
-
-def _refusals(rank):
-    """What is refused, in order; every rank tries the same at the same time."""
-    block = Block()
-    plain = schedule(one_f_one_b(RANKS, MICROBATCHES))
-    doubled = [[*program, program[-1]] for program in one_f_one_b(RANKS, MICROBATCHES)]
-    attempts = [
-        (block, schedule(one_f_one_b(RANKS + 1, MICROBATCHES))),
-        (block, schedule(doubled)),
-        ({RANKS: block}, plain),
-        (torch.nn.parallel.DistributedDataParallel(block), plain),
-        (block, schedule((gpipe if rank == 1 else one_f_one_b)(RANKS, MICROBATCHES))),
-    ]
-    found = []
-    for module, plan in attempts:
-        with pytest.raises((ScheduleRefused, ArgumentError)) as error:
-            Pipeline(module, plan, loss_fn, timeout_s=30)
-        found.append(str(error.value))
-    return found
-
-
-def _failures(rank, size, store):
+@on_ranks(RANKS, timeout_s=100, victims={DEAD})
+def test_failures_and_refusals(rank, size, store):
     start(rank, size, store)
-    found = {"refused": _refusals(rank)}
+    block, plain = Block(), one_f_one_b(RANKS, MICROBATCHES)
+    doubled = [[*program, program[-1]] for program in plain]
+    ddp = torch.nn.parallel.DistributedDataParallel(block)
+    for module, programs, problem in (
+        (block, one_f_one_b(RANKS + 1, MICROBATCHES), f"for {RANKS + 1} ranks, the group has 3"),
+        (block, doubled, r"never run(.|\n)*exactly_once|exactly_once(.|\n)*never run"),
+        ({RANKS: block}, plain, rf"must be the modules of stages \[{rank}\]"),
+        (ddp, plain, "silently not be reduced"),
+        (block, (gpipe if rank == 1 else one_f_one_b)(RANKS, MICROBATCHES), "another schedule"),
+    ):
+        with pytest.raises((ScheduleRefused, ArgumentError), match=problem):
+            Pipeline(module, schedule(programs), loss_fn, timeout_s=30)
     plan = load(schedule(zero_bubble(RANKS, MICROBATCHES)))
-    for name, culprit, then in TRAPS:
+    for culprit, then in ((0, "raise"), (2, "sleep"), (DEAD, "die")):
         blocks = model(RANKS)
         pipeline = Pipeline(blocks[rank], plan, loss_fn, timeout_s=TIMEOUT_S)
-        found[name] = [str(matches(pipeline, blocks, 0))]
+        assert matches(pipeline, blocks, 0)
         if rank == culprit:
             blocks[rank].register_forward_pre_hook(_trap(then))
             while then == "sleep" and pipeline.failure is None:  # until the others give it up
                 time.sleep(0.05)
-        found[name] += [_outcome(pipeline, step) for step in (1, 2)]  # who has failed stays so
+        for step in (1, 2):  # who has failed stays so
+            with pytest.raises((RuntimeError, RankFailure)) as failed:
+                run_step(pipeline, step)
+            if (rank, then, step) == (culprit, "raise", 1):
+                assert isinstance(failed.value.__cause__, ValueError)
+            else:
+                assert isinstance(failed.value, RankFailure)
+                assert failed.value.ranks == (culprit,)
         pipeline.close()
-    return found
-
-
-def test_failures_and_refusals():
-    outcomes = spawn(_failures, RANKS, timeout_s=100)
-    assert not outcomes[DEAD].finished
-    for rank, outcome in enumerate(outcomes):
-        if rank == DEAD:
-            continue
-        assert (outcome.finished, outcome.error) == (True, ""), f"rank {rank} died, hung or raised"
-        found = outcome.value
-        other_size, doubled, wrong_stage, ddp, differing = found["refused"]
-        assert f"for {RANKS + 1} ranks, the group has {RANKS}" in other_size
-        assert "never run" in doubled
-        assert "exactly_once" in doubled
-        assert f"must be the modules of stages [{rank}]" in wrong_stage
-        assert "silently not be reduced" in ddp
-        assert "another schedule" in differing
-        for name, culprit, _ in TRAPS:
-            named = f"RankFailure ({culprit},)"
-            expected = ["True", named, named]
-            if rank == culprit and name == "broken":
-                expected[1] = "RuntimeError ValueError('a trap')"
-            assert found[name] == expected, name
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -16,18 +19,9 @@ STEPS = 9
 class Late:
     """Keys that each reader sees a delay after they are written; a delay of NEVER is a loss."""
 
-    def __init__(self, draw_delay):
-        self.now, self._delay = 0, draw_delay
-        self.written = {}
-        self._seen_at = {}
-
-    def seen(self, key, rank):
-        if key not in self.written:
-            return None
-        at, value = self.written[key]
-        if (key, rank) not in self._seen_at:
-            self._seen_at[key, rank] = at + self._delay()
-        return value if self.now >= self._seen_at[key, rank] else None
+    def __init__(self, delay):
+        self.now, self.written = 0, {}
+        self.seen_at = functools.cache(lambda key, rank: self.written[key][0] + delay())
 
 
 class View(StoreExchange):
@@ -38,8 +32,9 @@ class View(StoreExchange):
         self.store.written[key] = (self.store.now, value)
 
     def peek(self, keys):
-        seen = {rank: self.store.seen(key, self.rank) for rank, key in keys.items()}
-        return {rank: value for rank, value in seen.items() if value is not None}
+        now, written, seen_at = self.store.now, self.store.written, self.store.seen_at
+        there = {rank: key for rank, key in keys.items() if key in written}
+        return {r: written[key][1] for r, key in there.items() if seen_at(key, self.rank) <= now}
 
 
 class Waits(Exception):
@@ -51,43 +46,37 @@ def _stand_still(proposal):
 
 
 class Rank:
-    """Runs steps; votes some time after it noticed a proposal, or never."""
+    """Runs steps; votes some time after it noticed a proposal, against it if that is negative."""
 
     def __init__(self, rank, size, late, vote_after):
-        self.rank, self.step, self.version = rank, 0, 0
-        self.switch = Switch(View(late, rank, size, 0))
-        self.vote_after, self.voting = vote_after, []
-        self.proposing = False
-        self.ran = []
-        self.refusals = []
+        self.rank, self.late, self.switch = rank, late, Switch(View(late, rank, size, 0))
+        self.vote_after, self.voting, self.proposing = vote_after, [], False
+        self.version, self.ran, self.refusals = 0, [], []
 
-    def boundary(self, now, propose, ahead):
+    def boundary(self, propose, ahead):
         """Everything before a step begins, then the step; raises Waits where it has to."""
-        self.vote(now)
+        step = len(self.ran)
+        self.vote()
         if self.rank == 0:
-            reason = self.switch.decide(self.step)
+            reason = self.switch.decide(step)
+            self.refusals += [reason] if reason else []
             self.proposing = self.proposing and reason is None
-            if reason:
-                self.refusals.append(reason)
             if propose and not self.proposing:
-                self.switch.propose(self.step + ahead, "")
+                self.switch.propose(step + ahead, "")
                 self.proposing = True
-        proposal = self.switch.notice(self.step)
-        if proposal is not None:
+        if (proposal := self.switch.notice(step)) is not None:
             after = self.vote_after[proposal.number % len(self.vote_after)]
-            self.voting.append((now + max(after, 0), proposal, after < 0))
-        self.vote(now)
-        changed = self.switch.change(self.step, _stand_still)
-        if changed is not None:
+            self.voting.append((self.late.now + after, proposal, "not proved" if after < 0 else ""))
+        self.vote()
+        if (changed := self.switch.change(step, _stand_still)) is not None:
             self.version = changed.number + 1
         self.ran.append(self.version)
-        self.step += 1
 
-    def vote(self, now):
-        for due, proposal, against in self.voting[:]:
-            if now >= due:
-                self.voting.remove((due, proposal, against))
-                self.switch.vote(proposal, "not proved" if against else "")
+    def vote(self):
+        due = [each for each in self.voting if each[0] <= self.late.now]
+        self.voting = [each for each in self.voting if each not in due]
+        for _, proposal, problem in due:
+            self.switch.vote(proposal, problem)
 
 
 @settings(max_examples=150, deadline=None)
@@ -99,26 +88,22 @@ def test_one_schedule_per_step_on_all_ranks(data, size, ahead):
     ranks = [Rank(r, size, late, data.draw(after)) for r in range(size)]
     for _ in range(40 * size):
         late.now += 1
-        behind = min(rank.step for rank in ranks)
+        behind = min(len(rank.ran) for rank in ranks)
         # finishing a step needs everybody in it: nobody begins a step while another is to enter
         # the one before
-        able = [r for r in ranks if r.step <= behind + 1 and r.step < STEPS]
+        able = [r for r in ranks if len(r.ran) <= min(behind + 1, STEPS - 1)]
         if not able:
             break
         rank = data.draw(st.sampled_from(able))
-        try:
-            rank.boundary(late.now, data.draw(st.booleans()), ahead)
-        except Waits:
-            continue
+        with contextlib.suppress(Waits):
+            rank.boundary(data.draw(st.booleans()), ahead)
     for step in range(STEPS):
         assert len({rank.ran[step] for rank in ranks if step < len(rank.ran)}) <= 1
-    switched = any(rank.version for rank in ranks)
-    event(f"switched: {switched}")
-    decisions = {k: v for k, (_, v) in late.written.items() if k.startswith("decision")}
-    for key, value in decisions.items():
-        number = key.split("/")[1]
-        votes = [late.written.get(f"vote/{number}/{r}") for r in range(size)]
-        assert value != GO or all(vote is not None and vote[1] == FOR for vote in votes)
+    event(f"switched: {any(rank.version for rank in ranks)}")
+    for key, (_, value) in late.written.items():
+        kind, number, *_ = key.split("/")
+        votes = [late.written.get(f"vote/{number}/{r}", (0, ""))[1] for r in range(size)]
+        assert (kind, value) != ("decision", GO) or votes == [FOR] * size
 
 
 @pytest.mark.parametrize(
@@ -137,6 +122,6 @@ def test_with_a_prompt_store_two_steps_ahead_is_enough(order, after, ran, refusa
     ranks = [Rank(r, 3, late, after if r == 1 else [0]) for r in range(3)]
     for step in range(len(ran)):
         for r in order:
-            ranks[r].boundary(late.now, propose=step == 0, ahead=2)
+            ranks[r].boundary(propose=step == 0, ahead=2)
     assert [rank.ran for rank in ranks] == [ran] * 3
     assert ranks[0].refusals == refusals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import select
 import socket
@@ -20,11 +21,8 @@ TIMEOUT_S = 10.0
 @contextlib.contextmanager
 def sockets(coalesce):
     """(a sender, what reads batches, its socket, a plain socket)."""
-    with contextlib.ExitStack() as stack:
-        made = [
-            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(3)
-        ]
-        sender, batched, plain = made
+    make = functools.partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
+    with make() as sender, make() as batched, make() as plain:
         for receiver in (batched, plain):
             receiver.bind(("127.0.0.1", 0))
             receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
