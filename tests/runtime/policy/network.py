@@ -7,6 +7,8 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 
 import msgspec
 
@@ -30,51 +32,35 @@ def inputs(ranks, options=None):
     return PolicyInputs(options or Options(), ranks, CANDIDATES, profile)
 
 
+@dataclass
 class Network:
     """``size`` ranks that run ``operations`` operations, each rank at its own pace.
 
     Links are a server of unit speed that the oldest operation has first: an operation is one piece
     of work N from when all ranks run it natively, or W from when those who are not late run the
     schedule, then C from when all do.
-
-    Args:
-        lateness: (rank, operation) -> seconds of own work before that operation.
-        nbytes: (rank, operation) -> of the buffer.
-        stopped: rank -> (from, until): hears, says and does nothing meanwhile.
-        lost, doubled: shares of the messages; they take up to ``longest_s``.
-        window: operations of a step; the next step begins when all of them are done.
-        clocks: by how much each rank's clock is ahead of the true time.
-        slower: what operations take in truth, native and by schedule, over the profile.
-
-    Attributes:
-        decisions, decided_s, arrived_s: per rank, by operation.
-        done_s: by operation.
-        sent: messages, by type.
     """
 
-    def __init__(
-        self,
-        size,
-        options,
-        operations=30,
-        *,
-        lateness=lambda rank, operation: 0.0,
-        nbytes=lambda rank, operation: LARGE,
-        stopped=(),
-        lost=0.0,
-        doubled=0.0,
-        longest_s=0.001,
-        window=3,
-        seed=0,
-        clocks=(),
-        slower=(1.0, 1.0),
-    ):
-        self.agents = [RankAgent(rank, inputs(size, options)) for rank in range(size)]
-        self.size, self.operations, self.window = size, operations, window
-        self.lateness, self.nbytes, self.stopped = lateness, nbytes, dict(stopped)
-        self.lost, self.doubled, self.longest_s = lost, doubled, longest_s
-        self.clocks, self.slower = clocks or (0.0,) * size, slower
-        self.dice = random.Random(seed)
+    size: int
+    options: Options
+    operations: int = 30
+    _: KW_ONLY
+    lateness: Callable = lambda rank, operation: 0.0  # seconds of own work before that operation
+    nbytes: Callable = lambda rank, operation: LARGE  # of the buffer
+    stopped: dict = field(default_factory=dict)  # rank -> (from, until): says and hears nothing
+    lost: float = 0.0  # share of the messages
+    doubled: float = 0.0
+    longest_s: float = 0.001  # that a message takes
+    window: int = 3  # operations of a step; the next begins when all of them are done
+    seed: int = 0
+    clocks: tuple = ()  # by how much each rank's clock is ahead of the true time
+    slower: tuple = (1.0, 1.0)  # what operations take, native and by schedule, over the profile
+
+    def __post_init__(self):
+        size = self.size
+        self.agents = [RankAgent(rank, inputs(size, self.options)) for rank in range(size)]
+        self.clocks, self.dice = self.clocks or (0.0,) * size, random.Random(self.seed)
+        # per rank, by operation
         self.decisions, self.decided_s, self.arrived_s = (
             [[] for _ in range(size)] for _ in range(3)
         )

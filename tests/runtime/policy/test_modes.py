@@ -18,32 +18,16 @@ from torch.nn.parallel import DistributedDataParallel
 import runtime
 from runtime.network.clock import UNKNOWN_S, Clock
 from runtime.policy.cost_model import Line, Profile
-from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import MODES, Options
-from tests.runtime.spawning import spawn, together, values
+from tests.runtime.jobs import dispatcher
+from tests.runtime.spawning import on_ranks, together
 from tests.runtime.test_training import _model, _train
 from verify.errors import ArgumentError
 
 LATE = 2
 SIZE = 4
-
-
-def _eager_to_start(size):
-    """A profile by which schedules are worth it however small the buffer."""
-    return Profile(size, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
-
-
-def _lateness(rank, size, store, name):
-    """Seconds that a rank sleeps before a step; rank LATE after all others have begun with it."""
-
-    def lateness(step):
-        if rank != LATE:
-            store.set(f"{name} {step} {rank}", "")
-            return 0.0
-        store.wait([f"{name} {step} {r}" for r in range(size) if r != LATE])
-        return 0.1
-
-    return lateness
+PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+"""By it schedules are worth it however small the buffer."""
 
 
 def _start(backend, name, rank, size, store):
@@ -51,57 +35,52 @@ def _start(backend, name, rank, size, store):
     dist.init_process_group(backend, timeout=timedelta(seconds=30), **place)
 
 
-def _bits(parameters):
-    return hashlib.sha256(parameters.numpy().tobytes()).hexdigest()
+@on_ranks(SIZE, timeout_s=100)
+def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, tmp_path):
+    def lateness(step):
+        """Rank LATE begins after all others have begun with the step."""
+        if rank != LATE:
+            store.set(f"{name} {step} {rank}", "")
+            return 0.0
+        store.wait([f"{name} {step} {r}" for r in range(size) if r != LATE])
+        return 0.1
 
+    def bits(parameters):
+        found = hashlib.sha256(parameters.numpy().tobytes()).hexdigest().encode()
+        store.set(f"{name} {rank}", found)
+        assert store.get(f"{name} 0") == found
+        return found
 
-def _hooks(rank, size, store, folder):
-    """Per mode: deviation from plain DDP, bits, the ways operations ran and the late ranks."""
-    _start("gloo", "plain", rank, size, store)
+    name = "plain"
+    _start("gloo", name, rank, size, store)
     plain = _train(_model(), rank, lambda step: 0.0)
-    found = {"plain": (0.0, _bits(plain), {})}
-    for mode in (*MODES, "static"):
-        model = _model()
+    # native is plain DDP, bit for bit; static, twice, gives the same bits
+    found, by_schedule = {"native": bits(plain)}, f"one late, m = 1, late: {LATE}"
+    for number, mode in enumerate((*MODES, "static")):
+        name, model = f"{mode} {number}", _model()
         late = LATE if mode == "static" else None
-        profile = _eager_to_start(size)
-        attachment = runtime.ddp.attach(model, mode=mode, late=late, profile=profile, timeout_s=30)
+        attachment = runtime.ddp.attach(model, mode=mode, late=late, profile=PROFILE, timeout_s=30)
         with runtime.watch(rounds=range(10)) as watched:
-            trained = _train(model, rank, _lateness(rank, size, store, f"{mode} {len(found)}"))
+            trained = _train(model, rank, lateness)
         assert attachment.executor.failure is None
         attachment.close()
-        bits = _bits(trained)
-        if mode in found:
-            assert found[mode][1] == bits  # static, twice
-        summary = watched.summary()
-        found[mode] = (trained - plain).abs().max().item(), bits, summary.ways
-        if mode == "eager" and rank == 0:
-            watched.write_prometheus(f"{folder}/latecomer.prom")
-            watched.write_trace(f"{folder}/trace.json")
-            with open(f"{folder}/summary.json", "w") as file:
-                file.write(summary.as_json())
+        assert (trained - plain).abs().max() < 1e-6
+        own, summary = bits(trained), watched.summary()
+        if mode in ("native", "static"):
+            assert found.setdefault(mode, own) == own
+            assert set(summary.ways) == {mode if mode == "native" else by_schedule}
+        if mode == "eager":
+            assert summary.ways[by_schedule] > 0
+            assert summary.lines[0].rank == LATE
+            assert summary.lines[0].last > 0.5
+            metrics, trace = tmp_path / f"{rank}.prom", tmp_path / f"{rank}.json"
+            watched.write_prometheus(metrics)
+            assert f'latecomer_wasted_seconds_total{{rank="{LATE}"}}' in metrics.read_text()
+            watched.write_trace(trace)
+            events = json.loads(trace.read_text())["traceEvents"]
+            assert {event["pid"] for event in events} == set(range(SIZE))
+            assert {"arrival", "operation", "round"} <= {event.get("cat") for event in events}
     dist.destroy_process_group()
-    return found
-
-
-def test_all_modes_train_like_plain_ddp_and_say_who_was_late(tmp_path):
-    outcomes = values(spawn(_hooks, SIZE, str(tmp_path), timeout_s=100))
-    for mode in ("plain", *MODES):
-        deviation = max(found[mode][0] for found in outcomes)
-        assert deviation < 1e-6
-        assert len({found[mode][1] for found in outcomes}) == 1
-    ways = outcomes[0]
-    assert ways["native"][1] == ways["plain"][1]  # native is plain DDP, bit for bit
-    assert set(ways["native"][2]) == {"native"}
-    assert set(ways["static"][2]) == {f"one late, m = 1, late: {LATE}"}
-    assert ways["eager"][2].get(f"one late, m = 1, late: {LATE}", 0) > 0
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["lines"][0]["rank"] == LATE
-    assert summary["lines"][0]["last"] > 0.5
-    wasted = f'latecomer_wasted_seconds_total{{rank="{LATE}"}}'
-    assert wasted in (tmp_path / "latecomer.prom").read_text()
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in events} == set(range(SIZE))
-    assert {"arrival", "operation", "round"} <= {event.get("cat") for event in events}
 
 
 class _Mixed(nn.Module):
@@ -154,8 +133,9 @@ def _sharded(rank, size, hybrid):
     return flat, mesh.get_group("rep")
 
 
-def _other_jobs(rank, size, store):
-    """What else uses DDP and the backend: deviations from the same without us."""
+@on_ranks(SIZE, timeout_s=100)
+def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp(rank, size, store):
+    """What else uses DDP and the backend, against the same without us."""
     _start("gloo", "first", rank, size, store)
 
     def wrapped():
@@ -163,64 +143,53 @@ def _other_jobs(rank, size, store):
 
     plain = _accumulated(wrapped(), rank)
     model = wrapped()
-    attachment = runtime.ddp.attach(model, mode="eager", profile=_eager_to_start(size))
+    attachment = runtime.ddp.attach(model, mode="eager", profile=PROFILE)
     ours = _accumulated(model, rank)
     attachment.close()
-    assert [g.shape for g in ours] == [g.shape for g in plain]
-    mixed = max((a - b).abs().max().item() for a, b in zip(ours, plain, strict=True))
+    for found, right in zip(ours, plain, strict=True):
+        assert found.shape == right.shape
+        assert (found - right).abs().max() < 0.1  # bfloat16 sums in another order
 
-    runtime.configure(mode="eager", profile=_eager_to_start(size))
+    runtime.configure(mode="eager", profile=PROFILE)
     native, _ = _sharded(rank, size, False)
     hybrid, group = _sharded(rank, size, True)
-    paths = dict(getattr(group, "paths", {}))
+    assert (hybrid - native).abs().max() < 1e-6
+    assert group.paths["mode eager"] > 0
     dist.destroy_process_group()
 
     runtime.configure(mode="auto")  # measures its profile
     _start("latecomer", "third", rank, size, store)
-    total = torch.full((200_000,), float(rank))
     for _ in range(3):
-        total.fill_(rank)
+        total = torch.full((200_000,), float(rank))
         dist.all_reduce(total)
-    last = dist.group.WORLD
-    profile, used = last.reducer.profile, dict(last.paths)
+        assert total[7] == sum(range(SIZE))
+    group = dist.group.WORLD
+    profile = group.reducer.profile
+    assert dict(group.paths) == {"mode auto": 3}
+    assert min(profile.native.beta_s, profile.schedule.alpha_s) > 0
+    store.set(f"profile {rank}", repr(profile))
+    assert store.get("profile 0").decode() == repr(profile)
     dist.destroy_process_group()
-    return mixed, (hybrid - native).abs().max().item(), paths, total[7].item(), profile, used
 
 
-def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp():
-    outcomes = values(spawn(_other_jobs, SIZE, timeout_s=100))
-    for mixed, hybrid, paths, total, profile, used in outcomes:
-        assert mixed < 0.1  # bfloat16 sums in another order
-        assert hybrid < 1e-6
-        assert paths.get("mode eager", 0) > 0, paths
-        assert total == sum(range(SIZE))
-        assert used == {"mode auto": 3}
-        assert profile == outcomes[0][4]
-        assert min(profile.native.beta_s, profile.schedule.alpha_s) > 0
-
-
-def _not_aligned(rank, size, store):
-    """Operations under watch by ranks of which one never gets an answer about its clock."""
+@on_ranks(3)
+def test_a_clock_that_is_not_aligned_yet_does_not_end_a_watch(rank, size, store):
+    """Rank 1 never gets an answer about its clock."""
     if rank == 1:
         Clock.receive_message = lambda *_: None
-    options, profile = Options("auto"), _eager_to_start(size)
-    reducer = AllReduceDispatcher(store, rank, size, options=options, profile=profile, timeout_s=60)
+    reducer = dispatcher(rank, size, store, Options("auto"), 60.0)
     with runtime.watch(reducer) as watched:
         for _ in range(20):
             reducer.submit(torch.ones(10)).wait()
     together(store, rank, size, "over")
     reducer.close()
-    return watched.summary(), [len(told.records) for told in watched.ranks]
-
-
-def test_a_clock_that_is_not_aligned_yet_does_not_end_a_watch():
-    for summary, known in values(spawn(_not_aligned, 3)):
-        assert known == [20] * 3  # the last one's, too, though the block ends with its result
-        assert summary.missing == ()
-        found = {line.rank: line.uncertainty_s for line in summary.lines}
-        assert found[1] == UNKNOWN_S
-        assert found[0] == 0.0
-        assert "aligned within 3600000" in str(summary)
+    summary = watched.summary()
+    # the last one's, too, though the block ends with its result
+    assert [len(told.records) for told in watched.ranks] == [20] * 3
+    assert summary.missing == ()
+    found = {line.rank: line.uncertainty_s for line in summary.lines}
+    assert (found[0], found[1]) == (0.0, UNKNOWN_S)
+    assert "aligned within 3600000" in str(summary)
 
 
 def test_what_makes_no_sense_is_refused():

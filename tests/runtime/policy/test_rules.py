@@ -106,44 +106,40 @@ def test_rules_wait_for_enough_ranks_and_decide_once_all_are_there(mode):
 
 
 LATE = [0.0] * 7 + [0.5]
+SOON = [0.0] * 7 + [0.0005]  # S*beta is 10 ms
+TURNS = [[0.001 * (rank == turn % 7) for rank in range(7)] + [0.5] for turn in range(14)]
+TWO = [[0.0, 0.0, 0.9, 0.0, 0.0, 0.4, 0.0, 0.0]] * 8
+VERY_LATE = [SOON] * 8 + [[0.0] * 7 + [1.0]] * 4
+RECOVERED = [LATE] * 60 + [[0.0] * 7 + [0.0001]] * 9
 
 
-def _auto(rows, now_s, *missing):
-    """The late ranks that auto starts without, or until when it waits for those missing."""
+@pytest.mark.parametrize(
+    ("rows", "now_s", "missing", "expected"),
+    [
+        ([LATE] * 10, 0.0, (7,), (7,)),  # it always comes late
+        # rank 0 is never late; but whoever is, is by 0.5 s: that is what is known of its lateness
+        ([LATE] * 10, 0.0, (0,), (0,)),
+        (TWO, 0.1, (2, 5), (5, 2)),  # in the usual order of their arrival
+        ([SOON] * 10, 0.0, (7,), math.inf),  # it is never much later
+        ([SOON] * 10, 0.001, (7,), float),  # never that late before: nothing is known any more
+        (VERY_LATE, 0.0, (7,), 0.0005),  # it comes soon or very late
+        (VERY_LATE, 0.00051, (7,), (7,)),
+        (TURNS, 0.0, (3, 7), math.inf),  # rank 3 is about to come: not to be left out with rank 7
+        (TURNS, 0.001, (7,), (7,)),
+        ([LATE] * 60, 0.0002, (7,), (7,)),
+        (RECOVERED, 0.0002, (7,), float),  # a rank that is late no longer is forgotten
+    ],
+)
+def test_auto_starts_without_who_is_late_and_waits_for_who_comes_soon(
+    rows, now_s, missing, expected
+):
+    """The late ranks that it starts without, or until when it waits."""
     here = _here(*(rank for rank in range(8) if rank not in missing))
     found = RULES["auto"](now_s, here, _known(rows))
-    return found.at_s if isinstance(found, Later) else found.late
-
-
-def test_auto_starts_at_once_without_a_rank_that_always_comes_late():
-    assert _auto([LATE] * 10, 0.0, 7) == (7,)
-    # rank 0 is never late; but whoever is, is by 0.5 s: that is what is known of its lateness
-    assert _auto([LATE] * 10, 0.0, 0) == (0,)
-    rows = [[0.0, 0.0, 0.9, 0.0, 0.0, 0.4, 0.0, 0.0]] * 8
-    assert _auto(rows, 0.1, 2, 5) == (5, 2)  # in the usual order of their arrival
-
-
-def test_auto_waits_for_a_rank_that_is_never_much_later():
-    rows = [[0.0] * 7 + [0.0005]] * 10  # S*beta is 10 ms
-    assert _auto(rows, 0.0, 7) == math.inf
-    assert 0.001 < _auto(rows, 0.001, 7) < 0.02  # never that late before: nothing is known any more
-
-
-def test_auto_waits_a_little_where_most_come_soon_and_some_very_late():
-    rows = [[0.0] * 7 + [0.0005]] * 8 + [[0.0] * 7 + [1.0]] * 4
-    assert _auto(rows, 0.0, 7) == 0.0005
-    assert _auto(rows, 0.00051, 7) == (7,)
-
-
-def test_auto_does_not_leave_out_with_the_late_rank_who_is_about_to_come():
-    rows = [[0.001 * (rank == turn % 7) for rank in range(7)] + [0.5] for turn in range(14)]
-    assert isinstance(_auto(rows, 0.0, 3, 7), float)
-    assert _auto(rows, 0.001, 7) == (7,)
-
-
-def test_auto_forgets_a_rank_that_is_late_no_longer():
-    assert _auto([LATE] * 60, 0.0002, 7) == (7,)
-    assert isinstance(_auto([LATE] * 60 + [[0.0] * 7 + [0.0001]] * 9, 0.0002, 7), float)
+    if expected is float:  # by the break-even rule
+        assert now_s < found.at_s < 0.02
+    else:
+        assert (found.at_s if isinstance(found, Later) else found.late) == expected
 
 
 def _predicted(rows, nbytes=LARGE):
