@@ -99,10 +99,12 @@ class _Mixed(nn.Module):
         return self.third(self.second(x.double()).bfloat16()).float()
 
 
-def _accumulated(model, rank):
+def _accumulated(rank, attached):
     """Gradients summed over two backwards, one synchronized; unused parameters in odd steps."""
-    data = torch.Generator().manual_seed(rank)
-    gradients = []
+    model = DistributedDataParallel(_Mixed(), find_unused_parameters=True)
+    if attached:
+        attachment = runtime.ddp.attach(model, mode="eager", profile=PROFILE)
+    data, gradients = torch.Generator().manual_seed(rank), []
     for step in range(4):
         model.zero_grad()
         with model.no_sync():
@@ -110,6 +112,8 @@ def _accumulated(model, rank):
         model(torch.randn(4, 6, generator=data), step % 2 == 0).sum().backward()
         found = [p.grad for p in model.parameters() if p.grad is not None]
         gradients.append(torch.cat([g.flatten().double() for g in found]))
+    if attached:
+        attachment.close()
     return gradients
 
 
@@ -137,15 +141,7 @@ def _sharded(rank, size, hybrid):
 def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp(rank, size, store):
     """What else uses DDP and the backend, against the same without us."""
     _start("gloo", "first", rank, size, store)
-
-    def wrapped():
-        return DistributedDataParallel(_Mixed(), find_unused_parameters=True)
-
-    plain = _accumulated(wrapped(), rank)
-    model = wrapped()
-    attachment = runtime.ddp.attach(model, mode="eager", profile=PROFILE)
-    ours = _accumulated(model, rank)
-    attachment.close()
+    ours, plain = _accumulated(rank, True), _accumulated(rank, False)
     for found, right in zip(ours, plain, strict=True):
         assert found.shape == right.shape
         assert (found - right).abs().max() < 0.1  # bfloat16 sums in another order
