@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from itertools import accumulate
+from itertools import accumulate, count
 
 import numpy as np
 import torch
@@ -104,11 +104,14 @@ class Host:
 
 def simulate(hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, seed=0, until=60.0):
     """Run until nothing is left to do; entries: (time, rank, number, operation, shard sizes)."""
-    dice = random.Random(seed)
-    events = [(at, i, "enter", entry) for i, (at, *entry) in enumerate(entries)]
-    heapq.heapify(events)
-    tie = len(events)
-    wakes = {}
+    dice, ties = random.Random(seed), count()
+    events, wakes = [], {}
+
+    def push(at_s, kind, *what):
+        heapq.heappush(events, (at_s, next(ties), kind, what))
+
+    for at_s, *entry in entries:
+        push(at_s, "enter", *entry)
     while events:
         now, _, kind, (rank, *what) = heapq.heappop(events)
         assert now < until, "does not come to an end"
@@ -122,13 +125,11 @@ def simulate(hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, se
         for peer, data in host.advance(now):
             for _ in range(1 + (dice.random() < twice)):
                 if peer in hosts and dice.random() >= loss:
-                    tie += 1
-                    heapq.heappush(events, (now + delay(dice), tie, "arrive", (peer, data)))
+                    push(now + delay(dice), "arrive", peer, data)
         wake = max(host.protocol.get_timer(), now + 1e-6)
         if wake < wakes.get(rank, 1e9):
-            tie += 1
             wakes[rank] = wake
-            heapq.heappush(events, (wake, tie, "wake", (rank,)))
+            push(wake, "wake", rank)
 
 
 def options(**changes):

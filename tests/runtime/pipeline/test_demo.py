@@ -67,10 +67,8 @@ def _records() -> dict[int, StepRecord]:
     first = {"0F0": (0.0, 8.0), "0I0": (32.0, 40.0), "0W0": (40.0, 44.0)}
     shift = ahead / ms
     second = {"1F0": (shift + 10, shift + 20), "1I0": (shift + 20, shift + 30)}
-    return {
-        0: record(0, first, down),
-        1: record(1, second | {"1W0": (shift + 30, shift + 36)}, up),
-    }
+    second |= {"1W0": (shift + 30, shift + 36)}
+    return {0: record(0, first, down), 1: record(1, second, up)}
 
 
 def test_bars_are_on_one_clock() -> None:
@@ -85,9 +83,6 @@ def test_bars_are_on_one_clock() -> None:
 
 def test_the_model_says_what_was_measured() -> None:
     plan = schedule([["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]], 1)
-    found = planned(plan, observed(plan, _records()))
-    assert {bar.action: (bar.start, bar.end) for bar in found if bar.receiver is None} == {
-        bar.action: pytest.approx((bar.start, bar.end))
-        for bar in bars(_records())
-        if bar.receiver is None
-    }
+    found, measured = planned(plan, observed(plan, _records())), bars(_records())
+    right = {b.action: pytest.approx((b.start, b.end)) for b in measured if b.receiver is None}
+    assert {b.action: (b.start, b.end) for b in found if b.receiver is None} == right

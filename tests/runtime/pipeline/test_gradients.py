@@ -5,6 +5,7 @@ Also where a link turns slow in mid-run and all ranks change the schedule at one
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import msgspec
@@ -13,26 +14,12 @@ import torch
 import torch.distributed as dist
 
 import runtime
-from runtime.pipeline import (
-    Adaptation,
-    Faults,
-    LinkFault,
-    Pipeline,
-    Sensitivity,
-    both_ways,
-    load,
-)
+from runtime.pipeline import Adaptation, Faults, LinkFault, Pipeline, Sensitivity, both_ways, load
 from tests.runtime import schedules
 from tests.runtime.pipeline.models import device_of, loss_fn, model, reference, run_step
 from tests.runtime.spawning import on_ranks
-from tests.verify.pipeline.documents import (
-    document,
-    gpipe,
-    one_f_one_b,
-    vee,
-    with_messages,
-    zero_bubble,
-)
+from tests.verify.pipeline import documents
+from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 from verify.pipeline import decode, parse_action, timeline
 
 RANKS, MICROBATCHES = 3, 5
@@ -45,7 +32,7 @@ COARSE = Sensitivity(least_s=0.03)
 
 def schedule(programs, microbatches=MICROBATCHES):
     stages = 1 + max(parse_action(action).stage for program in programs for action in program)
-    return decode(json.dumps(document(programs, microbatches, stages)).encode())
+    return decode(json.dumps(documents.document(programs, microbatches, stages)).encode())
 
 
 def eager():
@@ -63,12 +50,12 @@ def eager():
 
 
 SCENARIOS = {
-    "gpipe": (gpipe(RANKS, MICROBATCHES), Faults()),
+    "gpipe": (documents.gpipe(RANKS, MICROBATCHES), Faults()),
     "1f1b, slow link": (one_f_one_b(RANKS, MICROBATCHES), Faults(SLOW)),
     "1f1b, blocking sends": (one_f_one_b(RANKS, MICROBATCHES), Faults(SLOW, blocking=True)),
     "zero bubble, crooked link": (zero_bubble(RANKS, MICROBATCHES), Faults(CROOKED)),
     "eager, out of order": (eager(), Faults(CROOKED)),
-    "two stages per rank": (vee(RANKS, MICROBATCHES), Faults(SLOW)),
+    "two stages per rank": (documents.vee(RANKS, MICROBATCHES), Faults(SLOW)),
 }
 
 
@@ -89,11 +76,8 @@ def test_the_comparison_can_fail():
     blocks = model(RANKS)
     one, other = (reference(blocks, step, MICROBATCHES) for step in (0, 1))
     assert one[1] != other[1]
-    assert not any(
-        torch.equal(a, b)
-        for ours, theirs in zip(one[0], other[0], strict=True)
-        for a, b in zip(ours, theirs, strict=True)
-    )
+    pairs = zip(itertools.chain(*one[0]), itertools.chain(*other[0]), strict=True)
+    assert not any(torch.equal(a, b) for a, b in pairs)
 
 
 def start(rank, size, store):
@@ -115,7 +99,8 @@ def test_every_schedule_under_delays(rank, size, store, device):
         mine = {s: blocks[s] for s in load(plan).stages_of(rank)}
         pipeline = Pipeline(mine, plan, loss_fn, faults=faults, timeout_s=60)
         right = [matches(pipeline, blocks, step) for step in range(2)]
-        pipeline.switch(schedule(with_messages(programs, plan.stages, MICROBATCHES)))
+        explicit = documents.with_messages(programs, plan.stages, MICROBATCHES)
+        pipeline.switch(schedule(explicit))
         assert [*right, matches(pipeline, blocks, 2)] == [True] * 3, name
         pipeline.close()
 

@@ -17,10 +17,6 @@ from tests.runtime.policy.network import LARGE, Network
 MODES = ["predict", "eager", "auto"]
 
 
-def _short(rank, operation):
-    return 0.05
-
-
 def _agreed(network):
     """Every operation was decided on every rank, everywhere alike; the decisions."""
     assert not network.faults
@@ -117,7 +113,7 @@ def test_auto_falls_silent_without_a_straggler_and_asks_again_when_there_is_one(
 )
 def test_who_stops_for_ever_is_the_one_waited_for(stopped, asked, named):
     stops = dict.fromkeys(stopped, (1.0, 1e9))
-    network = Network(4, Options("eager", most_late=1), 60, stopped=stops, lateness=_short)
+    network = Network(4, Options("eager", most_late=1), 60, stopped=stops, lateness=lambda *_: 0.05)
     network.run(limit_s=20.0)
     for rank in asked:
         undecided = len(network.decisions[rank])
@@ -130,7 +126,7 @@ def test_who_stops_for_ever_is_the_one_waited_for(stopped, asked, named):
     [(mode, 7, 30) for mode in MODES] + [("auto", 60, 90)],  # then all are quiet: named afterwards
 )
 def test_ranks_that_disagree_on_the_buffer_are_named(mode, at, operations):
-    network = Network(4, Options(mode), operations, window=1, lateness=_short)
+    network = Network(4, Options(mode), operations, window=1, lateness=lambda *_: 0.05)
     network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == at)
     (fault,) = network.run().faults
     assert fault.ranks == (2,)
@@ -151,16 +147,15 @@ def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
 def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch):
     told = Counter()
 
-    def twisted(peer, message):
-        if not isinstance(message, Decide):
-            return peer, message
-        told[peer, message.operation] += 1
-        if told[peer, message.operation] > 1:
-            message = msgspec.structs.replace(message, decision=Decision(NATIVE, (), "changed"))
-        return peer, message
-
     def fickle(self, now_s, fetch=Coordinator.messages_to_send):
-        return [twisted(*sent) for sent in fetch(self, now_s)]
+        sent = fetch(self, now_s)
+        for at, (peer, message) in enumerate(sent):
+            if isinstance(message, Decide):
+                told[peer, message.operation] += 1
+                if told[peer, message.operation] > 1:
+                    changed = Decision(NATIVE, (), "changed")
+                    sent[at] = peer, msgspec.structs.replace(message, decision=changed)
+        return sent
 
     def agreed(seed):
         told.clear()

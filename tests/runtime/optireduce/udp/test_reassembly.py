@@ -7,14 +7,9 @@ from collections import Counter
 
 import numpy as np
 
+from runtime.optireduce.udp import reassembly
 from runtime.optireduce.udp.datagram import LAST, Batch, Type
-from runtime.optireduce.udp.reassembly import (
-    EARLY_BYTES,
-    EARLY_OPERATIONS,
-    EarlyBuffer,
-    End,
-    StageReceiver,
-)
+from runtime.optireduce.udp.reassembly import EarlyBuffer, End, StageReceiver
 
 PAYLOAD = 8
 SIZES = {1: 12, 2: 8}  # two datagrams (8 and 4 bytes) from rank 1, one from rank 2
@@ -117,7 +112,7 @@ def test_batches_are_copied_and_come_back_in_order_once_across_the_wrap():
 
 
 def test_a_sender_fills_its_own_room_only_and_gets_it_back():
-    early, rows = EarlyBuffer(), EARLY_BYTES // (64 + 48)
+    early, rows = EarlyBuffer(), reassembly.EARLY_BYTES // (64 + 48)
     assert early.keep(_early(1, 7, rows))
     assert not early.keep(_early(1, 7))
     assert early.keep(_early(2, 7))
@@ -126,7 +121,7 @@ def test_a_sender_fills_its_own_room_only_and_gets_it_back():
 
 
 def test_operations_are_limited():
-    early = EarlyBuffer()
-    assert all(early.keep(_early(1, number)) for number in range(EARLY_OPERATIONS))
-    assert not early.keep(_early(1, EARLY_OPERATIONS))
+    early, most = EarlyBuffer(), reassembly.EARLY_OPERATIONS
+    assert all(early.keep(_early(1, number)) for number in range(most))
+    assert not early.keep(_early(1, most))
     assert early.keep(_early(1, 0))
