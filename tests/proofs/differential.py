@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from tests.verify.builders import Document, document
-from tests.verify.mutants import mutant
-from tests.verify.pipeline.faults import mutant as pipeline_with_faults
+from tests.verify.builders import Document
+from tests.verify.mutants import mutant, pipeline_mutant, random_schedule
 from verify import check, decode
 from verify.core.verdict import Verdict
 from verify.kernel import differs, judge, pipeline_differs
@@ -26,27 +25,6 @@ from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
 
 BATCH = 2000
-
-
-def random_schedule(rng: random.Random) -> Document:
-    """Anything at all: few ranks and chunks, any transfers, any ports, any absences."""
-    n, k = rng.randint(2, 4), rng.randint(1, 2)
-    late = sorted(rng.sample(range(n), rng.choice((0, 0, 1, min(2, n)))))
-    ops = rng.choice((["reduce"], ["reduce", "copy"], ["reduce", "reduce", "copy"]))
-
-    def move() -> list[int | str]:
-        src = rng.randrange(n)
-        dst = rng.choice([r for r in range(n) if r != src]) if rng.random() < 0.99 else src
-        return [src, dst, rng.randrange(k), rng.choice(ops)]
-
-    phases = []
-    for number in range(rng.randint(0, 3)):
-        absent = [r for r in late if rng.random() < 0.4]
-        lengths = [rng.choice((0, 1, 1, 2, 3)) for _ in range(rng.choice((1, 2, 4)))]
-        rounds = [[move() for _ in range(length)] for length in lengths]
-        phases.append((f"phase {number}", absent, rounds))
-    ports = rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}, {"incast": 3}])
-    return document(n, k, phases, ports=ports, late=late)
 
 
 def schedules(rng: random.Random) -> Iterator[Document]:
@@ -59,7 +37,7 @@ def schedules(rng: random.Random) -> Iterator[Document]:
 def pipelines(rng: random.Random) -> Iterator[Document]:
     """Right or wrong ones; most have no messages and no occupancy, as in the theorems."""
     while True:
-        doc = pipeline_with_faults(rng)
+        doc = pipeline_mutant(rng)
         if rng.random() < 0.95:
             doc["programs"] = [
                 [action for action in program if "_" not in action and "SHARD" not in action]

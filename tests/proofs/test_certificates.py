@@ -18,9 +18,8 @@ import z3
 from proofs.certificates.check import FOLDER, check_certificate, refutation_of
 from proofs.certificates.formula import Question, clauses, dimacs, shorter
 from proofs.certificates.refutation import Refused, check
-from synth.arrivals.instance import Arrivals
-from tests.synth.test_arrivals_exact import fewest_rounds
 from tests.verify.builders import broken
+from tests.verify.search import fewest_rounds
 from verify import Verdict, decode
 from verify import check as verify
 
@@ -148,7 +147,7 @@ def solvable(question: Question) -> bool:
 def test_formula_agrees_with_a_search_through_all_states(
     chunks: int, arrival: tuple[int, ...]
 ) -> None:
-    fewest = fewest_rounds(Arrivals(chunks, arrival, tuple(range(1, len(arrival)))))
+    fewest = fewest_rounds(chunks, arrival)
     for rounds in range(1, fewest + 2):
         question = Question(len(arrival), chunks, arrival, max(arrival) + rounds)
         assert solvable(question) == (rounds >= fewest)

@@ -1,13 +1,16 @@
 """Schedules for given arrivals: proved, at the bound or near it, never worse than without them."""
 
+import itertools
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.answer import checked
 from synth.arrivals import show
 from synth.arrivals.envelope import WaitThenComplete
+from synth.arrivals.exact import Question
 from synth.arrivals.generate import ArrivalsAnswer, search
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
@@ -15,10 +18,12 @@ from synth.arrivals.portfolio import Portfolio
 from synth.arrivals.request import arrival_rounds, instance, late_ranks
 from synth.arrivals.trees import balanced
 from synth.cost import Setting, completion_cost
-from synth.solvers.choice import SOLVERS
+from synth.solvers.choice import SOLVERS, solve
+from synth.solvers.model import Exhausted, Found
 from synth.standard import rhd, ring
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.instance import Instance
+from tests.verify.search import fewest_rounds
 from verify import Verdict, check, encode
 from verify.core.bounds import lower_bound
 from verify.errors import ArgumentError
@@ -224,3 +229,42 @@ def test_times_become_rounds() -> None:
     assert arrival_rounds(8, [6, 7], None, "3s", **halves) == {6: 6, 7: 6}
     with pytest.raises(ArgumentError, match="no rank is there to wait"):
         arrival_rounds(2, [0, 1], None, "3s", **times)
+
+
+# the exact question, against a search through all states that knows nothing of it
+
+
+def fewest_by_solver(arrivals: Arrivals, solver: str) -> int:
+    """From no rounds on, not trusting the lower bound."""
+    for rounds in itertools.count():
+        question = Question(arrivals, rounds)
+        answer = solve(question.model, solver, seed=0, time_limit_s=30)
+        if isinstance(answer, Found):
+            report = checked(arrivals.schedule(question.decode(answer)))
+            assert report.verdict is Verdict.PROVED
+            assert report.completion_rounds == rounds
+            return rounds
+        assert isinstance(answer, Exhausted)
+    raise AssertionError
+
+
+CASES = {
+    (2, 1): [(0,), (4,)],
+    (2, 2): [(0,)],
+    (2, 3): [(1,)],
+    (3, 1): [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)],
+    (3, 2): [(0, 0), (0, 1), (1, 2)],
+    (4, 1): [(0, 0, 0), (0, 0, 1), (0, 1, 1)],
+}
+"""By ranks and chunks: arrivals of the others than rank 0."""
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("n", "chunks", "late"), [(*shape, late) for shape, some in CASES.items() for late in some]
+)
+def test_as_few_as_brute_force(n: int, chunks: int, late: tuple[int, ...], solver: str) -> None:
+    arrivals = Arrivals(chunks, (0, *late), tuple(range(1, n)))
+    fewest = fewest_rounds(chunks, arrivals.arrival)
+    assert fewest_by_solver(arrivals, solver) == fewest
+    assert arrivals.bound <= fewest

@@ -1,12 +1,20 @@
-"""Ring, recursive halving-doubling, direct: proved, and as good as the literature says."""
+"""Ring, recursive halving-doubling, direct, transpose: proved, and as good as is claimed."""
 
+from __future__ import annotations
+
+import json
+import math
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import synth
 from synth.cost import Cost, completion_cost
-from verify import Incast, Transfer, Verdict, check
+from synth.transpose.generate import EXCHANGES, transpose
+from tests.verify.search import Search
+from verify import Incast, Verdict, check, read
 
 
 @pytest.mark.parametrize("n", range(2, 18))
@@ -32,15 +40,121 @@ def test_as_the_literature_says(n: int) -> None:
     assert completion_cost(rhd) == Cost(rhd.rounds, Fraction(2 * (p - 1), p) + 2 * folding)
 
 
-def test_halving_doubling_of_four_by_hand() -> None:
-    halving, doubling = synth.rhd(4).phases
-    first = {(0, 2): (2, 3), (1, 3): (2, 3), (2, 0): (0, 1), (3, 1): (0, 1)}
-    assert set(halving.rounds[0]) == {
-        Transfer(src, dst, chunk, "reduce") for (src, dst), both in first.items() for chunk in both
-    }
-    assert set(doubling.rounds[0]) == {Transfer(src, src ^ 1, src, "copy") for src in range(4)}
-
-
 def test_public_names() -> None:
     assert synth.__all__ == sorted(synth.__all__)
     assert all(callable(getattr(synth, name)) for name in synth.__all__)
+
+
+def _divisors(n: int) -> list[int]:
+    return [g for g in range(1, n + 1) if n % g == 0]
+
+
+@st.composite
+def settings_of(draw):
+    n = draw(st.integers(2, 24))
+    return {
+        "n": n,
+        "incast": draw(st.integers(1, n - 1)),
+        "groups": draw(st.sampled_from(_divisors(n))),
+        "exchange": draw(st.sampled_from(EXCHANGES)),
+    }
+
+
+def _folded(groups: int) -> int:
+    """Rounds of recursive doubling, with a fold before and after if it is no power of two."""
+    return int(math.log2(groups)) + 2 * (not math.log2(groups).is_integer())
+
+
+@settings(max_examples=150, deadline=None)
+@given(settings_of())
+def test_proved_with_the_rounds_and_bytes_that_are_claimed(given) -> None:
+    schedule = transpose(**given)
+    report = check(schedule)
+    assert report.verdict is Verdict.PROVED, report.counterexample
+    n, incast, groups = given["n"], given["incast"], given["groups"]
+    size = n // groups
+    inside, between = (2 * math.ceil((m - 1) / incast) for m in (size, groups))
+    share = Fraction(2 * (n - 1), n)
+    if given["exchange"] == "doubling":
+        between = _folded(groups)
+        share = Fraction(2 * (size - 1) + between, size)
+    assert schedule.rounds == inside + between
+    assert completion_cost(schedule, "round") == Cost(schedule.rounds, share)
+    if groups == 1:
+        assert schedule.ports == Incast(incast)
+        assert schedule.chunks == n
+
+
+@pytest.mark.parametrize("n", range(2, 25))
+def test_at_most_one_round_above_the_bound(n: int) -> None:
+    for incast in range(1, n):
+        report = check(transpose(n, incast=incast))
+        gap = report.completion_rounds - report.lower_bound
+        assert gap == 0 if (n - 1) % incast == 0 else gap in (0, 1)
+        assert report.optimal is True or gap == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "incast"), [(n, incast) for n in (2, 5, 8, 13) for incast in (1, 2, 3, 7) if incast < n]
+)
+def test_nothing_takes_a_detour(n: int, incast: int) -> None:
+    """Chunk c: first n - 1 contributions straight to rank c, then n - 1 sums straight from it."""
+    scatter, gather = transpose(n, incast=incast).phases
+    contributions = [t for moves in scatter.rounds for t in moves]
+    sums = [t for moves in gather.rounds for t in moves]
+    pairs = {(a, b) for a in range(n) for b in range(n) if a != b}
+    assert all(t.op == "reduce" and t.chunk == t.dst for t in contributions)
+    assert all(t.op == "copy" and t.chunk == t.src for t in sums)
+    for transfers in (contributions, sums):
+        assert {(t.src, t.dst) for t in transfers} == pairs
+        assert len(transfers) == len(pairs)
+
+
+def test_three_groups_need_three_rounds() -> None:
+    """No two rounds with one send and one receive each add up three sums everywhere."""
+    search = Search(3, 1)
+    assert [search.advance() for _ in range(3)] == [False, False, True]
+
+
+def test_written_and_explained(synth, tmp_path) -> None:
+    code, out, err = synth("transpose", "--n", "8", "--incast", "2")
+    assert (code, err) == (0, "")
+    schedule = read(tmp_path / "schedule.json")
+    assert check(schedule).verdict is Verdict.PROVED
+    assert (schedule.ranks, schedule.ports) == (8, Incast(2))
+    for fact in [
+        "8 ranks in 8 chunks, incast 2",
+        "4 reduce_scatter + 4 all_gather = 8",
+        "7 rounds for any AllReduce",
+        "8 without detours",
+        "one at a time 14 alpha + 1.75 S*beta; no AllReduce takes less than 3 alpha, or 1.75",
+        "overlapped    8 alpha + 1.75 S*beta; no AllReduce takes less than 2 alpha, or 1.75",
+    ]:
+        assert fact in out
+    assert "optimal" not in out
+
+
+def test_times(synth) -> None:
+    options = ["--bytes", "25MB", "--alpha", "1ms", "--bandwidth", "1GB/s"]
+    code, out, _ = synth("transpose", "--n", "8", *options)
+    assert code == 0
+    assert "14 alpha + 1.75 S*beta = 57.75 ms; no AllReduce takes less than 43.75 ms" in out
+    facts = json.loads(synth("transpose", "--n", "8", "--incast", "7", *options, "--json")[1])
+    assert (facts["rounds"], facts["lower_bound"], facts["ports"]) == (2, 2, {"incast": 7})
+    assert facts["predicted"]["overlapped"]["seconds"] == pytest.approx(0.04575)
+    assert facts["predicted"]["one_at_a_time"]["seconds"] == pytest.approx(0.05775)
+    assert facts["predicted"]["overlapped"]["at_least_seconds"] == pytest.approx(0.04375)
+    options = ["--bytes", "8B", "--alpha", "1ms", "--json"]
+    tiny = json.loads(synth("transpose", "--n", "8", *options)[1])
+    assert tiny["predicted"]["one_at_a_time"]["at_least_seconds"] == pytest.approx(0.003)
+
+
+def test_groups(synth, tmp_path) -> None:
+    code, out, _ = synth("transpose", "--n", "16", "--groups", "4", "-o", "two.json.gz", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["phases"] == {"reduce_scatter": 3, "exchange": 2, "all_gather": 3}
+    assert facts["fewest_rounds_without_detours"] is None
+    assert check(read(tmp_path / "two.json.gz")).verdict is Verdict.PROVED
+    _, out, _ = synth("transpose", "--n", "16", "--groups", "4", "--exchange", "transpose")
+    assert "incast 1 of messages, 4 of chunks" in out

@@ -1,116 +1,196 @@
-"""Random faults for schedule documents: one to three small changes of a right one."""
+"""Random faults for documents of both kinds: a few small changes of a right one.
 
+A document is rows of items: a collective's rounds of transfers, a pipeline's programs of actions.
+A change is made at one item, ``row[i]``, in whatever row it stands.
+"""
+
+import copy
 import random
-from collections.abc import Callable
-from typing import Any
+import re
+from typing import Any, ClassVar
 
-from tests.verify.builders import Document, all_right, shuffled
+from tests.verify.builders import Document, all_right, document, shuffled
+from tests.verify.pipeline import documents as pipelines
 
 RIGHT = list(all_right().values())
+RIGHT_PIPELINES = list(pipelines.all_right().values())
+
+
+class Change:
+    """A place in a document, and what can be done there."""
+
+    NAMES: ClassVar[str]
+    """The changes; those named several times are made more often."""
+
+    def __init__(self, doc: Document, rng: random.Random) -> None:
+        self.doc, self.rng, self.rows = doc, rng, self.rows_of(doc)
+        if any(self.rows):
+            self.row, self.i = rng.choice([(r, i) for r in self.rows for i in range(len(r))])
+            getattr(self, rng.choice(self.NAMES.split()))()
+
+    def rows_of(self, doc: Document) -> list[list[Any]]:
+        raise NotImplementedError
+
+    def insert(self, item: Any, row: list[Any]) -> None:
+        row.insert(self.rng.randint(0, len(row)), item)
+
+    def drop(self) -> None:
+        del self.row[self.i]
+
+    def double(self) -> None:
+        self.insert(copy.copy(self.row[self.i]), self.row)
+
+    def elsewhere(self) -> None:
+        """Into another row: another round in any phase, another rank's program."""
+        item = self.row.pop(self.i)
+        self.insert(item, self.rng.choice(self.rows))
+
+
+class CollectiveChange(Change):
+    NAMES = "drop double src dst chunk op around elsewhere swap rounds order absent ports claim"
+
+    def rows_of(self, doc: Document) -> list[list[Any]]:
+        return [moves for phase in doc["phases"] for moves in phase["rounds"]]
+
+    def _field(self, number: int, limit: int) -> None:
+        outside, rng = self.rng.random() < 0.02, self.rng
+        self.row[self.i][number] = rng.choice((-1, limit, 2**70) if outside else range(limit))
+
+    def src(self) -> None:
+        self._field(0, self.doc["ranks"])
+
+    def dst(self) -> None:
+        self._field(1, self.doc["ranks"])
+
+    def chunk(self) -> None:
+        self._field(2, self.doc["chunks"])
+
+    def op(self) -> None:
+        move = self.row[self.i]
+        move[3] = {"copy": "reduce", "reduce": "copy"}[move[3]]
+
+    def around(self) -> None:
+        self.row[self.i][:2] = reversed(self.row[self.i][:2])
+
+    def swap(self) -> None:
+        """Two transfers change places."""
+        there = self.rng.choice([row for row in self.rows if row])
+        j = self.rng.randrange(len(there))
+        self.row[self.i], there[j] = there[j], self.row[self.i]
+
+    def rounds(self) -> None:
+        other = self.rng.choice(self.rows)
+        self.row[:], other[:] = other[:], self.row[:]
+
+    def order(self) -> None:
+        """Within a round it matters only where several reduces meet."""
+        self.rng.shuffle(self.row)
+
+    def absent(self) -> None:
+        """A rank is away from a phase that it takes part in; declared late most of the time."""
+        rank = self.rng.randrange(self.doc["ranks"])
+        phase = self.rng.choice(self.doc["phases"])
+        for ranks in (phase["absent"], self.doc["late"])[: 1 + (self.rng.random() < 0.8)]:
+            if rank not in ranks:
+                ranks.append(rank)
+
+    def ports(self) -> None:
+        self.doc["ports"] = self.rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}])
+
+    def claim(self) -> None:
+        name = self.rng.choice(["rounds", "completion_rounds"])
+        self.doc["meta"][name] = self.rng.randint(0, 12)
+
+
+class PipelineChange(Change):
+    NAMES = (
+        "drop double move move neighbours neighbours neighbours overtake elsewhere rewrite fuse "
+        "shard claim"
+    )
+    KINDS = ("F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
+
+    def rows_of(self, doc: Document) -> list[list[Any]]:
+        return doc["programs"]  # type: ignore[no-any-return]
+
+    def move(self) -> None:
+        action = self.row.pop(self.i)
+        self.insert(action, self.row)
+
+    def neighbours(self) -> None:
+        """Two neighbouring actions change places: most often still a right schedule."""
+        self.row[self.i - 1 : self.i + 1] = self.row[self.i - 1 : self.i + 1][::-1]
+
+    def overtake(self) -> None:
+        """Two actions of one kind and stage change places."""
+        bodies = [action.rstrip("0123456789") for action in self.row]
+        j = self.rng.choice([j for j, body in enumerate(bodies) if body == bodies[self.i]])
+        self.row[self.i], self.row[j] = self.row[j], self.row[self.i]
+
+    def rewrite(self) -> None:
+        """Another stage, kind or microbatch."""
+        doc, rng, parts = self.doc, self.rng, list(pipelines.split(self.row[self.i]))
+        if parts[2] >= 0:
+            stage, microbatch = rng.randint(0, doc["stages"]), rng.randint(0, doc["microbatches"])
+            what = rng.randrange(3)
+            parts[what] = (stage, rng.choice(self.KINDS), microbatch)[what]
+            self.row[self.i] = "".join(map(str, parts))
+
+    def fuse(self) -> None:
+        """An I becomes a B, or a B an I and a W."""
+        row = self.row
+        places = [j for j, action in enumerate(row) if re.fullmatch(r"\d+[IB]\d+", action)]
+        if places:
+            action = row[j := self.rng.choice(places)]
+            if "B" in action:
+                row[j : j + 1] = [action.replace("B", "I"), action.replace("B", "W")]
+            else:
+                row[j] = action.replace("I", "B")
+                row[:] = [other for other in row if other != action.replace("I", "W")]
+
+    def shard(self) -> None:
+        stage = pipelines.split(self.row[self.i])[0]
+        begin, end = sorted(self.rng.sample(range(len(self.row) + 2), 2))
+        self.row.insert(begin, f"{stage}UNSHARD")
+        if self.rng.random() < 0.8:
+            self.row.insert(end, f"{stage}RESHARD")
+
+    def claim(self) -> None:
+        name = self.rng.choice(["makespan", "lower_bound"])
+        self.doc["meta"][name] = self.rng.randint(0, 200)
 
 
 def mutant(rng: random.Random) -> Document:
-    """A right schedule under random names, then one to three mutations."""
+    """A right collective under random names, then one to three changes."""
     doc = shuffled(rng.choice(RIGHT), rng)
     for _ in range(rng.choice((1, 1, 2, 3))):
-        rng.choice(MUTATIONS)(doc, rng)
+        CollectiveChange(doc, rng)
     return doc
 
 
-Mutation = Callable[[Document, random.Random], None]
-Moves = list[list[Any]]
+def pipeline_mutant(rng: random.Random) -> Document:
+    """A right pipeline in a random instance, then none to three changes."""
+    doc = pipelines.in_a_random_instance(copy.deepcopy(rng.choice(RIGHT_PIPELINES)), rng)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        PipelineChange(doc, rng)
+    return doc
 
 
-def _somewhere(doc: Document, rng: random.Random) -> tuple[Moves, int] | None:
-    """A round, and the index of a transfer in it."""
-    rounds = [moves for phase in doc["phases"] for moves in phase["rounds"]]
-    places = [(moves, t) for moves in rounds for t in range(len(moves))]
-    return rng.choice(places) if places else None
+def random_schedule(rng: random.Random) -> Document:
+    """Anything at all: few ranks and chunks, any transfers, any ports, any absences."""
+    n, k = rng.randint(2, 4), rng.randint(1, 2)
+    late = sorted(rng.sample(range(n), rng.choice((0, 0, 1, min(2, n)))))
+    ops = rng.choice((["reduce"], ["reduce", "copy"], ["reduce", "reduce", "copy"]))
 
+    def move() -> list[int | str]:
+        src = rng.randrange(n)
+        dst = rng.choice([r for r in range(n) if r != src]) if rng.random() < 0.99 else src
+        return [src, dst, rng.randrange(k), rng.choice(ops)]
 
-def _at_transfer(change: Callable[[Document, Moves, int, random.Random], None]) -> Mutation:
-    def mutate(doc: Document, rng: random.Random) -> None:
-        place = _somewhere(doc, rng)
-        if place is not None:
-            change(doc, *place, rng)
-
-    return mutate
-
-
-def _drop(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
-    del moves[t]
-
-
-def _double(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
-    moves.insert(rng.randint(0, len(moves)), list(moves[t]))
-
-
-def _field(number: int, size: str) -> Callable[[Document, Moves, int, random.Random], None]:
-    def change(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
-        limit = doc[size]
-        outside = rng.random() < 0.02
-        moves[t][number] = rng.choice((-1, limit, 2**70)) if outside else rng.randrange(limit)
-
-    return change
-
-
-def _flip(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
-    moves[t][3] = {"copy": "reduce", "reduce": "copy"}[moves[t][3]]
-
-
-def _turn_around(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
-    moves[t][:2] = reversed(moves[t][:2])
-
-
-def _move(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
-    """Into another round, in any phase."""
-    move = moves.pop(t)
-    target = rng.choice([phase for phase in doc["phases"] if phase["rounds"]])
-    there = rng.choice(target["rounds"])
-    there.insert(rng.randint(0, len(there)), move)
-
-
-def _swap(doc: Document, moves: Moves, t: int, rng: random.Random) -> None:
-    """Two transfers change places."""
-    other = _somewhere(doc, rng)
-    assert other is not None
-    there, u = other
-    moves[t], there[u] = there[u], moves[t]
-
-
-def _swap_rounds(doc: Document, rng: random.Random) -> None:
-    rounds = rng.choice(doc["phases"])["rounds"]
-    if rounds:
-        a, b = rng.randrange(len(rounds)), rng.randrange(len(rounds))
-        rounds[a], rounds[b] = rounds[b], rounds[a]
-
-
-def _reorder(doc: Document, rng: random.Random) -> None:
-    """Another order within a round: it matters only where several reduces meet."""
-    rounds = rng.choice(doc["phases"])["rounds"]
-    if rounds:
-        rng.shuffle(rng.choice(rounds))
-
-
-def _absent(doc: Document, rng: random.Random) -> None:
-    """A rank is away from a phase that it takes part in; declared late most of the time."""
-    phase, rank = rng.choice(doc["phases"]), rng.randrange(doc["ranks"])
-    if rank not in phase["absent"]:
-        phase["absent"].append(rank)
-    if rank not in doc["late"] and rng.random() < 0.8:
-        doc["late"].append(rank)
-
-
-def _ports(doc: Document, rng: random.Random) -> None:
-    doc["ports"] = rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}])
-
-
-def _claim(doc: Document, rng: random.Random) -> None:
-    doc["meta"][rng.choice(["rounds", "completion_rounds"])] = rng.randint(0, 12)
-
-
-MUTATIONS: list[Mutation] = [
-    *map(_at_transfer, [_drop, _double, _field(0, "ranks"), _field(1, "ranks")]),
-    *map(_at_transfer, [_field(2, "chunks"), _flip, _turn_around, _move, _swap]),
-    *[_swap_rounds, _reorder, _absent, _ports, _claim],
-]
+    phases = []
+    for number in range(rng.randint(0, 3)):
+        absent = [r for r in late if rng.random() < 0.4]
+        lengths = [rng.choice((0, 1, 1, 2, 3)) for _ in range(rng.choice((1, 2, 4)))]
+        rounds = [[move() for _ in range(length)] for length in lengths]
+        phases.append((f"phase {number}", absent, rounds))
+    ports = rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}, {"incast": 3}])
+    return document(n, k, phases, ports=ports, late=late)

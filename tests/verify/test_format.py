@@ -7,7 +7,6 @@ import string
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from tests.verify.builders import (
     Document,
     all_right,
-    document,
     optimal_four,
     report_of,
     schedule_of,
@@ -52,26 +50,20 @@ def schedules(draw: st.DrawFn) -> Schedule:
     )
 
 
+MAGIC = {"s": b"{", "s.json.gz": b"\x1f\x8b", "s.zst": b"\x28\xb5\x2f\xfd"}
+
+
 @settings(deadline=None)
 @given(schedules())
-def test_decode_inverts_encode(schedule: Schedule) -> None:
-    text = encode(schedule)
-    assert decode(text) == schedule
+def test_what_is_written_is_read(tmp_path_factory, schedule: Schedule) -> None:
+    text, folder = encode(schedule), tmp_path_factory.mktemp("f")
     assert encode(decode(text)) == text
+    for name, magic in MAGIC.items():
+        write(schedule, folder / name)
+        assert (folder / name).read_bytes().startswith(magic)
+        assert read(folder / name) == read(str(folder / name)) == schedule
     assert json.loads(text)["ranks"] == schedule.ranks  # plain JSON
     check(schedule)  # and no schedule makes it crash
-
-
-@pytest.mark.parametrize(
-    ("name", "magic"), [("s", b"{"), ("s.json.gz", b"\x1f\x8b"), ("s.zst", b"\x28\xb5\x2f\xfd")]
-)
-@settings(deadline=None, max_examples=30)
-@given(schedule=schedules())
-def test_read_inverts_write(tmp_path_factory, schedule: Schedule, name: str, magic: bytes) -> None:
-    path = tmp_path_factory.mktemp("f") / name
-    write(schedule, path)
-    assert path.read_bytes().startswith(magic)
-    assert read(path) == read(str(path)) == schedule
 
 
 @pytest.mark.parametrize("doc", all_right().values(), ids=all_right())
@@ -248,12 +240,6 @@ def test_many_phases() -> None:
     assert report_of(doc).verdict is Verdict.PROVED
 
 
-def test_indices_out_of_range_are_not_malformed() -> None:
-    for move in ([4, 0, 0, "copy"], [0, -1, 0, "copy"], [0, 1, 10**30, "copy"]):
-        schedule = schedule_of(document(4, 1, [("a", [], [[move]])]))
-        assert list(map(str, schedule.phases[0].rounds[0])) == [str(Transfer(*move))]
-
-
 # writing
 
 
@@ -302,10 +288,3 @@ def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
         assert decode(stream.read()) == decode(_changed())
-
-
-def test_a_schedule_can_not_be_changed() -> None:
-    schedule = decode(_changed())
-    with pytest.raises(AttributeError):
-        schedule.ranks = 5  # type: ignore[misc]
-    assert msgspec.structs.replace(schedule, ranks=5) != schedule

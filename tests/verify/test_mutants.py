@@ -1,61 +1,127 @@
-"""The verdict on every mutant, property by property, is that of the naive oracle.
+"""The verdict on every mutant, property by property, is that of the naive judges of the tests.
 
-``LATECOMER_SEED`` sets the seed (printed at the start), ``LATECOMER_MUTANTS`` the number of all
-parts together, of which ``make test`` runs half and ``make test-long`` the rest.
+``LATECOMER_SEED`` sets the seed (printed at the start), ``LATECOMER_MUTANTS`` the number in a part
+of collectives, of which there are five times as many as pipelines. ``make test`` runs four parts of
+each, and ``make test-long`` the rest.
 """
 
 import json
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.verify.builders import all_right, shuffled
-from tests.verify.mutants import mutant
-from tests.verify.oracle import judge
-from verify import Verdict, check, decode
+from tests.verify import builders, mutants, oracle
+from tests.verify.pipeline import documents, simulation
+from verify import Verdict, check, decode, pipeline
+from verify.pipeline.costs import exact
 
 SEED = int(os.environ.get("LATECOMER_SEED", "20260118"))
-MUTANTS = int(os.environ.get("LATECOMER_MUTANTS", "12000"))
-DECIDED_BY_ORACLE = str.split("well_formed ports absence exactly_once same_bits hazards claims")
-PARTS = [*range(4), *(pytest.param(part, marks=pytest.mark.long) for part in range(4, 8))]
+MUTANTS = int(os.environ.get("LATECOMER_MUTANTS", "1500"))
+SAYS = {Verdict.PROVED: True, Verdict.REFUTED: False, Verdict.UNKNOWN: None}
 
 
-@pytest.mark.parametrize("name", all_right())
-def test_right_schedules_are_proved_by_both(name: str) -> None:
-    rng = random.Random(SEED)
-    for _ in range(10):
-        text = json.dumps(shuffled(all_right()[name], rng)).encode()
-        assert all(judge(text, rng).values())
-        report = check(decode(text))
-        assert report.verdict is Verdict.PROVED, report.counterexample
+class Family(NamedTuple):
+    """How documents of a kind are made and judged."""
+
+    mutant: Callable[[random.Random], dict[str, Any]]
+    right: dict[str, dict[str, Any]]
+    again: Callable[[dict[str, Any], random.Random], dict[str, Any]]
+    judge: Callable[[str, random.Random], dict[str, Any]]
+    decode: Callable[[bytes], Any]
+    check: Callable[[Any], Any]
+    mutants: int
+    properties: list[str]
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_mutants(part: int) -> None:
+FAMILIES = {
+    "collective": Family(
+        mutants.mutant,
+        builders.all_right(),
+        builders.shuffled,
+        oracle.judge,
+        decode,
+        check,
+        MUTANTS,
+        str.split("well_formed ports absence exactly_once same_bits hazards claims"),
+    ),
+    "pipeline": Family(
+        mutants.pipeline_mutant,
+        documents.all_right(),
+        lambda doc, rng: doc,
+        lambda text, rng: simulation.judge(text),
+        pipeline.decode,
+        pipeline.check,
+        MUTANTS // 5,
+        str.split(
+            "well_formed exactly_once dependencies loss_order communication message_order "
+            "reduce_grad sharding deadlock_free memory"
+        ),
+    ),
+}
+PARTS = [(name, part) for part in range(4) for name in FAMILIES]
+LONG = [*(("collective", part) for part in range(4, 8)), *(("pipeline", p) for p in range(4, 16))]
+
+
+def _agreed(family: Family, doc: dict[str, Any], rng: random.Random) -> Counter[str]:
+    """Compare on one document; what was seen, for the statistics."""
+    text = json.dumps(doc)
+    truth, schedule = family.judge(text, rng), family.decode(text.encode())
+    report = family.check(schedule)
+    said = {name: SAYS[report.results[name].verdict] for name in family.properties}
+    for name in family.properties:  # nothing is said where indices are out of range, say
+        assert said[name] == truth.get(name), (name, report.results[name], text)
+    seen = Counter(f"{name} {holds}" for name, holds in said.items())
+    everything = {result.verdict for result in report.results.values()}
+    assert (report.verdict is Verdict.PROVED) == (everything == {Verdict.PROVED}), text
+    assert (report.verdict is Verdict.REFUTED) == (Verdict.REFUTED in everything), text
+    if truth.get("deadlock_free"):
+        _same_times(truth, schedule, report)
+    else:
+        assert getattr(report, "measures", None) is None, text
+    seen["right"] += report.verdict is Verdict.PROVED
+    return seen
+
+
+def _same_times(truth: dict[str, Any], schedule: Any, report: Any) -> None:
+    measured, in_order = report.measures, truth.get("makespan_in_order")
+    assert exact(measured.makespan) == _round(truth["makespan"])
+    assert list(measured.peak_memory) == truth["peak_memory"]
+    if schedule.has_messages:
+        assert (measured.makespan_in_order is None) == (in_order is None)
+        assert in_order is None or exact(measured.makespan_in_order) == _round(in_order)
+    claim = schedule.meta.get("makespan", measured.makespan)
+    bound = schedule.meta.get("lower_bound", measured.lower_bound)
+    right = claim == measured.makespan and bound == measured.lower_bound
+    assert (report.results["claims"].verdict is Verdict.PROVED) == right
+
+
+def _round(time: Fraction) -> Fraction:
+    return Fraction(repr(float(time)))
+
+
+@pytest.mark.parametrize(("name", "doc"), [(n, d) for n, f in FAMILIES.items() for d in f.right])
+def test_right_schedules_are_proved_by_both(name: str, doc: str) -> None:
+    rng, family = random.Random(SEED), FAMILIES[name]
+    for _ in range(10 if name == "collective" else 1):
+        assert _agreed(family, family.again(family.right[doc], rng), rng)["right"]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [*PARTS, *(pytest.param(*long, marks=pytest.mark.long) for long in LONG)]
+)
+def test_mutants(name: str, part: int) -> None:
     print(f"LATECOMER_SEED={SEED} part {part}")
-    rng = random.Random(f"{SEED}-{part}")
+    rng, family = random.Random(f"{SEED}-{part}"), FAMILIES[name]
     seen: Counter[str] = Counter()
-    for number in range(MUTANTS // len(PARTS)):
-        text = json.dumps(mutant(rng)).encode()
-        truth = judge(text, rng)
-        report = check(decode(text))
-        where = f"seed {SEED}, part {part}, mutant {number}: {text.decode()}"
-        for name in DECIDED_BY_ORACLE:
-            if name in truth:
-                expected = Verdict.PROVED if truth[name] else Verdict.REFUTED
-            else:
-                expected = Verdict.UNKNOWN  # meaningless without indices in range
-            assert report.results[name].verdict is expected, f"{name}: {where}"
-        right = all(truth.values())
-        assert (report.verdict is Verdict.PROVED) == right, where
-        assert (report.verdict is Verdict.REFUTED) == (not right), where
-        seen["right" if right else "wrong"] += 1
-        seen.update(name for name, holds in truth.items() if not holds)
-    print(dict(seen))
-    total = seen["right"] + seen["wrong"]
-    assert seen["right"] >= total // 50
-    assert seen["wrong"] >= total // 4
-    for name in DECIDED_BY_ORACLE:
-        assert seen[name] >= total // 200, f"{name} is hardly ever refuted: {seen}"
+    for _ in range(family.mutants):
+        seen += _agreed(family, family.mutant(rng), rng)
+    print(seen)
+    assert seen["right"] >= family.mutants // 50
+    for prop in family.properties:  # each check has been seen accepting and rejecting
+        assert seen[f"{prop} True"] >= family.mutants // 100, (prop, seen)
+        assert seen[f"{prop} False"] >= max(1, family.mutants // 200), (prop, seen)

@@ -88,29 +88,6 @@ def test_wrong_schedules(verify) -> None:
     assert verify("malformed.json", "ring.json", "--loss", "1")[0] == 2
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "ring.json --loss 0",
-        "ring.json --loss -1",
-        "wrong.json --loss 17",
-        "ring.json --draw ring.svg",
-        "ring.json --loss 1 --draw ring.png",
-        "ring.json four.json --loss 1 --draw ring.svg",
-        "ring.json --loss 1 --draw missing/ring.svg",
-        "pipeline.csv --loss 1",
-    ],
-)
-def test_bad_options(verify, tmp_path: Path, arguments: str) -> None:
-    (tmp_path / "pipeline.csv").write_text("0F0,0B0\n")
-    code, out, err = verify(*arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert any(named in err for named in ("--loss", "--draw", "missing"))
-    assert err.count("\n") == 1
-    assert not list(tmp_path.glob("*.svg"))
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_picture(verify, tmp_path: Path, name: str) -> None:
     assert verify(f"{name}.json", "--loss", "1", "--draw", "it.svg", "-q") == (0, "", "")

@@ -76,13 +76,11 @@ def zero_bubble(stages: int, microbatches: int) -> list[list[str]]:
 
 def looped(ranks: int, chunks: int, microbatches: int) -> list[list[str]]:
     """Breadth first over ``chunks`` stages per rank; stage s is on rank s mod ranks."""
-    programs = []
-    for r in range(ranks):
-        mine = range(r, ranks * chunks, ranks)
-        program = [f"{s}F{m}" for s in mine for m in range(microbatches)]
-        program += [f"{s}B{m}" for s in reversed(mine) for m in range(microbatches)]
-        programs.append(program)
-    return programs
+    return [
+        [f"{s}F{m}" for s in mine for m in range(microbatches)]
+        + [f"{s}B{m}" for s in reversed(mine) for m in range(microbatches)]
+        for mine in (range(r, ranks * chunks, ranks) for r in range(ranks))
+    ]
 
 
 def vee(ranks: int, microbatches: int) -> list[list[str]]:
