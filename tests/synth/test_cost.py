@@ -14,7 +14,6 @@ from synth.cost import (
     best,
     best_m,
     completion_cost,
-    completion_cost_of,
     direct_cost,
     family_cost,
     predict,
@@ -28,12 +27,6 @@ from verify import Phase, Schedule, Transfer
 
 SIZES = st.integers(1, 2**40)
 LINKS = st.builds(Link, st.floats(1e-9, 1e-2), st.floats(1e3, 1e13))
-
-
-def test_late_rank_of_eight() -> None:
-    schedule = synth.generate(8)
-    assert completion_cost(schedule) == completion_cost_of(9, 7) == Cost(9, Fraction(9, 7))
-    assert waiting_cost(schedule) == Cost(6, Fraction(6, 7))
 
 
 def test_busiest_rank_counts_and_empty_rounds_are_free() -> None:

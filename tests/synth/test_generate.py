@@ -1,15 +1,20 @@
-"""Searched schedules: at the bound where the bound is reached, honest where it is not."""
+"""Schedules for one straggler: at the bound where it is reached, honest where it is not."""
 
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from synth import generate
 from synth.solvers.choice import SOLVERS
+from synth.straggler.broadcast import Broadcast
+from synth.straggler.closed_form import ClosedForm
 from synth.straggler.generate import failures, search
 from synth.straggler.greedy import Greedy
 from synth.straggler.instance import Instance
 from synth.straggler.pairing import Pairing
+from synth.straggler.reduce_scatter import rotation, tournament
 from verify import Verdict, check, encode
 from verify.errors import SearchTimeout
 from verify.renaming import renamed
@@ -31,31 +36,26 @@ def assert_at_bound(generated, n: int, m: int) -> None:
     assert generated.claim.startswith("optimal")
 
 
-@both_solvers
+SMALL = [
+    *((n, 1, "duplex") for n in range(2, 13)),
+    *((8, m, "duplex") for m in (2, 3, 4, 8)),
+    *((n, 1, "matching") for n in (2, 3, 4, 5, 6, 8, 9, 10, 12)),
+]
+LARGER = [
+    *((n, m, "duplex") for n in (13, 16, 20, 31, 33, 57, 64, 100) for m in (1, 2, 4)),
+    *((n, m, "matching") for n, m in ((2, 3), (16, 2), (64, 1))),
+]
+
+
 @pytest.mark.parametrize(
-    ("n", "m", "ports"),
-    [
-        *((n, 1, "duplex") for n in range(2, 13)),
-        *((8, m, "duplex") for m in (2, 3, 4, 8)),
-        *((n, 1, "matching") for n in (2, 3, 4, 5, 6, 8, 9, 10, 12)),
-    ],
+    ("solver", "n", "m", "ports"),
+    [*((s, *case) for s in SOLVERS for case in SMALL), *(("cp-sat", *case) for case in LARGER)],
 )
-def test_small_ones_reach_the_bound(n: int, m: int, ports, solver) -> None:
+def test_they_reach_the_bound(solver, n: int, m: int, ports) -> None:
     generated = search(n, m=m, ports=ports, solver=solver)
     assert_at_bound(generated, n, m)
     assert generated.schedule.late == (n - 1,)
     assert generated.schedule.ports == ports
-
-
-@pytest.mark.parametrize(
-    ("n", "m", "ports"),
-    [
-        *((n, m, "duplex") for n in (13, 16, 20, 31, 33, 57, 64, 100) for m in (1, 2, 4)),
-        *((n, m, "matching") for n, m in ((2, 3), (16, 2), (64, 1))),
-    ],
-)
-def test_larger_ones_reach_the_bound(n: int, m: int, ports) -> None:
-    assert_at_bound(search(n, m=m, ports=ports), n, m)
 
 
 @pytest.mark.parametrize(("n", "m"), [(9, 1), (13, 2), (23, 1), (40, 1)])
@@ -130,3 +130,66 @@ def test_equal_seeds_give_equal_files(solver) -> None:
     assert one == again
     seeds = {encode(generate(9, seed=seed, solver=solver)) for seed in range(3)}
     assert len(seeds) > 1
+
+
+@given(n=st.integers(2, 300), k=st.integers(1, 80))
+@settings(max_examples=150, deadline=None)
+def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
+    broadcast = Broadcast(n, k)
+    root = n - 1
+    assert len(broadcast.rounds) == k + (n - 1).bit_length() - 1
+    has = [set() for _ in range(root)] + [set(range(k))]
+    for t, moves in enumerate(broadcast.rounds):
+        senders, receivers = [src for src, _, _ in moves], [dst for _, dst, _ in moves]
+        assert len(set(senders)) == len(senders)
+        assert len(set(receivers)) == len(receivers)
+        assert root not in receivers
+        if t < k:
+            assert [chunk for src, _, chunk in moves if src == root] == [t]
+            assert broadcast.beside[t] not in senders
+        assert all(chunk in has[src] and chunk not in has[dst] for src, dst, chunk in moves)
+        for _, dst, chunk in moves:
+            has[dst].add(chunk)
+    assert all(len(chunks) == k for chunks in has)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize("n", [*range(2, 36), 63, 64, 65, 97])
+def test_the_closed_form_is_at_the_bound_for_every_n(n: int, m: int) -> None:
+    for ports in ("duplex", "matching") if n.bit_count() == 1 else ("duplex",):
+        generated = search(n, m=m, ports=ports, owners="free")
+        assert_at_bound(generated, n, m)
+        assert generated.method.startswith("closed form")
+        assert generated.schedule.meta["owners"] == "free"
+        assert generated.schedule.ports == ports
+
+
+@pytest.mark.parametrize("m", [1, 2, 4])
+@pytest.mark.parametrize("n", [*range(3, 40), 64, 100])
+def test_the_wait_is_hardly_longer_than_a_reduce_scatter(n: int, m: int) -> None:
+    instance = Instance(n, m)
+    waiting = ClosedForm(instance).waiting()
+    assert len(waiting) <= instance.bound + instance.fewest_hops - 1
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("helpers", range(1, 12))
+@pytest.mark.parametrize("make", [rotation, tournament])
+def test_the_helpers_reduce_scatter(make, helpers: int, m: int) -> None:
+    """Every raw chunk goes once to its owner, in as few rounds as the ports allow."""
+    rounds = make(helpers, m)
+    moves = [t for transfers in rounds for t in transfers]
+    assert sorted((t.src, t.dst, t.chunk, t.op) for t in moves) == [
+        (src, chunk % helpers, chunk, "reduce")
+        for src in range(helpers)
+        for chunk in sorted(range(helpers * m), key=lambda chunk: (chunk % helpers, chunk))
+        if chunk % helpers != src
+    ]
+    idle = make is tournament and helpers % 2  # one of an odd number sits out
+    assert len(rounds) == m * (helpers if idle and helpers > 1 else helpers - 1)
+    for transfers in rounds:
+        assert len({t.src for t in transfers}) == len({t.dst for t in transfers}) == len(transfers)
+        assert len(transfers) == helpers - bool(idle)
+        if make is tournament:
+            pairs = {frozenset((t.src, t.dst)) for t in transfers}
+            assert 2 * len(pairs) == len(transfers) == len(set().union(*pairs))

@@ -111,11 +111,18 @@ INVALID = [
     ("compare --n 8 --most-m 0", "--most-m = 0"),
     ("compare --n 8 --factor 1", "--factor = 1: must be 2 or more"),
     ("compare --n 8 --sizes big", "--sizes = 'big'"),
+    *(
+        (f"compare --n 8 --sizes {x}", "--sizes")
+        for x in ("''", ":", "1KiB:", "2KiB:1KiB", "0B:1B")
+    ),
+    ("compare --n 8 --sizes 1KiB:1GiB:2", "--sizes"),
     ("compare --n 8 --alpha 3", "--alpha = '3'"),
     ("compare --n 8 --bandwidth 0GB/s", "--bandwidth = '0GB/s'"),
     ("compare --n 8 --plot a.gif", "--plot = 'a.gif': must end in"),
     ("compare --n 8 --plot nowhere/a.svg", "--plot = 'nowhere/a.svg'"),
     ("table --n 1", "--n = '1'"),
+    *((f"table --n {x}", "--n") for x in ("''", ",", "2..", "..3", "5..2", "1..3", "9..1025")),
+    *((f"table --n {x}", "--n") for x in ("-2", "2.5", "x")),
     ("table --n 8 --m 0", "--m = '0'"),
     (f"{PLAIN} --stages 0", "--stages = 0"),
     (f"{PLAIN} --microbatches 0", "--microbatches = 0"),

@@ -1,4 +1,4 @@
-"""``synth compare``: the numbers against the cost model, the table, the picture, bad input."""
+"""``synth compare`` and ``synth table``: rows, pictures, and what is kept when it ends early."""
 
 import json
 import sys
@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth import survey as survey_module
 from synth.compare import ALGORITHMS, compare, parse_sizes
 from synth.cost import Link, ring_cost, straggler_cost
-from verify.errors import ArgumentError
+from synth.straggler import generate
+from synth.survey import parse_range, survey
+from verify.errors import SearchTimeout
 
 LINK = Link(3e-6, 450e9)
 
@@ -34,12 +37,6 @@ def test_rows_add_up(n: int, sizes: list[int], link: Link) -> None:
             assert time.busbw == pytest.approx(time.algbw * 2 * (n - 1) / n)
 
 
-def test_ring_busbw_is_below_the_link_and_nears_it() -> None:
-    times = [row.times["ring"] for row in compare(8, [2**20, 2**40], LINK).rows]
-    assert times[0].busbw < times[1].busbw < LINK.bandwidth
-    assert times[1].busbw == pytest.approx(LINK.bandwidth, rel=1e-3)
-
-
 def test_latency_per_round_is_kinder_to_direct_only() -> None:
     (message,) = compare(8, [1024], LINK).rows
     (kinder,) = compare(8, [1024], LINK, latency="round").rows
@@ -55,12 +52,6 @@ def test_sizes() -> None:
     assert parse_sizes("--sizes", "1KiB:5KiB", 2) == [2**10, 2**11, 2**12]
     assert parse_sizes("--sizes", "3MiB") == [3 * 2**20]
     assert len(parse_sizes("--sizes", "1B:" + "9" * 30 + "B", 2)) <= 1000
-
-
-@pytest.mark.parametrize("text", ["", ":", "1KiB:", "2KiB:1KiB", "0B:1B", "1KiB:1GiB:2"])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(ArgumentError):
-        parse_sizes("--sizes", text)
 
 
 def test_table(synth) -> None:
@@ -99,3 +90,71 @@ def test_plot_without_matplotlib(synth, monkeypatch) -> None:
     code, out, err = synth("compare", "--n", "4", "--plot", "a.svg")
     assert (code, out) == (2, "")
     assert "needs matplotlib, which is not installed. pip install matplotlib" in err
+
+
+def test_ranges() -> None:
+    assert parse_range("--n", "2..5", 2, 64) == [2, 3, 4, 5]
+    assert parse_range("--n", "2,3, 8..10,3", 2, 64) == [2, 3, 8, 9, 10]
+
+
+def test_rows_are_proved_and_come_one_by_one() -> None:
+    rows = survey([4, 6], [1, 2])
+    first = next(rows)
+    assert (first.n, first.m, first.rounds, first.bound, first.gap) == (4, 1, 4, 4, 0)
+    assert first.verdict == "proved"
+    assert [(row.n, row.m) for row in rows] == [(4, 2), (6, 1), (6, 2)]
+
+
+def test_gaps_are_no_failure(synth) -> None:
+    command = ["table", "--n", "3", "--m", "1,2", "--owners", "balanced"]
+    code, out, err = synth(*command)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 1 + 2 + 2
+    assert "gap 1: optimality unknown" in lines[2]
+    assert lines[3:] == ["1 of 2 at the lower bound", "bound + 1: n=3 m=2"]
+    rows = [json.loads(line) for line in synth(*command, "--json")[1].splitlines()]
+    assert [row["basis"] for row in rows[:2]] == ["theorem", "unknown"]
+
+
+def test_json_is_one_object_per_line(synth) -> None:
+    code, out, _ = synth("table", "--n", "3..5", "--json")
+    objects = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [row["n"] for row in objects[:-1]] == [3, 4, 5]
+    assert all(row["verdict"] == "proved" for row in objects[:-1])
+    facts = {"asked": 3, "tried": 3, "at_bound": 3, "above": [], "not_found": []}
+    assert objects[-1] == {"summary": facts}
+
+
+@pytest.fixture
+def five_raises(monkeypatch):
+    """Arrange that the search for five ranks raises what is given."""
+    real = generate.search
+
+    def arrange(error: BaseException) -> None:
+        def search(n: int, **options):
+            if n == 5:
+                raise error
+            return real(n, **options)
+
+        monkeypatch.setattr(survey_module.generate, "search", search)
+
+    return arrange
+
+
+def test_nothing_found_is_told_and_exits_3(synth, five_raises) -> None:
+    five_raises(SearchTimeout("no schedule found in 20 s"))
+    code, out, _ = synth("table", "--n", "4..6")
+    assert code == 3
+    assert "not found: no schedule found in 20 s" in out.splitlines()[2]
+    assert out.splitlines()[-2:] == ["2 of 3 at the lower bound", "nothing found: n=5"]
+
+
+def test_interrupt_keeps_the_rows(synth, five_raises) -> None:
+    five_raises(KeyboardInterrupt())
+    code, out, err = synth("table", "--n", "4..6")
+    assert code == 130
+    assert [line.split()[0] for line in out.splitlines()[1:2]] == ["4"]
+    assert out.splitlines()[-2:] == ["1 of 3 at the lower bound", "not tried: 2"]
+    assert err == "interrupted: the rows above are what was done\n"
