@@ -20,11 +20,8 @@ from tests.verify.loss.test_harm import RELAY, RIGHT, odd
 from tests.verify.oracle import Entry, ending, transfers
 from verify import Verdict
 from verify.errors import ArgumentError
-from verify.loss import examine as module
 from verify.loss.examine import examine
-from verify.loss.flow import Chunk, Flow
 from verify.loss.report import Answer, LossReport
-from verify.loss.sets import Worst, outline
 
 LONG_S = 60.0
 
@@ -181,15 +178,3 @@ def test_wrong_schedules_are_refused() -> None:
     doc["phases"][0]["rounds"][0][0][0] = 9
     with pytest.raises(ArgumentError, match="well_formed must hold"):
         examine(schedule_of(doc), 1, LONG_S)
-
-
-def test_wrong_bounds_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above notices when a search stops at what single losses do."""
-
-    def too_low(chunk: Chunk, flows: list[Flow], most: int) -> list[Worst]:
-        return [Worst(w.entries, w.lost, w.entries) for w in outline(chunk, flows, most)]
-
-    monkeypatch.setattr(module, "outline", too_low)
-    doc = recursive_doubling(4)
-    with pytest.raises(AssertionError):
-        _agrees(doc, examine(schedule_of(doc), 3, LONG_S), 3)

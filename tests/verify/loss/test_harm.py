@@ -1,18 +1,16 @@
 """What one or several losses do, by theorem and by running: as the naive oracle sees it."""
 
 import random
-from collections.abc import Callable, Set
+from collections.abc import Set
 from typing import Any
 
-import msgspec
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.verify.builders import Document, all_right, document, moves, schedule_of
 from tests.verify.mutants import random_schedule
 from tests.verify.oracle import Ending, ending, transfers
-from verify.loss.flow import Chunk, Flow, chunks_of, flows_of
+from verify.loss.flow import Chunk, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
 from verify.loss.sets import covers
 
@@ -23,7 +21,7 @@ textbook = st.sampled_from(sorted(RIGHT)).map(RIGHT.__getitem__)
 @st.composite
 def odd(draw: st.DrawFn, most_ranks: int = 5) -> Document:
     n = draw(st.integers(2, most_ranks))
-    live, idle, done = set(range(n)), set[int](), set[int]()
+    live, idle = set(range(n)), set[int]()
     moves: list[list[Any]] = []
 
     def some(ranks: set[int]) -> int:
@@ -37,7 +35,7 @@ def odd(draw: st.DrawFn, most_ranks: int = 5) -> Document:
 
     while len(live) > 1:
         src = some(live)
-        if idle and draw(st.booleans()):
+        if idle and len(moves) < 4 * n and draw(st.booleans()):  # enough odd ways: straight on
             dst = some(idle)
             moves.append([src, dst, 0, "copy"])
             idle.remove(dst)
@@ -48,11 +46,6 @@ def odd(draw: st.DrawFn, most_ranks: int = 5) -> Document:
         live.add(dst)
         idle.add(src)
         leftovers()
-        if len(moves) > 4 * n:  # enough odd ways: straight on
-            for other in sorted(live)[1:]:
-                moves.append([other, min(live), 0, "reduce"])
-            idle |= live - {min(live)}
-            live = {min(live)}
     done = set(live)
     while idle:
         dst = some(idle)
@@ -84,6 +77,10 @@ RELAY = _one_by_one(
 """The smallest schedule in which a loss makes something be counted twice."""
 
 
+OVERWRITTEN = _one_by_one(3, "0+1:0 2+1:0 2+0:0 2+0:0 1=0:0 1=2:0")
+"""Rank 0 holds the contribution of rank 2 twice, until it is overwritten."""
+
+
 def members(mask: int) -> list[int]:
     return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
 
@@ -112,23 +109,6 @@ def agree(doc: Document, lost: Set[int]) -> bool:
 def losses(doc: Document, most: int | None = None) -> st.SearchStrategy[frozenset[int]]:
     numbers = st.integers(0, max(0, len(transfers(doc)) - 1))
     return st.frozensets(numbers, max_size=most)
-
-
-def disagreements(doc: Document, flows: Callable[[Chunk], list[Flow]] = flows_of) -> int:
-    """How many single losses theorem 1 and the oracle see differently."""
-    wrong = 0
-    for chunk in chunks_of(schedule_of(doc)):
-        for flow in flows(chunk):
-            expected = ending(doc, {flow.move.index})
-            wrong += as_ending([(chunk, harm_of_one(chunk, flow))]) != expected
-    return wrong
-
-
-@settings(max_examples=300, deadline=None)
-@given(schedules)
-@example(RELAY)
-def test_one_loss(doc: Document) -> None:
-    assert disagreements(doc) == 0
 
 
 @settings(max_examples=300, deadline=None)
@@ -181,29 +161,20 @@ DOUBLED = document(2, 1, [("all", [], [BOTH, BOTH, moves("0+1:0")])])
 """Both ranks end with both contributions more than once: one twice, the other four times."""
 
 
+@settings(max_examples=300, deadline=None)
+@given(schedules)
+@example(RELAY)
+@example(OVERWRITTEN)
+def test_one_loss(doc: Document) -> None:
+    """What theorem 1 says of each single loss is what the oracle sees."""
+    for chunk in chunks_of(schedule_of(doc)):
+        for flow in flows_of(chunk):
+            expected = ending(doc, {flow.move.index})
+            assert as_ending([(chunk, harm_of_one(chunk, flow))]) == expected
+
+
 @settings(max_examples=600, deadline=None)
 @given(schedules | RANDOM, st.data())
 @example(DOUBLED, None)
 def test_several_losses(doc: Document, data: st.DataObject | None) -> None:
     assert agree(doc, data.draw(losses(doc, 8)) if data else frozenset())
-
-
-OVERWRITTEN = _one_by_one(3, "0+1:0 2+1:0 2+0:0 2+0:0 1=0:0 1=2:0")
-"""Rank 0 holds the contribution of rank 2 twice, until it is overwritten."""
-RING = RIGHT["ring-3"]
-WRONG: dict[str, tuple[Callable[[Flow], dict[str, Any]], Document]] = {
-    "a lost copy leaves nothing behind": (lambda f: {"kept": 0, "kept_twice": 0}, RING),
-    "a lost reduce is a lost copy": (lambda f: {"kept": f.kept or 1 << f.move.dst}, RING),
-    "no rank passes on what a loss left": (lambda f: {"reach": f.reach and 1 << f.move.dst}, RING),
-    "nothing is there twice": (lambda f: {"kept_twice": 0}, OVERWRITTEN),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_the_oracle_sees_wrong_theorems(name: str) -> None:
-    change, doc = WRONG[name]
-    assert disagreements(doc) == 0
-    wrong = disagreements(
-        doc, lambda chunk: [msgspec.structs.replace(f, **change(f)) for f in flows_of(chunk)]
-    )
-    assert wrong > 0
