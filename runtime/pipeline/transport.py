@@ -190,7 +190,8 @@ class Transport:
                 time.sleep(max(0.0, due - time.monotonic()))
             connection.sendall(message.rest or write(connection, message.header, tensors))
             waiting.task_done()
-        connection.sendall(write(connection, GOODBYE, ()))
+        with contextlib.suppress(OSError):  # a peer that has said goodbye itself may be gone by now
+            connection.sendall(write(connection, GOODBYE, ()))
 
     def _receive(self, peer: int) -> None:
         stream = cast(BufferedReader, self._incoming[peer].makefile("rb", BUFFER))

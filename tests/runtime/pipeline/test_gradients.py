@@ -103,6 +103,7 @@ def test_every_schedule_under_delays(rank, size, store, device):
         pipeline.switch(schedule(explicit))
         assert [*right, matches(pipeline, blocks, 2)] == [True] * 3, name
         pipeline.close()
+        assert pipeline.failure is None, name
 
 
 @on_ranks(4)
