@@ -32,14 +32,21 @@ time.sleep(120)
 """
 
 
-def start(rank: int, size: int, store: Any, schedule: Any = None, timeout_s: float = 120.0) -> Any:
+def start(
+    rank: int,
+    size: int,
+    store: Any,
+    schedule: Any = None,
+    timeout_s: float = 120.0,
+    backend: str = runtime.BACKEND,
+) -> Any:
     """Make the group of all ranks, by a schedule or (default) in mode auto, and return it."""
     if schedule is None:
         runtime.configure(mode="auto")
     else:
         runtime.configure(schedule)
     limit = timedelta(seconds=timeout_s)
-    dist.init_process_group("latecomer", store=store, rank=rank, world_size=size, timeout=limit)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     return dist.group.WORLD
 
 
@@ -54,13 +61,20 @@ def dispatcher(
 
 
 def pipeline(
-    rank: int, size: int, store: Any, timeout_s: float, place: Any = None, **options: Any
+    rank: int,
+    size: int,
+    store: Any,
+    timeout_s: float,
+    place: Any = None,
+    blocks: Any = None,
+    **options: Any,
 ) -> Pipeline:
-    """A stage per rank, 1F1B; ``place`` is the pipeline's store, if not below ``store``."""
+    """A block per rank, 1F1B; ``place`` is the pipeline's store, if not below ``store``."""
     test_gradients.start(rank, size, PrefixStore("gloo", store))
     plan = load(test_gradients.schedule(one_f_one_b(size, MICROBATCHES)))
     place = place or PrefixStore("pipeline", store)
-    return Pipeline(model(size)[rank], plan, loss_fn, store=place, timeout_s=timeout_s, **options)
+    block = (blocks or model(size))[rank]
+    return Pipeline(block, plan, loss_fn, store=place, timeout_s=timeout_s, **options)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from runtime.selftest.processes import run
@@ -57,11 +58,9 @@ def spawn(
     Nobody waits for ``victims``: they are killed when all others have finished.
     """
     outcomes = [Outcome() for _ in range(size)]
-    store_s, deadline_s = 60.0 * PATIENCE, timeout_s * PATIENCE
-    limits = {"timeout_s": store_s, "deadline_s": deadline_s}
-    for rank, kind, value in run(
-        _call, size, body, *args, victims=victims, preload=IMPORTED, **limits
-    ):
+    limits = {"timeout_s": 60.0 * PATIENCE, "deadline_s": timeout_s * PATIENCE}
+    said = run(_call, size, body, *args, victims=victims, preload=IMPORTED, **limits)
+    for rank, kind, value in said:
         if kind == "done":
             outcomes[rank] = Outcome(value=value, finished=True)
         elif kind == "failed":
@@ -82,8 +81,8 @@ def on_ranks(
 ) -> Callable[[Callable], Callable]:
     """Makes ``body(rank, size, store, ...)`` a test that every rank runs.
 
-    None may fail but the victims, which nobody waits for. ``size`` None: as many ranks as its
-    argument ``schedule`` is for.
+    None may fail but the victims, which nobody waits for: ``victims``, or the test's argument
+    ``victim``. ``size`` None: as many ranks as its argument ``schedule`` is for.
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
@@ -91,9 +90,9 @@ def on_ranks(
         def test(**arguments: Any) -> None:
             place = body.__module__, body.__name__
             ranks = arguments["schedule"].ranks if size is None else size
-            limits = {"timeout_s": timeout_s, "victims": victims}
-            outcomes = spawn(_test, ranks, *place, arguments, **limits)
-            values([each for rank, each in enumerate(outcomes) if rank not in victims])
+            lost = {*victims, arguments.get("victim")}
+            outcomes = spawn(_test, ranks, *place, arguments, timeout_s=timeout_s, victims=lost)
+            values([each for rank, each in enumerate(outcomes) if rank not in lost])
 
         own = list(inspect.signature(body).parameters.values())[3:]  # what pytest has to provide
         test.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
@@ -112,15 +111,14 @@ def together(store: Any, rank: int, size: int, name: str) -> None:
     store.wait([f"{name} {r}" for r in range(size)])
 
 
+def execute(*command: Any, cwd: Any = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with this Python's first and more environment variables."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | variables
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.run(command, cwd=cwd, env=environment, timeout=500, check=False, **pipes)
+
+
 def python(*arguments: str, cwd: Any = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with ``arguments``, in a folder and with more environment variables."""
-    environment = os.environ | variables
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    """Run Python, as :func:`execute` does."""
+    return execute(sys.executable, *arguments, cwd=cwd, **variables)

@@ -1,177 +1,244 @@
-"""Threads that break: nobody waits for ever for what they would have done, and they are named."""
+"""A rank or a thread that goes no further, at any place: nobody waits for ever, and it is named.
+
+The store's own time-out is 60 s and nobody waits for so long here: what ends a wait is ours.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pkgutil
 import signal
-import subprocess
-import sys
+import socket
+import time
 from datetime import timedelta
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import TCPStore
 
-from runtime.pipeline import Adaptation, Pipeline
-from runtime.pipeline import load as load_pipeline
+import runtime
+from runtime import Executor, load
+from runtime.optireduce.engine import Engine
+from runtime.pipeline import Adaptation
 from runtime.pipeline.staging import HostStaging
+from runtime.policy import profile as profiling
 from runtime.policy.agent import RankAgent
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import read
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Options
-from tests.runtime.pipeline.models import batch, loss_fn, model
-from tests.runtime.pipeline.test_gradients import MICROBATCHES, schedule, start
-from tests.runtime.spawning import spawn, together, values
-from tests.verify.pipeline.documents import one_f_one_b
+from tests.runtime import jobs, schedules
+from tests.runtime.pipeline.models import run_step
+from tests.runtime.spawning import on_ranks, together
 from verify.errors import LatecomerError, RankFailure
 
 SIZE, VICTIM = 3, 1
-FAR_S = 600.0
-"""A time-out that no test waits for: what ends the waits here is the error itself."""
-SOON_S = 8.0
+FAR_S, SOON_S = 600.0, 8.0
+"""Time-outs: of which no test waits for the end, as the error itself ends its waits; and does."""
 WAIT = timedelta(seconds=60)
-PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
-NATIVE, STATIC = Options("native"), Options("static", late=(2,))
+NATIVE, STATIC, EAGER = Options("native"), Options("static", late=(2,)), Options("eager")
+
+
+def _executor(rank, size, store, timeout_s=SOON_S):
+    return Executor(load(schedules.ring(size)), store, rank, size, timeout_s=timeout_s)
+
+
+def _dispatcher(rank, size, store):
+    jobs.dispatcher(rank, size, store, EAGER, SOON_S)
+
+
+def _measuring(rank, size, store):
+    AllReduceDispatcher(store, rank, size, options=EAGER, timeout_s=SOON_S)
+
+
+def _pipeline(rank, size, store):
+    jobs.pipeline(rank, size, store, SOON_S)
+
+
+def _optireduce(rank, size, store):
+    Engine(store, rank, size, timeout_s=SOON_S)
+
+
+PLACES = [
+    (_executor, "runtime.executor.executor.agree"),
+    (_dispatcher, "runtime.policy.dispatcher.require_equal"),
+    (_dispatcher, "runtime.policy.dispatcher.candidates"),
+    (_dispatcher, "runtime.policy.dispatcher.shared_profile"),
+    (_pipeline, "runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
+    (_optireduce, "runtime.optireduce.engine.meet"),
+    (_optireduce, "runtime.optireduce.engine.Reliable"),
+]
+OF_NETWORK = [  # they have tests of their own in tests/runtime/network
+    (_executor, "runtime.executor.executor.ControlChannel"),
+    (_executor, "runtime.executor.executor.connect"),
+    (_pipeline, "runtime.pipeline.pipeline.ControlChannel"),
+    (_pipeline, "runtime.pipeline.pipeline.Transport"),
+]
+CASES = [(*place, "dies") for place in PLACES]
+# there Gloo connects or works, which a rank that lives and does not come holds up unnamed
+CASES.append((_dispatcher, "runtime.policy.dispatcher.NativeAllReduce", "dies"))
+CASES.append((_measuring, "runtime.policy.profile.measure", "dies"))
+AT_LENGTH = [(*place, "dies") for place in OF_NETWORK]
+AT_LENGTH += [(*place, "is silent") for place in PLACES + OF_NETWORK]
+LONG = [pytest.param(*case, marks=pytest.mark.long) for case in AT_LENGTH]
+
+
+@pytest.mark.parametrize(("body", "place", "how"), CASES + LONG)
+@on_ranks(SIZE, timeout_s=50, victims=[VICTIM])
+def test_a_rank_that_goes_no_further_at_a_start_is_named(rank, size, store, body, place, how):
+    def stop(*args, **kwargs):
+        if how == "dies":
+            os._exit(1)
+        time.sleep(100)
+
+    owner, name = place.rsplit(".", 1)
+    assert callable(pkgutil.resolve_name(place))
+    if rank == VICTIM:
+        setattr(pkgutil.resolve_name(owner), name, stop)
+    with pytest.raises(RankFailure) as caught:
+        body(rank, size, store)
+    assert caught.value.ranks == (VICTIM,)
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize("missing", [0, 2, None])
+@on_ranks(SIZE, timeout_s=80)
+def test_profiling_names_the_missing_or_gives_all_what_it_writes(
+    rank, size, store, missing, port, tmp_path
+):
+    place = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    file = tmp_path / "profile.json"
+    if rank == missing:
+        return
+    if missing is None:
+        made = profiling.run(AllReduceDispatcher, file, timeout_s=SOON_S)
+        together(store, rank, size, "written")
+        assert made == read(file)
+    else:
+        with pytest.raises(RankFailure) as caught:
+            profiling.run(AllReduceDispatcher, file, timeout_s=SOON_S)
+        assert caught.value.ranks == (missing,)
+        assert not file.exists()
+
+
+@on_ranks(SIZE, timeout_s=60)
+def test_a_watch_reports_without_a_rank_that_does_not_tell_and_names_it(rank, size, store):
+    """The victim leaves the first block by an exception: the others report without it."""
+    reducer = jobs.dispatcher(rank, size, store, NATIVE, 30)
+    alignment = reducer.source.alignment
+
+    def slow_alignment():  # a record takes its time: it is there nevertheless
+        time.sleep(0.2)
+        return alignment()
+
+    reducer.source.alignment = slow_alignment
+    for block, missing in enumerate(([VICTIM], [])):
+        watched = runtime.watch(wait_s=2.0 if missing else 30.0)
+        with contextlib.suppress(ValueError), watched:
+            reducer.submit(torch.ones(9)).wait()
+            if rank in missing:
+                raise ValueError("not so far")
+        if rank in missing:
+            continue
+        assert watched.summary().missing == tuple(missing)
+        assert sorted(told.rank for told in watched.ranks) == sorted({*range(SIZE)} - {*missing})
+        assert ("no word from rank(s) 1" in str(watched.summary())) is (block == 0)
+        assert {len(told.records) for told in watched.ranks} == {1}
+    reducer.close()
 
 
 def _break(*args, **kwargs):
     raise KeyError("injected")
 
 
-def _reducer(rank, size, store, options, timeout_s=FAR_S):
-    return AllReduceDispatcher(
-        store, rank, size, options=options, profile=PROFILE, timeout_s=timeout_s
-    )
+TICKING = Options("eager", threshold_s=0.1)
 
 
-def _go_on(reducer):
-    """Whom the error names that ends this; no wait is for long."""
-    try:
-        for _ in range(10_000):
-            reducer.submit(torch.ones(90)).wait(WAIT)
-    except RankFailure as failure:
-        return failure.ranks
-    return None
-
-
-def _notes(rank, size, store, options):
-    """The control plane breaks when it is told that an operation is done."""
-    reducer = _reducer(rank, size, store, options)
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [(NATIVE, "done"), (STATIC, "done"), (TICKING, "handle_timer")],
+    ids=["native", "static", "the thread that says again what got lost"],
+)
+@on_ranks(SIZE, timeout_s=80)
+def test_a_control_plane_that_breaks_is_named(rank, size, store, options, part):
+    """When it is told that an operation is done, or at its timer."""
+    reducer = jobs.dispatcher(rank, size, store, options, FAR_S)
     reducer.submit(torch.ones(90)).wait(WAIT)
     together(store, rank, size, "first is done")
     if rank == VICTIM:
-        reducer.control_plane.done = _break
-    return _go_on(reducer)
+        setattr(reducer.control_plane if part == "done" else RankAgent, part, _break)
+
+    def go_on():
+        for _ in range(10_000):  # no wait is for long
+            reducer.submit(torch.ones(90)).wait(WAIT)
+
+    with pytest.raises(RankFailure) as failed:
+        go_on()
+    assert failed.value.ranks == (VICTIM,)
 
 
-@pytest.mark.parametrize("options", [NATIVE, STATIC], ids=["native", "static"])
-def test_a_rank_that_breaks_after_the_sum_is_named(options):
-    assert values(spawn(_notes, SIZE, options, timeout_s=80)) == [(VICTIM,)] * SIZE
-
-
-def _ticks(rank, size, store):
-    """The thread breaks that says again what got lost."""
-    reducer = _reducer(rank, size, store, Options("eager", threshold_s=0.1))
-    if rank == VICTIM:
-        RankAgent.handle_timer = _break
-    return _go_on(reducer)
-
-
-def test_a_control_plane_that_breaks_is_named():
-    assert values(spawn(_ticks, SIZE, timeout_s=80)) == [(VICTIM,)] * SIZE
-
-
-def _closes(rank, size, store, options):
+@pytest.mark.parametrize("options", [None, NATIVE, STATIC], ids=["executor", "native", "static"])
+@on_ranks(SIZE, timeout_s=100)
+def test_closing_ends_what_is_still_waited_for(rank, size, store, options):
     """All but rank 0 wait for rank 0, which does not come, and close."""
-    reducer = _reducer(rank, size, store, options)
-    reducer.submit(torch.ones(90)).wait(WAIT)
+    place = rank, size, store
+    if options is None:
+        running = _executor(*place, timeout_s=FAR_S)
+    else:
+        running = jobs.dispatcher(*place, options, FAR_S)
+    running.submit(torch.ones(90)).wait(WAIT)
+    operation = running.submit(torch.ones(90)) if rank else None
     if rank == 0:
         together(store, rank, size, "closed")
-        reducer.close()
-        return None
-    operation = reducer.submit(torch.ones(90))
-    reducer.close()
-    together(store, rank, size, "closed")
-    with pytest.raises(LatecomerError):
-        operation.wait(WAIT)
-    return None
-
-
-@pytest.mark.parametrize("options", [NATIVE, STATIC], ids=["native", "static"])
-def test_closing_ends_what_is_still_waited_for(options):
-    values(spawn(_closes, SIZE, options, timeout_s=100))
-
-
-def _pipeline(rank, size, store, method):
-    """A thread that moves messages breaks on one rank."""
-    start(rank, size, PrefixStore("gloo", store))
-    plan = load_pipeline(schedule(one_f_one_b(size, MICROBATCHES)))
-    if rank == VICTIM:
-        setattr(HostStaging, method, _break)
-        HostStaging.direct = False
-    pipeline = Pipeline(
-        model(size)[rank], plan, loss_fn, store=dist.PrefixStore("p", store), timeout_s=FAR_S
-    )
-    x, y = batch(0, MICROBATCHES)
-    with pytest.raises(RankFailure) as failed:
-        pipeline.step(*([x] if rank == 0 else []), target=y if rank == size - 1 else None)
-    return failed.value.ranks, "injected" in str(failed.value)
+    running.close()
+    if rank:
+        together(store, rank, size, "closed")
+        with pytest.raises(LatecomerError, match="closed"):
+            operation.wait(WAIT)
+        with pytest.raises(LatecomerError, match="closed"):
+            running.submit(torch.ones(1))
 
 
 @pytest.mark.parametrize("method", ["host", "empty", "land"])
-def test_a_link_that_breaks_is_named(method):
-    assert values(spawn(_pipeline, SIZE, method, timeout_s=80)) == [((VICTIM,), True)] * SIZE
+@on_ranks(SIZE, timeout_s=80)
+def test_a_link_of_a_pipeline_that_breaks_is_named(rank, size, store, method):
+    """A thread that moves messages breaks on one rank."""
+    if rank == VICTIM:
+        setattr(HostStaging, method, _break)
+        HostStaging.direct = False
+    running = jobs.pipeline(rank, size, store, FAR_S)
+    with pytest.raises(RankFailure, match="injected") as failed:
+        run_step(running, 0)
+    assert failed.value.ranks == (VICTIM,)
 
 
-HOST = """
-from datetime import timedelta
-from torch._C._distributed_c10d import TCPStore
-import time
-store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
-print(store.port, flush=True)
-time.sleep(120)
-"""
+@pytest.fixture
+def lost():
+    """A store in a process of its own: process and port."""
+    with jobs.store_process() as (process, port):
+        yield process.pid, port
 
 
-def _without_store(rank, size, store, how, adaptation):
-    """After the first step the store goes; the second step and the end come all the same."""
-    start(rank, size, PrefixStore("gloo", store))
-    host = None
-    if rank == 0:
-        host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True)
-        store.set("port", host.stdout.readline().strip())
-    place = TCPStore("127.0.0.1", int(store.get("port")), None, False, timedelta(seconds=60))
-    plan = load_pipeline(schedule(one_f_one_b(size, MICROBATCHES)))
-    pipeline = Pipeline(
-        model(size)[rank],
-        plan,
-        loss_fn,
-        store=place,
-        timeout_s=SOON_S,
-        adaptation=Adaptation() if adaptation else None,
-    )
-    inputs = [batch(0, MICROBATCHES)[0]] if rank == 0 else []
-    target = batch(0, MICROBATCHES)[1] if rank == size - 1 else None
-    try:
-        pipeline.step(*inputs, target=target)
-        together(store, rank, size, "stepped")
-        if host is not None:
-            os.kill(host.pid, how)
-        together(store, rank, size, "gone")
-        if adaptation:
-            with pytest.raises(RankFailure):
-                pipeline.step(*inputs, target=target)
-        else:
-            pipeline.step(*inputs, target=target)  # it needs no store
-        pipeline.close()
-        together(store, rank, size, "closed")
-    finally:
-        if host is not None:
-            host.kill()
-
-
-@pytest.mark.parametrize("adaptation", [False, True], ids=["plain", "adaptive"])
+@pytest.mark.parametrize("adaptation", [None, Adaptation()], ids=["plain", "adaptive"])
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_pipeline_whose_store_is_gone_ends(how, adaptation):
-    values(spawn(_without_store, SIZE, how, adaptation, timeout_s=100))
+@on_ranks(SIZE, timeout_s=100)
+def test_a_pipeline_whose_store_is_gone_ends(rank, size, store, how, adaptation, lost):
+    """After the first step the store goes; the second step and the end come all the same."""
+    process, port = lost
+    place = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+    running = jobs.pipeline(rank, size, store, SOON_S, place, adaptation=adaptation)
+    run_step(running, 0)
+    together(store, rank, size, "stepped")
+    if rank == 0:
+        os.kill(process, how)
+    together(store, rank, size, "gone")
+    with pytest.raises(RankFailure) if adaptation else contextlib.nullcontext():
+        run_step(running, 0)  # it needs no store, if it does not adapt
+    running.close()
+    together(store, rank, size, "closed")

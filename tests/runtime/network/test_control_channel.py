@@ -1,4 +1,7 @@
-"""Datagrams between ranks: channels share one socket; nothing a handler does ends the thread."""
+"""Datagrams between ranks: channels share one socket; nothing a handler does ends the thread.
+
+Also what runs a protocol on a channel: messages, timers, events and errors.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
+from runtime.network.protocol import Protocol, ProtocolRunner
 from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
 
@@ -82,3 +88,42 @@ def test_ranks_that_do_not_come_are_named():
     with pytest.raises(RankFailure) as caught:
         ControlChannel(StoreExchange(store, 1, 3, 0.05))
     assert caught.value.ranks == (0, 2)
+
+
+class _Echo(Protocol):
+    """Answers, tells, and wakes as it is told to; breaks when it is woken."""
+
+    timer_s = None
+
+    def receive_message(self, message, sender, now_s):
+        self._send(sender, message + 1)
+        self._events.append(message)
+
+    def get_timer(self):
+        return self.timer_s
+
+    def handle_timer(self, now_s):
+        raise ZeroDivisionError
+
+
+def test_a_runner_answers_tells_wakes_earlier_and_reports_what_breaks(monkeypatch):
+    protocol, sent, events, broken = _Echo(), [], [], queue.SimpleQueue()
+    channel = SimpleNamespace(
+        listen=lambda name, handler: setattr(channel, "receive", handler),
+        send=lambda *what: sent.append(what),
+    )
+    monkeypatch.setattr(ProtocolRunner, "handle_event", lambda _, event: events.append(event))
+    monkeypatch.setattr(ProtocolRunner, "handle_error", lambda _, error: broken.put(error))
+    protocol._events.append(0)
+    runner = ProtocolRunner(protocol, channel, "echo", int)
+    for message in (5, 6):
+        channel.receive(3, msgspec.msgpack.encode(message))
+    assert sent == [(3, "echo", msgspec.msgpack.encode(answer)) for answer in (6, 7)]
+    assert events == [0, 5, 6]
+    with pytest.raises(ValueError, match="Expected `int`"):
+        channel.receive(3, msgspec.msgpack.encode("what?"))
+    assert runner.run(lambda now_s: setattr(protocol, "timer_s", now_s)) is None
+    assert isinstance(broken.get(timeout=20), ZeroDivisionError)
+    runner.close()
+    channel.receive(3, msgspec.msgpack.encode(7))
+    assert len(sent) == 2

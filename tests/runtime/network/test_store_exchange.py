@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 
@@ -13,29 +11,19 @@ import pytest
 from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, TCPStore
 
 from runtime.network.store_exchange import StoreExchange
+from tests.runtime.jobs import store_process
 from verify.errors import RankFailure
 
-HOST = """
-from datetime import timedelta
-from torch._C._distributed_c10d import TCPStore
-import time
-store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
-print(store.port, flush=True)
-time.sleep(120)
-"""
+MADE = {
+    "tcp": lambda _: TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60)),
+    "file": lambda folder: FileStore(str(folder / "store"), 3),
+    "hash": lambda _: HashStore(),
+}
 
 
-def _tcp(_):
-    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
-
-
-def _file(folder):
-    return FileStore(str(folder / "store"), 3)
-
-
-@pytest.mark.parametrize("make", [_tcp, _file, lambda _: HashStore()])
-def test_the_absent_are_missing_and_named(make, tmp_path):
-    store = PrefixStore("here", make(tmp_path))
+@pytest.mark.parametrize("kind", MADE)
+def test_the_absent_are_missing_and_named(kind, tmp_path):
+    store = PrefixStore("here", MADE[kind](tmp_path))
     group = StoreExchange(store, 0, 4, 0.2)
     StoreExchange(store, 2, 4, 20.0).send("x/2", "two")
     assert group.gather("x") == {0: "", 2: "two"}
@@ -54,25 +42,8 @@ def test_whoever_comes_in_time_is_heard():
     assert StoreExchange(store, 0, 9, 20.0).receive({7: "late"}) == {7: "here"}
 
 
-@pytest.fixture
-def host():
-    """A process that has the store, and the store."""
-    with subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True) as it:
-        try:
-            yield it, TCPStore("127.0.0.1", int(it.stdout.readline()), None, False)
-        finally:
-            it.kill()
-
-
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(host, how):
-    process, store = host
-    group = StoreExchange(store, 0, 2, 0.5)
-    group.send("x/1", "here")
-    assert group.receive({1: "x/1"}) == {1: "here"}
-    os.kill(process.pid, how)
-    if how == signal.SIGKILL:
-        process.wait(20)
+def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(how):
     raised = []
 
     def meet():
@@ -80,7 +51,14 @@ def test_a_store_that_is_stopped_or_gone_is_an_error_and_no_hang(host, how):
             group.gather("y")
         raised.append(it.value.ranks)
 
-    meeting = threading.Thread(target=meet, daemon=True)
-    meeting.start()
-    meeting.join(20)
+    with store_process() as (process, port):
+        group = StoreExchange(TCPStore("127.0.0.1", port, None, False), 0, 2, 0.5)
+        group.send("x/1", "here")
+        assert group.receive({1: "x/1"}) == {1: "here"}
+        os.kill(process.pid, how)
+        if how == signal.SIGKILL:
+            process.wait(20)
+        meeting = threading.Thread(target=meet, daemon=True)
+        meeting.start()
+        meeting.join(20)
     assert raised == [()]
