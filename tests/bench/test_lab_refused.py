@@ -3,15 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bench.lab import LabUnavailable, Network, sandbox
-from bench.lab import lab as lab_module
 from bench.lab.lab import Lab
+from tests.runtime.spawning import python
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSES = "#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n"
@@ -30,21 +28,25 @@ def tools(tmp_path, monkeypatch):
     return tmp_path
 
 
-def refuse(tools):
-    (tools / "unshare").unlink(missing_ok=True)
-    (tools / "unshare").write_text(REFUSES)
-    (tools / "unshare").chmod(0o755)
+def refuse(folder):
+    """Let namespaces be refused by the ``unshare`` of this folder; a PATH with it."""
+    (folder / "unshare").unlink(missing_ok=True)
+    (folder / "unshare").write_text(REFUSES)
+    (folder / "unshare").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
-def test_refused_namespaces_are_said_so(tools):
-    refuse(tools)
-    with pytest.raises(LabUnavailable, match=r"not permitted .*Operation not permitted.*sysctl"):
-        Lab(Network(hosts=1)).__enter__()
-
-
-def test_no_unshare(tools):
-    (tools / "unshare").unlink(missing_ok=True)
-    with pytest.raises(LabUnavailable, match=r"no unshare command.*Install util-linux"):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (refuse, r"not permitted .*Operation not permitted.*sysctl"),
+        (lambda tools: (tools / "unshare").unlink(), r"no unshare command.*Install util-linux"),
+    ],
+    ids=["refused", "no unshare"],
+)
+def test_refused_or_missing_namespaces_are_said_so(tools, change, said):
+    change(tools)
+    with pytest.raises(LabUnavailable, match=said):
         Lab(Network(hosts=1)).__enter__()
 
 
@@ -54,16 +56,13 @@ def test_a_missing_tool_is_named_with_its_package(lab, tools, tool, remedy):
         pass  # skips where there is none to take away
     (tools / tool).unlink()
     with pytest.raises(LabUnavailable, match=rf"does not work .*{tool}.*Install {remedy}"):
-        lab_module.Lab(Network(hosts=1)).__enter__()
+        Lab(Network(hosts=1)).__enter__()
 
 
 def test_check_says_what_works(lab):
     with lab(hosts=1):
         pass
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.lab", "check", "--json"],
-        check=True, capture_output=True, text=True, cwd=ROOT, timeout=500,
-    )  # fmt: skip
+    done = python("-m", "bench.lab", "check", "--json", cwd=ROOT)
     told = json.loads(done.stdout)
     assert told["possible"]
     assert {"veth", "tbf", "htb", "netem", "statistic", "nfqueue"} == set(told["mechanisms"])
@@ -73,13 +72,7 @@ def test_check_says_what_works(lab):
 
 @pytest.mark.parametrize("command", [["check"], ["check", "--json"], ["up", "--", "true"]])
 def test_the_command_ends_with_3_where_no_lab_is_possible(tmp_path, command):
-    (tmp_path / "unshare").write_text(REFUSES)
-    (tmp_path / "unshare").chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.lab", *command],
-        env=env, check=False, capture_output=True, text=True, cwd=ROOT, timeout=500,
-    )  # fmt: skip
+    done = python("-m", "bench.lab", *command, cwd=ROOT, PATH=refuse(tmp_path))
     assert done.returncode == 3
     assert "Operation not permitted" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -88,19 +81,10 @@ def test_the_command_ends_with_3_where_no_lab_is_possible(tmp_path, command):
 
 
 def test_tests_are_skipped_visibly_where_no_lab_is_possible(tmp_path):
-    (tmp_path / "unshare").write_text(REFUSES)
-    (tmp_path / "unshare").chmod(0o755)
     (tmp_path / "conftest.py").write_text("from bench.lab.fixture import lab\n")
     (tmp_path / "test_it.py").write_text("def test_it(lab):\n    with lab(hosts=1):\n        1/0\n")
-    env = {
-        **os.environ,
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "test_it.py"],
-        env=env, check=False, capture_output=True, text=True, cwd=tmp_path, timeout=500,
-    )  # fmt: skip
+    command = "-m", "pytest", "-rs", "-p", "no:cacheprovider", "test_it.py"
+    done = python(*command, cwd=tmp_path, PATH=refuse(tmp_path), PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout
     assert "1 skipped" in done.stdout
     assert "no emulated network on this machine: namespaces are not permitted" in done.stdout
