@@ -49,25 +49,18 @@ class World:
 
 def interpret(plan: Plan) -> World:
     """Read every step; an unknown line is an error."""
-    world = World()
+    world, readers = World(), {"ip": _ip, "tc": _tc, "iptables-restore": _rule}
     for step in plan.steps:
-        lines = step.stdin.splitlines()
-        if step.argv[:3] == ("ip", "netns", "add"):
-            world.namespaces.append(step.argv[3])
-        elif step.argv == ("ip", "-batch", "-"):
-            for line in lines:
-                _ip(world, step.where, line)
-        elif step.argv == ("tc", "-batch", "-"):
-            for line in lines:
-                _tc(world, step.where, line)
-        elif step.argv[0] == "tee":
-            world.files[step.where, step.argv[1]] = step.stdin
-        elif step.argv == ("iptables-restore",):
-            assert (lines[0], lines[-1]) == ("*filter", "COMMIT")
-            for line in lines[1:-1]:
-                _rule(world, step.where, line)
-        else:
-            raise AssertionError(f"unknown step {step}")
+        match step.argv:
+            case ("ip", "netns", "add", name):
+                world.namespaces.append(name)
+            case ("tee", path):
+                world.files[step.where, path] = step.stdin
+            case ("ip" | "tc", "-batch", "-") | ("iptables-restore",):
+                for line in step.stdin.splitlines():
+                    readers[step.argv[0]](world, step.where, line)
+            case _:
+                raise AssertionError(f"unknown step {step}")
     return world
 
 
@@ -91,16 +84,14 @@ def _tc(world: World, where: str, line: str) -> None:
     words = line.split()
     device = world.devices.setdefault((where, words[words.index("dev") + 1]), Device())
     if match := re.search(rf"root tbf rate {NUMBER}bit burst (\d+)", line):
-        device.rates["root"] = float(match[1])
-        device.bursts["root"] = int(match[2])
+        device.rates["root"], device.bursts["root"] = float(match[1]), int(match[2])
     elif match := re.search(r"root handle 1: htb default (\w+)", line):
         device.default = f"1:{match[1]}"
     elif match := re.search(
         rf"parent (\S+) classid (\S+) htb rate {NUMBER}bit ceil \3bit burst (\d+) cburst \4", line
     ):
         assert match[1] == "1:" or match[1] in device.rates
-        device.rates[match[2]] = float(match[3])
-        device.bursts[match[2]] = int(match[4])
+        device.rates[match[2]], device.bursts[match[2]] = float(match[3]), int(match[4])
     elif match := re.search(r"qdisc add dev \S+ parent (\S+) (bfifo|netem) (.*)", line):
         assert match[1] in device.rates
         device.leaves[match[1]] = f"{match[2]} {match[3]}"
@@ -121,7 +112,7 @@ def _rule(world: World, where: str, line: str) -> None:
     elif match := re.fullmatch(r"-A FORWARD -i (\S+) -o (\S+) -j NFQUEUE --queue-num (\d+)", line):
         world.queues[match[1], match[2]] = int(match[3])
     else:
-        raise AssertionError(f"unknown rule {line}")
+        assert line in {"*filter", "COMMIT"}, f"unknown rule {line}"
 
 
 def tc_json(device: Device, name: str) -> str:

@@ -1,5 +1,6 @@
 """A lab that is really up. Where none is possible these tests are skipped, and say why."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -197,14 +198,10 @@ with Lab(Network(hosts=2)) as up:
 def holders(marker):
     """Processes of the lab that was built under ``marker``: by command line, or by namespace."""
     found = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdecimal():
-            try:
-                command = (process / "cmdline").read_bytes().decode(errors="replace")
-                space = os.readlink(process / "ns/net")
-            except OSError:
-                continue
-            found[process.name] = command, space
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            found[process.name] = command, os.readlink(process / "ns/net")
     spaces = {space for command, space in found.values() if marker in command}
     spaces.discard(os.readlink("/proc/self/ns/net"))
     return [pid for pid, (command, space) in found.items() if space in spaces or marker in command]
@@ -215,13 +212,8 @@ def test_nothing_is_left_however_the_owner_ends(lab, end):
     with lab(hosts=1):
         pass  # skips where no lab is possible
     marker = uuid.uuid4().hex
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, marker, str(end)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=ROOT,
-    )
-    assert owner.stdout is not None
+    command, pipe = [sys.executable, "-c", OWNER, marker, str(end)], subprocess.PIPE
+    owner = subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, cwd=ROOT)
     try:
         assert owner.stdout.readline() == b"up\n"
         if end != "raise":

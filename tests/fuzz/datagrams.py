@@ -12,13 +12,14 @@ exception; what is marked as arrived is right and all else untouched; every stag
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 from pathlib import Path
 from types import FunctionType
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION, Header, Type
@@ -167,44 +168,45 @@ def instrument(atheris):
     """Let atheris see the branches of UBT and of the target; how many functions."""
     for function in (attack, forged, changed):
         globals()[function.__name__] = atheris.instrument_func(function)
-    found = []
-    for name, module in list(sys.modules.items()):
-        if name.startswith("runtime.optireduce.udp"):
-            classes = [v for v in vars(module).values() if isinstance(v, type)]
-            for owner in (module, *(c for c in classes if c.__module__ == name)):
-                for key, value in vars(owner).items():
-                    if isinstance(value, FunctionType) and value.__module__ == name:
-                        found.append((owner, key, value))
+    modules = [m for name, m in sys.modules.items() if name.startswith("runtime.optireduce.udp")]
+    classes = {value for m in modules for value in vars(m).values() if isinstance(value, type)}
+    found = [
+        (owner, key, value)
+        for owner in (*modules, *(c for c in classes if sys.modules[c.__module__] in modules))
+        for key, value in vars(owner).items()
+        if isinstance(value, FunctionType)
+        if value.__module__ == getattr(owner, "__module__", owner.__name__)
+    ]
     for owner, key, value in found:
         setattr(owner, key, atheris.instrument_func(value))
     return len(found)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, help="run this one program")
-    parser.add_argument("--runs", type=int, default=100_000)
-    parser.add_argument("--seconds", type=int, default=0, help="at most; 0: no limit")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("out/fuzz"), help="for what fails")
-    parser.add_argument("--planted", action="store_true", help="with a fault that it has to find")
-    asked = parser.parse_args()
-    if asked.planted:
+def main(
+    file: Annotated[Path | None, typer.Argument(help="run this one program")] = None,
+    runs: int = 100_000,
+    seconds: Annotated[int, typer.Option(help="at most; 0: no limit")] = 0,
+    seed: int = 1,
+    out: Annotated[Path, typer.Option(help="for what fails")] = Path("out/fuzz"),
+    planted: Annotated[bool, typer.Option("--planted", help="a fault that it has to find")] = False,
+):
+    """Datagrams of an attacker against one rank of UBT."""
+    if planted:
         plant()
-    if asked.file:
-        attack(asked.file.read_bytes())
+    if file:
+        attack(file.read_bytes())
         return
     try:
         import atheris
     except ImportError:
         sys.exit("atheris is missing: pip install -c constraints.txt -e '.[fuzz]'")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    print(f"seed {asked.seed}, {instrument(atheris)} functions instrumented", flush=True)
-    argv = [f"-runs={asked.runs}", f"-seed={asked.seed}", f"-max_total_time={asked.seconds}"]
-    argv += ["-max_len=400", "-len_control=0", f"-artifact_prefix={asked.out}/"]
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"seed {seed}, {instrument(atheris)} functions instrumented", flush=True)
+    argv = [f"-runs={runs}", f"-seed={seed}", f"-max_total_time={seconds}"]
+    argv += ["-max_len=400", "-len_control=0", f"-artifact_prefix={out}/"]
     atheris.Setup([sys.argv[0], *argv], attack)
     atheris.Fuzz()
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.optireduce.udp.reassembly import SenderBitmap
 from tests.fuzz.datagrams import attack, plant
+from tests.runtime.spawning import python
 
 
 @settings(max_examples=400, deadline=None)
@@ -42,8 +41,6 @@ def test_a_planted_fault_is_found(monkeypatch):
 
 def test_a_moment_with_atheris(tmp_path):
     pytest.importorskip("atheris", reason="atheris is not installed (pip install -e '.[fuzz]')")
-    argv = [sys.executable, "-m", "tests.fuzz.datagrams", "--runs", "300"]
-    argv += ["--out", str(tmp_path)]
-    found = subprocess.run(argv, capture_output=True, text=True, timeout=500, check=False)
+    found = python("-m", "tests.fuzz.datagrams", "--runs", "300", "--out", str(tmp_path))
     assert found.returncode == 0, found.stderr[-2000:]
     assert "Done 300 runs" in found.stderr

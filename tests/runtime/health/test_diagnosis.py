@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,27 +20,21 @@ def _waits(peer, idle_s=0.0, entered=4, operation=3):
 IN, BEHIND = RankStatus(4), RankStatus(3)
 BROKEN = RankStatus(4, broken="OSError('x')")
 DIFFERS = RankStatus(4, differs_from=3, doing="a sum of 3 x float32")
+LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
 
 
 @pytest.mark.parametrize(
     ("statuses", "ranks", "reason"),
     [
-        # the silent first
         ([_waits(2), None, None, RankStatus(1)], (1, 2), "dead or stopped, no sign of life for 2"),
-        # ranks that differ, both
         ([_waits(2), DIFFERS, BROKEN, _waits(1)], (1, 3), "rank 1 has a sum of 3 x float32"),
-        # whoever broke before the late
-        ([_waits(2), BROKEN, BEHIND], (1,), "broke, OSError('x')"),
-        # a cycle of waits, if the chain ends in one
-        ([_waits(1), _waits(2), _waits(1)], (1, 2), "wait for each other"),
-        # whoever has not entered
+        ([_waits(2), BROKEN, BEHIND], (1,), "broke, OSError('x')"),  # before the late
+        ([_waits(1), _waits(2), _waits(1)], (1, 2), "wait for each other"),  # a cycle at the end
         ([_waits(2), _waits(2), BEHIND], (2,), "has not entered operation 3"),
         # but not who is behind others and not needed yet: rank 1 is in operation 3
-        ([_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)], (2,), "has not entered"),
-        # the end of the chain of waits
-        ([_waits(1), _waits(2), IN], (2,), "others wait for it"),
-        # nobody without evidence
-        ([IN, IN], (), "all ranks are alive"),
+        (LONG_CHAIN, (2,), "has not entered"),
+        ([_waits(1), _waits(2), IN], (2,), "others wait for it"),  # the end of the chain
+        ([IN, IN], (), "all ranks are alive"),  # nobody without evidence
     ],
 )
 def test_who_is_blamed_first(statuses, ranks, reason):
@@ -47,11 +44,8 @@ def test_who_is_blamed_first(statuses, ranks, reason):
     assert reason in str(failure)
     assert "noticed" in str(failure)
     assert f"rank 0 has entered {statuses[0].entered} operation(s)" in str(failure)
-
-
-def test_the_same_ranks_are_blamed_wherever_the_chain_begins():
-    said = dict(enumerate([_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]))
-    assert diagnose(4, said, 3, "noticed", 2.0).ranks == (2,)
+    if statuses is LONG_CHAIN:  # wherever it begins
+        assert diagnose(len(statuses), said, 3, "noticed", 2.0).ranks == ranks
 
 
 @pytest.mark.parametrize(
@@ -69,19 +63,10 @@ def test_a_wait_goes_on_while_the_end_of_its_chain_is_in_the_operation_and_moves
     assert patience_s(dict(enumerate([IN, *others])), 0, 5) == 5  # it no longer waits
 
 
-@given(
-    st.integers(2, 6).flatmap(
-        lambda size: st.tuples(
-            st.just(size),
-            st.dictionaries(
-                st.integers(0, size - 1),
-                st.tuples(st.integers(1, 3), st.none() | st.integers(0, size - 1)),
-            ),
-        )
-    )
-)
-def test_diagnosis_always_ends_and_names_ranks_of_the_group(case):
-    size, said = case
+@given(st.integers(2, 6), st.data())
+def test_diagnosis_always_ends_and_names_ranks_of_the_group(size, data):
+    ranks = st.integers(0, size - 1)
+    said = data.draw(st.dictionaries(ranks, st.tuples(st.integers(1, 3), st.none() | ranks)))
     statuses = {
         rank: RankStatus(entered) if peer is None else _waits(peer, entered=entered)
         for rank, (entered, peer) in {0: (1, None), **said}.items()
@@ -97,24 +82,12 @@ ASKED_S = LIMITS.wait_s + 1
 """Longer than a wait may last without a question."""
 
 
-class Source:
-    """A wait since time 0 for rank 1, unless it is over."""
-
-    moved_s = 0.0
-
-    def __init__(self, operation=3):
-        self.wait = WaitFor(operation, "completion", 1, peer=1), 0.0
-
-    def waiting(self):
-        return self.wait
-
-
-def _check(*sources):
-    return WaitCheck(0, 2, LIMITS, list(sources))
-
-
-def _answers(**other):
-    return {0: RankStatus(4, WaitFor(3, "completion", 1, 1), 9.0), 1: RankStatus(**other)}
+def _check(*operations):
+    """Waits since time 0 for rank 1, unless they are over."""
+    sources = [SimpleNamespace(wait=WaitFor(n, "completion", 1, peer=1)) for n in operations]
+    for source in sources:
+        source.waiting = lambda source=source: source.wait and (source.wait, 0.0)
+    return WaitCheck(0, 2, LIMITS, sources)
 
 
 def test_the_time_is_shared_out_so_that_all_have_failed_within_it():
@@ -124,47 +97,45 @@ def test_the_time_is_shared_out_so_that_all_have_failed_within_it():
 
 
 def test_nobody_is_asked_before_the_oldest_wait_has_lasted():
-    source, later = Source(), Source(operation=9)
-    check = _check(later, source)
-    assert check.oldest() == source.wait
+    check = _check(9, 3)
+    later, source = check.sources
+    assert check.oldest() == source.waiting()
     assert not check.is_due(LIMITS.wait_s - 0.1)
     assert check.is_due(ASKED_S)
     source.wait = later.wait = None
     assert not check.is_due(ASKED_S)
 
 
-def test_a_rank_that_goes_on_is_granted_more_time():
-    check = _check(Source())
-    assert check.is_due(ASKED_S)
-    assert check.judge(_answers(entered=4, idle_s=2.0), ASKED_S) is None
-    granted_s = ASKED_S + LIMITS.wait_s - 2
-    assert not check.is_due(granted_s - 0.1)
-    assert check.is_due(granted_s)
+def _answers(**other):
+    return {0: RankStatus(4, WaitFor(3, "completion", 1, 1), 9.0), 1: RankStatus(**other)}
 
 
 @pytest.mark.parametrize(
-    "answers",
+    ("answers", "is_over", "granted_s"),
     [
-        {0: RankStatus(4)},  # rank 1 is silent
-        _answers(entered=3, idle_s=0.0),  # it has not entered
-        _answers(entered=4, idle_s=99.0),  # it does not go on
+        (_answers(entered=4, idle_s=2.0), False, LIMITS.wait_s - 2),  # rank 1 goes on
+        ({0: RankStatus(4)}, False, None),  # it is silent
+        (_answers(entered=3, idle_s=0.0), False, None),  # it has not entered
+        (_answers(entered=4, idle_s=99.0), False, None),  # it does not go on
+        ({0: RankStatus(4)}, True, 0.0),  # it is silent, but the wait is over meanwhile
     ],
 )
-def test_and_one_that_does_not_is_given_up(answers):
-    check = _check(Source())
+def test_a_rank_that_goes_on_is_granted_more_time_and_others_are_given_up(
+    answers, is_over, granted_s
+):
+    check, judged_s = _check(3), ASKED_S + 1
     assert check.is_due(ASKED_S)
-    trouble = check.judge(answers, ASKED_S + 1)
-    assert trouble.noticed.startswith("rank 0 waits for rank 1 in operation 3")
-    assert trouble.grace_s == pytest.approx(1.25 * LIMITS.grace_s - 1)
-    assert trouble.verdict is None
-
-
-def test_but_not_if_the_wait_is_over_meanwhile():
-    source = Source()
-    check = _check(source)
-    assert check.is_due(ASKED_S)
-    source.wait = None
-    assert check.judge({0: RankStatus(4)}, ASKED_S + 1) is None
+    if is_over:
+        check.sources[0].wait = None
+    trouble = check.judge(answers, judged_s)
+    if granted_s is None:
+        assert trouble.noticed.startswith("rank 0 waits for rank 1 in operation 3")
+        assert trouble.grace_s == pytest.approx(1.25 * LIMITS.grace_s - 1)
+        assert trouble.verdict is None
+    else:
+        assert trouble is None
+        assert not check.is_due(judged_s + granted_s - 0.1)
+        assert check.is_due(judged_s + granted_s) is not is_over
 
 
 @pytest.mark.parametrize(
@@ -184,9 +155,7 @@ def test_a_suspect_must_answer_and_be_whole(answers, ranks):
     trouble = check.judge(answers, 2.0)
     assert (trouble and trouble.verdict.ranks) == ranks
     if trouble:
-        assert "no sign of life for 7 s" in str(trouble.verdict) or "broke, x" in str(
-            trouble.verdict
-        )
+        assert re.search("no sign of life for 7 s|broke, x", str(trouble.verdict))
     nobody = SilenceCheck(0, 3, LIMITS, lambda wait_s: [], "why")
     assert not nobody.is_due(1.0)
     assert nobody.grace_s == LIMITS.grace_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import msgspec
 import pytest
@@ -24,28 +25,20 @@ from verify.errors import RankFailure
 
 
 class Group:
-    """Protocols of a group; :meth:`deliver` carries what they send, except to and from the deaf."""
+    """Protocols of a group; :meth:`settle` carries what they send, except to and from the deaf."""
 
     def __init__(self, size):
         self.ranks = [HealthProtocol(r, size, lambda r=r: RankStatus(r + 1)) for r in range(size)]
         self.deaf = set()
         self.now_s = 0.0
 
-    def deliver(self):
-        """True if anything was on its way."""
-        sent = [
-            (r, *told)
-            for r, rank in enumerate(self.ranks)
-            for told in rank.messages_to_send(self.now_s)
-        ]
-        for sender, peer, payload in sent:
-            if not {sender, peer} & self.deaf:
-                self.ranks[peer].receive_message(payload, sender, self.now_s)
-        return bool(sent)
-
     def settle(self):
-        while self.deliver():
-            pass
+        sent = [True]
+        while any(sent):
+            sent = [list(rank.messages_to_send(self.now_s)) for rank in self.ranks]
+            for sender, peer, payload in ((r, *told) for r, all in enumerate(sent) for told in all):
+                if not {sender, peer} & self.deaf:
+                    self.ranks[peer].receive_message(payload, sender, self.now_s)
 
     def turn(self, seconds):
         self.now_s += seconds
@@ -220,5 +213,4 @@ def test_a_rank_with_much_to_say_is_not_taken_for_silent():
     status = unpack(packed, 2).status
     assert (status.entered, status.waiting.peer) == (4, 0)
     for words in (status.broken, status.doing, status.waiting.phase):
-        assert "rank 7 has operation 3" in words
-        assert words.endswith("[...]")
+        assert re.search(r"(?s)rank 7 has operation 3.*\[\.\.\.\]$", words)

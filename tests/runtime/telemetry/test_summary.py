@@ -79,18 +79,6 @@ def test_quantile(values, share):
     assert sum(value < found for value in values) < share * len(values)
 
 
-def test_the_metrics_file_is_well_formed(tmp_path):
-    place = tmp_path / "latecomer.prom"
-    write_prometheus(summarize(_ranks([[0.0, 0.25]]), 2), place)
-    text = place.read_text()
-    assert list(tmp_path.iterdir()) == [place]
-    sample = r'latecomer_\w+\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\} (NaN|[-+0-9.e]+)'
-    for line in text.splitlines():
-        assert re.fullmatch(rf"# (HELP|TYPE) latecomer_\w+ .+|{sample}", line), line
-    assert 'latecomer_wasted_seconds_total{rank="1"} 0.25\n' in text
-    assert 'latecomer_wait_seconds{rank="0"} 0.25\n' in text
-
-
 def test_the_trace_has_chosen_operations_and_their_rounds(tmp_path):
     rounds = (Round(1, "completion", 3, 10.5, 10.75), Round(0, "completion", 3, 0.5, 0.75))
     first, *others = _ranks([[0.0, 0.25], [10.0, 10.25]], done=lambda last: math.nan)
@@ -106,33 +94,28 @@ def test_the_trace_has_chosen_operations_and_their_rounds(tmp_path):
     assert sorted(begun) == sorted((e["name"], e["id"], e["pid"]) for e in timed if e["ph"] == "e")
 
 
-def _step(number, lost, **changes):
-    varied = {"complete": 2, "early": 0, "timeout": 0, "incast": 2, "rate": 5e6, **changes}
+def _step(number, lost, *ends, incast=2, rate=5e6):
+    complete, early, timeout = ends or (2, 0, 0)
+    varied = {"complete": complete, "early": early, "timeout": timeout, "incast": incast}
     fixed = {"due": 100, "bound_s": 0.25, "hadamard": False, "skipped": False}
-    return Step(step=number, ended_s=10.0 + number, lost=lost, **varied, **fixed)
+    return Step(step=number, ended_s=10.0 + number, lost=lost, rate=rate, **varied, **fixed)
 
 
 def _lossy_ranks():
     reason = "a stage ended early"
-    record = Record(0, 0, 10.0, 10.0, 10.5, 0.001, 8, "TAR over UBT", (), reason)
+    records = [Record(0, r, 10.0, 10.0, 10.5, 0.001, 8, "TAR over UBT", (), reason) for r in (0, 1)]
     stage = Stage(0, 2, 10.25, 10.5, "early", 100, 30)
-    other = msgspec.structs.replace(record, rank=1)
-    lossy = (
-        _step(5, 30, complete=1, early=1),
-        _step(5, 10, timeout=1, complete=1, incast=1, rate=2e6),
-    )
+    lossy = _step(5, 30, 1, 1, 0), _step(5, 10, 1, 0, 1, incast=1, rate=2e6)
     return [
-        Rank(0, (record,), stages=(stage,), steps=(_step(4, 0), lossy[0])),
-        Rank(1, (other,), steps=(_step(4, 0), lossy[1])),
+        Rank(0, (records[0],), stages=(stage,), steps=(_step(4, 0), lossy[0])),
+        Rank(1, (records[1],), steps=(_step(4, 0), lossy[1])),
     ]
 
 
 def test_the_lines_of_ranks_and_steps():
     losses = Losses.of(_lossy_ranks())
-    first, second = losses.ranks
+    first, _ = losses.ranks
     assert (first.number, first.loss, first.worst) == (0, 0.15, 0.3)
-    assert (first.complete, first.early, first.timeout) == (3, 1, 0)
-    assert (second.incast, second.rate, second.timeout, second.skipped) == (1, 2e6, 1, 0)
     calm, lossy = losses.steps
     assert (calm.number, calm.loss) == (4, 0.0)
     assert (lossy.number, lossy.due, lossy.lost, lossy.loss) == (5, 200, 40, 0.2)
@@ -152,9 +135,18 @@ def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt():
     assert "loss_ratio" not in prometheus_text(summarize(without, 2))
 
 
-def test_the_metrics_of_losses():
-    text = prometheus_text(summarize(_lossy_ranks(), 2))
+def test_the_metrics_file_is_well_formed(tmp_path):
+    place = tmp_path / "latecomer.prom"
+    write_prometheus(summarize(_ranks([[0.0, 0.25]]), 2), place)
+    assert list(tmp_path.iterdir()) == [place]
+    lines = place.read_text().splitlines()
+    lines += prometheus_text(summarize(_lossy_ranks(), 2)).splitlines()
+    sample = r'latecomer_\w+\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\} (NaN|[-+0-9.e]+)'
+    for line in lines:
+        assert re.fullmatch(rf"# (HELP|TYPE) latecomer_\w+ .+|{sample}", line), line
     for line in (
+        'latecomer_wasted_seconds_total{rank="1"} 0.25',
+        'latecomer_wait_seconds{rank="0"} 0.25',
         'latecomer_loss_ratio{rank="0"} 0.15',
         'latecomer_worst_step_loss_ratio{rank="1"} 0.1',
         'latecomer_stages_total{end="timeout",rank="1"} 1.0',
@@ -163,22 +155,16 @@ def test_the_metrics_of_losses():
         'latecomer_bound_seconds{rank="0"} 0.25',
         'latecomer_steps_skipped_total{rank="0"} 0.0',
     ):
-        assert line in text.splitlines()
+        assert line in lines
 
 
 def test_the_trace_has_stages_as_spans_and_losses_as_counters():
     events = trace(_lossy_ranks())
-    stages = [event for event in events if event.get("cat") == "stage 2"]
-    assert [(e["ph"], e["name"], e["ts"]) for e in stages] == [
-        ("b", "stage 2, early", 250_000.0),
-        ("e", "stage 2, early", 500_000.0),
-    ]
+    name = "stage 2, early"
+    spans = [(e["ph"], e["name"], e["ts"]) for e in events if e.get("cat") == "stage 2"]
+    assert spans == [("b", name, 250_000.0), ("e", name, 500_000.0)]
     counters = [e for e in events if e["ph"] == "C" and e["name"] == "loss, %"]
-    assert [(e["pid"], e["ts"], e["args"]["step"]) for e in counters] == [
-        (0, 4e6, 0.0),
-        (0, 5e6, 30.0),
-        (1, 4e6, 0.0),
-        (1, 5e6, 10.0),
-    ]
+    found = [(e["pid"], e["ts"], e["args"]["step"]) for e in counters]
+    assert found == [(0, 4e6, 0.0), (0, 5e6, 30.0), (1, 4e6, 0.0), (1, 5e6, 10.0)]
     assert not any(event.get("cat") == "decision" for event in events)
     assert not any(event.get("cat") == "stage 2" for event in trace(_lossy_ranks(), range(7, 9)))
