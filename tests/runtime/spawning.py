@@ -8,10 +8,11 @@ import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch.distributed as dist
 
 from runtime.selftest.processes import run
 
@@ -40,17 +41,11 @@ class Outcome:
     finished: bool = False
 
 
-def _call(store: Any, rank: int, size: int, say: Any, body: Callable[..., Any], *args: Any) -> Any:
+def _call(store, rank, size, say, body, *args):
     return body(rank, size, store, *args)
 
 
-def spawn(
-    body: Callable[..., Any],
-    size: int,
-    *args: Any,
-    timeout_s: float = 90.0,
-    victims: Collection[int] = (),
-) -> list[Outcome]:
+def spawn(body, size, *args, timeout_s=90.0, victims=()):
     """Call ``body(rank, size, store, *args)`` on each of ``size`` processes.
 
     Returns one outcome per rank; ranks still running at the deadline,
@@ -68,7 +63,7 @@ def spawn(
     return outcomes
 
 
-def values(outcomes: list[Outcome]) -> list[Any]:
+def values(outcomes):
     """The values of all ranks; fails with the first rank's traceback if there is one."""
     for rank, outcome in enumerate(outcomes):
         assert outcome.finished, f"rank {rank} died or hung"
@@ -76,18 +71,16 @@ def values(outcomes: list[Outcome]) -> list[Any]:
     return [outcome.value for outcome in outcomes]
 
 
-def on_ranks(
-    size: int | None, timeout_s: float = 90.0, victims: Collection[int] = ()
-) -> Callable[[Callable], Callable]:
-    """Makes ``body(rank, size, store, ...)`` a test that every rank runs.
+def on_ranks(size, timeout_s=90.0, victims=()):
+    """Makes ``body(rank, size, store, ...)`` a test that every rank runs; destroys its group.
 
     None may fail but the victims, which nobody waits for: ``victims``, or the test's argument
     ``victim``. ``size`` None: as many ranks as its argument ``schedule`` is for.
     """
 
-    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+    def decorate(body):
         @functools.wraps(body)
-        def test(**arguments: Any) -> None:
+        def test(**arguments):
             place = body.__module__, body.__name__
             ranks = arguments["schedule"].ranks if size is None else size
             lost = {*victims, arguments.get("victim")}
@@ -95,23 +88,25 @@ def on_ranks(
             values([each for rank, each in enumerate(outcomes) if rank not in lost])
 
         own = list(inspect.signature(body).parameters.values())[3:]  # what pytest has to provide
-        test.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        test.__signature__ = inspect.Signature(own)
         return test
 
     return decorate
 
 
-def _test(rank: int, size: int, store: Any, module: str, name: str, arguments: dict) -> None:
+def _test(rank, size, store, module, name, arguments):
     inspect.unwrap(getattr(importlib.import_module(module), name))(rank, size, store, **arguments)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
-def together(store: Any, rank: int, size: int, name: str) -> None:
+def together(store, rank, size, name):
     """Wait until all ranks are here, within the store's time-out; a name serves once."""
     store.set(f"{name} {rank}", "")
     store.wait([f"{name} {r}" for r in range(size)])
 
 
-def execute(*command: Any, cwd: Any = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def execute(*command, cwd=None, **variables):
     """Run a command in a folder, with this Python's first and more environment variables."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"} | variables
@@ -119,6 +114,6 @@ def execute(*command: Any, cwd: Any = None, **variables: str) -> subprocess.Comp
     return subprocess.run(command, cwd=cwd, env=environment, timeout=500, check=False, **pipes)
 
 
-def python(*arguments: str, cwd: Any = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments, cwd=None, **variables):
     """Run Python, as :func:`execute` does."""
     return execute(sys.executable, *arguments, cwd=cwd, **variables)

@@ -43,49 +43,42 @@ def _executor(rank, size, store, timeout_s=SOON_S):
     return Executor(load(schedules.ring(size)), store, rank, size, timeout_s=timeout_s)
 
 
-def _dispatcher(rank, size, store):
-    jobs.dispatcher(rank, size, store, EAGER, SOON_S)
-
-
-def _measuring(rank, size, store):
-    AllReduceDispatcher(store, rank, size, options=EAGER, timeout_s=SOON_S)
-
-
-def _pipeline(rank, size, store):
-    jobs.pipeline(rank, size, store, SOON_S)
-
-
-def _optireduce(rank, size, store):
-    Engine(store, rank, size, timeout_s=SOON_S)
-
-
+STARTS = {
+    "executor": _executor,
+    "dispatcher": lambda *place: jobs.dispatcher(*place, EAGER, SOON_S),
+    "measuring": lambda rank, size, store: AllReduceDispatcher(
+        store, rank, size, options=EAGER, timeout_s=SOON_S
+    ),
+    "pipeline": lambda *place: jobs.pipeline(*place, SOON_S),
+    "optireduce": lambda rank, size, store: Engine(store, rank, size, timeout_s=SOON_S),
+}
 PLACES = [
-    (_executor, "runtime.executor.executor.agree"),
-    (_dispatcher, "runtime.policy.dispatcher.require_equal"),
-    (_dispatcher, "runtime.policy.dispatcher.candidates"),
-    (_dispatcher, "runtime.policy.dispatcher.shared_profile"),
-    (_pipeline, "runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
-    (_optireduce, "runtime.optireduce.engine.meet"),
-    (_optireduce, "runtime.optireduce.engine.Reliable"),
+    ("executor", "runtime.executor.executor.agree"),
+    ("dispatcher", "runtime.policy.dispatcher.require_equal"),
+    ("dispatcher", "runtime.policy.dispatcher.candidates"),
+    ("dispatcher", "runtime.policy.dispatcher.shared_profile"),
+    ("pipeline", "runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
+    ("optireduce", "runtime.optireduce.engine.meet"),
+    ("optireduce", "runtime.optireduce.engine.Reliable"),
 ]
 OF_NETWORK = [  # they have tests of their own in tests/runtime/network
-    (_executor, "runtime.executor.executor.ControlChannel"),
-    (_executor, "runtime.executor.executor.connect"),
-    (_pipeline, "runtime.pipeline.pipeline.ControlChannel"),
-    (_pipeline, "runtime.pipeline.pipeline.Transport"),
+    ("executor", "runtime.executor.executor.ControlChannel"),
+    ("executor", "runtime.executor.executor.connect"),
+    ("pipeline", "runtime.pipeline.pipeline.ControlChannel"),
+    ("pipeline", "runtime.pipeline.pipeline.Transport"),
 ]
 CASES = [(*place, "dies") for place in PLACES]
 # there Gloo connects or works, which a rank that lives and does not come holds up unnamed
-CASES.append((_dispatcher, "runtime.policy.dispatcher.NativeAllReduce", "dies"))
-CASES.append((_measuring, "runtime.policy.profile.measure", "dies"))
+CASES.append(("dispatcher", "runtime.policy.dispatcher.NativeAllReduce", "dies"))
+CASES.append(("measuring", "runtime.policy.profile.measure", "dies"))
 AT_LENGTH = [(*place, "dies") for place in OF_NETWORK]
 AT_LENGTH += [(*place, "is silent") for place in PLACES + OF_NETWORK]
 LONG = [pytest.param(*case, marks=pytest.mark.long) for case in AT_LENGTH]
 
 
-@pytest.mark.parametrize(("body", "place", "how"), CASES + LONG)
+@pytest.mark.parametrize(("start", "place", "how"), CASES + LONG)
 @on_ranks(SIZE, timeout_s=50, victims=[VICTIM])
-def test_a_rank_that_goes_no_further_at_a_start_is_named(rank, size, store, body, place, how):
+def test_a_rank_that_goes_no_further_at_a_start_is_named(rank, size, store, start, place, how):
     def stop(*args, **kwargs):
         if how == "dies":
             os._exit(1)
@@ -96,7 +89,7 @@ def test_a_rank_that_goes_no_further_at_a_start_is_named(rank, size, store, body
     if rank == VICTIM:
         setattr(pkgutil.resolve_name(owner), name, stop)
     with pytest.raises(RankFailure) as caught:
-        body(rank, size, store)
+        STARTS[start](rank, size, store)
     assert caught.value.ranks == (VICTIM,)
 
 
@@ -131,13 +124,8 @@ def test_profiling_names_the_missing_or_gives_all_what_it_writes(
 def test_a_watch_reports_without_a_rank_that_does_not_tell_and_names_it(rank, size, store):
     """The victim leaves the first block by an exception: the others report without it."""
     reducer = jobs.dispatcher(rank, size, store, NATIVE, 30)
-    alignment = reducer.source.alignment
-
-    def slow_alignment():  # a record takes its time: it is there nevertheless
-        time.sleep(0.2)
-        return alignment()
-
-    reducer.source.alignment = slow_alignment
+    alignment = reducer.source.alignment  # a record takes its time: it is there nevertheless
+    reducer.source.alignment = lambda: time.sleep(0.2) or alignment()
     for block, missing in enumerate(([VICTIM], [])):
         watched = runtime.watch(wait_s=2.0 if missing else 30.0)
         with contextlib.suppress(ValueError), watched:
@@ -187,11 +175,8 @@ def test_a_control_plane_that_breaks_is_named(rank, size, store, options, part):
 @on_ranks(SIZE, timeout_s=100)
 def test_closing_ends_what_is_still_waited_for(rank, size, store, options):
     """All but rank 0 wait for rank 0, which does not come, and close."""
-    place = rank, size, store
-    if options is None:
-        running = _executor(*place, timeout_s=FAR_S)
-    else:
-        running = jobs.dispatcher(*place, options, FAR_S)
+    make, given = (jobs.dispatcher, [options]) if options else (_executor, [])
+    running = make(rank, size, store, *given, FAR_S)
     running.submit(torch.ones(90)).wait(WAIT)
     operation = running.submit(torch.ones(90)) if rank else None
     if rank == 0:

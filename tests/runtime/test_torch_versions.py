@@ -25,37 +25,22 @@ FLAG = "pipeline_per_direction_p2p"
 
 def _private(source):
     """The private names of torch that a module imports."""
-    names = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+    names = [
+        f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    ]
     return [name for name in names if name.startswith("torch.") and "._" in name]
 
 
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("from torch.distributed import Work, config\nimport torch.nn\n", []),
-        ("import torch._dynamo\n", ["torch._dynamo"]),
-        ("def f():\n    from torch.distributed.a import _b\n", ["torch.distributed.a._b"]),
-        ("from torch._C._distributed_c10d import Store\n", ["torch._C._distributed_c10d.Store"]),
-    ],
-)
-def test_private_imports_are_found(source, names):
-    assert _private(source) == names
-
-
 def test_private_names_of_torch_are_imported_in_one_module():
+    source = "import torch._a, torch.nn\ndef f():\n    from torch.b import _c, d\n"
+    assert _private(source) == ["torch._a", "torch.b._c"]
     folder = Path(runtime.__file__).parent
-    found = {
-        path.relative_to(folder).as_posix(): names
-        for path in folder.rglob("*.py")
-        if (names := _private(path.read_text()))
-    }
-    assert found.pop("torch_versions.py")
-    assert found == {}
+    found = {path: _private(path.read_text()) for path in folder.rglob("*.py")}
+    assert found.pop(folder / "torch_versions.py")
+    assert not {path: names for path, names in found.items() if names}
 
 
 def test_other_names_of_pipelining_are_not_there():
@@ -90,11 +75,11 @@ class _Scaled(nn.Module):
 
 
 NO_FLAG = pytest.mark.skipif(not hasattr(config, FLAG), reason=f"no {FLAG} in this torch")
-WAYS = [(one_f_one_b, False), (zero_bubble, False)]
+FLAGGED = pytest.param(one_f_one_b, True, marks=NO_FLAG)
 
 
 @pytest.mark.parametrize(
-    ("programs", "flag"), [*WAYS, pytest.param(one_f_one_b, True, marks=NO_FLAG)]
+    ("programs", "flag"), [(one_f_one_b, False), (zero_bubble, False), FLAGGED]
 )
 @on_ranks(RANKS)
 def test_inputs_by_keyword_have_the_gradients_of_a_plain_loop(rank, size, store, programs, flag):
@@ -106,9 +91,8 @@ def test_inputs_by_keyword_have_the_gradients_of_a_plain_loop(rank, size, store,
     blocks = [_Scaled() for _ in range(size)]
     x, y, scale = (torch.randn(MICROBATCHES * 2, WIDTH) for _ in range(3))
     scale.requires_grad_()
-    for part, target, factor in zip(
-        *(whole.chunk(MICROBATCHES) for whole in (x, y, scale)), strict=True
-    ):
+    parts = (whole.chunk(MICROBATCHES) for whole in (x, y, scale))
+    for part, target, factor in zip(*parts, strict=True):
         output = part
         for block in blocks:
             output = block(output, scale=factor)
@@ -121,8 +105,8 @@ def test_inputs_by_keyword_have_the_gradients_of_a_plain_loop(rank, size, store,
     last = rank == size - 1
     pipeline.step(*([] if rank else [x]), target=y if last else None, scale=scale)
     pipeline.close()
-    for parameter, gradient in zip(own.parameters(), expected, strict=True):
-        assert torch.equal(parameter.grad, gradient)
+    found = [parameter.grad for parameter in own.parameters()]
+    assert all(map(torch.equal, found, expected))
     if flag:
         assert getattr(config, FLAG)  # for the stages of others
         with pytest.raises(RuntimeError, match="device"):  # what PyTorch's own do over Gloo

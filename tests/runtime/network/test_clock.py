@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 
 from runtime.network.clock import BURST, DRIFT, PERIOD_S, UNKNOWN_S, Aligned, Alignment, Clock
 
-trips = st.lists(
-    st.tuples(
-        st.floats(0, 0.2),  # to the reference
-        st.floats(0, 0.2),  # and back
-        st.sampled_from(["whole", "lost", "doubled", "very late"]),
-    ),
-    min_size=1,
-    max_size=40,
-)
+FATES = st.sampled_from(["whole", "lost", "doubled", "very late"])
+TRIPS = st.lists(st.tuples(st.floats(0, 0.2), st.floats(0, 0.2), FATES), min_size=1, max_size=40)
+"""Each to the reference and back."""
 
 
 def _asked(clock, now_s):
@@ -63,7 +57,7 @@ def _run(trips, offset_s, drift):
     return clock, now_s, reference(now_s) - now_s
 
 
-@given(trips, st.floats(-1e4, 1e4), st.floats(-DRIFT / 2, DRIFT / 2))
+@given(TRIPS, st.floats(-1e4, 1e4), st.floats(-DRIFT / 2, DRIFT / 2))
 def test_the_true_offset_is_within_the_uncertainty(trips, offset_s, drift):
     clock, now_s, truth_s = _run(trips, offset_s, drift)
     alignment = clock.alignment(now_s)

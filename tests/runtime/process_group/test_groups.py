@@ -1,7 +1,10 @@
-"""Process groups of the backend: barriers, time limits, parts of a group, many groups."""
+"""Process groups of the backend: barriers, time limits, parts, many groups, lost ranks."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from datetime import timedelta
 
 import pytest
@@ -13,7 +16,7 @@ from runtime.backend import LatecomerGroup
 from tests.runtime import schedules
 from tests.runtime.jobs import start
 from tests.runtime.spawning import on_ranks, together
-from verify.errors import ArgumentError, LatecomerError
+from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 
 def _alone(call, rank, size, store):
@@ -28,9 +31,10 @@ def _alone(call, rank, size, store):
     return error
 
 
+@pytest.mark.parametrize("backend", ["latecomer", "gloo"])
 @on_ranks(3)
-def test_barriers_are_those_of_gloo(rank, size, store):
-    group = start(rank, size, store)
+def test_barriers_are_those_of_gloo(rank, size, store, backend):
+    group = start(rank, size, store, backend=backend)
     dist.barrier()
     dist.barrier(device_ids=[0])
     dist.barrier(async_op=True).wait()
@@ -42,19 +46,9 @@ def test_barriers_are_those_of_gloo(rank, size, store):
 
     error = _alone(late, rank, size, store)
     assert rank or "Ranks 1 failed" in error
-    assert dist.get_backend_config() == "cpu:latecomer,cuda:latecomer"
-    assert dist.get_backend() == "latecomer"
-    dist.destroy_process_group()
-
-
-@on_ranks(2)
-def test_other_backends_have_their_own_monitored_barrier(rank, size, store):
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    dist.monitored_barrier()
-    limit = timedelta(seconds=1)
-    error = _alone(lambda: rank or dist.monitored_barrier(timeout=limit), rank, size, store)
-    assert rank or "Rank 1 failed" in error
-    dist.destroy_process_group()
+    assert dist.get_backend() == backend
+    if backend == "latecomer":
+        assert dist.get_backend_config() == "cpu:latecomer,cuda:latecomer"
 
 
 @pytest.mark.parametrize("schedule", [None, schedules.straggler(3)], ids=["auto", "schedule"])
@@ -72,7 +66,6 @@ def test_time_limits_can_be_changed_while_a_group_runs(rank, size, store, schedu
         assert group.engine.timeout_s == seconds
     error = _alone(lambda: rank or dist.all_reduce(torch.ones(4)), rank, size, store)
     assert rank or "rank" in error  # after some seconds, not minutes: the test's limit is 90
-    dist.destroy_process_group()
 
 
 @on_ranks(4)
@@ -97,7 +90,6 @@ def test_a_group_can_be_split(rank, size, store):
         assert y.item() == 4.0
         pair.shutdown()
     half.shutdown()
-    dist.destroy_process_group()
 
 
 @on_ranks(4)
@@ -121,7 +113,6 @@ def test_any_number_of_groups(rank, size, store):
     dist.all_reduce(x, group=alone)
     assert x.item() == rank
     assert dict(alone.paths) == {"a group of one": 1}
-    dist.destroy_process_group()
 
 
 @on_ranks(2)
@@ -133,7 +124,6 @@ def test_ranks_may_come_to_two_groups_in_different_orders(rank, size, store):
     for work in [dist.all_reduce(sums[i], group=groups[i], async_op=True) for i in order]:
         work.wait()
     assert [x.item() for x in sums] == [1.0, 21.0]
-    dist.destroy_process_group()
 
 
 @on_ranks(2)
@@ -144,7 +134,6 @@ def test_a_mode_has_no_late_ranks_to_set(rank, size, store):
     with pytest.raises(ArgumentError, match="late"):
         group.late = 1
     assert group.reducer is group.engine
-    dist.destroy_process_group()
 
 
 @on_ranks(2)
@@ -159,3 +148,60 @@ def test_a_group_can_be_destroyed_before_its_first_all_reduce_began(rank, size, 
     dist.destroy_process_group()
     with pytest.raises(LatecomerError, match="destroyed"):
         work.wait()
+
+
+TIMEOUT_S = 6.0
+SIZE, VICTIM = 3, 1
+
+
+_x = torch.ones
+CALLS = {
+    "all_gather": lambda: dist.all_gather([_x(4) for _ in range(SIZE)], _x(4)),
+    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(_x(4 * SIZE), _x(4)),
+    "all_reduce": lambda: dist.all_reduce(_x(4), dist.ReduceOp.MAX),
+    "all_reduce of integers": lambda: dist.all_reduce(_x(4).long(), dist.ReduceOp.AVG),
+    "all_to_all_single": lambda: dist.all_to_all_single(_x(4 * SIZE), _x(4 * SIZE)),
+    "barrier": dist.barrier,
+    "broadcast": lambda: dist.broadcast(_x(4), VICTIM),
+    "broadcast_object_list": lambda: dist.broadcast_object_list([None], VICTIM),
+    "recv": lambda: dist.recv(_x(4), VICTIM),
+    "reduce_scatter": lambda: dist.reduce_scatter(_x(4), [_x(4) for _ in range(SIZE)]),
+    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(_x(4), _x(4 * SIZE)),
+    "scatter": lambda: dist.scatter(_x(4), None, VICTIM),
+}
+AT_LENGTH = {"all_gather_into_tensor", "broadcast_object_list", "reduce_scatter", "scatter"}
+"""For the backend below Gloo they are as others here."""
+
+
+def _loses(rank, size, store, call, how):
+    """The error of the call where it is lost to the others; the victim comes to no end."""
+    dist.barrier()
+    dist.group.WORLD.set_timeout(timedelta(seconds=TIMEOUT_S))
+    together(store, rank, size, "all ready")
+    if rank == VICTIM:
+        os.kill(os.getpid(), how)
+        time.sleep(60)
+    with pytest.raises((RuntimeError, RankFailure)) as caught:
+        CALLS[call]()
+    return caught.value
+
+
+KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+DEAD = [(None, call, KILL) for call in sorted(CALLS.keys() - AT_LENGTH)]
+LONG = [pytest.param(None, call, KILL, marks=pytest.mark.long) for call in sorted(AT_LENGTH)]
+PLANNED = [(schedules.straggler(SIZE), call, KILL) for call in ("barrier", "recv")]
+SILENT = [(None, call, STOP) for call in ("broadcast", "recv")]
+
+
+@pytest.mark.parametrize(("schedule", "call", "how"), DEAD + PLANNED + SILENT + LONG)
+@on_ranks(SIZE, timeout_s=80, victims={VICTIM})
+def test_a_dead_or_silent_rank_is_named_by_all(rank, size, store, schedule, call, how):
+    start(rank, size, store, schedule)
+    dist.all_reduce(torch.ones(8))  # from now on the group has a control plane
+    assert _loses(rank, size, store, call, how).ranks == (VICTIM,)
+
+
+@on_ranks(SIZE, timeout_s=80, victims={VICTIM})
+def test_without_a_control_plane_there_is_an_error_that_names_nobody(rank, size, store):
+    start(rank, size, store)
+    assert not isinstance(_loses(rank, size, store, "barrier", KILL), RankFailure)
