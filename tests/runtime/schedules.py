@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 from synth.arrivals.generate import search
 from verify import Incast, Phase, Schedule, Transfer
 
 
-def by_rounds(schedule: Schedule, state: dict[tuple[int, int], Any], add: Callable) -> dict:
+def by_rounds(schedule, state, add):
     """What each rank ends with for each chunk, with a barrier after every round."""
     for phase in schedule.phases:
         for transfers in phase.rounds:
@@ -83,11 +79,12 @@ def swapping() -> Schedule:
     return Schedule(ranks=2, chunks=2, phases=phases)
 
 
-def arrivals(n: int, rounds: dict[int, int]) -> Schedule:
+ARRIVALS = {}
+
+
+def arrivals(n, rounds):
     """A schedule made for late ranks that arrive in these rounds."""
-    return _arrivals(n, tuple(rounds.items()))
-
-
-@functools.cache
-def _arrivals(n: int, rounds: tuple[tuple[int, int], ...]) -> Schedule:
-    return search(n, dict(rounds), m=1, time_limit_s=5).schedule
+    key = n, *rounds.items()
+    if key not in ARRIVALS:
+        ARRIVALS[key] = search(n, rounds, m=1, time_limit_s=5).schedule
+    return ARRIVALS[key]

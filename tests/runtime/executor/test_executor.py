@@ -51,7 +51,7 @@ def test_conformance_with_every_late_rank(size):
     _all_pass([(schedule, (late,), (late,)) for late in range(size)])
 
 
-ON_TIME = [make(size) for size in (2, 5, 8) for make in (schedules.ring, schedules.direct)]
+ON_TIME = [make(size) for size in (2, 5) for make in (schedules.ring, schedules.direct)]
 
 
 @pytest.mark.parametrize("schedule", [*ON_TIME, schedules.swapping()])
@@ -77,34 +77,19 @@ def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@on_ranks(5)
-def test_many_operations_in_flight_with_random_lateness(rank, size, store, seed):
-    executor = Executor(load(schedules.straggler(size)), store, rank, size, timeout_s=30)
-    dice, shared = random.Random(f"{seed}{rank}"), random.Random(seed)
-    operations = []
-    for step in range(12):
-        executor.late = shared.randrange(size)
-        time.sleep(dice.random() * 0.02)
-        numel = shared.choice([0, 1, 50, 3000])
-        data = torch.full((numel,), float(rank + step))
-        operations.append((step, numel, executor.submit(data)))
-    for step, numel, operation in reversed(operations):
-        expected = float(sum(r + step for r in range(size)))
-        assert torch.equal(operation.wait(), torch.full((numel,), expected))
-    executor.close()
-
-
 @on_ranks(4)
-def test_each_operation_may_have_another_schedule_and_other_late_ranks(rank, size, store):
+def test_operations_in_flight_have_schedules_and_late_ranks_of_their_own(rank, size, store, seed):
     made = [schedules.straggler(size), schedules.ring(size), schedules.straggler(size, m=3)]
     executor = Executor([load(s) for s in made], store, rank, size, late=1, timeout_s=30)
-    shared, operations = random.Random(7), []
-    for step in range(20):  # several in flight
+    dice, shared, operations = random.Random(f"{seed}{rank}"), random.Random(seed), []
+    for step in range(20):
+        time.sleep(dice.random() * 0.02)
+        executor.late = shared.randrange(size)
         schedule = shared.randrange(3)
         late = None if schedule == 1 else shared.choice([None, 0, size - 1])
-        data = torch.full((shared.choice([2, 700]),), float(rank * step))
+        data = torch.full((shared.choice([0, 1, 50, 3000]),), float(rank * step))
         operations.append(executor.submit(data, schedule=schedule, late=late))
-    for step, operation in enumerate(operations):
+    for step, operation in reversed(list(enumerate(operations))):
         assert operation.wait().eq(6.0 * step).all()
     for schedule, late, name in [(3, None, "schedule"), (-1, None, "schedule"), (1, 0, "late")]:
         with pytest.raises(ArgumentError, match=name):
