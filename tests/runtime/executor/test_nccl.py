@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import subprocess
-import sys
 from datetime import timedelta
 from unittest import mock
 
@@ -25,7 +23,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.selftest import conformance
 from runtime.work import AllReduceWork, Observer
 from tests.runtime import schedules
-from tests.runtime.spawning import spawn, values
+from tests.runtime.spawning import on_ranks, python
 
 
 class _Nccl:
@@ -58,24 +56,40 @@ class _Nccl:
         pass
 
 
-def _over_the_stand_in(rank, size, store, schedule):
+@contextlib.contextmanager
+def _stand_in():
     silent = mock.Mock()
     silent.query.return_value = True
     nothing = mock.Mock(return_value=mock.Mock(record_event=lambda: silent))
-    no_context = mock.Mock(side_effect=lambda *_: contextlib.nullcontext())
+    cuda = {"current_device": lambda: 0, "Stream": nothing, "current_stream": nothing}
+    cuda |= dict.fromkeys(("device", "stream"), lambda *_: contextlib.nullcontext())
     with (
         mock.patch.object(dist, "ProcessGroupNCCL", _Nccl, create=True),
-        mock.patch.multiple(
-            torch.cuda,
-            current_device=lambda: 0,
-            Stream=nothing,
-            current_stream=nothing,
-            device=no_context,
-            stream=no_context,
-        ),
+        mock.patch.multiple(torch.cuda, **cuda),
         mock.patch.object(torch.Tensor, "record_stream"),
     ):
-        failures = []
+        yield
+
+
+RUN = [schedules.straggler(4, m=2), schedules.ring(3), schedules.direct(4), schedules.swapping()]
+
+
+@pytest.mark.parametrize("schedule", RUN)
+@on_ranks(None)
+def test_the_rounds_over_a_stand_in(rank, size, store, schedule):
+    failures = []
+    program, numbers, k = rank_program(schedule, rank), itertools.count(), schedule.chunks
+
+    def all_reduce(tensor, average):
+        operation = AllReduceWork(next(numbers), tensor, average)
+        operation.program = program
+        operation.bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
+        workers.submit(operation)
+        operation.wait(timedelta(seconds=30))
+        assert not failures
+        return tensor
+
+    with _stand_in():
         workers = PhaseWorkers(
             StoreExchange(store, rank, size, 20.0),
             len(schedule.phases),
@@ -83,36 +97,13 @@ def _over_the_stand_in(rank, size, store, schedule):
             lambda operation: operation.settle(),
             lambda noticed, error: failures.append((noticed, error)),
         )
-        program, numbers = rank_program(schedule, rank), itertools.count()
-
-        def all_reduce(tensor, average):
-            k = schedule.chunks
-            bounds = tuple(tensor.numel() * c // k for c in range(k + 1))
-            operation = AllReduceWork(next(numbers), tensor, average)
-            operation.program, operation.bounds = program, bounds
-            workers.submit(operation)
-            operation.wait(timedelta(seconds=30))
-            assert not failures
-            return tensor
-
-        count = conformance.run(
-            all_reduce, PrefixStore("cases", store), rank, size, sizes=(0, 1, 7, 999)
-        )
+        place = PrefixStore("cases", store), rank, size
+        assert conformance.run(all_reduce, *place, sizes=(0, 1, 7, 999)) == 68
         workers.close()
-        return count
-
-
-RUN = [schedules.straggler(4, m=2), schedules.ring(3), schedules.direct(4), schedules.swapping()]
-
-
-@pytest.mark.parametrize("schedule", RUN)
-def test_the_rounds_over_a_stand_in(schedule):
-    assert min(values(spawn(_over_the_stand_in, schedule.ranks, schedule))) == 68
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_selftest_on_cuda():
-    command = [sys.executable, "-m", "runtime", "selftest", "--device", "cuda", "--ranks", "4"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    result = python("-m", "runtime", "selftest", "--device", "cuda", "--ranks", "4")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "passed" in result.stdout

@@ -17,7 +17,7 @@ from runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBac
 from runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
 from runtime.work import AllReduceWork, Observer
 from tests.runtime import schedules
-from tests.runtime.spawning import spawn, together, values
+from tests.runtime.spawning import on_ranks, together
 from verify.errors import RankFailure
 
 WAIT_S = 20.0
@@ -48,35 +48,35 @@ def _narrow(sockets):
     return NETWORK
 
 
-def _bits(rank, size, store, schedule, sizes, narrow):
+WIDE = [(schedules.straggler(4, m=2), False), (schedules.ring(3), False)]
+NARROW = [(schedules.straggler(3), True), (schedules.direct(4), True), (schedules.swapping(), True)]
+
+
+@pytest.mark.parametrize(("schedule", "narrow"), WIDE + NARROW)
+@on_ranks(None, timeout_s=60)
+def test_bits_are_those_of_the_rounds_one_after_the_other(rank, size, store, schedule, narrow):
+    large = 3 * ONE_HOST.due * schedule.chunks // 8  # chunks of one and a half windows
+    sizes = (0, 5, 10_007, 50_021) if narrow else (13, large + 1, 100_003)
     if narrow:
         loop.fitting = _narrow
     executor = Executor(load(schedule), store, rank, size, timeout_s=30)
-    cases = [(numel, dtype) for numel in sizes for dtype in (torch.float32, torch.bfloat16)]
+    cases = [_inputs(size, n, dtype) for n in sizes for dtype in (torch.float32, torch.bfloat16)]
     operations = []
-    for numel, dtype in cases:
-        operations.append(executor.submit(_inputs(size, numel, dtype)[rank]))
+    for inputs in cases:
+        operations.append(executor.submit(inputs[rank].clone()))
         time.sleep(0.01 * (rank == size - 1))
-    for (numel, dtype), operation in zip(cases, operations, strict=True):
-        expected = _by_rounds(schedule, _inputs(size, numel, dtype))[rank]
+    for inputs, operation in zip(cases, operations, strict=True):
+        expected = _by_rounds(schedule, inputs)[rank]
         assert torch.equal(operation.wait().view(torch.uint8), expected.view(torch.uint8))
     executor.close()
 
 
-WIDE = [schedules.straggler(4, m=2), schedules.ring(3)]
-NARROW = [schedules.straggler(3), schedules.direct(4), schedules.swapping()]
-
-
 @pytest.mark.parametrize(
-    ("schedule", "narrow"), [*((s, False) for s in WIDE), *((s, True) for s in NARROW)]
+    "what",
+    [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}],
 )
-def test_bits_are_those_of_the_rounds_one_after_the_other(schedule, narrow):
-    large = 3 * ONE_HOST.due * schedule.chunks // 8  # chunks of one and a half windows
-    sizes = (0, 5, 10_007, 50_021) if narrow else (13, large + 1, 100_003)
-    values(spawn(_bits, schedule.ranks, schedule, sizes, narrow, timeout_s=60))
-
-
-def _differing(rank, size, store, what):
+@on_ranks(3, timeout_s=60)
+def test_ranks_that_submit_different_things_are_told_so(rank, size, store, what):
     """The last rank submits something else than all others, the second time."""
     made = [load(schedules.ring(size)), load(schedules.straggler(size))]
     executor = Executor(made, store, rank, size, timeout_s=20)
@@ -85,26 +85,17 @@ def _differing(rank, size, store, what):
     other = what if rank == size - 1 else {}
     tensor = torch.ones(other.get("numel", 90), dtype=other.get("dtype", torch.float32))
     schedule = other.get("schedule", 1)
-    options = {"schedule": schedule, "late": other.get("late", 0) if schedule else None}
-    try:
-        executor.submit(tensor, **options).wait()
+    late = other.get("late", 0) if schedule else None
+
+    def differ():
+        executor.submit(tensor, schedule=schedule, late=late).wait()
         executor.submit(torch.ones(90)).wait()  # an empty tensor alone is done at once
-    except RankFailure as failure:
-        return failure.ranks, str(failure)
-    finally:
-        executor.close()
-    return None
 
-
-@pytest.mark.parametrize(
-    "what",
-    [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}],
-)
-def test_ranks_that_submit_different_things_are_told_so(what):
-    for ranks, text in values(spawn(_differing, 3, what, timeout_s=60)):
-        assert 2 in ranks
-        assert "did not submit the same operation" in text
-        assert "operation 1" in text
+    with pytest.raises(RankFailure, match="did not submit the same operation") as failed:
+        differ()
+    executor.close()
+    assert 2 in failed.value.ranks
+    assert "operation 1" in str(failed.value)
 
 
 class _Line:
