@@ -1,0 +1,93 @@
+"""What a user imports and starts: names, the examples, two jobs at the same moment."""
+
+from __future__ import annotations
+
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import runtime
+from tests.runtime.spawning import execute, python
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TORCHRUN = "torchrun", "--standalone", "--nproc-per-node", "3"
+SELFTEST = sys.executable, "-m", "runtime", "selftest", "--ranks"
+
+
+def _runs(*command, **place):
+    """What it prints."""
+    done = execute(*command, **place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_hybrid_sharding_and_a_profile(tmp_path):
+    said = _runs(*TORCHRUN, "-m", "runtime", "profile", cwd=tmp_path)
+    assert "written: profile.json (3 ranks)" in said
+    variables = {"LATECOMER_MODE": "auto", "LATECOMER_PROFILE": "profile.json"}
+    said = _runs(*TORCHRUN, EXAMPLES / "train_hsdp.py", cwd=tmp_path, **variables)
+    assert "'mode auto': 20" in said
+
+
+@pytest.mark.long
+def test_a_schedule_behind_the_hook(tmp_path):
+    _runs("synth", "generate", "--n", "3", "-o", "schedule.json", cwd=tmp_path)
+    said = _runs(*TORCHRUN, EXAMPLES / "train_hook.py", cwd=tmp_path)
+    assert "all-reduces by schedule.json" in said
+
+
+TWICE = {
+    "auto": (
+        (*TORCHRUN, EXAMPLES / "train_auto.py"),
+        ["^loss", "^rank +wait +last", r"\d operations ran"],
+    ),
+    "optireduce": (
+        (*SELFTEST, "2", "--algorithm", "optireduce"),
+        ["datagrams lost", "selftest of optireduce: passed$"],
+    ),
+    "schedule": (
+        (*SELFTEST, "3", "--schedule", "s.json"),
+        ["119 cases"] * 6 + ["^selftest on cpu: passed$"],  # two ways in, three late ranks
+    ),
+}
+
+
+@pytest.mark.parametrize(("command", "says"), TWICE.values(), ids=TWICE)
+def test_two_jobs_at_the_same_moment(command, says, tmp_path):
+    """On one host and in one folder they do not meet."""
+    _runs("synth", "generate", "--n", "3", "-o", "s.json", cwd=tmp_path)
+    before = set(tmp_path.iterdir())
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda _: _runs(*command, cwd=tmp_path), range(2))
+    for said in (first, second):
+        assert re.search(r"(.|\n)*?".join(says), said, re.MULTILINE), said
+    assert re.findall(r"^loss (\S+)", first, re.M) == re.findall(r"^loss (\S+)", second, re.M)
+    assert set(tmp_path.iterdir()) == before  # nothing that they could have shared is left
+
+
+EXPORTED = """
+AllReduceDispatcher BACKEND Executor Observer Operation Reducer Verified Watch configure ddp load
+watch
+"""
+IMPORT = """
+import sys, runtime
+from runtime import torch_versions
+solvers = {'ortools', 'z3', 'synth', 'matplotlib', 'sklearn'}
+loaded = {'torch.distributed.pipelining', *solvers} & set(sys.modules)
+assert not loaded, loaded
+assert torch_versions.PipelineStageBase.__name__ == '_PipelineStageBase'
+"""
+
+
+def test_exported_names():
+    assert sorted(runtime.__all__) == EXPORTED.split()
+    assert all(hasattr(runtime, name) for name in runtime.__all__)
+
+
+def test_an_import_brings_no_solver_and_pipelining_comes_with_its_first_use():
+    result = python("-c", IMPORT)
+    assert result.returncode == 0, result.stderr
