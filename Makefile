@@ -31,8 +31,8 @@ $(FRAMEWORKS)/ready: pyproject.toml constraints.txt tests/frameworks/constraints
 demo: $(READY)   ## synthesize, prove and train with one late rank, beside plain DDP (about a minute)
 	$(BIN)/python examples/demo.py
 
-test: $(READY)   ## all tests (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+test: $(READY)   ## all tests (6 minutes on 2 idle cores)
+	$(BIN)/python -m pytest -n 5 --dist worksteal
 
 test-busy: $(READY)  ## all tests, RUNS=5 times, beside two busy loops: none may depend on the machine's mood
 	for i in 1 2; do $(BIN)/python -c 'while True: pass' & loops="$$loops $$!"; done; \

@@ -19,7 +19,10 @@ from tests.frameworks.jobs import AUTO, EAGER, GLOO, SCHEDULE, begin, results
 from tests.runtime.spawning import spawn
 
 SIZE = 4
-OPERATIONS = 5000
+OPERATIONS = {GLOO: 1000, AUTO: 5000, EAGER: 5000, SCHEDULE: 5000}
+"""The reference shows that calls and checks are right. It makes fewer: of about sixty runs of 5000
+calls over plain Gloo one ended with a heap that was corrupted in a thread of Gloo's own.
+"""
 MOST_UNDER_WAY = 12
 FORGOTTEN = 0.1  # share of the calls that nobody waits for
 SUBGROUPS = [(0, 1), (2, 3), (0, 2), (1, 2, 3)]
@@ -71,11 +74,11 @@ def _soak(rank, size, store, way, schedule, seed, operations):
 @pytest.mark.parametrize("way", [GLOO, AUTO, EAGER, SCHEDULE])
 def test_soak(way, schedules):
     print(f"seed {SEED}")
-    arguments = (way, schedules[SIZE], SEED, OPERATIONS)
+    arguments = (way, schedules[SIZE], SEED, OPERATIONS[way])
     outcomes = results(spawn(_soak, SIZE, *arguments, timeout_s=240))
     made, paths = outcomes[0]
     assert len(made) == len(CALLS) >= 50
-    assert sum(made.values()) == OPERATIONS
+    assert sum(made.values()) == OPERATIONS[way]
     if way == EAGER:
         assert paths["mode eager"] > 100
     if way == SCHEDULE:

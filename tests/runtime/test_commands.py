@@ -40,6 +40,7 @@ def test_a_schedule_behind_the_hook(tmp_path):
     assert "all-reduces by schedule.json" in said
 
 
+LENGTH = {"auto": pytest.mark.long, "optireduce": (), "schedule": ()}
 TWICE = {
     "auto": (
         (*TORCHRUN, EXAMPLES / "train_auto.py"),
@@ -56,7 +57,11 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize(("command", "says"), TWICE.values(), ids=TWICE)
+@pytest.mark.slow_first
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [pytest.param(*TWICE[name], marks=LENGTH[name], id=name) for name in TWICE],
+)
 def test_two_jobs_at_the_same_moment(command, says, tmp_path):
     """On one host and in one folder they do not meet."""
     _runs("synth", "generate", "--n", "3", "-o", "s.json", cwd=tmp_path)

@@ -99,6 +99,7 @@ def port():
         return free.getsockname()[1]
 
 
+@pytest.mark.slow_first
 @pytest.mark.parametrize("missing", [0, 2, None])
 @on_ranks(SIZE, timeout_s=80)
 def test_profiling_names_the_missing_or_gives_all_what_it_writes(
@@ -210,6 +211,7 @@ def lost():
         yield process.pid, port
 
 
+@pytest.mark.slow_first
 @pytest.mark.parametrize("adaptation", [None, Adaptation()], ids=["plain", "adaptive"])
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 @on_ranks(SIZE, timeout_s=100)
