@@ -140,16 +140,15 @@ def old_words() -> dict[str, list[str]]:
     return found
 
 
-def private_torch() -> list[str]:
+def private_torch(known: dict[str, Path]) -> list[str]:
     """Imports of torch's private modules and names, outside of ``runtime/torch_versions.py``."""
     found = []
-    for name, path in modules(*FLOORS).items():
-        if name == "runtime.torch_versions":
-            continue
+    for name, path in known.items():
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-                words = [*str(node.module).split("."), *(alias.name for alias in node.names)]
-                found += [f"{name}: {node.module}" for word in words if word.startswith("_")]
+            if name != "runtime.torch_versions" and isinstance(node, ast.Import | ast.ImportFrom):
+                module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                wholes = [f"{module}{alias.name}" for alias in node.names]
+                found += [f"{name}: {w}" for w in wholes if re.match(r"torch\..*\b_", w)]
     return found
 
 
@@ -166,7 +165,7 @@ def figures() -> Iterator[Figure]:
         yield Figure(f"entries of {folder}", entries(folder), 15 if folder == "runtime" else None)
     found = circles()
     yield Figure("import circles", len(found), 0, "; ".join(" <-> ".join(c) for c in found))
-    private = private_torch()
+    private = private_torch(modules(*FLOORS))
     yield Figure("private parts of torch elsewhere", len(private), 0, ", ".join(private))
     words = old_words()
     places = [f"{word}: {', '.join(where[:8])}" for word, where in words.items()]

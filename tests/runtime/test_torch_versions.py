@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import config
 
-import runtime
 from runtime import torch_versions
 from runtime.pipeline import Pipeline
+from tests.house import FLOORS, modules, private_torch
 from tests.runtime.pipeline.models import loss_fn
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.runtime.spawning import on_ranks
@@ -23,24 +20,10 @@ RANKS, MICROBATCHES, WIDTH = 2, 3, 4
 FLAG = "pipeline_per_direction_p2p"
 
 
-def _private(source):
-    """The private names of torch that a module imports."""
-    names = [
-        f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    ]
-    return [name for name in names if name.startswith("torch.") and "._" in name]
-
-
-def test_private_names_of_torch_are_imported_in_one_module():
-    source = "import torch._a, torch.nn\ndef f():\n    from torch.b import _c, d\n"
-    assert _private(source) == ["torch._a", "torch.b._c"]
-    folder = Path(runtime.__file__).parent
-    found = {path: _private(path.read_text()) for path in folder.rglob("*.py")}
-    assert found.pop(folder / "torch_versions.py")
-    assert not {path: names for path, names in found.items() if names}
+def test_private_names_of_torch_are_imported_in_one_module(tmp_path):
+    (tmp_path / "a.py").write_text("import torch._a, torch.nn\ndef f():\n  from torch.b import _c")
+    assert private_torch({"a": tmp_path / "a.py"}) == ["a: torch._a", "a: torch.b._c"]
+    assert private_torch(modules(*FLOORS)) == []
 
 
 def test_other_names_of_pipelining_are_not_there():
