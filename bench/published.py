@@ -19,7 +19,14 @@ from typing import Annotated
 
 import typer
 
-from synth.cost import Link, best_m, completion_cost_of, rhd_cost, ring_cost, straggler_cost
+from synth.cost import (
+    Link,
+    best_chunks,
+    completion_cost_of,
+    rhd_cost,
+    ring_cost,
+    straggler_cost,
+)
 from synth.straggler.generate import search
 from synth.units import format_bytes, format_seconds
 
@@ -92,13 +99,13 @@ def seconds(checkout: Path, repeats: int) -> None:
 
 def predicted(checkout: Path, n: int) -> None:
     theirs = completion_cost_of(published(checkout, n)[0], n - 1)
-    print(f"\n| S, n = {n} | ring | halving-doubling | published, m = 1 | ours | m |")
+    print(f"\n| S, n = {n} | ring | halving-doubling | published, k = n - 1 | ours | k |")
     print("|:--|--:|--:|--:|--:|--:|")
     for size in (4**i * 2**20 for i in range(7)):
-        m = best_m(n, size, LINK)
-        costs = (ring_cost(n), rhd_cost(n), theirs, straggler_cost(n, m))
+        k = best_chunks(n, size, LINK)
+        costs = (ring_cost(n), rhd_cost(n), theirs, straggler_cost(n, k))
         times = " | ".join(format_seconds(cost.over(size, LINK)) for cost in costs)
-        print(f"| {format_bytes(size)} | {times} | {m} |")
+        print(f"| {format_bytes(size)} | {times} | {k} |")
 
 
 def main(

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from synth.cost import MOST_M, Latency, Link, best_m, family_cost, straggler_cost
+from synth.cost import MOST_CHUNKS, Latency, Link, best_chunks, family_cost, straggler_cost
 from synth.standard import require_ranks
 from synth.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
 from verify.errors import ArgumentError
 
-ALGORITHMS = ("ring", "rhd", "direct", "straggler m=1", "straggler")
-"""What is compared; the last is the straggler's schedule with the best m for each size."""
+ALGORITHMS = ("ring", "rhd", "tree", "direct", "straggler m=1", "straggler")
+"""What is compared; the last is the straggler's schedule with the best number of chunks for each
+size, the one before with one chunk per helper (as in StragglAR)."""
 
 MOST_SIZES = 1000
 PICTURES = (".png", ".svg")
@@ -41,10 +42,10 @@ class Time:
 
 @dataclass(frozen=True)
 class Row:
-    """All algorithms at one size; ``m`` is the straggler's best one, ``best`` the winner's name."""
+    """All algorithms at one size; ``chunks``: the straggler's best, ``best``: the winner's name."""
 
     bytes: int
-    m: int
+    chunks: int
     times: dict[str, Time]
     best: str
 
@@ -65,35 +66,36 @@ def compare(
     link: Link,
     *,
     latency: Latency = "message",
-    most_m: int = MOST_M,
+    most_chunks: int = MOST_CHUNKS,
 ) -> Comparison:
     """Predict all of ``ALGORITHMS`` at all ``sizes`` (bytes); the first of equals is the best.
 
     Raises:
-        ArgumentError: ``n`` or ``most_m`` is out of range.
+        ArgumentError: ``n`` or ``most_chunks`` is out of range.
     """
     require_ranks(n)
-    if most_m < 1:
-        raise ArgumentError("--most-m", most_m, "must be 1 or more")
-    rows = tuple(_row(n, size, link, latency, most_m) for size in sizes)
+    if most_chunks < 1:
+        raise ArgumentError("--most-chunks", most_chunks, "must be 1 or more")
+    rows = tuple(_row(n, size, link, latency, most_chunks) for size in sizes)
     return Comparison(n, link, latency, rows)
 
 
-def _row(n: int, size: int, link: Link, latency: Latency, most_m: int) -> Row:
-    m = best_m(n, size, link, most_m)
+def _row(n: int, size: int, link: Link, latency: Latency, most_chunks: int) -> Row:
+    chunks = best_chunks(n, size, link, most_chunks)
     costs = {
         "ring": family_cost("ring", n),
         "rhd": family_cost("rhd", n),
+        "tree": family_cost("tree", n),
         "direct": family_cost("direct", n, latency=latency),
-        "straggler m=1": straggler_cost(n, 1),
-        "straggler": straggler_cost(n, m),
+        "straggler m=1": straggler_cost(n, n - 1),
+        "straggler": straggler_cost(n, chunks),
     }
     times = {}
     for name in ALGORITHMS:
         seconds = costs[name].over(size, link)
         algbw = size / seconds
         times[name] = Time(seconds, algbw, algbw * 2 * (n - 1) / n)
-    return Row(size, m, times, min(ALGORITHMS, key=lambda name: times[name].seconds))
+    return Row(size, chunks, times, min(ALGORITHMS, key=lambda name: times[name].seconds))
 
 
 def parse_sizes(name: str, text: str, factor: int = 4) -> list[int]:
@@ -129,10 +131,11 @@ def as_text(comparison: Comparison) -> str:
         f"# AllReduce, predicted: {comparison.n} ranks, alpha = {format_seconds(link.alpha_s)} per "
         f"{comparison.latency}, 1/beta = {format_bandwidth(link.bandwidth)}",
         "# time: from the last arrival to the end. straggler: one rank late enough to hide the",
-        "# others' ReduceScatter, at the lower bound; m chunks per helper. * is the fastest.",
+        "# others' ReduceScatter, at the lower bound; with one chunk per helper (m=1), or with the",
+        "# number of chunks in the last column, the best. * is the fastest.",
         "#",
         ("#" + " " * 11 + "".join(f"  {name:^28}" for name in ALGORITHMS)).rstrip(),
-        f"#{'size':>11}" + f"  {'time':>10}{'algbw':>9}{'busbw':>9}" * len(ALGORITHMS) + "    m",
+        f"#{'size':>11}" + f"  {'time':>10}{'algbw':>9}{'busbw':>9}" * len(ALGORITHMS) + "  chunks",
         f"#{'':>11}" + f"  {'(us)':>10}{'(GB/s)':>9}{'(GB/s)':>9}" * len(ALGORITHMS),
     ]
     for row in comparison.rows:
@@ -141,7 +144,7 @@ def as_text(comparison: Comparison) -> str:
             f"{time.seconds * 1e6:10.2f}{time.algbw / 1e9:9.2f}{time.busbw / 1e9:9.2f}"
             for name, time in row.times.items()
         )
-        lines.append(f"{format_bytes(row.bytes):>12}{cells}{row.m:5}")
+        lines.append(f"{format_bytes(row.bytes):>12}{cells}{row.chunks:8}")
     return "\n".join(lines)
 
 
@@ -189,7 +192,7 @@ def plot(comparison: Comparison, path: Path) -> None:
     sizes = [row.bytes for row in comparison.rows]
     for name in ALGORITHMS:
         bandwidths = [row.times[name].busbw / 1e9 for row in comparison.rows]
-        label = "straggler, best m" if name == "straggler" else name
+        label = "straggler, best number of chunks" if name == "straggler" else name
         axes.plot(sizes, bandwidths, marker="o", markersize=3, label=label)
     axes.axhline(comparison.link.bandwidth / 1e9, color="0.6", linestyle=":", label="1/beta")
     axes.set_xscale("log", base=2)

@@ -13,11 +13,12 @@ does what it receives: a round costs ``(most peers of any rank) * alpha + (most 
 alpha per round however many peers there are: true where messages to several peers are set up at
 the same time, and a lower bound elsewhere.
 
-Closed forms, with L = ceil(log2 n), p the greatest power of two <= n, k = (n - 1) m:
+Closed forms, with L = ceil(log2 n), p the greatest power of two <= n, any number k of chunks:
 
     ring        2 (n-1) alpha                     + 2 (n-1)/n S*beta
     rhd         2 log2 p alpha                    + 2 (p-1)/p S*beta
                 (and 2 alpha + 2 S*beta more where n > p)
+    tree        2 L alpha                         + 2 L S*beta
     direct      2 (n-1) alpha, or 2 per "round"   + 2 (n-1)/n S*beta
     straggler   (k + L - 1) (alpha + S*beta / k), at the lower bound, from the late rank's arrival
 
@@ -37,11 +38,11 @@ from verify.core.bounds import dissemination_bound
 from verify.core.schedule import Phase, Schedule
 
 Latency = Literal["message", "round"]
-Family = Literal["ring", "rhd", "direct", "straggler"]
-FAMILIES: tuple[Family, ...] = ("ring", "rhd", "direct", "straggler")
+Family = Literal["ring", "rhd", "tree", "direct", "straggler"]
+FAMILIES: tuple[Family, ...] = ("ring", "rhd", "tree", "direct", "straggler")
 
-MOST_M = 64
-"""The largest number of chunks per helper that is considered; see :func:`best_m`."""
+MOST_CHUNKS = 2**12
+"""The largest number of chunks that is considered; see :func:`best_chunks`."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Choice:
-    """A family, its m (None but for the straggler's), its predicted time, and why it is best."""
+    """A family, its number of chunks (None but for the straggler's), its time, and why it is it."""
 
     family: Family
-    m: int | None
+    chunks: int | None
     seconds: float
     reason: str
 
@@ -159,59 +160,68 @@ def direct_cost(n: int, latency: Latency = "message") -> Cost:
     return Cost(2 * (n - 1) if latency == "message" else 2, Fraction(2 * (n - 1), n))
 
 
-def straggler_cost(n: int, m: int = 1) -> Cost:
-    """The cost of a completion at the lower bound, with m chunks per helper and one late rank."""
-    k = (n - 1) * m
-    return completion_cost_of(dissemination_bound(n, k), k)
+def tree_cost(n: int) -> Cost:
+    """The cost of a binomial tree: the whole buffer up to one rank, and down again."""
+    hops = 2 * (n - 1).bit_length()
+    return Cost(hops, Fraction(hops))
 
 
-def best_m(n: int, buffer_bytes: int, link: Link, most: int = MOST_M) -> int:
-    """The m in 1..most with the least :func:`straggler_cost`; the smallest of equals.
+def straggler_cost(n: int, chunks: int) -> Cost:
+    """The cost of a completion at the lower bound, with one late rank."""
+    return completion_cost_of(dissemination_bound(n, chunks), chunks)
+
+
+def best_chunks(n: int, buffer_bytes: int, link: Link, most: int = MOST_CHUNKS) -> int:
+    """The k in 1..most with the least :func:`straggler_cost`; the smallest of equals.
 
     (k + L - 1)(alpha + S beta / k) is convex in k with its minimum at
-    k = sqrt((L - 1) S beta / alpha), so one of the two multiples of n - 1 around it is best. With
+    k = sqrt((L - 1) S beta / alpha), so one of the two whole numbers around it is best. With
     alpha = 0 more chunks are always better (unless L = 1), and ``most`` decides.
     """
-    spare = dissemination_bound(n, n - 1) - (n - 1)
-    if spare == 0:
-        return 1
+    spare = dissemination_bound(n, 1) - 1
     worth_s = spare * buffer_bytes / link.bandwidth
-    if worth_s >= link.alpha_s * (most * (n - 1)) ** 2:
-        return most
-    low = min(most, max(1, isqrt(int(worth_s / link.alpha_s)) // (n - 1)))
+    if worth_s >= link.alpha_s * most**2:
+        return most if spare else 1
+    low = min(most, max(1, isqrt(int(worth_s / link.alpha_s))))
     return min(
         (low, min(most, low + 1)),
-        key=lambda m: straggler_cost(n, m).over(buffer_bytes, link),
+        key=lambda chunks: straggler_cost(n, chunks).over(buffer_bytes, link),
     )
 
 
-def family_cost(family: Family, n: int, m: int = 1, latency: Latency = "message") -> Cost:
-    """The closed form of any family; ``m`` matters for the straggler's only."""
+def family_cost(family: Family, n: int, chunks: int = 1, latency: Latency = "message") -> Cost:
+    """The closed form of any family; ``chunks`` matters for the straggler's only."""
     if family == "straggler":
-        return straggler_cost(n, m)
+        return straggler_cost(n, chunks)
     if family == "direct":
         return direct_cost(n, latency)
-    return ring_cost(n) if family == "ring" else rhd_cost(n)
+    return {"ring": ring_cost, "rhd": rhd_cost, "tree": tree_cost}[family](n)
 
 
 def best(
-    n: int, buffer_bytes: int, link: Link, *, most_m: int = MOST_M, latency: Latency = "message"
+    n: int,
+    buffer_bytes: int,
+    link: Link,
+    *,
+    most_chunks: int = MOST_CHUNKS,
+    latency: Latency = "message",
 ) -> Choice:
-    """The family (and m) with the least predicted time after the last arrival, and why.
+    """The family (and its chunks) with the least predicted time after the last arrival, and why.
 
     The straggler's schedule is charged at its lower bound, and on the condition that its one late
     rank comes so late that the others' ReduceScatter (:func:`waiting_cost`) is over. Of equal
     families the first in ``FAMILIES`` is chosen.
     """
-    m = best_m(n, buffer_bytes, link, most_m)
-    costs = {family: family_cost(family, n, m, latency) for family in FAMILIES}
+    chunks = best_chunks(n, buffer_bytes, link, most_chunks)
+    costs = {family: family_cost(family, n, chunks, latency) for family in FAMILIES}
     times = {family: cost.over(buffer_bytes, link) for family, cost in costs.items()}
     first, second = sorted(FAMILIES, key=times.__getitem__)[:2]
-    shown = f"straggler at the lower bound with m = {m}" if first == "straggler" else first
+    straggler = first == "straggler"
+    shown = f"straggler at the lower bound with {chunks} chunks" if straggler else first
     lead = f"{times[second] / times[first]:.3g} times"
     return Choice(
         first,
-        m if first == "straggler" else None,
+        chunks if straggler else None,
         times[first],
         f"{shown}: {costs[first]}; next is {second}, {costs[second]}, {lead} the time",
     )

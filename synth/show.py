@@ -26,7 +26,12 @@ def text(path: str, title: str, lines: Iterable[str]) -> str:
 
 def size(schedule: Schedule) -> str:
     """For the title: what kind of schedule this is."""
-    return f"AllReduce of {schedule.ranks} ranks in {schedule.chunks} chunks"
+    return f"AllReduce of {schedule.ranks} ranks in {chunks(schedule.chunks)}"
+
+
+def chunks(number: int) -> str:
+    """A number of chunks in words."""
+    return f"{number} chunk{'s' if number != 1 else ''}"
 
 
 def ports(schedule: Schedule) -> str:

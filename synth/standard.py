@@ -93,10 +93,10 @@ def direct(n: int) -> Schedule:
     )
 
 
-def require_ranks(n: int) -> None:
+def require_ranks(n: int, most: int = MOST_RANKS) -> None:
     """Refuse a number of ranks that no schedule is made for (ArgumentError)."""
-    if not 2 <= n <= MOST_RANKS:
-        raise ArgumentError("--n", n, f"must be in 2..{MOST_RANKS}")
+    if not 2 <= n <= most:
+        raise ArgumentError("--n", n, f"must be in 2..{most}")
 
 
 def _busiest(transfers: Round) -> int:

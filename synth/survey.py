@@ -24,19 +24,22 @@ from verify.errors import ArgumentError, SynthesisError
 
 _PART = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?", re.ASCII)
 
-HEADER = "    n    m  rounds  bound  gap  seconds  owners    method                      verdict"
+HEADER = "    n  chunks  rounds  bound  gap  seconds  owners    method                      verdict"
 
 
 @dataclass(frozen=True)
 class Row:
     """One instance; ``rounds`` and ``gap`` are None where nothing was found, ``note`` says why.
 
+    ``m`` is None where the number of chunks was given.
+
     ``seconds`` is wall-clock time of the whole row, the proof included. ``verdict`` is the
     verifier's, or ``not found``.
     """
 
     n: int
-    m: int
+    m: int | None
+    chunks: int
     ports: PortModel
     bound: int
     rounds: int | None
@@ -52,7 +55,7 @@ class Row:
         rounds, gap = ("-" if value is None else value for value in (self.rounds, self.gap))
         note = f": {self.note}" if self.note else ""
         return (
-            f"{self.n:5}{self.m:5}{rounds:>8}{self.bound:>7}{gap:>5}"
+            f"{self.n:5}{self.chunks:8}{rounds:>8}{self.bound:>7}{gap:>5}"
             f"{self.seconds:>9.2f}  {self.owners:<8}  {self.method:<26}  {self.verdict}{note}"
         )
 
@@ -82,6 +85,7 @@ def survey(
     ns: Sequence[int],
     ms: Sequence[int],
     *,
+    chunks: Sequence[int] = (),
     ports: PortModel = "duplex",
     owners: Owners = "auto",
     seed: int = 0,
@@ -89,10 +93,11 @@ def survey(
     solver: SolverName = "cp-sat",
     progress: Progress = lambda text: None,
 ) -> Iterator[Row]:
-    """For each n and each m a row, as soon as it is done.
+    """For each n and each m, or each number of chunks, a row, as soon as it is done.
 
     Args:
-        ns, ms: ranks, and chunks per helper.
+        ns, ms: ranks, and chunks per helper,
+        chunks: or, where there are any, numbers of chunks of the whole buffer.
         time_limit_s: for the search of each row.
         ports, owners, seed, solver, progress: as in :func:`synth.straggler.generate.search`.
 
@@ -101,9 +106,9 @@ def survey(
     """
     for n in ns:
         require_ranks(n)
-    for m in ms:
-        if m < 1:
-            raise ArgumentError("--m", m, "must be 1 or more")
+    for name, number in [("--m", m) for m in ms] + [("--chunks", k) for k in chunks]:
+        if number < 1:
+            raise ArgumentError(name, number, "must be 1 or more")
     require_search(seed, time_limit_s, solver)
     search = partial(
         generate.search,
@@ -114,21 +119,29 @@ def survey(
         solver=solver,
         progress=progress,
     )
-    return (_row(n, m, ports, search) for n in ns for m in ms)
+    asked: list[tuple[int, int | None, int]] = [(n, None, k) for n in ns for k in chunks]
+    if not chunks:
+        asked = [(n, m, (n - 1) * m) for n in ns for m in ms]
+    return (_row(n, m, k, ports, search) for n, m, k in asked)
 
 
-def _row(n: int, m: int, ports: PortModel, search: Callable[..., StragglerAnswer]) -> Row:
+def _row(
+    n: int, m: int | None, chunks: int, ports: PortModel, search: Callable[..., StragglerAnswer]
+) -> Row:
     start = time.monotonic()
-    bound = Instance(n, m, ports).bound
+    bound = Instance(n, chunks, ports).bound
     try:
-        found = search(n, m=m)
+        found = search(n, chunks=chunks)
     except (SynthesisError, ArgumentError) as error:  # too large to search, or no time left
         took_s = time.monotonic() - start
-        return Row(n, m, ports, bound, None, None, "-", "-", took_s, "not found", str(error))
+        return Row(
+            n, m, chunks, ports, bound, None, None, "-", "-", took_s, "not found", str(error)
+        )
     report = found.report
     return Row(
         n,
         m,
+        chunks,
         ports,
         report.lower_bound,
         report.completion_rounds,
@@ -165,10 +178,14 @@ def summary_json(rows: Sequence[Row], asked: int) -> dict[str, Any]:
         "asked": asked,
         "tried": len(rows),
         "at_bound": sum(row.gap == 0 for row in rows),
-        "above": [{"n": row.n, "m": row.m, "gap": row.gap} for row in rows if row.gap],
-        "not_found": [{"n": row.n, "m": row.m} for row in rows if row.rounds is None],
+        "above": [_facts(row) | {"gap": row.gap} for row in rows if row.gap],
+        "not_found": [_facts(row) for row in rows if row.rounds is None],
     }
 
 
+def _facts(row: Row) -> dict[str, Any]:
+    return {"n": row.n, "m": row.m, "chunks": row.chunks}
+
+
 def _instance(row: Row) -> str:
-    return f"n={row.n}" + (f" m={row.m}" if row.m > 1 else "")
+    return f"n={row.n}" + (f" chunks={row.chunks}" if row.m != 1 else "")

@@ -49,14 +49,14 @@ let ports = function
   | Some (Json.String "matching") -> Matching
   | Some v ->
     let field = fields "ports" ["incast"] v in
-    Incast (number (in_range "incast" 1 8192 (required "incast" (field "incast"))))
+    Incast (number (in_range "incast" 1 16384 (required "incast" (field "incast"))))
 
 let schedule v =
   let field = fields "the file"
       ["format"; "kind"; "ranks"; "chunks"; "late"; "ports"; "phases"; "meta"] v in
   if field "format" <> Some (Json.String "latecomer/1") then malformed "format must be \"latecomer/1\"";
   if field "kind" <> Some (Json.String "allreduce") then malformed "kind must be \"allreduce\"";
-  let ranks = in_range "ranks" 2 8192 (required "ranks" (field "ranks")) in
+  let ranks = in_range "ranks" 2 16384 (required "ranks" (field "ranks")) in
   let chunks = in_range "chunks" 1 1048576 (required "chunks" (field "chunks")) in
   { ranks = number ranks; chunks = number chunks;
     late = (match field "late" with None -> [] | Some v -> ranks_listed "late" ranks v);

@@ -37,18 +37,20 @@ class WaitThenComplete:
 
     Attributes:
         last_rank: the one that arrives last (of several, the one with the greatest number).
-        arrivals: the instance with this method's number of chunks, m for each other rank.
+        arrivals: the instance with this method's number of chunks.
+        bound: rounds after the last arrival that it takes at the least.
     """
 
-    def __init__(self, arrivals: Arrivals, chunks_per_helper: int, convert: Convert) -> None:
+    def __init__(self, arrivals: Arrivals, chunks: int, convert: Convert) -> None:
         n = arrivals.ranks
         self.last_rank = max(range(n), key=lambda rank: (arrivals.arrival[rank], rank))
-        k = (n - 1) * chunks_per_helper
-        self.arrivals = arrivals.with_chunks(k, convert(k))
+        self.arrivals = arrivals.with_chunks(chunks, convert(chunks))
         self._start = max(a for r, a in enumerate(self.arrivals.arrival) if r != self.last_rank)
-        ready = self._start + (n - 2) * chunks_per_helper
+        # to sum k chunks, n - 2 transfers each, n - 1 in a round at most; and a sum is a tree
+        merging = max(-(-chunks * (n - 2) // (n - 1)), (n - 2).bit_length())
+        ready = self._start + merging
         standing_by = max(0, ready - self.arrivals.last)
-        self.bound = standing_by + Instance(n, chunks_per_helper).bound
+        self.bound = standing_by + Instance(n, chunks).bound
 
     def schedule(self, straggler: StragglerAnswer) -> Schedule:
         """Put together from a schedule in which ``last_rank`` is the one late rank."""

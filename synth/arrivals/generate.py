@@ -61,6 +61,7 @@ def search(
     arrivals: Mapping[int, int],
     *,
     m: int | None = None,
+    chunks: int | None = None,
     seed: int = 0,
     time_limit_s: float = 60.0,
     solver: SolverName = "cp-sat",
@@ -74,8 +75,9 @@ def search(
         n: ranks, 2 or more.
         arrivals: for each late rank the round it arrives in, 0 or more; all others are there in
             round 0. A round is as long as one of (n - len(arrivals)) * m chunks takes.
-        m: chunks per rank that is on time. Left open, it is 1; and with ``setting`` up to eight
-            times as many chunks are tried too, the arrivals converted.
+        m: chunks per rank that is on time. Left open, it is 1; and with ``setting`` other numbers
+            of chunks are tried too, the arrivals converted.
+        chunks: of the whole buffer, whatever ``m`` is; then no other number is tried.
         seed: of all that is random. Equal arguments give equal schedules, unless something that
             ran out of time in one run just finished in another.
         time_limit_s: for everything together.
@@ -91,7 +93,7 @@ def search(
     """
     start, unit = time.monotonic(), 1 if m is None else m
     require_search(seed, time_limit_s, solver)
-    given = instance(n, arrivals, unit)
+    given = instance(n, arrivals, unit, chunks)
     if exact:
         require_askable(given)
     portfolio = Portfolio(
@@ -105,8 +107,9 @@ def search(
     portfolio.try_lists()
     portfolio.try_exact()
     portfolio.try_standard()
-    portfolio.try_wait_then_complete(unit)
-    portfolio.try_other_chunks(unit, any_number=m is None and setting is not None)
+    portfolio.try_wait_then_complete((n - 1) * unit if chunks is None else chunks)
+    if chunks is None:
+        portfolio.try_other_chunks(unit, any_number=m is None and setting is not None)
     best = portfolio.best
     assert best.schedule is not None
     report = checked(best.schedule)

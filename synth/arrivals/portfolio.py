@@ -160,10 +160,10 @@ class Portfolio:
                 started_late(standard, self.arrivals, self._rounds_per_round),
             )
 
-    def try_wait_then_complete(self, chunks_per_helper: int) -> None:
+    def try_wait_then_complete(self, chunks: int) -> None:
         """The whole ReduceScatter, then the last rank's completion, where that might win."""
         method = "wait-then-complete"
-        wait = WaitThenComplete(self.arrivals, chunks_per_helper, self._rounds_per_round)
+        wait = WaitThenComplete(self.arrivals, chunks, self._rounds_per_round)
         at_bound = completion_cost_of(wait.bound, wait.arrivals.chunks)
         if self._time(at_bound) >= self._time(self.best.cost):
             note = "cannot win, even at its lower bound"
@@ -173,7 +173,7 @@ class Portfolio:
                 straggler = search_straggler(
                     self.arrivals.ranks,
                     late=wait.last_rank,
-                    m=chunks_per_helper,
+                    chunks=chunks,
                     seed=self.seed,
                     time_limit_s=max(1.0, self.left_s()),
                     solver=self.solver,

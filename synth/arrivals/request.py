@@ -26,6 +26,7 @@ def arrival_rounds(
     arrivals: str | None,
     delay: str | None,
     m: int = 1,
+    chunks: int | None = None,
     setting: Setting | None = None,
 ) -> dict[int, int]:
     """The late ranks and their arrival rounds, from what was typed.
@@ -36,6 +37,7 @@ def arrival_rounds(
         arrivals: as many rounds or times, separated by commas: ``3,9`` or ``1ms,3ms``.
         delay: one round or time, at which all late ranks arrive; instead of ``arrivals``.
         m: chunks per rank that is on time.
+        chunks: of the whole buffer, whatever ``m`` is.
         setting: how long a round is, where times are given.
 
     Raises:
@@ -44,7 +46,7 @@ def arrival_rounds(
     ranks = list(late) or [n - 1]
     if len(set(ranks)) < len(ranks):
         raise ArgumentError("--late", ranks, "names a rank twice", "Give each late rank once")
-    chunks = (n - len(ranks)) * m
+    chunks = (n - len(ranks)) * m if chunks is None else chunks
     if delay is not None:
         if arrivals is not None:
             raise ArgumentError(
@@ -95,8 +97,8 @@ def _whole_numbers(name: str, texts: Sequence[str]) -> list[int]:
         ) from None
 
 
-def instance(n: int, arrivals: Mapping[int, int], m: int) -> Arrivals:
-    """The instance for ``m`` chunks per rank that is on time, or an ArgumentError."""
+def instance(n: int, arrivals: Mapping[int, int], m: int, chunks: int | None = None) -> Arrivals:
+    """The instance for ``m`` chunks per rank on time, or for ``chunks``; or an ArgumentError."""
     require_ranks(n)
     for rank, arrival in arrivals.items():
         if not 0 <= rank < n:
@@ -116,13 +118,16 @@ def instance(n: int, arrivals: Mapping[int, int], m: int) -> Arrivals:
         )
     if m < 1:
         raise ArgumentError("--m", m, "must be 1 or more")
-    chunks = (n - len(arrivals)) * m
+    if chunks is not None and chunks < 1:
+        raise ArgumentError("--chunks", chunks, "must be 1 or more")
+    name, given = ("--n, --m", m) if chunks is None else ("--n, --chunks", chunks)
+    chunks = (n - len(arrivals)) * m if chunks is None else chunks
     if n > MOST_RANKS or n * chunks > LARGEST:
         raise ArgumentError(
-            "--n, --m",
-            (n, m),
+            name,
+            (n, given),
             f"n must be at most {MOST_RANKS}, and n times {chunks} chunks at most {LARGEST}",
-            "Lower --m or --n",
+            "Lower one of them",
         )
     by_rank = tuple(arrivals.get(rank, 0) for rank in range(n))
     return Arrivals(chunks, by_rank, tuple(sorted(arrivals))).without_idle_waits()

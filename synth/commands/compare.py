@@ -10,7 +10,7 @@ import typer
 from synth.commands.options import Json, Ranks, encoded, refuse
 from synth.compare import as_json, as_text, parse_sizes, plot, require_picture
 from synth.compare import compare as make_comparison
-from synth.cost import MOST_M, Latency, Link
+from synth.cost import MOST_CHUNKS, Latency, Link
 from synth.units import parse_bandwidth, parse_seconds
 
 
@@ -32,7 +32,7 @@ def compare(
             "direct only."
         ),
     ] = "message",
-    most_m: Annotated[int, typer.Option(help="Most chunks per helper.")] = MOST_M,
+    most_chunks: Annotated[int, typer.Option(help="Most chunks of the buffer.")] = MOST_CHUNKS,
     plot_file: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, too (.svg or .png).")
     ] = None,
@@ -52,7 +52,7 @@ def compare(
         require_picture(plot_file)
     link = Link(parse_seconds("--alpha", alpha), parse_bandwidth("--bandwidth", bandwidth))
     comparison = make_comparison(
-        n, parse_sizes("--sizes", sizes, factor), link, latency=latency, most_m=most_m
+        n, parse_sizes("--sizes", sizes, factor), link, latency=latency, most_chunks=most_chunks
     )
     print(encoded(as_json(comparison)) if json else as_text(comparison))
     if plot_file is not None:

@@ -63,8 +63,15 @@ def generate(
     m: Annotated[
         int | None,
         typer.Option(
-            help="Chunks per helper; the buffer has (n - 1) * m. Default: 1, or with --bytes the "
-            "one with the least predicted time."
+            help="Chunks per helper; the buffer has (n - 1) * m. Default: 1, unless --chunks or "
+            "--bytes is given."
+        ),
+    ] = None,
+    chunks: Annotated[
+        int | None,
+        typer.Option(
+            help="Chunks of the whole buffer, any number. Default with --bytes: the one with the "
+            "least predicted time."
         ),
     ] = None,
     ports: Annotated[
@@ -130,6 +137,7 @@ def generate(
     Examples:
       synth generate --n 8
       synth generate --n 8 --late 3 --m 4 -o late3.json
+      synth generate --n 8 --chunks 2
       synth generate --n 8 --bytes 1GiB --alpha 3us --bandwidth 450GB/s
       synth generate --n 8 --delay 2
       synth generate --n 8 --late 6,7 --arrivals 3,9
@@ -138,6 +146,8 @@ def generate(
     """
     require_writable(output)
     refuse_json_if_quiet(context, quiet=quiet)
+    if chunks is not None:
+        refuse(context, ["m"], "has no use with --chunks", "Leave one of them out")
     named = late_ranks(late)
     has_arrivals = delay is not None or arrivals is not None or len(named) > 1
     machine = None
@@ -169,6 +179,7 @@ def generate(
                 parse_bytes("--bytes", buffer),
                 late=one,
                 m=m,
+                chunks=chunks,
                 seed=seed,
                 time_limit_s=time_limit,
                 solver=solver,
@@ -179,12 +190,13 @@ def generate(
     assert n is not None
     setting = parse_setting(context, buffer, alpha, bandwidth, INNER)
     if has_arrivals:
-        when = arrival_rounds(n, named, arrivals, delay, m or 1, setting)
+        when = arrival_rounds(n, named, arrivals, delay, m or 1, chunks, setting)
         with nothing_written_if_interrupted(), searching(quiet) as progress:
             arranged = arrivals_family.search(
                 n,
                 when,
                 m=m,
+                chunks=chunks,
                 seed=seed,
                 time_limit_s=time_limit,
                 solver=solver,
@@ -200,6 +212,7 @@ def generate(
             setting,
             late=one,
             m=m,
+            chunks=chunks,
             ports=ports,
             owners=owners,
             seed=seed,

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from synth.commands.options import INTERRUPTED, NOTHING_FOUND, Json, encoded, refuse, searching
+from synth.cost import MOST_CHUNKS
 from synth.solvers.choice import SolverName
 from synth.standard import MOST_RANKS
 from synth.straggler.instance import Owners, PortModel
@@ -22,6 +23,9 @@ def table(
     context: typer.Context,
     n: Annotated[str, typer.Option("--n", metavar="RANGE", help="Ranks, as 2..64 or 2,3,8..12.")],
     m: Annotated[str, typer.Option(metavar="RANGE", help="Chunks per helper.")] = "1",
+    chunks: Annotated[
+        str | None, typer.Option(metavar="RANGE", help="Chunks of the buffer, instead of --m.")
+    ] = None,
     ports: Annotated[PortModel, typer.Option(help="As for generate.")] = "duplex",
     owners: Annotated[Owners, typer.Option(help="As for generate.")] = "auto",
     solver: Annotated[SolverName, typer.Option(help="The solver that searches.")] = "cp-sat",
@@ -37,12 +41,16 @@ def table(
     Examples:
       synth table --n 2..16
       synth table --n 2,3,8..12 --m 1,2,4 --ports matching --time-limit 5
+      synth table --n 2..64 --chunks 1..8
     """
     if owners == "free":
         needs = "has no use with --owners free: no solver is asked"
         refuse(context, ["solver", "time_limit"], needs, "Leave one of them out")
     ns = parse_range("--n", n, 2, MOST_RANKS)
+    if chunks is not None:
+        refuse(context, ["m"], "has no use with --chunks", "Leave one of them out")
     ms = parse_range("--m", m, 1, MOST_RANKS)
+    ks = [] if chunks is None else parse_range("--chunks", chunks, 1, MOST_CHUNKS)
     rows: list[Row] = []
     interrupted = False
     try:
@@ -50,6 +58,7 @@ def table(
             for row in survey(
                 ns,
                 ms,
+                chunks=ks,
                 ports=ports,
                 owners=owners,
                 seed=seed,
@@ -63,7 +72,7 @@ def table(
                 print(encoded(row) if json else row, flush=True)
     except KeyboardInterrupt:
         interrupted = True
-    asked = len(ns) * len(ms)
+    asked = len(ns) * len(ks or ms)
     print(encoded({"summary": summary_json(rows, asked)}) if json else summary(rows, asked))
     if interrupted:
         print("interrupted: the rows above are what was done", file=sys.stderr)

@@ -1,35 +1,38 @@
-"""Which number m of chunks per helper is best for a given buffer, latency and bandwidth.
+"""Which number k of chunks is best for a given buffer, latency and bandwidth.
 
 More chunks bring the completion closer to the physical limit S*beta, at one alpha per round more:
-at the lower bound it takes (k + L - 1)(alpha + S/k beta) with k = (n - 1) m and L = ceil(log2 n).
-Candidates are searched in order of that time while the time limit lasts, and one that could not
-win even at its lower bound is passed over, so the winner beats everything but what ran out of time.
+at the lower bound it takes (k + L - 1)(alpha + S/k beta) with L = ceil(log2 n), which is convex in
+k with its minimum near sqrt((L - 1) S beta / alpha), whatever n is. Numbers of chunks are searched
+in order of that time while the time limit lasts, and the first that could not win even at its lower
+bound ends the search, since all others are behind it: the winner beats everything but what ran out
+of time. With duplex ports the closed form is at the bound, so the first to be searched wins.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from synth.cost import MOST_M, Setting, completion_cost, straggler_cost
+from synth.cost import MOST_CHUNKS, Link, Setting, best_chunks, completion_cost, straggler_cost
 from synth.solvers.choice import SolverName, require_search
 from synth.standard import require_ranks
-from synth.straggler.generate import StragglerAnswer, search
+from synth.straggler.generate import MOST_RANKS, StragglerAnswer, search
 from synth.straggler.instance import Owners, PortModel
 from synth.straggler.search import Progress
 from verify.errors import SearchTimeout
 
-LARGEST = 2**18
-"""Ranks times chunks of a candidate with m > 1: larger files gain little and load slowly."""
+LARGEST = 2**21
+"""Ranks times chunks of a candidate: larger files gain little and load slowly."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One m that was considered; ``predicted_s`` is at its bound where nothing was found."""
+    """A number of chunks that was considered; ``predicted_s`` at its bound if nothing was found."""
 
-    m: int
+    chunks: int
     predicted_s: float
     note: str
     found: StragglerAnswer | None = None
@@ -41,6 +44,7 @@ def choose(
     *,
     late: int | None,
     m: int | None,
+    chunks: int | None,
     ports: PortModel,
     owners: Owners,
     seed: int,
@@ -48,17 +52,17 @@ def choose(
     solver: SolverName,
     progress: Progress,
 ) -> tuple[StragglerAnswer, tuple[Candidate, ...]]:
-    """The schedule with the least predicted time, and all candidates in order of m.
+    """The schedule with the least predicted time, and all candidates in order of their chunks.
 
-    With ``m`` given, or no ``setting`` to predict in (then m = 1), there is nothing to choose and
-    there are no candidates. The other arguments are those of
+    With ``m`` or ``chunks`` given, or no ``setting`` to predict in (then m = 1), there is nothing
+    to choose and there are no candidates. The other arguments are those of
     :func:`synth.straggler.generate.search`.
 
     Raises:
         ArgumentError: as ``search``.
-        SearchTimeout: no schedule was found in time for any m.
+        SearchTimeout: no schedule was found in time for any number of chunks.
     """
-    require_ranks(n)
+    require_ranks(n, MOST_RANKS)
     require_search(seed, time_limit_s, solver)
     found_with = partial(
         search,
@@ -70,21 +74,23 @@ def choose(
         solver=solver,
         progress=progress,
     )
-    if setting is None or m is not None:
-        return found_with(m=1 if m is None else m, time_limit_s=time_limit_s), ()
+    if setting is None or m is not None or chunks is not None:
+        given = found_with(m=1 if m is None else m, chunks=chunks, time_limit_s=time_limit_s)
+        return given, ()
     candidates: list[Candidate] = []
     best: Candidate | None = None
     deadline = time.monotonic() + time_limit_s
-    for at_bound_s, each in sorted(_at_bound(n, setting)):
+    for at_bound_s, each in _at_bound(n, setting):
         left_s = deadline - time.monotonic()
         if best is not None and at_bound_s >= best.predicted_s:
-            candidates.append(Candidate(each, at_bound_s, "cannot win, even at its lower bound"))
-            continue
+            note = "cannot win, even at its lower bound, nor can those farther from the best"
+            candidates.append(Candidate(each, at_bound_s, note))
+            break
         if left_s <= 0:
             candidates.append(Candidate(each, at_bound_s, "not searched: time limit"))
-            continue
+            break
         try:
-            found = found_with(m=each, time_limit_s=left_s / 2)
+            found = found_with(chunks=each, time_limit_s=left_s / 2)
         except SearchTimeout as error:
             candidates.append(Candidate(each, at_bound_s, f"not found: {error}"))
             continue
@@ -96,13 +102,16 @@ def choose(
     if best is None:
         raise SearchTimeout(candidates[0].note)
     assert best.found is not None
-    return best.found, tuple(sorted(candidates, key=lambda candidate: candidate.m))
+    return best.found, tuple(sorted(candidates, key=lambda candidate: candidate.chunks))
 
 
 def _at_bound(n: int, setting: Setting) -> Iterator[tuple[float, int]]:
-    """For each candidate m the predicted time at the lower bound."""
-    for m in range(1, MOST_M + 1):
-        if m > 1 and n * (n - 1) * m > LARGEST:
-            return
-        cost = straggler_cost(n, m)
-        yield setting.seconds(cost), m
+    """Numbers of chunks and their times at the lower bound, in order of these."""
+    most = max(1, min(MOST_CHUNKS, LARGEST // n))
+    link = Link(setting.alpha_s, setting.bandwidth)
+    first = best_chunks(n, setting.buffer_bytes, link, most)
+
+    def timed(numbers: range) -> Iterator[tuple[float, int]]:
+        return ((setting.seconds(straggler_cost(n, k)), k) for k in numbers)
+
+    return heapq.merge(timed(range(first, 0, -1)), timed(range(first + 1, most + 1)))

@@ -1,10 +1,10 @@
 """The completion with one late rank, as a yes/no question and back.
 
 Source: StragglAR (arXiv 2505.23523). There, for powers of two, the schedule is constructed by
-hand; here it is searched, for any n, any number of chunks per helper, and two models of the ports.
+hand; here it is searched, for any n, any number of chunks, and two models of the ports.
 
 Names in this module: the N = n - 1 helpers are ranks 0 .. N-1, the late rank is N. Chunk c of the
-k = N * m chunks is owned by helper c mod N, which holds the helpers' partial sum of it. A rank
+k chunks is owned by helper c mod N, which holds the helpers' partial sum of it. A rank
 *holds* a chunk once it has the sum over all n ranks.
 
 Normal form: in round c < k the late rank and the owner of chunk c exchange that chunk and both

@@ -19,6 +19,9 @@ from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
 from verify.renaming import renamed
 
+MOST_RANKS = 2**14
+"""The most that a file may have."""
+
 LARGEST = 2**22
 """Ranks times chunks: about as many transfers in each phase, and a file has to be read again."""
 
@@ -69,6 +72,7 @@ def generate(
     *,
     late: int | None = None,
     m: int = 1,
+    chunks: int | None = None,
     ports: PortModel = "duplex",
     owners: Owners = "auto",
     seed: int = 0,
@@ -83,6 +87,7 @@ def generate(
         n,
         late=late,
         m=m,
+        chunks=chunks,
         ports=ports,
         owners=owners,
         seed=seed,
@@ -96,6 +101,7 @@ def search(
     *,
     late: int | None = None,
     m: int = 1,
+    chunks: int | None = None,
     ports: PortModel = "duplex",
     owners: Owners = "auto",
     seed: int = 0,
@@ -108,7 +114,8 @@ def search(
     Args:
         n: ranks, 2 or more.
         late: the late rank, 0 .. n-1; the last one by default.
-        m: chunks per helper; the buffer has (n - 1) * m chunks.
+        m: chunks per helper: the buffer has (n - 1) * m chunks,
+        chunks: or this many, whatever ``m`` is.
         ports: ``duplex`` (one send and one receive per rank and round) or ``matching`` (disjoint
             pairs).
         owners: ``balanced`` (chunk c belongs to helper c mod (n - 1), as after a library's
@@ -125,8 +132,8 @@ def search(
         SearchTimeout: no schedule was found in time.
     """
     late = n - 1 if late is None else late
-    _require(n, late, m, ports, owners, seed, time_limit_s, solver)
-    instance = Instance(n, m, ports)
+    _require(n, late, m, chunks, ports, owners, seed, time_limit_s, solver)
+    instance = Instance(n, (n - 1) * m if chunks is None else chunks, ports)
     tries = Search(instance, owners, solver, seed, time_limit_s, progress)
     result = tries.run()
     if result is not None:
@@ -145,9 +152,9 @@ def search(
         )
     tried = ", ".join(str(r) for r in sorted({a.rounds for a in tries.attempts}))
     raise SearchTimeout(
-        f"no schedule found in {time_limit_s:g} s for n = {n}, m = {m}, {ports} ports "
-        f"(tried {tried} completion rounds; the lower bound is {instance.bound}). "
-        "Whether one exists is unknown. Raise --time-limit, or lower --n or --m"
+        f"no schedule found in {time_limit_s:g} s for n = {n}, {instance.chunks} chunks, {ports} "
+        f"ports (tried {tried} completion rounds; the lower bound is {instance.bound}). "
+        "Whether one exists is unknown. Raise --time-limit, or lower --n or --chunks"
     )
 
 
@@ -186,20 +193,26 @@ def _require(
     n: int,
     late: int,
     m: int,
+    chunks: int | None,
     ports: str,
     owners: str,
     seed: int,
     time_limit_s: float,
     solver: str,
 ) -> None:
-    require_ranks(n)
+    require_ranks(n, MOST_RANKS)
     if not 0 <= late < n:
         raise ArgumentError("--late", late, f"must be a rank, 0..{n - 1} for n = {n}")
     if m < 1:
         raise ArgumentError("--m", m, "must be 1 or more")
-    if n * (n - 1) * m > LARGEST:
+    if chunks is not None and chunks < 1:
+        raise ArgumentError("--chunks", chunks, "must be 1 or more")
+    if chunks is None and n * (n - 1) * m > LARGEST:
         requirement = f"n * (n - 1) * m must be at most {LARGEST}"
-        raise ArgumentError("--n, --m", (n, m), requirement, "Lower --m or --n")
+        raise ArgumentError("--n, --m", (n, m), requirement, "Lower --m or --n, or use --chunks")
+    if chunks is not None and n * chunks > LARGEST:
+        requirement = f"n * chunks must be at most {LARGEST}"
+        raise ArgumentError("--n, --chunks", (n, chunks), requirement, "Lower one of them")
     if owners not in OWNERS:
         raise ArgumentError("--owners", owners, f"must be one of {', '.join(OWNERS)}")
     if ports not in PORT_MODELS:

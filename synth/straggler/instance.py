@@ -1,7 +1,8 @@
 """One late rank among n: what the searches start from.
 
 Names in all of ``synth.straggler``: the N = n - 1 helpers are ranks 0 .. N-1 and the late rank is
-N; real names are given at the very end. The buffer has k = N * m chunks, m per helper.
+N; real names are given at the very end. The buffer has k chunks, any number; where k = N * m, each
+helper can own m of them, as StragglAR (arXiv 2505.23523) has it.
 """
 
 from __future__ import annotations
@@ -19,21 +20,16 @@ PORT_MODELS: tuple[PortModel, ...] = ("duplex", "matching")
 
 @dataclass(frozen=True)
 class Instance:
-    """What the completion starts from: n ranks, m chunks per helper, a model of the ports."""
+    """What the completion starts from: n ranks, k chunks, a model of the ports."""
 
     ranks: int
-    chunks_per_helper: int = 1
+    chunks: int
     ports: PortModel = "duplex"
 
     @property
     def helpers(self) -> int:
         """N, the number of helpers; also the late rank's name in this module."""
         return self.ranks - 1
-
-    @property
-    def chunks(self) -> int:
-        """k, the number of chunks."""
-        return self.helpers * self.chunks_per_helper
 
     @property
     def fewest_hops(self) -> int:
@@ -49,5 +45,5 @@ class Instance:
         )
 
     def owner(self, chunk: int) -> int:
-        """The helper that holds the helpers' partial sum of ``chunk``."""
+        """The helper that holds the helpers' partial sum of ``chunk``, if owners are balanced."""
         return chunk % self.helpers

@@ -1,7 +1,8 @@
 """The helpers' ReduceScatter while they wait: every raw chunk goes straight to its owner.
 
-Chunk c of m * N chunks is owned by helper c mod N (N helpers, ranks 0 .. N-1). All transfers are
-``reduce``, so the owner adds raw data to what it has; a set of N chunks, one per owner, at a time.
+Chunk c of k chunks is owned by helper c mod N (N helpers, ranks 0 .. N-1). All transfers are
+``reduce``, so the owner adds raw data to what it has; a set of N chunks, one per owner, at a time
+(the last set may be smaller: then some owners rest).
 
     duplex     rotation: in round t = 1 .. N-1 helper i sends to helper i + t
     matching   round-robin tournament (circle method): in each round disjoint pairs exchange;
@@ -13,20 +14,20 @@ from __future__ import annotations
 from verify.core.schedule import Round, Transfer
 
 
-def rotation(helpers: int, chunks_per_helper: int) -> tuple[Round, ...]:
-    """(N - 1) * m rounds in the duplex model; none for one helper."""
+def rotation(helpers: int, chunks: int) -> tuple[Round, ...]:
+    """(N - 1) * ceil(k / N) rounds in the duplex model; none for one helper."""
     return tuple(
         tuple(
-            Transfer(i, (i + t) % helpers, first + (i + t) % helpers, "reduce")
-            for i in range(helpers)
+            Transfer((owner - t) % helpers, owner, first + owner, "reduce")
+            for owner in range(min(helpers, chunks - first))
         )
-        for first in range(0, helpers * chunks_per_helper, helpers)
+        for first in range(0, chunks, helpers)
         for t in range(1, helpers)
     )
 
 
-def tournament(helpers: int, chunks_per_helper: int) -> tuple[Round, ...]:
-    """(N - 1) * m rounds for even N, N * m for odd N, in the matching model."""
+def tournament(helpers: int, chunks: int) -> tuple[Round, ...]:
+    """(N - 1) * ceil(k / N) rounds for even N, N * ceil(k / N) for odd N, in the matching model."""
     if helpers == 1:
         return ()
     pairings = _circle(helpers)
@@ -35,8 +36,9 @@ def tournament(helpers: int, chunks_per_helper: int) -> tuple[Round, ...]:
             Transfer(src, dst, first + dst, "reduce")
             for a, b in pairs
             for src, dst in ((a, b), (b, a))
+            if first + dst < chunks
         )
-        for first in range(0, helpers * chunks_per_helper, helpers)
+        for first in range(0, chunks, helpers)
         for pairs in pairings
     )
 

@@ -139,13 +139,13 @@ class Search:
         if attempt.result == "found" and better:
             if waiting is None:
                 partition = rotation if self.instance.ports == "duplex" else tournament
-                waiting = partition(self.instance.helpers, self.instance.chunks_per_helper)
+                waiting = partition(self.instance.helpers, self.instance.chunks)
             self.best = Result(rounds, waiting, attempt)
 
     def _say(self, what: str) -> None:
         best = f"; best so far {len(self.best.rounds)} rounds" if self.best else ""
         self.progress(
-            f"n = {self.instance.ranks}, m = {self.instance.chunks_per_helper}: {what} "
+            f"n = {self.instance.ranks}, {self.instance.chunks} chunks: {what} "
             f"(lower bound {self.instance.bound} rounds{best})"
         )
 

@@ -13,6 +13,8 @@ from synth.cost import (
     direct_cost,
     rhd_cost,
     ring_cost,
+    straggler_cost,
+    tree_cost,
     waiting_cost,
 )
 from synth.straggler.choose import Candidate
@@ -24,7 +26,9 @@ LABELS = {
     "reduce_scatter": "  the wait that hides its ReduceScatter",
     "ring": "ring",
     "rhd": "recursive halving-doubling",
+    "tree": "binomial tree",
     "direct": "direct (incast)",
+    "published": "StragglAR: n - 1 chunks, at the bound",
 }
 
 
@@ -65,20 +69,22 @@ def facts(
             name: show.cost_facts(cost, setting) for name, cost in _costs(answer).items()
         },
         "candidates": [
-            {"m": c.m, "predicted_s": c.predicted_s, "note": c.note} for c in candidates
+            {"chunks": c.chunks, "predicted_s": c.predicted_s, "note": c.note} for c in candidates
         ],
     }
 
 
 def _choice(candidates: Sequence[Candidate]) -> list[str]:
-    """Which m were considered, and the winner; the JSON has them all."""
+    """Which numbers of chunks were considered, and the winner."""
     if not candidates:
         return []
     winner = min((c for c in candidates if c.found is not None), key=lambda c: c.predicted_s)
-    near = [c for c in candidates if c.found or c.m == 1 or abs(c.m - winner.m) <= 1]
-    rows = [(c is winner, f"m = {c.m}: {format_seconds(c.predicted_s)} ({c.note})") for c in near]
+    rows = [
+        (c is winner, f"{show.chunks(c.chunks)}: {format_seconds(c.predicted_s)} ({c.note})")
+        for c in candidates
+    ]
     return [
-        f"chosen      m = {winner.m}, the least predicted time of those found",
+        f"chosen      {show.chunks(winner.chunks)}, the least predicted time of those found",
         *show.marked(rows, 10),
     ]
 
@@ -90,5 +96,7 @@ def _costs(answer: StragglerAnswer) -> dict[str, Cost]:
         "reduce_scatter": waiting_cost(schedule),
         "ring": ring_cost(n),
         "rhd": rhd_cost(n),
+        "tree": tree_cost(n),
         "direct": direct_cost(n),
+        "published": straggler_cost(n, n - 1),
     }

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from synth.answer import Answer, Basis, checked
-from synth.cost import best_m
+from synth.cost import best_chunks
 from synth.solvers.choice import SolverName
 from synth.straggler.generate import StragglerAnswer
 from synth.straggler.generate import search as search_flat
@@ -38,6 +38,7 @@ LARGEST = 2**14
 """Ranks times chunks of a two-level schedule: the rounds are built one by one, in seconds."""
 
 MOST_FLAT_M = 8
+"""Chunks per helper of the flat schedule."""
 AROUND = (0.5, 1.0, 2.0)
 """Numbers of chunks that are tried, relative to the one that balances the lower bound."""
 
@@ -92,6 +93,7 @@ def search(
     *,
     late: int | None = None,
     m: int | None = None,
+    chunks: int | None = None,
     seed: int = 0,
     time_limit_s: float = 60.0,
     solver: SolverName = "cp-sat",
@@ -103,9 +105,9 @@ def search(
         machine: nodes, ranks, network ports, and the links of both levels.
         buffer_bytes: size of the whole buffer.
         late: the late rank; the last one by default.
-        m: chunks per helper, (n - 1) * m in all, of every candidate that uses the wait. By
-            default some numbers of chunks are tried (two-level), or m is the one that is best for
-            the outer link (flat).
+        m: chunks per helper, (n - 1) * m in all, of every candidate that uses the wait,
+        chunks: or this many. By default some numbers of chunks are tried (two-level), or the one
+            that is best for the outer link (flat).
         seed, time_limit_s, solver: of the search for the flat schedule.
         progress: is told what is being made.
 
@@ -113,7 +115,8 @@ def search(
         ArgumentError: an argument is out of its range.
     """
     late = machine.ranks - 1 if late is None else late
-    _require(machine, late, buffer_bytes, m)
+    chunks = (machine.ranks - 1) * m if chunks is None and m is not None else chunks
+    _require(machine, late, buffer_bytes, m, chunks)
     flat = partial(
         search_flat,
         machine.ranks,
@@ -126,7 +129,9 @@ def search(
     left_out: list[str] = []
     made = [
         _candidate(name, schedule, machine, buffer_bytes)
-        for name, schedule in _schedules(machine, buffer_bytes, late, m, flat, progress, left_out)
+        for name, schedule in _schedules(
+            machine, buffer_bytes, late, chunks, flat, progress, left_out
+        )
     ]
     made.sort(key=lambda candidate: candidate.seconds)
     return TwoLevelAnswer(
@@ -168,7 +173,7 @@ def _schedules(
     machine: Machine,
     buffer_bytes: int,
     late: int,
-    m: int | None,
+    given: int | None,
     search: Callable[..., StragglerAnswer],
     progress: Progress,
     left_out: list[str],
@@ -178,7 +183,7 @@ def _schedules(
     if machine.per_node == 1:
         left_out.append("two-level: the late rank is alone in its node")
     else:
-        tried = _tried_chunks(machine, buffer_bytes) if m is None else [(n - 1) * m]
+        tried = _tried_chunks(machine, buffer_bytes) if given is None else [given]
         for chunks in tried:
             if n * chunks > LARGEST:
                 left_out.append(f"two-level, {chunks} chunks: too large")
@@ -189,9 +194,9 @@ def _schedules(
     progress("hierarchical ring")
     yield "hierarchical ring", fitted(hierarchical_ring(machine), machine.node_of, ports)
     slow = machine.outer if machine.nodes > 1 else machine.inner
-    flat_m = best_m(n, buffer_bytes, slow, MOST_FLAT_M) if m is None else m
+    chunks = given or best_chunks(n, buffer_bytes, slow, MOST_FLAT_M * (n - 1))
     try:
-        yield "flat", fitted(search(m=flat_m).schedule, machine.node_of, ports)
+        yield "flat", fitted(search(chunks=chunks).schedule, machine.node_of, ports)
     except (ArgumentError, SearchTimeout) as error:
         left_out.append(f"flat: {error}")
 
@@ -223,7 +228,9 @@ def _candidate(name: str, schedule: Schedule, machine: Machine, buffer_bytes: in
     )
 
 
-def _require(machine: Machine, late: int, buffer_bytes: int, m: int | None) -> None:
+def _require(
+    machine: Machine, late: int, buffer_bytes: int, m: int | None, chunks: int | None
+) -> None:
     n = machine.ranks
     if not 0 <= late < n:
         raise ArgumentError("--late", late, f"must be a rank, 0..{n - 1} for n = {n}")
@@ -231,3 +238,5 @@ def _require(machine: Machine, late: int, buffer_bytes: int, m: int | None) -> N
         raise ArgumentError("--bytes", buffer_bytes, "must be 1 or more")
     if m is not None and m < 1:
         raise ArgumentError("--m", m, "must be 1 or more")
+    if chunks is not None and chunks < 1:
+        raise ArgumentError("--chunks", chunks, "must be 1 or more")

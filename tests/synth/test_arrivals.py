@@ -81,7 +81,7 @@ def test_a_long_delay_reaches_the_bound_of_one_straggler(n: int) -> None:
         assert_sound(found, {0: delay})
         assert found.gap == 0
         if found.schedule.chunks == n - 1:
-            assert found.report.completion_rounds == Instance(n).bound
+            assert found.report.completion_rounds == Instance(n, n - 1).bound
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_more_delay_never_needs_more_rounds_by_the_bound() -> None:
     for n in range(2, 20):
         bounds = [instance(n, {n - 1: delay}, 2).bound for delay in range(3 * n)]
         assert bounds == sorted(bounds, reverse=True)
-        assert bounds[-1] == Instance(n, 2).bound
+        assert bounds[-1] == Instance(n, 2 * (n - 1)).bound
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -169,7 +169,7 @@ def test_the_solver_finds_what_the_lists_miss() -> None:
 @pytest.mark.parametrize("arrivals", [{7: 0}, {7: 3}, {7: 9}, {3: 2, 5: 7}])
 def test_the_schedule_to_beat_is_a_schedule(arrivals: dict[int, int]) -> None:
     """Waiting for the whole ReduceScatter: made, proved, and as long as it was said to be."""
-    wait = WaitThenComplete(instance(8, arrivals, 1).with_chunks(7), 1, lambda chunks: Fraction(1))
+    wait = WaitThenComplete(instance(8, arrivals, 1).with_chunks(7), 7, lambda chunks: Fraction(1))
     schedule = wait.schedule(search_straggler(8, late=wait.last_rank))
     assert check(schedule).verdict is Verdict.PROVED
     assert schedule.completion_rounds == wait.bound

@@ -14,7 +14,7 @@ from synth.cost import (
     Cost,
     Link,
     best,
-    best_m,
+    best_chunks,
     completion_cost,
     direct_cost,
     family_cost,
@@ -59,17 +59,17 @@ def test_closed_forms_are_what_the_rounds_say(n: int, size: int, link: Link) -> 
 def test_straggler_at_the_bound(n: int, m: int, late: int, size: int, link: Link) -> None:
     found = search(n, m=m, late=late % n)
     assume(found.gap == 0)
-    assert completion_cost(found.schedule) == straggler_cost(n, m)
-    assert predict(found.schedule, size, link) == straggler_cost(n, m).over(size, link)
+    assert completion_cost(found.schedule) == straggler_cost(n, (n - 1) * m)
+    assert predict(found.schedule, size, link) == straggler_cost(n, (n - 1) * m).over(size, link)
 
 
 @settings(deadline=None)
 @given(n=st.integers(2, 200), size=SIZES, link=LINKS, most=st.integers(1, 40))
-def test_best_m_is_best_of_all(n: int, size: int, link: Link, most: int) -> None:
-    m = best_m(n, size, link, most)
-    assert 1 <= m <= most
+def test_the_best_number_of_chunks_is_best_of_all(n: int, size: int, link: Link, most: int) -> None:
+    k = best_chunks(n, size, link, most)
+    assert 1 <= k <= most
     least = min(straggler_cost(n, other).over(size, link) for other in range(1, most + 1))
-    assert straggler_cost(n, m).over(size, link) == pytest.approx(least, rel=1e-12)
+    assert straggler_cost(n, k).over(size, link) == pytest.approx(least, rel=1e-12)
 
 
 @settings(deadline=None)
@@ -77,24 +77,24 @@ def test_best_m_is_best_of_all(n: int, size: int, link: Link, most: int) -> None
 def test_best_is_no_slower_than_any_family(n: int, size: int, link: Link) -> None:
     choice = best(n, size, link)
     assert choice.reason.startswith(choice.family)
-    assert (choice.m is not None) == (choice.family == "straggler")
+    assert (choice.chunks is not None) == (choice.family == "straggler")
     for family in FAMILIES:
-        for m in (1, 2, 8):
-            assert choice.seconds <= family_cost(family, n, m).over(size, link) * (1 + 1e-12)
+        for k in (1, 2, n - 1, 8 * n):
+            assert choice.seconds <= family_cost(family, n, k).over(size, link) * (1 + 1e-12)
 
 
 def test_by_hand() -> None:
     link = Link(3e-6, 450e9)
-    assert best(8, 1024, link).family == "rhd"
+    assert best(8, 1024, link).chunks == 1
     large = best(8, 2**30, link)
-    assert (large.family, large.m) == ("straggler", 6)
+    assert (large.family, large.chunks) == ("straggler", 40)
     assert large.reason == (
-        "straggler at the lower bound with m = 6: 44 alpha + 1.048 S*beta; "
+        "straggler at the lower bound with 40 chunks: 42 alpha + 1.05 S*beta; "
         "next is rhd, 6 alpha + 1.75 S*beta, 1.59 times the time"
     )
     # without latency more chunks are better
-    assert best_m(8, 1024, Link(0, 1e9), most=16) == 16
-    assert best_m(2, 1024, Link(0, 1e9), most=16) == 1
+    assert best_chunks(8, 1024, Link(0, 1e9), most=16) == 16
+    assert best_chunks(2, 1024, Link(0, 1e9), most=16) == 1
     cost = Cost(9, Fraction(9, 7))
     assert str(cost) == "9 alpha + 1.286 S*beta"
     assert cost.seconds(7 * 10**9, 1e-3, 1e9) == pytest.approx(9e-3 + 9)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from synth import generate
@@ -20,20 +20,6 @@ from verify.errors import SearchTimeout
 from verify.renaming import renamed
 
 both_solvers = pytest.mark.parametrize("solver", SOLVERS)
-
-
-def assert_at_bound(generated, n: int, m: int) -> None:
-    schedule, report = generated.schedule, generated.report
-    assert report == check(schedule)
-    assert report.verdict is Verdict.PROVED
-    assert schedule.chunks == (n - 1) * m
-    bound = (n - 1) * m + (n - 1).bit_length() - 1
-    assert schedule.completion_rounds == bound == report.lower_bound
-    assert report.optimal is True
-    assert schedule.meta["optimal"] is True
-    assert "gap" not in schedule.meta
-    assert generated.gap == 0
-    assert generated.claim.startswith("optimal")
 
 
 SMALL = [
@@ -53,9 +39,15 @@ LARGER = [
 )
 def test_they_reach_the_bound(solver, n: int, m: int, ports) -> None:
     generated = search(n, m=m, ports=ports, solver=solver)
-    assert_at_bound(generated, n, m)
-    assert generated.schedule.late == (n - 1,)
-    assert generated.schedule.ports == ports
+    schedule, report, k = generated.schedule, generated.report, (n - 1) * m
+    assert report == check(schedule)
+    assert (report.verdict, report.optimal) == (Verdict.PROVED, True)
+    bound = k + (n - 1).bit_length() - 1
+    assert schedule.completion_rounds == bound == report.lower_bound
+    assert schedule.meta["optimal"] is True
+    assert "gap" not in schedule.meta
+    assert generated.claim.startswith("optimal")
+    assert (schedule.chunks, schedule.late, schedule.ports) == (k, (n - 1,), ports)
 
 
 @pytest.mark.parametrize(("n", "m"), [(9, 1), (13, 2), (23, 1), (40, 1)])
@@ -74,14 +66,7 @@ def test_matching_of_seven_reaches_its_own_bound() -> None:
     assert (report.completion_rounds, report.lower_bound, report.optimal) == (9, 9, True)
 
 
-@pytest.mark.parametrize(("n", "m"), [(18, 1), (20, 2)])
-def test_pairing(n: int, m: int) -> None:
-    instance = Instance(n, m, "matching")
-    rounds = Pairing(instance, seed=0).run(until=time.monotonic() + 60)
-    assert instance.bound <= len(rounds) <= instance.bound + 1
-
-
-@pytest.mark.parametrize("maker", [Greedy(Instance(12), 0), Pairing(Instance(18), 0)])
+@pytest.mark.parametrize("maker", [Greedy(Instance(12, 11), 0), Pairing(Instance(18, 17), 0)])
 def test_running_out_of_time_gives_no_schedule(maker) -> None:
     with pytest.raises(SearchTimeout, match="gave up"):
         maker.run(until=time.monotonic())
@@ -137,59 +122,65 @@ def test_equal_seeds_give_equal_files(solver) -> None:
 def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
     broadcast = Broadcast(n, k)
     root = n - 1
-    assert len(broadcast.rounds) == k + (n - 1).bit_length() - 1
+    assert broadcast.rounds == k + (n - 1).bit_length() - 1
     has = [set() for _ in range(root)] + [set(range(k))]
-    for t, moves in enumerate(broadcast.rounds):
+    for t in range(broadcast.rounds):
+        moves = list(broadcast.moves(t))
         senders, receivers = [src for src, _, _ in moves], [dst for _, dst, _ in moves]
         assert len(set(senders)) == len(senders)
         assert len(set(receivers)) == len(receivers)
         assert root not in receivers
         if t < k:
             assert [chunk for src, _, chunk in moves if src == root] == [t]
-            assert broadcast.beside[t] not in senders
+            assert broadcast.beside(t) not in senders
         assert all(chunk in has[src] and chunk not in has[dst] for src, dst, chunk in moves)
         for _, dst, chunk in moves:
             has[dst].add(chunk)
     assert all(len(chunks) == k for chunks in has)
 
 
-@pytest.mark.parametrize("m", [1, 2, 3])
-@pytest.mark.parametrize("n", [*range(2, 36), 63, 64, 65, 97])
-def test_the_closed_form_is_at_the_bound_for_every_n(n: int, m: int) -> None:
+@settings(deadline=None)
+@given(n=st.integers(2, 130), k=st.integers(1, 40))
+@example(n=5, k=1)
+@example(n=64, k=1)
+@example(n=33, k=40)
+def test_the_closed_form_is_at_the_bound_for_every_n_and_k(n: int, k: int) -> None:
     for ports in ("duplex", "matching") if n.bit_count() == 1 else ("duplex",):
-        generated = search(n, m=m, ports=ports, owners="free")
-        assert_at_bound(generated, n, m)
+        generated = search(n, chunks=k, ports=ports, owners="free")
+        assert generated.report.verdict is Verdict.PROVED
+        assert generated.optimal
+        assert generated.value == k + (n - 1).bit_length() - 1
         assert generated.method.startswith("closed form")
         assert generated.schedule.meta["owners"] == "free"
         assert generated.schedule.ports == ports
 
 
-@pytest.mark.parametrize("m", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, 7, 40])
 @pytest.mark.parametrize("n", [*range(3, 40), 64, 100])
-def test_the_wait_is_hardly_longer_than_a_reduce_scatter(n: int, m: int) -> None:
-    instance = Instance(n, m)
+def test_the_wait_is_hardly_longer_than_a_reduce_scatter(n: int, k: int) -> None:
+    instance = Instance(n, k)
     waiting = ClosedForm(instance).waiting()
     assert len(waiting) <= instance.bound + instance.fewest_hops - 1
 
 
-@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("k", [1, 5, 11, 24])
 @pytest.mark.parametrize("helpers", range(1, 12))
 @pytest.mark.parametrize("make", [rotation, tournament])
-def test_the_helpers_reduce_scatter(make, helpers: int, m: int) -> None:
+def test_the_helpers_reduce_scatter(make, helpers: int, k: int) -> None:
     """Every raw chunk goes once to its owner, in as few rounds as the ports allow."""
-    rounds = make(helpers, m)
+    rounds = make(helpers, k)
     moves = [t for transfers in rounds for t in transfers]
     assert sorted((t.src, t.dst, t.chunk, t.op) for t in moves) == [
         (src, chunk % helpers, chunk, "reduce")
         for src in range(helpers)
-        for chunk in sorted(range(helpers * m), key=lambda chunk: (chunk % helpers, chunk))
+        for chunk in sorted(range(k), key=lambda chunk: (chunk % helpers, chunk))
         if chunk % helpers != src
     ]
     idle = make is tournament and helpers % 2  # one of an odd number sits out
-    assert len(rounds) == m * (helpers if idle and helpers > 1 else helpers - 1)
+    assert len(rounds) == -(-k // helpers) * (helpers if idle and helpers > 1 else helpers - 1)
     for transfers in rounds:
         assert len({t.src for t in transfers}) == len({t.dst for t in transfers}) == len(transfers)
-        assert len(transfers) == helpers - bool(idle)
+        assert len(transfers) <= helpers - bool(idle)
         if make is tournament:
             pairs = {frozenset((t.src, t.dst)) for t in transfers}
-            assert 2 * len(pairs) == len(transfers) == len(set().union(*pairs))
+            assert 2 * len(pairs) == len(set().union(*pairs))

@@ -20,6 +20,9 @@ SIZED = ("generate", "ring", "rhd", "direct", "transpose", "compare")
 REFUSED = [
     # command, remedy, options that are refused beside it
     ("generate --n 8", "Add --delay 1", "--exact"),
+    ("generate --n 8 --chunks 3", "Leave one", "--m 2"),
+    ("table --n 4 --chunks 3", "Leave one", "--m 2"),
+    ("program --n 4 --rank 1 --chunks 3", "Leave one", "--bytes 1KiB"),
     ("generate --n 8", "Add --bytes SIZE", "--alpha 3us", "--bandwidth 1GB/s"),
     ("generate --n 8", "Give both", "--nodes 2", "--per-node 4", "--network-ports 2"),
     ("generate --n 8", "Give both", "--outer-alpha 3us", "--outer-bandwidth 1GB/s"),
@@ -60,7 +63,8 @@ REFUSED = [
 INVALID = [
     # command, what is said about it
     ("generate --m 2", "--n = None: is needed. Or give --nodes and --per-node"),
-    *((f"{name} --n {n}", f"--n = {n}: must be in 2..1024") for name in SIZED for n in (1, 1025)),
+    *((f"{name} --n 1", "--n = 1: must be in 2..") for name in SIZED),
+    *((f"{name} --n 1025", "--n = 1025: must be in 2..1024") for name in SIZED[1:]),
     *((f"generate --n 8 --late {x}", f"--late = {x}: must be a rank, 0..7") for x in (8, -1)),
     ("generate --n 8 --late 1 --late 2", "Add --arrivals 3,3 or --delay 3"),
     ("generate --n 8 --m 0", "--m = 0: must be 1 or more"),
@@ -108,7 +112,12 @@ INVALID = [
     ("transpose --n 8 --bytes many", "--bytes = 'many'"),
     ("transpose --n 8 --bytes 1MiB --bandwidth 0GB/s", "--bandwidth = '0GB/s'"),
     ("transpose --n 8 -o missing/a.json", "--output = 'missing/a.json'"),
-    ("compare --n 8 --most-m 0", "--most-m = 0"),
+    ("compare --n 8 --most-chunks 0", "--most-chunks = 0"),
+    ("generate --n 8 --chunks 0", "--chunks = 0"),
+    (f"generate --n 16384 --chunks {2**10}", "--n, --chunks"),
+    ("generate --n 8 --delay 2 --chunks 0", "--chunks = 0"),
+    ("program --n 8 --rank 1", "--chunks = None"),
+    ("generate --n 16385", "must be in 2..16384"),
     ("compare --n 8 --factor 1", "--factor = 1: must be 2 or more"),
     ("compare --n 8 --sizes big", "--sizes = 'big'"),
     *(

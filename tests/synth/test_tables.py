@@ -29,7 +29,7 @@ def test_rows_add_up(n: int, sizes: list[int], link: Link) -> None:
     for row in comparison.rows:
         assert tuple(row.times) == ALGORITHMS
         assert row.times["ring"].seconds == ring_cost(n).over(row.bytes, link)
-        assert row.times["straggler"].seconds == straggler_cost(n, row.m).over(row.bytes, link)
+        assert row.times["straggler"].seconds == straggler_cost(n, row.chunks).over(row.bytes, link)
         assert row.times["straggler"].seconds <= row.times["straggler m=1"].seconds
         assert row.times[row.best].seconds == min(t.seconds for t in row.times.values())
         for time in row.times.values():
@@ -61,9 +61,9 @@ def test_table(synth) -> None:
     assert all(line.startswith("#") for line in head)
     assert [row.split()[:2] for row in rows] == [["1", "KiB"], ["1", "MiB"], ["1", "GiB"]]
     assert all(row.count("*") == 1 for row in rows)
-    # 1 GiB: 44 rounds of 1/42 of the buffer, 2631.72 us; ring 4217.66 us, its busbw 445.52 GB/s
-    assert rows[2].split()[-1] == "6"
-    for number in ["4217.66", "254.58", "445.52", "2631.72", "408.00", "714.00"]:
+    # 1 GiB: 42 rounds of 1/40 of the buffer, 2631.40 us; ring 4217.66 us, its busbw 445.52 GB/s
+    assert rows[2].split()[-1] == "40"
+    for number in ["4217.66", "254.58", "445.52", "2631.40", "408.05", "714.09"]:
         assert number in rows[2].split()
 
 
@@ -73,8 +73,8 @@ def test_json_tells_the_same(synth) -> None:
     assert code == 0
     assert facts["link"] == {"alpha_s": 3e-6, "bandwidth": 450e9}
     (row,) = facts["rows"]
-    assert (row["bytes"], row["m"], row["best"]) == (2**30, 6, "straggler")
-    assert row["times"]["straggler"]["seconds"] == pytest.approx(2.63172e-3, rel=1e-5)
+    assert (row["bytes"], row["chunks"], row["best"]) == (2**30, 40, "straggler")
+    assert row["times"]["straggler"]["seconds"] == pytest.approx(2.63140e-3, rel=1e-5)
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
@@ -103,6 +103,10 @@ def test_rows_are_proved_and_come_one_by_one() -> None:
     assert (first.n, first.m, first.rounds, first.bound, first.gap) == (4, 1, 4, 4, 0)
     assert first.verdict == "proved"
     assert [(row.n, row.m) for row in rows] == [(4, 2), (6, 1), (6, 2)]
+    assert [(row.n, row.m, row.chunks, row.rounds) for row in survey([9], [1], chunks=[1, 3])] == [
+        (9, None, 1, 4),
+        (9, None, 3, 6),
+    ]
 
 
 def test_gaps_are_no_failure(synth) -> None:
@@ -112,7 +116,7 @@ def test_gaps_are_no_failure(synth) -> None:
     lines = out.splitlines()
     assert len(lines) == 1 + 2 + 2
     assert "gap 1: optimality unknown" in lines[2]
-    assert lines[3:] == ["1 of 2 at the lower bound", "bound + 1: n=3 m=2"]
+    assert lines[3:] == ["1 of 2 at the lower bound", "bound + 1: n=3 chunks=4"]
     rows = [json.loads(line) for line in synth(*command, "--json")[1].splitlines()]
     assert [row["basis"] for row in rows[:2]] == ["theorem", "unknown"]
 

@@ -20,7 +20,7 @@ import zstandard
 from tests.verify.builders import Document, document
 
 MEMORY = 3 * 2**30
-PAIRS = [[i, i ^ 1, 0, "reduce"] for i in range(8192)]
+PAIRS = [[i, i ^ 1, 0, "reduce"] for i in range(16384)]
 INTO_ONE = [[i % 8191 + 1, 0, 0, "reduce"] for i in range(50_000)]
 META = json.dumps(document(2, 1, []))[:-3]
 NAME = json.dumps(document(2, 1, [("NAME", [], [])])).split("NAME")
@@ -29,11 +29,11 @@ NAME = json.dumps(document(2, 1, [("NAME", [], [])])).split("NAME")
 def _tiny(rounds: int) -> str:
     """A small file of huge numbers."""
     phases = [("wait", [8191], [[]] * rounds), ("go", [], [])]
-    return json.dumps(document(8192, 2**20, phases, late=[8191], ports={"incast": 8192}))
+    return json.dumps(document(16384, 2**20, phases, late=[16383], ports={"incast": 16384}))
 
 
 def _one_round(moves: list[list[Any]], ports: Any) -> str:
-    return json.dumps(document(8192, 1, [("p", [], [moves])], ports=ports))
+    return json.dumps(document(16384, 1, [("p", [], [moves])], ports=ports))
 
 
 def _filled(doc: Document, field: str, filling: str) -> str:
@@ -42,7 +42,7 @@ def _filled(doc: Document, field: str, filling: str) -> str:
 
 
 def _many_rounds(ports: str) -> str:
-    doc = document(8192, 2**20, [("p", [], [])], ports=ports)
+    doc = document(16384, 2**20, [("p", [], [])], ports=ports)
     return _filled(doc, "rounds", ",".join(["[]"] * 4_000_000))
 
 
@@ -52,7 +52,7 @@ def _many_moves() -> str:
 
 
 def _late() -> str:
-    return _filled(document(8192, 1, []), "late", ",".join(["8000"] * 4_000_000))
+    return _filled(document(16384, 1, []), "late", ",".join(["8000"] * 4_000_000))
 
 
 def _long(head: str, filling: str, tail: str = "", length: int = 2**27) -> str:
@@ -72,7 +72,7 @@ HOSTILE: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "many ranks, matching": (partial(_one_round, PAIRS, "matching"), "REFUTED"),
     "many rounds, duplex": (partial(_many_rounds, "duplex"), "REFUTED"),
     "many rounds, matching": (partial(_many_rounds, "matching"), "REFUTED"),
-    "all write one buffer": (partial(_one_round, INTO_ONE, {"incast": 8191}), "REFUTED"),
+    "all write one buffer": (partial(_one_round, INTO_ONE, {"incast": 16383}), "REFUTED"),
     "a million transfers in one round": (_many_moves, "REFUTED"),
     "a gigabyte": (partial(bytes, 2**30), "larger than"),
     "small members.gz": (partial(_packed, gzip.compress), "larger than"),

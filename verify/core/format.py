@@ -28,7 +28,7 @@ MAX_TOKENS = 48 * 2**20  # about ten million transfers
 MAX_META_BYTES = 2**16
 MAX_PHASES = 2**14
 MAX_NAME = 200
-MAX_RANKS = 2**13
+MAX_RANKS = 2**14
 MAX_CHUNKS = 2**20
 
 

@@ -1,0 +1,77 @@
+"""``synth program``: one rank's own part of the closed form. Exit codes: 0, 2 bad arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from synth import show
+from synth.commands.machine import INNER
+from synth.commands.options import (
+    Buffer,
+    Json,
+    Ranks,
+    bandwidth_each_way,
+    encoded,
+    latency,
+    parse_setting,
+    refuse,
+)
+from synth.cost import Link, best_chunks
+from synth.straggler.program import OwnRound, Program, Step
+from synth.straggler.program import program as make_program
+from verify.errors import ArgumentError
+
+
+def program(
+    context: typer.Context,
+    n: Ranks,
+    rank: Annotated[int, typer.Option(help="Whose program.")],
+    late: Annotated[int | None, typer.Option(help="The late rank (default: the last).")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Chunks of the whole buffer.")] = None,
+    buffer: Buffer = None,
+    alpha: Annotated[str | None, latency(INNER[0])] = None,
+    bandwidth: Annotated[str | None, bandwidth_each_way(INNER[1])] = None,
+    json: Json = False,
+) -> None:
+    """Print what one rank does in the closed form for one late rank; no file of all ranks is made.
+
+    \b
+    Examples:
+      synth program --n 8 --rank 3 --chunks 4
+      synth program --n 1000000 --rank 5 --bytes 1GiB --json
+    """
+    setting = parse_setting(context, buffer, alpha, bandwidth, INNER)
+    if chunks is not None:
+        refuse(context, ["buffer"], "has no use with --chunks", "Leave one of them out")
+    elif setting is None:
+        raise ArgumentError("--chunks", None, "is needed", "Or give --bytes")
+    else:
+        link = Link(setting.alpha_s, setting.bandwidth)
+        chunks = best_chunks(n, setting.buffer_bytes, link)
+    made = make_program(n, rank, chunks=chunks, late=late)
+    print(encoded(made) if json else "\n".join(_text(made)))
+
+
+def _text(made: Program) -> Iterator[str]:
+    yield (
+        f"rank {made.rank} of {made.ranks} in {show.chunks(made.chunks)}, rank {made.late} late: "
+        f"{len(made.waiting)} reduce_scatter + {len(made.completion)} completion rounds, "
+        "optimal (paper: docs/straggler.md); not checked by verify, which proves files"
+    )
+    for name, rounds in (("reduce_scatter", made.waiting), ("completion", made.completion)):
+        for number, own in enumerate(rounds):
+            if own != OwnRound(None, None):
+                yield f"  {name} {number}: {', '.join(_steps(own))}"
+
+
+def _steps(own: OwnRound) -> Iterator[str]:
+    def step(verb: str, way: str, one: Step) -> str:
+        return f"{verb} chunk {one.chunk} {way} rank {one.peer} ({one.op})"
+
+    if own.send is not None:
+        yield step("send", "to", own.send)
+    if own.receive is not None:
+        yield step("receive", "from", own.receive)
