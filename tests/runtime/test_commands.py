@@ -40,6 +40,7 @@ def test_a_schedule_behind_the_hook(tmp_path):
     assert "all-reduces by schedule.json" in said
 
 
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("auto", "schedule")]
 TWICE = {
     "auto": (
         (*TORCHRUN, EXAMPLES / "train_auto.py"),
@@ -57,7 +58,7 @@ TWICE = {
 
 
 @pytest.mark.slow_first
-@pytest.mark.parametrize("name", [pytest.param("auto", marks=pytest.mark.long), *list(TWICE)[1:]])
+@pytest.mark.parametrize("name", ["optireduce", *LONG])
 def test_two_jobs_at_the_same_moment(name, tmp_path):
     """On one host and in one folder they do not meet."""
     command, says = TWICE[name]

@@ -54,14 +54,14 @@ STARTS = {
 }
 PLACES = [
     ("executor", "runtime.executor.executor.agree"),
-    ("dispatcher", "runtime.policy.dispatcher.require_equal"),
     ("dispatcher", "runtime.policy.dispatcher.candidates"),
-    ("dispatcher", "runtime.policy.dispatcher.shared_profile"),
     ("pipeline", "runtime.pipeline.pipeline.Pipeline._require_same_schedule"),
     ("optireduce", "runtime.optireduce.engine.meet"),
-    ("optireduce", "runtime.optireduce.engine.Reliable"),
 ]
-OF_NETWORK = [  # they have tests of their own in tests/runtime/network
+LIKE_THEM = [  # by the same exchange as one above, or with tests of their own in network
+    ("dispatcher", "runtime.policy.dispatcher.require_equal"),
+    ("dispatcher", "runtime.policy.dispatcher.shared_profile"),
+    ("optireduce", "runtime.optireduce.engine.Reliable"),
     ("executor", "runtime.executor.executor.ControlChannel"),
     ("executor", "runtime.executor.executor.connect"),
     ("pipeline", "runtime.pipeline.pipeline.ControlChannel"),
@@ -71,8 +71,8 @@ CASES = [(*place, "dies") for place in PLACES]
 # there Gloo connects or works, which a rank that lives and does not come holds up unnamed
 CASES.append(("dispatcher", "runtime.policy.dispatcher.NativeAllReduce", "dies"))
 CASES.append(("measuring", "runtime.policy.profile.measure", "dies"))
-AT_LENGTH = [(*place, "dies") for place in OF_NETWORK]
-AT_LENGTH += [(*place, "is silent") for place in PLACES + OF_NETWORK]
+AT_LENGTH = [(*place, "dies") for place in LIKE_THEM]
+AT_LENGTH += [(*place, "is silent") for place in PLACES + LIKE_THEM]
 LONG = [pytest.param(*case, marks=pytest.mark.long) for case in AT_LENGTH]
 
 

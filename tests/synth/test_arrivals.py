@@ -159,7 +159,7 @@ def test_exhausted_questions_raise_the_bound(solver) -> None:
     assert (portfolio.best.rounds, portfolio.least) == (4, 4)
 
 
-@pytest.mark.slow_first
+@pytest.mark.long
 def test_the_solver_finds_what_the_lists_miss() -> None:
     found = search(5, {3: 9, 4: 9}, solver="z3", time_limit_s=400)
     rounds = {c.method: c.rounds for c in found.candidates}

@@ -87,7 +87,11 @@ HOSTILE: dict[str, tuple[Callable[[], str | bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+LONG = {"a gigabyte", "deep", "a long number", "small members.gz", "many rounds, matching"}
+NAMES = [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in HOSTILE]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_hostile(tmp_path: Path, name: str) -> None:
     content, said = HOSTILE[name]
     data, path = content(), tmp_path / name
