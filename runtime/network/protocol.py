@@ -53,6 +53,9 @@ class Protocol(Generic[Message, Event]):
         self._outbox.append((to, message))
 
 
+_MAKING = threading.Lock()  # of decoders: see verify.core.format
+
+
 class ProtocolRunner(Generic[Message, Event]):
     """A protocol at work; ``messages`` is the type of all its messages (a union; bytes go as is).
 
@@ -69,7 +72,8 @@ class ProtocolRunner(Generic[Message, Event]):
         messages: Any,
     ) -> None:
         self._protocol, self._datagrams, self._channel = protocol, datagrams, channel
-        self._decoder = None if messages is bytes else msgspec.msgpack.Decoder(messages)
+        with _MAKING:
+            self._decoder = None if messages is bytes else msgspec.msgpack.Decoder(messages)
         self._sent: Counter[type] = Counter()
         self._earlier = threading.Condition()  # the timer is due earlier than was waited for
         self._wakes_s = -math.inf

@@ -69,6 +69,9 @@ class Header(msgspec.Struct, frozen=True):
         return Header(step, str(receive), time.monotonic(), metas)
 
 
+_header = msgspec.json.Decoder(Header)  # with the module: see verify.core.format
+
+
 class Name(NamedTuple):
     """A message's name: the step, and the RECV it answers."""
 
@@ -124,7 +127,7 @@ def read(
         raise WireError("not a message of a pipeline")
     _require(len(text := stream.read(length)), length)
     try:
-        header = msgspec.json.decode(text, type=Header)
+        header = _header.decode(text)
         parse_action(header.action)
     except (msgspec.DecodeError, ValueError) as error:
         raise WireError(f"a header that makes no sense: {error}") from None

@@ -24,6 +24,7 @@ CHUNKS = (1, 2, 4)  # chunks per helper of the schedules for one late rank
 CHUNKS_OF_MORE = 2
 MOST_RANKS_SEARCHED = 32  # beyond it only closed forms, for one late rank: searches take minutes
 SEARCH_S = 5.0
+MADE = msgspec.json.Decoder(list[tuple[Candidate, str]])  # with the module: see verify.core.format
 
 
 def candidates(
@@ -37,7 +38,7 @@ def candidates(
     if group.rank == 0:
         group.send("candidates", _made(group.world_size, most_late))
     text = group.receive_from(0, "candidates")
-    made = msgspec.json.decode(text, type=list[tuple[Candidate, str]])
+    made = MADE.decode(text)
     schedules = tuple(load(decode(text.encode(), each.name)) for each, text in made)
     return schedules, tuple(each for each, _ in made)
 

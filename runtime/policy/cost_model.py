@@ -63,10 +63,13 @@ class Profile(msgspec.Struct, frozen=True):
         return self.native.seconds(hops, hops / self.ranks, nbytes)
 
 
+PROFILE = msgspec.json.Decoder(Profile)  # with the module: see verify.core.format
+
+
 def read(path: str | os.PathLike[str]) -> Profile:
     """The profile in a file that ``python -m runtime profile`` wrote; else ArgumentError."""
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Profile)
+        return PROFILE.decode(Path(path).read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         remedy = "Make one with: torchrun ... -m runtime profile"
         problem = f"is no profile ({error})"

@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Candidate, Line, Profile
+from runtime.policy.cost_model import PROFILE, Candidate, Line, Profile
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
@@ -57,7 +57,7 @@ def shared_profile(
         given = measure(group.world_size, *methods, candidate)
     if group.rank == 0:
         group.send("profile", msgspec.json.encode(given).decode())
-    return msgspec.json.decode(group.receive_from(0, "profile"), type=Profile)
+    return PROFILE.decode(group.receive_from(0, "profile"))
 
 
 def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) -> Profile:

@@ -79,3 +79,6 @@ class Rank(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     messages: int = 0  # that it has sent for control meanwhile
     dropped: int = 0  # records that did not fit and are missing
+
+
+RANK = msgspec.json.Decoder(Rank)  # with the module: see verify.core.format

@@ -20,7 +20,7 @@ import msgspec
 
 from runtime.telemetry import export
 from runtime.telemetry.recorder import LIVE, Recorder, Watchable
-from runtime.telemetry.records import Rank
+from runtime.telemetry.records import RANK, Rank
 from runtime.telemetry.summary import Summary, summarize
 from verify.errors import ArgumentError, RankFailure
 
@@ -54,7 +54,7 @@ class Watch:
         except RankFailure as failure:  # the block is over: what this rank knows is still good
             logger.warning("rank %d: receives nothing from the others: %s", group.rank, failure)
         received[group.rank] = own
-        self.ranks = tuple(msgspec.json.decode(text, type=Rank) for text in received.values())
+        self.ranks = tuple(RANK.decode(text) for text in received.values())
 
     def summary(self) -> Summary:
         """The tables; ArgumentError before the block is over, or when an exception has left it."""

@@ -51,6 +51,10 @@ class _Kind(msgspec.Struct):
     kind: str = ""
 
 
+# made with the module: msgspec crashes where two threads are the first to decode a type
+_file, _kind = msgspec.json.Decoder(_File), msgspec.json.Decoder(_Kind)
+
+
 def read(path: str | os.PathLike[str]) -> Schedule:
     """Read a schedule file.
 
@@ -66,7 +70,7 @@ def decode(data: bytes, name: str = "<bytes>") -> Schedule:
     """Parse the (uncompressed) text of a schedule file; ``name`` is used in error messages."""
     bounded_text(data, name)
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = _file.decode(data)
         if len(file.meta) > MAX_META_BYTES:
             raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
     except msgspec.ValidationError as error:
@@ -144,7 +148,7 @@ def require_distinct(data: bytes, name: str) -> None:
 def kind_of(data: bytes) -> str:
     """The ``kind`` that a file says it has; empty where it says none that can be read."""
     try:
-        return msgspec.json.decode(data, type=_Kind).kind
+        return _kind.decode(data).kind
     except (msgspec.DecodeError, RecursionError):
         return ""
 

@@ -43,6 +43,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     meta: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+_file = msgspec.json.Decoder(_File)  # with the module: see verify.core.format
+
+
 def read(path: str | os.PathLike[str]) -> PipelineSchedule:
     """Read a pipeline schedule file (JSON; for PyTorch's CSV see :mod:`verify.pipeline.torch_csv`).
 
@@ -58,7 +61,7 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     """Parse the (uncompressed) text of a file; ``name`` is used in error messages."""
     bounded_text(data, name)
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = _file.decode(data)
         if len(file.meta) > MAX_META_BYTES:
             raise FormatError(name, f"meta is larger than {MAX_META_BYTES} bytes")
         meta = msgspec.json.decode(file.meta, type=dict[str, Scalar])
