@@ -226,6 +226,7 @@ def test_a_pipeline_whose_store_is_gone_ends(rank, size, store, how, adaptation,
         os.kill(process, how)
     together(store, rank, size, "gone")
     with pytest.raises(RankFailure) if adaptation else contextlib.nullcontext():
-        run_step(running, 0)  # it needs no store, if it does not adapt
+        for _ in range(3):  # what one rank had of the store by then may do for a step
+            run_step(running, 0)  # it needs no store, if it does not adapt
     running.close()
     together(store, rank, size, "closed")

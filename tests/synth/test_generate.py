@@ -142,7 +142,6 @@ def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
 @settings(deadline=None)
 @given(n=st.integers(2, 130), k=st.integers(1, 40))
 @example(n=5, k=1)
-@example(n=64, k=1)
 def test_the_closed_form_is_at_the_bound_for_every_n_and_k(n: int, k: int) -> None:
     for ports in ("duplex", "matching") if n.bit_count() == 1 else ("duplex",):
         generated = search(n, chunks=k, ports=ports, owners="free")
