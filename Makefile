@@ -5,6 +5,8 @@ READY := .venv/ready
 NEW := .venv-torch-new
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
+# A run of the tests starts hundreds of processes: each would compile all modules again without it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long fuzz mutation lint bench bench-lab bench-pipeline bench-optireduce proofs clean
 
