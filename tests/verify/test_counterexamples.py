@@ -280,11 +280,11 @@ def _every_wrong_count_can_be_explained(schedule: Schedule) -> None:
 
 
 def _replay_twice(schedule: Schedule, found: Counterexample, contribution: int) -> None:
-    """The shown transfers alone already add the contribution twice at the named rank."""
+    """The shown transfers alone already add the contribution more than once."""
     if len(found.transfers) == SHOWN:
         return  # cut
     rounds = groupby(found.transfers, lambda t: (t.phase, t.round))
     moves = [[[t.src, t.dst, 0, t.op] for t in those] for _, those in rounds]
     start = {(rank, 0): int(rank == contribution) for rank in range(schedule.ranks)}
     held = run_document(document(schedule.ranks, 1, [("p", [], moves)]), start, int.__add__)
-    assert held[found.rank, 0] == 2
+    assert held[found.rank, 0] > 1  # 3 where a copy that is not shown had taken one away again
