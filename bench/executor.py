@@ -88,7 +88,7 @@ def by(executor: Executor) -> Callable[[torch.Tensor], Any]:
 def measure(
     rank: int, ranks: int, port: int, schedules: Any, sizes: list[int], repeats: int, out: Any
 ) -> None:
-    """Rank's part; rank 0 puts (KiB, situation, {way: (seconds, CPU seconds)}) rows."""
+    """Rank's part; rank 0 puts (KiB, instance, {way: (seconds, CPU seconds)}) rows."""
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
     dist.init_process_group("gloo", store=PrefixStore("gloo", store), rank=rank, world_size=ranks)
@@ -117,7 +117,7 @@ def measure(
 
     for size in sizes:
         tensor = torch.empty(size * KIB // 4)
-        for situation, ours, delay_s in [
+        for instance, ours, delay_s in [
             ("no straggler, ring schedule", ring, 0.0),
             ("no straggler, straggler schedule", straggler, 0.0),
             ("one late, straggler schedule", straggler, DELAY_S + DELAY_S_PER_BYTE * size * KIB),
@@ -139,7 +139,7 @@ def measure(
                     name: tuple(map(statistics.median, zip(*took, strict=True)))
                     for name, took in found.items()
                 }
-                out.put((size, situation, medians))
+                out.put((size, instance, medians))
     if rank == 0:
         out.put(None)
     straggler.close()
@@ -169,16 +169,16 @@ def main() -> None:
     for process in processes:
         process.start()
     print(
-        "| KiB | situation | Gloo | executor | ratio | CPU s/GB: Gloo | executor | plain sockets |"
+        "| KiB | instance | Gloo | executor | ratio | CPU s/GB: Gloo | executor | plain sockets |"
     )
     print("|--:|:--|--:|--:|--:|--:|--:|--:|")
     while (row := out.get(timeout=600)) is not None:
-        size, situation, ways = row
+        size, instance, ways = row
         gb = options.ranks * size * KIB / 1e9
         (gloo_s, gloo_cpu_s), (ours_s, ours_cpu_s) = ways["Gloo"], ways["executor"]
         floor = f"{ways['plain'][1] / gb:.2f}" if "plain" in ways else ""
         print(
-            f"| {size} | {situation} | {gloo_s * 1e3:.1f} ms | {ours_s * 1e3:.1f} ms "
+            f"| {size} | {instance} | {gloo_s * 1e3:.1f} ms | {ours_s * 1e3:.1f} ms "
             f"| {gloo_s / ours_s:.2f} | {gloo_cpu_s / gb:.2f} | {ours_cpu_s / gb:.2f} | {floor} |",
             flush=True,
         )

@@ -26,7 +26,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.detector import LinkDetector, Sensitivity
 from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
 from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
-from runtime.pipeline.timing import Report, StepRecord, links, measured_instance, predicted
+from runtime.pipeline.timing import REPORT, Report, StepRecord, links, measured_instance, predicted
 from verify.errors import ArgumentError, LatecomerError
 from verify.pipeline import Instance, PipelineSchedule, decode, encode
 
@@ -205,7 +205,7 @@ class AdaptationAgent:
 
     def _collect(self, rank: int, payload: bytes) -> None:
         """One more report; the links are judged when all ranks have reported of a step."""
-        report = msgspec.msgpack.decode(payload, type=Report)
+        report = REPORT.decode(payload)
         of_step = self._reports.setdefault(report.step, {})
         of_step[rank] = report
         if len(of_step) == self._ranks.world_size:

@@ -37,6 +37,9 @@ class Proposal(msgspec.Struct, frozen=True):
     schedule: str
 
 
+PROPOSAL = msgspec.json.Decoder(Proposal)  # with the module: see verify.core.format
+
+
 class Switch:
     """One rank's part; that of the coordinator also proposes and decides."""
 
@@ -80,7 +83,7 @@ class Switch:
         if self._open is not None or not (found := self._group.peek(key)):
             return None
         self._voted_for = False
-        self._open = proposal = msgspec.json.decode(found[COORDINATOR], type=Proposal)
+        self._open = proposal = PROPOSAL.decode(found[COORDINATOR])
         return proposal if step < proposal.first_step else None
 
     def vote(self, proposal: Proposal, problem: str = "") -> None:

@@ -167,6 +167,9 @@ class Report(msgspec.Struct, frozen=True):
     came: dict[int, LinkTimes]  # by sender, one direction; latency with the offset of the clocks
 
 
+REPORT = msgspec.msgpack.Decoder(Report)  # with the module: see verify.core.format
+
+
 def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
     """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
     gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
