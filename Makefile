@@ -79,7 +79,7 @@ bench: $(READY)  ## the measurements of docs/benchmarks.md
 
 bench-lab: $(READY)  ## the measurements of docs/lab.md and docs/auto.md, on an emulated network (under 20 minutes)
 	$(BIN)/python -m bench.lab calibrate
-	$(BIN)/python -m bench.lab_completion --rate 200
+	$(BIN)/python -m bench.lab_completion
 	$(BIN)/python -m bench.auto
 
 bench-pipeline: $(READY)  ## the measurements of docs/pipeline.md and docs/pipeline-runtime.md (under 20 minutes)

@@ -12,7 +12,7 @@ from synth.commands.compare import compare
 from synth.commands.generate import generate
 from synth.commands.pipeline import pipeline
 from synth.commands.program import program
-from synth.commands.standard import direct, rhd, ring
+from synth.commands.standard import direct, rhd, ring, tree
 from synth.commands.table import table
 from synth.commands.transpose import transpose
 from verify.cli import run
@@ -25,7 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Make AllReduce and pipeline schedules, proved before they are written.",
 )
-for command in (generate, ring, rhd, direct, transpose, pipeline, program, compare, table):
+for command in (generate, ring, rhd, tree, direct, transpose, pipeline, program, compare, table):
     app.command()(command)
 
 

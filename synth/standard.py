@@ -2,6 +2,7 @@
 
     ring     ReduceScatter and AllGather around a ring (Patarasuk and Yuan, 2009)
     rhd      recursive halving, then recursive doubling (Thakur, Rabenseifner and Gropp, 2005)
+    tree     up a binomial tree and down again, the whole buffer as one chunk (the same paper)
     direct   every shard straight to its owner, every result straight to everybody: two rounds
 
 Deviation in ``rhd`` for n not a power of two: in the paper an extra rank and its partner each
@@ -75,6 +76,24 @@ def rhd(n: int) -> Schedule:
         doubling.append(tuple(Transfer(e - p, e, c, "copy") for e in extra for c in range(p)))
     ports = Incast(max(_busiest(transfers) for transfers in [*halving, *doubling]))
     return _schedule("rhd", n, p, ports, [("halving", halving), ("doubling", doubling)])
+
+
+def tree(n: int) -> Schedule:
+    """2 ceil(log2 n) rounds, one chunk, duplex: cost 2L alpha + 2L S*beta with L = ceil(log2 n).
+
+    Raises:
+        ArgumentError: ``n`` is not in 2..1024.
+    """
+    require_ranks(n)
+
+    def level(distance: int) -> list[tuple[int, int]]:
+        """(child, parent): the ranks that are an odd multiple of ``distance``, and those below."""
+        return [(r, r - distance) for r in range(distance, n, 2 * distance)]
+
+    distances = [1 << bit for bit in range((n - 1).bit_length())]
+    up = [tuple(Transfer(r, to, 0, "reduce") for r, to in level(d)) for d in distances]
+    down = [tuple(Transfer(to, r, 0, "copy") for r, to in level(d)) for d in reversed(distances)]
+    return _schedule("tree", n, 1, "duplex", [("reduce", up), ("broadcast", down)])
 
 
 def direct(n: int) -> Schedule:

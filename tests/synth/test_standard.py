@@ -1,4 +1,4 @@
-"""Ring, recursive halving-doubling, direct, transpose: proved, and as good as is claimed."""
+"""Ring, recursive halving-doubling, tree, direct, transpose: proved, and as good as is claimed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synth
-from synth.cost import Cost, completion_cost
+from synth.cost import Cost, completion_cost, tree_cost
 from synth.transpose.generate import EXCHANGES, transpose
 from tests.verify.search import Search
 from verify import Incast, Verdict, check, read
 
+NAMES = "ring", "rhd", "direct", "tree"
+
 
 @pytest.mark.parametrize("n", range(2, 18))
 def test_as_the_literature_says(n: int) -> None:
-    ring, rhd, direct = synth.ring(n), synth.rhd(n), synth.direct(n)
-    for schedule in (ring, rhd, direct):
+    ring, rhd, direct, tree = made = [getattr(synth, name)(n) for name in NAMES]
+    for schedule in made:
         report = check(schedule)
         assert report.verdict is Verdict.PROVED
         assert report.results["same_bits"].verdict is Verdict.PROVED
@@ -32,6 +34,7 @@ def test_as_the_literature_says(n: int) -> None:
     assert (direct.rounds, direct.chunks, direct.ports) == (2, n, Incast(n - 1))
     assert completion_cost(direct) == one_at_a_time
     assert completion_cost(direct, "round") == Cost(2, one_at_a_time.share)
+    assert (tree.chunks, tree.ports, completion_cost(tree)) == (1, "duplex", tree_cost(n))
     p = rhd.chunks
     assert p <= n < 2 * p
     folding = n > p  # moves the whole buffer twice more
