@@ -15,18 +15,19 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def _blocks(language):
-    found = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def _blocks(language, page=README):
+    found = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
     assert found
     return found
 
 
 @pytest.mark.slow_first
 @pytest.mark.timeout(3600)
-def test_commands(tmp_path):
-    lines = [line for block in _blocks("console") for line in block.splitlines()]
-    commands = [line[2:] for line in lines if line.startswith("$ ")]
-    assert len(commands) > 8
+@pytest.mark.parametrize("page", ["README.md", "docs/schedules.md"])
+def test_commands(page, tmp_path):
+    blocks = _blocks("console", (ROOT / page).read_text())
+    commands = [line[2:] for block in blocks for line in block.splitlines() if line[:2] == "$ "]
+    assert len(commands) > 4
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for command in commands:
         result = execute("sh", "-c", command, cwd=tmp_path)
