@@ -2,7 +2,7 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
-  Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible PipelineRun Pipeline
+  Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible Arrivals PipelineRun Pipeline
   PipelineBound.
 
 Print Assumptions Check.check_sound.
@@ -46,6 +46,9 @@ Print Assumptions Formula.schedule_solves.
 Print Assumptions Impossible.refuted_question_sound.
 Print Assumptions Impossible.refuted_shorter_optimal.
 Print Assumptions Impossible.certified_optimal_sound.
+Print Assumptions Arrivals.bandwidth_bound_holds.
+Print Assumptions Arrivals.arrivals_bound_holds.
+Print Assumptions Arrivals.optimal_for_arrivals_sound.
 Print Assumptions PipelineRun.never_stuck.
 Print Assumptions PipelineRun.step_by_step.
 Print Assumptions PipelineRun.earliest.

@@ -4,7 +4,7 @@ Nothing leaves ``synth`` unproved: the verifier, which shares no code with it, h
 a schedule is optimal is never said without its basis (docs/trust.md says what each one asks you to
 believe):
 
-    theorem       at the lower bound that verify recomputes, which is proved in Coq
+    theorem       at a lower bound that is proved in Coq
     certificate   a certificate in proofs/certificates refutes every shorter schedule
     paper         at a lower bound that is proved on paper
     solver        a solver has exhausted the question for anything shorter

@@ -144,12 +144,16 @@ Fixpoint rounds_before (r : N) (ps : list phase) : N :=
   | p :: later => if is_absent r p then N.of_nat (length (rounds p)) + rounds_before r later else 0
   end.
 
-(** The question whether the same can be done with one completion round less. *)
-Definition shorter (s : schedule) : question :=
+(** The question whether the same can be done in so many rounds. *)
+Definition question_of (s : schedule) (most : N) : question :=
   Question (ranks s) (chunks s)
     (map (fun r => rounds_before r (phases s)) (range (ranks s)))
-    (elsewhere (phases s) + completion_rounds s - 1)
+    most
     (match ports s with Matching => true | _ => false end).
+
+(** And whether with one completion round less. *)
+Definition shorter (s : schedule) : question :=
+  question_of s (elsewhere (phases s) + completion_rounds s - 1).
 
 Definition one_port (s : schedule) : bool :=
   match ports s with Incast _ => false | _ => true end.
@@ -182,18 +186,11 @@ Proof.
     + now apply nth_In.
 Qed.
 
-(** A right schedule is optimal if no right schedule has one completion round less. *)
-Theorem refuted_shorter_optimal s proof :
-  valid s -> 1 <= completion_rounds s -> one_port s = true ->
-  refuted_question (shorter s) proof = true -> optimal s.
+(** Every right schedule for the same situation answers it. *)
+Lemma valid_answers s s' most : one_port s = true -> same_situation s s' -> valid s' ->
+  count_rounds (phases s') <= most -> answers (question_of s most) (all_rounds s').
 Proof.
-  intros V Some One R. split; auto. intros s' Same (F & P & A & C).
-  destruct (N.le_gt_cases (completion_rounds s) (completion_rounds s')) as [|Less]; auto. exfalso.
-  destruct Same as (Hn & Hk & _ & Hp & Hf).
-  apply (refuted_question_sound _ _ R (all_rounds s')). split; simpl.
-  - rewrite (elsewhere_same _ _ Hf).
-    change (N.of_nat (length (all_rounds s'))) with (count_rounds (phases s')).
-    rewrite completion_and_elsewhere. unfold completion_rounds in *. lia.
+  intros One (Hn & Hk & _ & Hp & Hf) (F & P & A & C) Time. split; simpl; auto.
   - rewrite Hn, Hk. apply F.
   - intros rd Hrd. specialize (P rd Hrd). rewrite <- Hp in P. unfold one_port in One.
     destruct (ports s); auto. discriminate.
@@ -207,6 +204,18 @@ Proof.
       intros p rd. apply A.
     + rewrite nth_overflow in Ht by (rewrite map_length, range_length; lia). lia.
   - rewrite Hn, Hk. exact C.
+Qed.
+
+(** A right schedule is optimal if no right schedule has one completion round less. *)
+Theorem refuted_shorter_optimal s proof :
+  valid s -> 1 <= completion_rounds s -> one_port s = true ->
+  refuted_question (shorter s) proof = true -> optimal s.
+Proof.
+  intros V Some One R. split; auto. intros s' Same V'.
+  destruct (N.le_gt_cases (completion_rounds s) (completion_rounds s')) as [|Less]; auto. exfalso.
+  apply (refuted_question_sound _ _ R (all_rounds s')), valid_answers; auto.
+  destruct Same as (_ & _ & _ & _ & Hf). rewrite (elsewhere_same _ _ Hf), completion_and_elsewhere.
+  unfold completion_rounds in *. lia.
 Qed.
 
 (** What the extracted program runs. *)

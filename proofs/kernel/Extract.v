@@ -4,9 +4,10 @@
     included, is extracted as it is defined. *)
 
 From Coq Require Import Extraction ExtrOcamlBasic.
-From Latecomer Require Import Schedule Check Ring Transpose Hypercube Formula Impossible
+From Latecomer Require Import Schedule Check Ring Transpose Hypercube Formula Impossible Arrivals
   Pipeline PipelineBound.
 
 Extraction Language OCaml.
 Extraction "checker.ml" check accepted ring direct one_by_one hypercube
-  formula_of certified_optimal check_pipeline places makespan_bound.
+  formula_of certified_optimal arrivals_bound optimal_for_arrivals
+  check_pipeline places makespan_bound.

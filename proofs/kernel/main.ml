@@ -5,6 +5,10 @@
      latecomer-kernel -           one schedule per line of standard input
      latecomer-kernel --optimal FILE < REFUTATION
                                   is the schedule right, and every shorter one refuted?
+     latecomer-kernel --optimal-for-arrivals FILE
+                                  is it right, and at the bound for its ranks' arrivals?
+     latecomer-kernel --arrivals-bound RANKS CHUNKS ARRIVAL,...
+                                  that bound: rounds after the last arrival
      latecomer-kernel --formula RANKS CHUNKS ARRIVAL,... ROUNDS duplex|matching
                                   the formula that a refutation must refute
      latecomer-kernel --closed-form ring|direct|one_by_one|hypercube D [K]
@@ -95,11 +99,13 @@ let read name =
   let text = really_input_string channel (in_channel_length channel) in
   close_in channel; text
 
+let print_optimal proved =
+  Printf.printf "{\"optimal\":%s}\n" (if proved then "true" else "\"unknown\"");
+  if proved then 0 else 1
+
 let optimal_by_refutation name =
   let s = schedule (Json.parse (read name)) in
-  let certified = certified_optimal s (Refute.steps stdin []) in
-  Printf.printf "{\"optimal\":%s}\n" (if certified then "true" else "\"unknown\"");
-  if certified then 0 else 1
+  print_optimal (certified_optimal s (Refute.steps stdin []))
 
 let question ranks chunks arrival rounds ports =
   let in_pairs = match ports with
@@ -129,6 +135,10 @@ let () =
        | ["--closed-form"; "one_by_one"; ranks] -> print_rounds (one_by_one (n ranks)); 0
        | ["--closed-form"; "hypercube"; d; k] -> print_rounds (hypercube (n d) (n k)); 0
        | ["--optimal"; file] -> optimal_by_refutation file
+       | ["--optimal-for-arrivals"; file] ->
+         print_optimal (optimal_for_arrivals (schedule (Json.parse (read file))))
+       | ["--arrivals-bound"; ranks; chunks; arrival] ->
+         print_endline (string_of_int (int_of (arrivals_bound (question ranks chunks arrival "0" "duplex")))); 0
        | ["--formula"; ranks; chunks; arrival; rounds; ports] ->
          Refute.print_formula (question ranks chunks arrival rounds ports); 0
        | ["-"] -> judge_lines 0

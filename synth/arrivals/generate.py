@@ -144,7 +144,7 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
         bound, basis = portfolio.least, Basis.SOLVER
         reason = "all schedules of fewer rounds were searched"
     else:
-        bound, basis = arrivals.bound, Basis.PAPER
+        bound, basis = arrivals.bound, Basis.THEOREM
         reason = "so many transfers do not fit into fewer rounds"
     if bound < report.completion_rounds:
         return bound, Basis.UNKNOWN, "the lower bound may be out of reach"

@@ -4,7 +4,8 @@ Legend: n ranks, k chunks; rank r takes no part in the rounds before ``arrival[r
 from 0, a round long enough for one chunk of S / k bytes. A = the last arrival. The *completion* is
 what comes after it: rounds A, A + 1, ... Its length R is what is minimized.
 
-Lower bounds on R, for full-duplex one-port rounds (of any right schedule):
+Lower bounds on R, for full-duplex one-port rounds (of any right schedule). Their greatest is
+``arrivals_bound`` in proofs/coq/Arrivals.v, where it is proved; a test compares the two:
 
     dissemination
                 The rank that arrives last sends each of its k chunks in a round of its own, so one

@@ -5,6 +5,7 @@
 
 import json
 import os
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from synth.answer import Basis
+from synth.arrivals.generate import search
+from synth.arrivals.instance import Arrivals
 from synth.standard import direct, ring
 from synth.transpose.generate import transpose
 from tests.proofs.differential import compare
 from tests.verify.builders import Document, all_right, broken, optimal_four, report_of
 from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline import documents as pipelines
+from verify import encode
 from verify.cli import app
 from verify.core.schedule import Schedule
 from verify.core.verdict import Result, Verdict
@@ -156,6 +161,37 @@ def test_theorems_are_about_what_synth_makes(kernel: Path, n: int) -> None:
     assert proved("one_by_one") == _rounds(transpose(n))
     # the order within a round has no influence on the sum (Structure.v)
     assert list(map(sorted, proved("direct"))) == list(map(sorted, _rounds(direct(n))))
+
+
+def test_bound_for_arrivals_is_that_of_synth(kernel: Path) -> None:
+    rng = random.Random(20260120)
+    for _ in range(60):
+        n, k = rng.randint(2, 12), rng.randint(1, 30)
+        arrival = [0, *(rng.choice([0, rng.randint(0, 40)]) for _ in range(n - 1))]
+        rng.shuffle(arrival)
+        sizes = [str(n), str(k), ",".join(map(str, arrival))]
+        proved = subprocess.check_output([kernel, "--arrivals-bound", *sizes])
+        assert int(proved) == Arrivals(k, tuple(arrival), ()).bound, sizes
+
+
+def test_optimal_for_arrivals(kernel: Path, tmp_path: Path) -> None:
+    """At the bound for its arrivals it says so; with an idle round more, or wrong, it does not."""
+
+    def said(doc: Any) -> Any:
+        path = tmp_path / "s.json"
+        path.write_text(json.dumps(doc))
+        argv = [kernel, "--optimal-for-arrivals", path]
+        done = subprocess.run(argv, check=False, capture_output=True)
+        return json.loads(done.stdout)["optimal"]
+
+    for arrivals in ({7: 6}, {6: 3, 7: 9}):
+        answer = search(8, arrivals, m=3)
+        doc = json.loads(encode(answer.schedule))
+        assert (answer.basis, said(doc)) == (Basis.THEOREM, True)
+        doc["phases"][-1]["rounds"].append([])
+        assert said(doc) == "unknown"
+        doc["phases"][-1]["rounds"][-2:] = [doc["phases"][-1]["rounds"][-2][1:]]
+        assert said(doc) == "unknown"
 
 
 # -- a program that lies, fails or is not there; none of these needs Coq -------------------------

@@ -127,7 +127,7 @@ SLOW = "--forward 8 --backward 10 --weight 5 --slow 1-2:30,2-3:12"
         ("generate --n 6 --owners free", Basis.THEOREM, "free owners"),
         (f"generate --n 7 --ports matching {QUICK}", Basis.THEOREM, "matching ports"),
         ("generate --n 3 --m 2 --owners balanced", Basis.UNKNOWN, "gap 1: optimality unknown"),
-        ("generate --n 4 --delay 2 --m 2", Basis.PAPER, "lower bound"),
+        ("generate --n 4 --delay 2 --m 2", Basis.THEOREM, "lower bound"),
         ("generate --n 8 --delay 2", Basis.THEOREM, "2 before 7"),
         ("generate --n 6 --late 4,5 --arrivals 1,3", Basis.THEOREM, "4 at round 1, 5 at round 3"),
         (f"{TINY} --delay 1", Basis.CERTIFICATE, "1 before 1, 2"),
