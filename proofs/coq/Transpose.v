@@ -8,7 +8,7 @@
     follow correctness ([transpose_correct]) and the two theorems about one loss. *)
 
 From Coq Require Import List Arith NArith Lia Bool Permutation.
-From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce SameBits.
+From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce SameBits Structure Check NobodyLate.
 Import ListNotations.
 Open Scope N_scope.
 
@@ -119,19 +119,20 @@ Qed.
 
 (** * Nothing lost *)
 
-(** Every rank but the owner sends once, and every rank but the owner is told. *)
+(** Every rank but the owner sends once, and every rank but the owner is told once. *)
 Definition all_sent (n : N) (rs : list round) : Prop :=
   Forall to_owner (concat rs) /\
   forall c, c < n -> Permutation (c :: senders c rs) (range n).
 
 Definition all_told (n : N) (rs : list round) : Prop :=
   Forall from_owner (concat rs) /\
+  NoDup (map (fun t => (dst t, chunk t)) (concat rs)) /\
   forall r c, r < n -> c < n -> r <> c -> told r c rs = true.
 
 Theorem transpose_correct n scatter gather :
   all_sent n scatter -> all_told n gather -> all_reduce n n (scatter ++ gather).
 Proof.
-  intros [Hs Sent] [Hg Told] M x r c Hr Hc. rewrite what_arrives_decides by auto.
+  intros [Hs Sent] (Hg & _ & Told) M x r c Hr Hc. rewrite what_arrives_decides by auto.
   replace ((r =? c) || told r c gather) with true.
   - unfold owners_sum. rewrite <- (sum_cons M (fun i => x i c)). now apply sum_permutation, Sent.
   - destruct (N.eqb_spec r c); auto. now rewrite Told.
@@ -142,7 +143,7 @@ Theorem transpose_same_bits n scatter gather {A} (plus : A -> A -> A) x r r' c :
   all_told n gather -> r < n -> r' < n -> c < n ->
   run plus x (scatter ++ gather) r c = run plus x (scatter ++ gather) r' c.
 Proof.
-  intros [Hg Told] Hr Hr' Hc. rewrite run_app.
+  intros (Hg & _ & Told) Hr Hr' Hc. rewrite run_app.
   rewrite (gather_result plus gather Hg _ r), (gather_result plus gather Hg _ r').
   assert (E : forall a, a < n ->
     (if told a c gather then run plus x scatter c c else run plus x scatter a c)
@@ -154,16 +155,42 @@ Qed.
 
 (** * One loss *)
 
-(** A transfer to an owner is lost: this one contribution is missing in this one chunk, at all
-    ranks alike; everything else is as it should be. *)
-Theorem one_loss_to_owner n scatter delivered gather i c0 :
+(** Rounds [rs'] are [rs] with one transfer lost, in whatever round; nothing else is. *)
+Inductive loses (lost : transfer) : list round -> list round -> Prop :=
+  Loses before first rest after :
+    loses lost (before ++ (first ++ lost :: rest) :: after) (before ++ (first ++ rest) :: after).
+
+Lemma loses_permutation lost rs rs' : loses lost rs rs' ->
+  Permutation (concat rs) (lost :: concat rs').
+Proof.
+  intros [before first rest after]. rewrite !concat_app. simpl. rewrite <- !app_assoc, !app_assoc.
+  simpl. rewrite <- !app_assoc, <- !app_comm_cons.
+  rewrite (app_assoc (concat before) first), (app_assoc (concat before) first).
+  symmetry. apply Permutation_middle.
+Qed.
+
+Lemma loses_split lost rs rs' rest : loses lost (rs ++ rs') rest ->
+  (exists delivered, loses lost rs delivered /\ rest = delivered ++ rs') \/
+  (exists delivered, loses lost rs' delivered /\ rest = rs ++ delivered).
+Proof.
+  intros H. inversion H as [before first tail after E E']; subst. clear H.
+  apply app_eq_app in E as (l & [[-> E]|[-> E]]).
+  - right. exists (l ++ (first ++ tail) :: after). rewrite E, <- app_assoc. split; [constructor|auto].
+  - destruct l as [|rd l]; simpl in E.
+    + right. exists ((first ++ tail) :: after). subst. rewrite app_nil_r.
+      split; [apply (Loses lost [])|auto].
+    + left. injection E as <- ->. exists (before ++ (first ++ tail) :: l). rewrite <- app_assoc.
+      split; [constructor|auto].
+Qed.
+
+Lemma lost_to_owner n scatter delivered gather i c0 :
   all_sent n scatter -> all_told n gather ->
   Permutation (concat scatter) (Transfer i c0 c0 Reduce :: concat delivered) ->
   forall (M : commutative_monoid) (x : N -> N -> M) r c, r < n -> c < n ->
     run (add M) x (delivered ++ gather) r c
     = sum M (fun i => x i c) (if c =? c0 then remove N.eq_dec i (range n) else range n).
 Proof.
-  intros [Hs Sent] [Hg Told] P M x r c Hr Hc.
+  intros [Hs Sent] (Hg & _ & Told) P M x r c Hr Hc.
   pose proof (Permutation_Forall P Hs) as Hall.
   assert (Hd : Forall to_owner (concat delivered)) by now inversion Hall.
   rewrite what_arrives_decides by auto.
@@ -200,9 +227,7 @@ Proof.
   now apply Permutation_cons_inv in Hi.
 Qed.
 
-(** A transfer from an owner is lost: one chunk at one rank is not the sum but that rank's own
-    data; everything else is as it should be. *)
-Theorem one_loss_from_owner n scatter gather delivered r0 c0 :
+Lemma lost_from_owner n scatter gather delivered r0 c0 :
   all_sent n scatter -> all_told n gather -> c0 <> r0 ->
   Permutation (concat gather) (Transfer c0 r0 c0 Copy :: concat delivered) ->
   told r0 c0 delivered = false ->
@@ -210,7 +235,7 @@ Theorem one_loss_from_owner n scatter gather delivered r0 c0 :
     run (add M) x (scatter ++ delivered) r c
     = if (r =? r0) && (c =? c0) then x r0 c0 else sum M (fun i => x i c) (range n).
 Proof.
-  intros [Hs Sent] [Hg Told] Hne P Lost M x r c Hr Hc.
+  intros [Hs Sent] (Hg & _ & Told) Hne P Lost M x r c Hr Hc.
   pose proof (Permutation_Forall P Hg) as Hall.
   assert (Hd : Forall from_owner (concat delivered)) by now inversion Hall.
   rewrite what_arrives_decides by auto.
@@ -224,6 +249,41 @@ Proof.
       apply (Permutation_in t P) in Ht. apply existsb_exists. exists t. split; auto.
       destruct Ht as [<-|Ht]; auto. exfalso. simpl in E.
       rewrite (N.eqb_sym r0), (N.eqb_sym c0) in E. congruence.
+Qed.
+
+(** A transfer to an owner is lost, nothing else: the contribution of its sender is missing in its
+    chunk, at all ranks alike; everything else is as it should be. *)
+Theorem one_loss_to_owner n scatter gather lost delivered :
+  all_sent n scatter -> all_told n gather -> loses lost scatter delivered ->
+  forall (M : commutative_monoid) (x : N -> N -> M) r c, r < n -> c < n ->
+    run (add M) x (delivered ++ gather) r c
+    = sum M (fun i => x i c)
+        (if c =? chunk lost then remove N.eq_dec (src lost) (range n) else range n).
+Proof.
+  intros Sent Told L. apply loses_permutation in L as P.
+  pose proof (Permutation_Forall P (proj1 Sent)) as All. inversion All as [|? ? (Ho & Hc & _) _]; subst.
+  destruct lost as [i d c0 o]. simpl in *. subst o d. now apply lost_to_owner with (scatter := scatter).
+Qed.
+
+(** A transfer from an owner is lost, nothing else: its receiver keeps its own data in its chunk and
+    has not the sum; everything else is as it should be. *)
+Theorem one_loss_from_owner n scatter gather lost delivered :
+  all_sent n scatter -> all_told n gather -> loses lost gather delivered ->
+  forall (M : commutative_monoid) (x : N -> N -> M) r c, r < n -> c < n ->
+    run (add M) x (scatter ++ delivered) r c
+    = if (r =? dst lost) && (c =? chunk lost) then x r c else sum M (fun i => x i c) (range n).
+Proof.
+  intros Sent Told L M x r c Hr Hc. apply loses_permutation in L as P.
+  pose proof Told as (From & Once & _).
+  pose proof (Permutation_Forall P From) as All. inversion All as [|? ? (Ho & Hch & Ne) _]; subst.
+  destruct lost as [c0 r0 c1 o]. simpl in *. subst o c1.
+  rewrite (lost_from_owner n scatter gather delivered r0 c0); auto.
+  - destruct (N.eqb_spec r r0) as [->|], (N.eqb_spec c c0) as [->|]; auto.
+  - apply not_true_iff_false. unfold told. rewrite existsb_exists. intros (t & Ht & E).
+    apply andb_true_iff in E as [Ed Ec]. apply N.eqb_eq in Ed, Ec.
+    apply (Permutation_map (fun t => (dst t, chunk t))), Permutation_sym in P.
+    apply (Permutation_NoDup (Permutation_sym P)) in Once. inversion Once as [|? ? No _]; subst.
+    apply No. simpl. apply in_map_iff. exists t. auto.
 Qed.
 
 (** * The schedules that synth makes: rotations, some of them in each round *)
@@ -312,9 +372,25 @@ Section Rotations.
           -- by_cases.
   Qed.
 
+  (** Different distances, different receivers. *)
+  Lemma gather_targets l : NoDup l -> (forall s, In s l -> s < n) ->
+    NoDup (map (fun t => (dst t, chunk t)) (flat_map (gather_by n) l)).
+  Proof.
+    intros Hl Hs.
+    assert (E : map (fun t => (dst t, chunk t)) (flat_map (gather_by n) l)
+                = map (fun p => ((snd p + fst p) mod n, snd p)) (list_prod l (range n))).
+    { clear. induction l as [|s l IH]; simpl; auto. rewrite !map_app, IH. f_equal.
+      unfold gather_by. now rewrite !map_map. }
+    rewrite E. apply nodup_map_on; [|apply nodup_prod; auto using range_nodup].
+    intros [s r] [s' r'] H H'. apply in_prod_iff in H as [H Hr], H' as [H' _].
+    apply Hs in H, H'. apply in_range in Hr. simpl. intros [= F <-]. f_equal.
+    rewrite !mod_add in F by lia. by_cases.
+  Qed.
+
   Lemma rotations_told : all_told n (map (flat_map (gather_by n)) blocks).
   Proof.
-    split.
+    split; [|split; [rewrite concat_flat_map; apply gather_targets; auto;
+                     intros s Hs; now apply distances|]].
     - rewrite concat_flat_map. apply Forall_forall. intros t Ht.
       apply in_flat_map in Ht as (s & Hs & Ht). apply distances in Hs.
       apply in_map_iff in Ht as (r & <- & Hr). apply in_range in Hr.
@@ -332,10 +408,35 @@ Section Rotations.
   Proof. apply transpose_correct; [apply rotations_sent|apply rotations_told]. Qed.
 End Rotations.
 
-(** One round per stage, and one rotation per round, for every n. *)
-Definition direct (n : N) : list round := rotations n [tl (range n)].
+(** * The transposes that synth makes: so many rotations in a round *)
 
-Definition one_by_one (n : N) : list round := rotations n (map (fun s => [s]) (tl (range n))).
+(** A list in pieces of [most], the last of what is left. *)
+Fixpoint cut (tries most : nat) (l : list N) : list (list N) :=
+  match tries, l with
+  | O, _ | _, [] => []
+  | S tries, _ => firstn most l :: cut tries most (skipn most l)
+  end.
+
+Definition blocks_of (n incast : N) : list (list N) :=
+  cut (N.to_nat n) (N.to_nat incast) (tl (range n)).
+
+Definition transpose (n incast : N) : schedule :=
+  nobody_late n n (Incast incast)
+    [map (flat_map (scatter_by n)) (blocks_of n incast);
+     map (flat_map (gather_by n)) (blocks_of n incast)].
+
+Lemma cut_whole most : (1 <= most)%nat -> forall tries l, (length l <= tries)%nat ->
+  concat (cut tries most l) = l.
+Proof.
+  intros Hm. induction tries as [|tries IH]; intros [|a l] H; auto; [simpl in H; lia|].
+  cbn [cut concat]. rewrite IH by (rewrite skipn_length; cbn [length] in *; lia). apply firstn_skipn.
+Qed.
+
+Lemma cut_pieces most tries : forall l b, In b (cut tries most l) -> (length b <= most)%nat.
+Proof.
+  induction tries as [|tries IH]; intros [|a l] b H; cbn [cut] in H; try easy.
+  destruct H as [<-|H]; [rewrite firstn_length; lia|eauto].
+Qed.
 
 Lemma tl_range s n : In s (tl (range n)) <-> 1 <= s < n.
 Proof.
@@ -351,25 +452,140 @@ Proof.
   now inversion H.
 Qed.
 
-Lemma concat_singletons {A} (l : list A) : concat (map (fun x => [x]) l) = l.
-Proof. induction l; simpl; congruence. Qed.
-
-Theorem direct_correct n : all_reduce n n (direct n).
+Lemma blocks_whole n incast : 1 <= incast -> concat (blocks_of n incast) = tl (range n).
 Proof.
-  apply rotations_correct; simpl; rewrite app_nil_r; [intros; apply tl_range|apply tl_range_nodup].
+  intros H. apply cut_whole; [lia|]. pose proof (range_length n).
+  destruct (range n); simpl in *; lia.
 Qed.
 
-Theorem one_by_one_correct n : all_reduce n n (one_by_one n).
+Lemma blocks_nodup {A} (ll : list (list A)) : NoDup (concat ll) -> forall l, In l ll -> NoDup l.
 Proof.
-  apply rotations_correct; rewrite concat_singletons;
-    [intros; apply tl_range|apply tl_range_nodup].
+  induction ll as [|l0 ll IH]; simpl; [easy|]. rewrite nodup_app. intros (H0 & H & _) l [<-|Hl]; auto.
 Qed.
 
-Theorem one_by_one_rounds n : 1 <= n ->
-  N.of_nat (length (one_by_one n)) = 2 * (n - 1).
+Section Transpose.
+  Variables n incast : N.
+  Hypothesis two_ranks : 2 <= n.
+  Hypothesis some_port : 1 <= incast.
+
+  Lemma distances s : In s (concat (blocks_of n incast)) <-> 1 <= s < n.
+  Proof. rewrite blocks_whole by auto. apply tl_range. Qed.
+
+  Lemma distances_once : NoDup (concat (blocks_of n incast)).
+  Proof. rewrite blocks_whole by auto. apply tl_range_nodup. Qed.
+
+  Lemma transpose_sent : all_sent n (map (flat_map (scatter_by n)) (blocks_of n incast)).
+  Proof. apply rotations_sent; auto using distances, distances_once. Qed.
+
+  Lemma transpose_told : all_told n (map (flat_map (gather_by n)) (blocks_of n incast)).
+  Proof. apply rotations_told; auto using distances, distances_once. Qed.
+
+  Lemma block_distances b s : In b (blocks_of n incast) -> In s b -> 1 <= s < n.
+  Proof. intros Hb Hs. apply distances, in_concat. eauto. Qed.
+
+  (** Rotations in which each rank has one message leave it within its ports. *)
+  Lemma rotations_within (f : transfer -> N) (by_ : N -> round) b r :
+    In b (blocks_of n incast) -> (forall s, 1 <= s < n -> NoDup (map f (by_ s))) ->
+    (occurrences (map f (flat_map by_ b)) r <= N.to_nat incast)%nat.
+  Proof.
+    intros Hb Once. transitivity (length b); [|now apply (cut_pieces _ _ _ _ Hb)].
+    assert (D : forall s, In s b -> 1 <= s < n) by (intros s; now apply block_distances).
+    clear Hb. induction b as [|s b IH]; simpl; auto.
+    rewrite map_app, count_occ_app. specialize (IH (fun s Hs => D s (or_intror Hs))).
+    pose proof (proj1 (NoDup_count_occ N.eq_dec _) (Once s (D s (or_introl eq_refl))) r). lia.
+  Qed.
+
+  Lemma rotated_once s : 1 <= s < n -> NoDup (map (fun r => (r + s) mod n) (range n)).
+  Proof.
+    intros Hs. apply nodup_map_on; [|apply range_nodup]. intros a b Ha Hb E.
+    apply in_range in Ha, Hb. rewrite !mod_add in E by lia. by_cases.
+  Qed.
+
+  Theorem transpose_right : right (transpose n incast).
+  Proof.
+    apply nobody_late_right; try lia; simpl; rewrite ?app_nil_r.
+    - simpl. lia.
+    - assert (Ends : forall s r, 1 <= s < n -> r < n -> (r + s) mod n < n /\ r <> (r + s) mod n).
+      { intros s r Hs Hr. split; [apply N.mod_lt; lia|]. rewrite mod_add by lia. by_cases. }
+      assert (Fits : forall by_ b, In b (blocks_of n incast) ->
+        (forall s, 1 <= s < n -> NoDup (map src (by_ s)) /\ NoDup (map dst (by_ s))) ->
+        fits_ports (Incast incast) (flat_map by_ b)).
+      { intros by_ b Hb Once. repeat split; try discriminate; intros r;
+          apply rotations_within; auto; intros s Hs; now apply Once. }
+      intros rd Hrd. apply in_app_iff in Hrd as [Hrd|Hrd];
+        apply in_map_iff in Hrd as (b & <- & Hb); split; [|split| |split].
+      + intros t Ht. apply in_flat_map in Ht as (s & Hs & Ht).
+        apply in_map_iff in Ht as (r & <- & Hr). apply in_range in Hr.
+        destruct (Ends s r (block_distances b s Hb Hs) Hr). repeat split; simpl; auto.
+      + apply Fits; auto. intros s Hs. unfold scatter_by. rewrite !map_map. simpl.
+        rewrite map_id. split; [apply range_nodup|now apply rotated_once].
+      + assert (R : Forall (fun t => op t = Reduce) (flat_map (scatter_by n) b)).
+        { apply Forall_forall. intros t Ht. apply in_flat_map in Ht as (s & _ & Ht).
+          now apply in_map_iff in Ht as (r & <- & _). }
+        unfold hazard_free_round. induction R as [|t l Ht R IH]; constructor; auto.
+        apply Forall_forall. intros u Hu _. rewrite Forall_forall in R. simpl. auto.
+      + intros t Ht. apply in_flat_map in Ht as (s & Hs & Ht).
+        apply in_map_iff in Ht as (r & <- & Hr). apply in_range in Hr.
+        destruct (Ends s r (block_distances b s Hb Hs) Hr). repeat split; simpl; auto.
+      + apply Fits; auto. intros s Hs. unfold gather_by. rewrite !map_map. simpl.
+        rewrite map_id. split; [apply range_nodup|now apply rotated_once].
+      + apply distinct_targets_hazard_free, gather_targets.
+        * apply (blocks_nodup (blocks_of n incast)); auto using distances_once.
+        * intros s Hs. now apply (block_distances b).
+    - apply transpose_correct; [apply transpose_sent|apply transpose_told].
+    - intros A plus x r r' c Hr Hr' Hc. apply (transpose_same_bits n); auto using transpose_told.
+  Qed.
+
+  (** One transfer is lost on its way, in whatever round, and nothing else: to an owner, then all
+      ranks lack its sender's contribution to its chunk; from an owner, then its receiver keeps its
+      own data in its chunk. Everything else is as it should be. *)
+  Theorem transpose_one_loss lost rs : loses lost (all_rounds (transpose n incast)) rs ->
+    forall (M : commutative_monoid) (x : N -> N -> M) r c, r < n -> c < n ->
+    run (add M) x rs r c =
+    match op lost with
+    | Reduce => sum M (fun i => x i c)
+                  (if c =? chunk lost then remove N.eq_dec (src lost) (range n) else range n)
+    | Copy => if (r =? dst lost) && (c =? chunk lost) then x r c else sum M (fun i => x i c) (range n)
+    end.
+  Proof.
+    unfold transpose. rewrite nobody_late_rounds. simpl. rewrite app_nil_r. intros L.
+    assert (Kind : forall (P : transfer -> Prop) l l', Forall P (concat l) -> loses lost l l' -> P lost).
+    { intros P l l' All H.
+      pose proof (Permutation_Forall (loses_permutation _ _ _ H) All) as F. now inversion F. }
+    apply loses_split in L as [(delivered & L & ->)|(delivered & L & ->)].
+    - destruct (Kind to_owner _ _ (proj1 transpose_sent) L) as (-> & _).
+      now apply one_loss_to_owner with (scatter := map (flat_map (scatter_by n)) (blocks_of n incast));
+        [apply transpose_sent|apply transpose_told|].
+    - destruct (Kind from_owner _ _ (proj1 transpose_told) L) as (-> & _).
+      now apply one_loss_from_owner with (gather := map (flat_map (gather_by n)) (blocks_of n incast));
+        [apply transpose_sent|apply transpose_told|].
+  Qed.
+End Transpose.
+
+(** A stage has ceil((n - 1) / incast) rounds. *)
+Lemma cut_length most : (1 <= most)%nat -> forall tries l, (length l <= tries)%nat ->
+  (most * length (cut tries most l) < length l + most)%nat /\
+  (length l <= most * length (cut tries most l))%nat.
 Proof.
-  intros H. unfold one_by_one, rotations. rewrite app_length, !map_length.
+  intros Hm. induction tries as [|tries IH]; intros [|a l] H; try (simpl in *; lia).
+  cbn [cut]. specialize (IH (skipn most (a :: l))). rewrite skipn_length in IH. cbn [length] in *.
+  destruct (le_lt_dec (S (length l)) most) as [L|L].
+  - rewrite skipn_all2 in * by (simpl; lia).
+    assert (E : cut tries most [] = []) by now destruct tries. rewrite E in *. simpl. lia.
+  - rewrite Nat.mul_succ_r. lia.
+Qed.
+
+Theorem transpose_rounds n incast : 2 <= n -> 1 <= incast ->
+  N.of_nat (length (all_rounds (transpose n incast))) = 2 * Knowledge.ceil_div (n - 1) incast.
+Proof.
+  intros Hn Hi. unfold transpose. rewrite nobody_late_rounds. cbn [concat].
+  rewrite app_nil_r, app_length, !map_length. unfold blocks_of.
   assert (L : length (tl (range n)) = (N.to_nat n - 1)%nat).
   { rewrite <- range_length. destruct (range n); simpl; lia. }
-  lia.
+  destruct (cut_length (N.to_nat incast) ltac:(lia) (N.to_nat n) (tl (range n))) as [Hi1 Hi2];
+    [rewrite L; lia|]. rewrite L in *.
+  set (m := length (cut (N.to_nat n) (N.to_nat incast) (tl (range n)))) in *.
+  enough (E : Knowledge.ceil_div (n - 1) incast = N.of_nat m) by (rewrite E; lia).
+  unfold Knowledge.ceil_div. symmetry.
+  apply (N.div_unique _ _ _ (n - 1 + incast - 1 - incast * N.of_nat m)); nia.
 Qed.

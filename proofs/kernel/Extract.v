@@ -8,6 +8,6 @@ From Latecomer Require Import Schedule Check Ring Transpose Hypercube Formula Im
   Pipeline PipelineBound.
 
 Extraction Language OCaml.
-Extraction "checker.ml" check accepted ring direct one_by_one hypercube
+Extraction "checker.ml" check accepted all_rounds ring_schedule transpose hypercube
   formula_of certified_optimal arrivals_bound optimal_for_arrivals
   check_pipeline places makespan_bound.

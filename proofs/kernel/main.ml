@@ -11,7 +11,7 @@
                                   that bound: rounds after the last arrival
      latecomer-kernel --formula RANKS CHUNKS ARRIVAL,... ROUNDS duplex|matching
                                   the formula that a refutation must refute
-     latecomer-kernel --closed-form ring|direct|one_by_one|hypercube D [K]
+     latecomer-kernel --closed-form ring N | transpose N INCAST | hypercube D K
 
    Exit code: 0 all accepted, 1 some refuted, 2 some malformed or not covered, 3 a crash (out of memory or stack). *)
 
@@ -130,9 +130,9 @@ let () =
   let n i = number (int_of_string i) in
   exit
     (try match List.tl (Array.to_list Sys.argv) with
-       | ["--closed-form"; "ring"; ranks] -> print_rounds (ring (n ranks)); 0
-       | ["--closed-form"; "direct"; ranks] -> print_rounds (direct (n ranks)); 0
-       | ["--closed-form"; "one_by_one"; ranks] -> print_rounds (one_by_one (n ranks)); 0
+       | ["--closed-form"; "ring"; ranks] -> print_rounds (all_rounds (ring_schedule (n ranks))); 0
+       | ["--closed-form"; "transpose"; ranks; incast] ->
+         print_rounds (all_rounds (transpose (n ranks) (n incast))); 0
        | ["--closed-form"; "hypercube"; d; k] -> print_rounds (hypercube (n d) (n k)); 0
        | ["--optimal"; file] -> optimal_by_refutation file
        | ["--optimal-for-arrivals"; file] ->

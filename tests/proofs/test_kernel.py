@@ -24,7 +24,7 @@ from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline import documents as pipelines
 from verify import encode
 from verify.cli import app
-from verify.core.schedule import Schedule
+from verify.core.schedule import Incast, Schedule
 from verify.core.verdict import Result, Verdict
 from verify.errors import ArgumentError
 from verify.kernel import VARIABLE, judge, opinion
@@ -154,13 +154,16 @@ def _rounds(schedule: Schedule) -> list[list[list[Any]]]:
 def test_theorems_are_about_what_synth_makes(kernel: Path, n: int) -> None:
     """The closed forms that are proved for all n print the rounds that synth writes."""
 
-    def proved(name: str) -> Any:
-        return json.loads(subprocess.check_output([kernel, "--closed-form", name, str(n)]))
+    def proved(name: str, *sizes: int) -> Any:
+        argv = [kernel, "--closed-form", name, *map(str, sizes)]
+        return json.loads(subprocess.check_output(argv))
 
-    assert proved("ring") == _rounds(ring(n))
-    assert proved("one_by_one") == _rounds(transpose(n))
+    assert proved("ring", n) == _rounds(ring(n))
+    for incast in {1, (n + 1) // 2, n - 1}:
+        assert proved("transpose", n, incast) == _rounds(transpose(n, incast=incast))
+        assert transpose(n, incast=incast).ports == Incast(incast)
     # the order within a round has no influence on the sum (Structure.v)
-    assert list(map(sorted, proved("direct"))) == list(map(sorted, _rounds(direct(n))))
+    assert list(map(sorted, proved("transpose", n, n - 1))) == list(map(sorted, _rounds(direct(n))))
 
 
 def test_bound_for_arrivals_is_that_of_synth(kernel: Path) -> None:
