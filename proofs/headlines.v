@@ -55,6 +55,8 @@ Print Assumptions PipelineRun.step_by_step.
 Print Assumptions PipelineRun.earliest.
 Print Assumptions PipelineRun.realised.
 Print Assumptions PipelineRun.makespan_least.
+Print Assumptions PipelineRun.run_pipeline_stuck.
 Print Assumptions Pipeline.check_pipeline_sound.
 Print Assumptions Pipeline.check_pipeline_complete.
+Print Assumptions Pipeline.check_pipeline_peaks.
 Print Assumptions PipelineBound.makespan_bound_holds.

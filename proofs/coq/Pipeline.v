@@ -160,7 +160,6 @@ Fixpoint most_held (now : Z) (program : list action) : Z :=
 Inductive pipeline_report :=
 | NotComplete
 | Deadlock
-| Undecided   (** never happens; there to keep the proofs short *)
 | Runs (order memory : bool) (makespan : N) (peaks : list Z).
 
 Definition check_pipeline (p : pipeline) : pipeline_report :=
@@ -171,7 +170,7 @@ Definition check_pipeline (p : pipeline) : pipeline_report :=
         let last := run_pipeline (duration p) (needs p place) (programs p) in
         if is_finished last then
           Runs (decide_losses p) (decide_memory p) (makespan last) (map (most_held 0) (programs p))
-        else if is_stuck (needs p place) last then Deadlock else Undecided
+        else Deadlock
       else NotComplete
   end.
 
@@ -380,7 +379,7 @@ Proof.
   unfold check_pipeline. destruct (places p) as [place|] eqn:E; [|discriminate].
   destruct (decide_complete p place) eqn:C; [|discriminate].
   set (last := run_pipeline (duration p) (needs p place) (programs p)).
-  destruct (is_finished last) eqn:Fin; [|now destruct (is_stuck _ _)].
+  destruct (is_finished last) eqn:Fin; [|discriminate].
   intros [= L M <- _]. apply is_finished_iff in Fin.
   assert (Hm : 1 <= microbatches p).
   { unfold decide_complete in C. rewrite !andb_true_iff, N.leb_le in C. tauto. }
@@ -396,13 +395,45 @@ Proof.
     + intros start l K H. now apply (makespan_least _ _ (programs p) last start l Once R Fin K).
 Qed.
 
+(** ** The peaks that are reported are the most that each rank ever holds. *)
+Definition is_peak (program : list action) (peak : Z) : Prop :=
+  (forall ran todo, program = ran ++ todo -> (held ran <= peak)%Z) /\
+  exists ran todo, program = ran ++ todo /\ held ran = peak.
+
+Lemma most_held_is_peak program : forall now,
+  (forall ran todo, program = ran ++ todo -> (now + held ran <= most_held now program)%Z) /\
+  exists ran todo, program = ran ++ todo /\ (now + held ran = most_held now program)%Z.
+Proof.
+  induction program as [|a program IH]; intros now; simpl.
+  - split.
+    + intros ran todo E. symmetry in E. apply app_eq_nil in E as [-> _]. simpl. lia.
+    + exists [], []. split; auto. simpl. lia.
+  - destruct (IH (now + holds_more a)%Z) as [Most (ran & todo & E & Here)]. split.
+    + intros [|b ran'] todo' E'; simpl; [lia|]. injection E' as <- E'.
+      specialize (Most ran' todo' E'). lia.
+    + destruct (Z.max_spec now (most_held (now + holds_more a) program)) as [[_ M]|[_ M]]; rewrite M.
+      * exists (a :: ran), todo. split; [now rewrite E|simpl; lia].
+      * exists [], (a :: program). split; auto. simpl. lia.
+Qed.
+
+Theorem check_pipeline_peaks p order memory span peaks :
+  check_pipeline p = Runs order memory span peaks -> Forall2 is_peak (programs p) peaks.
+Proof.
+  unfold check_pipeline. destruct (places p) as [place|]; [|discriminate].
+  destruct (decide_complete p place); [|discriminate].
+  destruct (is_finished _); [|discriminate]. intros [= _ _ _ <-].
+  induction (programs p) as [|program ps IH]; simpl; constructor; auto.
+  destruct (most_held_is_peak program 0%Z) as [Most (ran & todo & E & Here)]. split.
+  - intros ran' todo' E'. specialize (Most ran' todo' E'). lia.
+  - exists ran, todo. split; auto.
+Qed.
+
 (** ** Completeness: what is rejected is wrong. *)
 Theorem check_pipeline_complete p : 1 <= microbatches p ->
   match check_pipeline p with
   | NotComplete => ~ complete p
   | Deadlock => exists place s, places p = Some place /\ reaches p place s /\ ~ finished s /\
                   stuck (duration p) (needs p place) s
-  | Undecided => True
   | Runs order memory _ _ => (order = false -> ~ losses_in_order p) /\
                              (memory = false -> ~ memory_respected p)
   end.
@@ -414,11 +445,10 @@ Proof.
       * split; intros Z.
         -- intros H. apply same_actions_iff in H. unfold decide_losses in Z. congruence.
         -- intros H. apply decide_memory_iff in H. congruence.
-      * destruct (is_stuck (needs p place) last) eqn:S; auto. exists place, last.
-        repeat apply conj; auto.
+      * exists place, last. repeat apply conj; auto.
         -- apply run_pipeline_reached.
         -- intros H. apply is_finished_iff in H. congruence.
-        -- now apply is_stuck_iff.
+        -- apply run_pipeline_stuck.
     + intros H. apply (decide_complete_iff p place E Hm) in H. congruence.
   - intros H. apply (place_all_some (programs p) blank 0); auto using noted_blank.
     apply (runs_once p H).

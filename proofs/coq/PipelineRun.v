@@ -517,4 +517,71 @@ Section Run.
       now destruct (sweep done ranks). }
     apply G. constructor.
   Qed.
+
+  (** ** It goes on until it is stuck *)
+
+  (** What has been noted in [done] is noted in [done'], too. *)
+  Definition more_done (done done' : notes N) : Prop :=
+    forall a, noted done a <> None -> noted done' a <> None.
+
+  Lemma ready_with_more done done' l : more_done done done' ->
+    ready_at done l <> None -> ready_at done' l <> None.
+  Proof.
+    intros M H. destruct (ready_at done l) as [t|] eqn:E; [|contradiction].
+    destruct (ready_if done' l) as (t' & ->); [|discriminate].
+    intros b lag Hb. apply M. destruct (ready_all _ _ _ E b lag Hb) as (f & -> & _). discriminate.
+  Qed.
+
+  Lemma head_ready_with_more done done' x : more_done done done' ->
+    head_ready done x = true -> head_ready done' x = true.
+  Proof.
+    intros M. unfold head_ready. destruct (snd x) as [|a todo]; auto.
+    pose proof (ready_with_more done done' (needs a) M) as R.
+    destruct (ready_at done (needs a)); [|discriminate]. intros _.
+    destruct (ready_at done' (needs a)); auto. exfalso. now apply R.
+  Qed.
+
+  Lemma advance_progress todo : forall done now, let (done', x) := advance done now todo in
+    more_done done done' /\ (length (snd x) <= length todo)%nat /\
+    (head_ready done (now, todo) = true -> (length (snd x) < length todo)%nat).
+  Proof.
+    induction todo as [|a todo IH]; simpl; intros done now.
+    - repeat split; [intros a H; exact H|auto|discriminate].
+    - unfold head_ready. simpl. destruct (ready_at done (needs a)) as [t|].
+      + specialize (IH (note done a (N.max now t + cost a)) (N.max now t + cost a)).
+        destruct (advance _ _ todo) as [done' x]. destruct IH as (M & L & _).
+        repeat split; [|lia|lia]. intros b Hb. now apply M, noted_stays.
+      + repeat split; [intros b H; exact H|simpl; lia|discriminate].
+  Qed.
+
+  Lemma sweep_progress ranks : forall done, let s := sweep done ranks in
+    (left_to_do s <= left_to_do (done, ranks))%nat /\
+    (existsb (head_ready done) ranks = true -> left_to_do s < left_to_do (done, ranks))%nat.
+  Proof.
+    unfold left_to_do. induction ranks as [|[now todo] ranks IH]; simpl; intros done.
+    - split; [lia|discriminate].
+    - pose proof (advance_progress todo done now) as A.
+      destruct (advance done now todo) as [done' x]. destruct A as (M & L & Less).
+      specialize (IH done'). destruct (sweep done' ranks) as [done'' ranks']. simpl in *.
+      rewrite !app_length. destruct IH as [Le Lt]. split; [lia|].
+      intros H. apply orb_true_iff in H as [H|H]; [specialize (Less H); lia|].
+      enough (length (concat (map snd ranks')) < length (concat (map snd ranks)))%nat by lia.
+      apply Lt. apply existsb_exists in H as (y & Hy & H). apply existsb_exists. exists y.
+      split; auto. now apply (head_ready_with_more done).
+  Qed.
+
+  Lemma sweeps_stuck most : forall s, (left_to_do s < most)%nat -> is_stuck (sweeps most s) = true.
+  Proof.
+    induction most as [|most IH]; intros s H; [lia|]. simpl.
+    destruct (is_stuck s) eqn:S; auto. apply IH.
+    destruct s as [done ranks]. unfold is_stuck in S. simpl in S. apply negb_false_iff in S.
+    pose proof (sweep_progress ranks done) as [_ P]. specialize (P S). simpl. lia.
+  Qed.
+
+  (** The computed run does not end before it is finished or stuck. *)
+  Theorem run_pipeline_stuck programs : stuck (run_pipeline programs).
+  Proof.
+    apply is_stuck_iff. unfold run_pipeline. apply sweeps_stuck.
+    unfold left_to_do, beginning. simpl. rewrite map_map. simpl. rewrite map_id. lia.
+  Qed.
 End Run.

@@ -144,7 +144,6 @@ let judge v =
     match check_pipeline p with
     | NotComplete -> print false None None; 1
     | Deadlock -> print true (Some false) None; 1
-    | Undecided -> print true None None; 2
     | Runs (order, memory, span, peaks) ->
       let bound = match places p with Some place -> makespan_bound p place | None -> N0 in
       let times =
