@@ -3,7 +3,7 @@
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
   Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible Arrivals PipelineRun Pipeline
-  PipelineBound.
+  PipelineBound PipelineMessages.
 
 Print Assumptions Check.check_sound.
 Print Assumptions Check.check_complete.
@@ -60,3 +60,7 @@ Print Assumptions Pipeline.check_pipeline_sound.
 Print Assumptions Pipeline.check_pipeline_complete.
 Print Assumptions Pipeline.check_pipeline_peaks.
 Print Assumptions PipelineBound.makespan_bound_holds.
+Print Assumptions PipelineMessages.never_stuck.
+Print Assumptions PipelineMessages.ends.
+Print Assumptions PipelineMessages.one_run_acyclic.
+Print Assumptions PipelineMessages.no_cycle_in_the_graph.

@@ -21,6 +21,7 @@ EXECUTION = ("Programs", "Waiting")
 COMPLETIONS = ("ExactlyOnce",)
 QUESTIONS = ("Impossible",)
 PIPELINES = ("PipelineRun", "Pipeline")
+MESSAGES = ("PipelineMessages",)
 STANDARD = ("NobodyLate", "Ring", "Transpose")
 DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines")
 COLLECTIVE_CHECKER = ("verify.core.check", "verify.core.format")
@@ -127,6 +128,7 @@ def counts() -> dict[str, int]:
         "definitions of execution": sum(map(theory, EXECUTION)),
         "definitions of questions": sum(map(theory, QUESTIONS)),
         "definitions of pipelines": sum(map(theory, PIPELINES)),
+        "definitions of messages": sum(map(theory, MESSAGES)),
         "the makespan bound": theory("PipelineBound"),
         "what the hypercube is": theory("Hypercube"),
         "what ring and transpose are": sum(map(theory, STANDARD)),
