@@ -32,8 +32,10 @@ Print Assumptions Bounds.at_the_bound_optimal.
 Print Assumptions Bounds.idle_round_not_optimal.
 Print Assumptions Ring.ring_right.
 Print Assumptions Ring.ring_rounds.
+Print Assumptions Ring.ring_optimal.
 Print Assumptions Transpose.transpose_right.
 Print Assumptions Transpose.transpose_rounds.
+Print Assumptions Transpose.transpose_optimal.
 Print Assumptions Transpose.transpose_correct.
 Print Assumptions Transpose.transpose_same_bits.
 Print Assumptions Transpose.one_loss_to_owner.

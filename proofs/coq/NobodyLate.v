@@ -1,7 +1,7 @@
 (** Schedules in which nobody is late, and what there is to prove for them to be right. *)
 
 From Coq Require Import List Arith NArith Lia Bool.
-From Latecomer Require Import Ranges Schedule Semantics SameBits Structure Spread Bounds Check.
+From Latecomer Require Import Ranges Schedule Semantics SameBits Structure Volume Spread Bounds Check.
 Import ListNotations.
 Open Scope N_scope.
 
@@ -38,6 +38,24 @@ Proof.
   split; auto. split.
   - intros A plus _ x r r' c. rewrite nobody_late_rounds. apply Bits.
   - intros rd Hrd. rewrite nobody_late_rounds in Hrd. now apply Each.
+Qed.
+
+(** Who has no more rounds than the bandwidth bound asks for has the fewest. *)
+Theorem nobody_late_optimal n k p stages : 2 <= n -> right (nobody_late n k p stages) ->
+  N.of_nat (length (concat stages)) <= volume_bound n k (port_limit p) ->
+  optimal (nobody_late n k p stages).
+Proof.
+  intros Hn (V & _) Few. apply at_the_bound_optimal; auto.
+  assert (Here : filter nobody_absent (phases (nobody_late n k p stages))
+                 = phases (nobody_late n k p stages)).
+  { simpl. clear. induction stages as [|rs l IH]; simpl; congruence. }
+  assert (None : elsewhere (phases (nobody_late n k p stages)) = 0).
+  { simpl. unfold elsewhere, count_rounds. clear. induction stages; simpl; auto. }
+  apply N.le_antisymm.
+  - unfold completion_rounds. rewrite Here. unfold count_rounds.
+    change (rounds_of (phases ?s)) with (all_rounds s). rewrite nobody_late_rounds.
+    unfold lower_bound. rewrite None. simpl ranks. simpl chunks. simpl ports. lia.
+  - destruct V as (F & P & A & C). now apply lower_bound_holds.
 Qed.
 
 (** * Rounds in which every rank sends once and receives once *)

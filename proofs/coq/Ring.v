@@ -4,7 +4,7 @@
     c - 1; then the sum goes around once more. *)
 
 From Coq Require Import List Arith NArith Lia Bool.
-From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce Structure Check NobodyLate.
+From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce Structure Volume Bounds Check NobodyLate.
 Import ListNotations.
 Open Scope N_scope.
 
@@ -266,4 +266,13 @@ Proof.
   - now apply ring_correct.
   - intros A plus x r r' c Hr Hr' Hc. change (run plus x (ring n) r c = run plus x (ring n) r' c).
     now rewrite !ring_same_bits.
+Qed.
+
+(** And nobody has fewer rounds, with n chunks. *)
+Theorem ring_optimal n : 2 <= n -> optimal (ring_schedule n).
+Proof.
+  intros Hn. apply nobody_late_optimal; auto; [now apply ring_right|].
+  simpl. rewrite app_nil_r. change (_ ++ _) with (ring n). rewrite ring_rounds by lia.
+  unfold volume_bound, Knowledge.ceil_div. rewrite N.mul_1_r.
+  apply N.div_le_lower_bound; nia.
 Qed.

@@ -8,7 +8,8 @@
     follow correctness ([transpose_correct]) and the two theorems about one loss. *)
 
 From Coq Require Import List Arith NArith Lia Bool Permutation.
-From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce SameBits Structure Check NobodyLate.
+From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce SameBits Structure Volume Bounds Check
+  NobodyLate.
 Import ListNotations.
 Open Scope N_scope.
 
@@ -588,4 +589,16 @@ Proof.
   enough (E : Knowledge.ceil_div (n - 1) incast = N.of_nat m) by (rewrite E; lia).
   unfold Knowledge.ceil_div. symmetry.
   apply (N.div_unique _ _ _ (n - 1 + incast - 1 - incast * N.of_nat m)); nia.
+Qed.
+
+(** Nobody has fewer, where [incast] divides n - 1. *)
+Theorem transpose_optimal n incast q : 2 <= n -> 1 <= incast -> n - 1 = incast * q ->
+  optimal (transpose n incast).
+Proof.
+  intros Hn Hi E. apply nobody_late_optimal; auto; [now apply transpose_right|].
+  rewrite <- nobody_late_rounds with (n := n) (k := n) (p := Incast incast).
+  fold (transpose n incast). rewrite transpose_rounds by auto. simpl port_limit.
+  assert (C : Knowledge.ceil_div (n - 1) incast <= q) by (apply Knowledge.ceil_div_le; lia).
+  unfold volume_bound, Knowledge.ceil_div at 1. fold (Knowledge.ceil_div (n - 1) incast).
+  transitivity (2 * q); [lia|]. unfold Knowledge.ceil_div. apply N.div_le_lower_bound; nia.
 Qed.
