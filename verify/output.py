@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import zstandard
 
+from verify.arrays import rows_of
 from verify.core.schedule import FORMAT, Schedule
 from verify.errors import ArgumentError
 
@@ -32,7 +33,7 @@ def encode(schedule: Schedule) -> bytes:
         out.write(b",\n  " if p else b"\n  ")
         out.write(b'{"name":' + encoder.encode(phase.name))
         out.write(b',"absent":' + encoder.encode(phase.absent) + b',"rounds":[')
-        for t, transfers in enumerate(phase.rounds):
+        for t, transfers in enumerate(rows_of(phase.rounds)):
             out.write((b",\n   " if t else b"\n   ") + encoder.encode(transfers))
         out.write(b"]}")
     out.write(b'],\n "meta": ' + encoder.encode(schedule.meta) + b"}\n")

@@ -35,7 +35,7 @@ LARGER = [
 
 @pytest.mark.parametrize(
     ("solver", "n", "m", "ports"),
-    [*((s, *case) for s in SOLVERS for case in SMALL), *(("cp-sat", *case) for case in LARGER)],
+    [*((s, *case) for s in SOLVERS for case in SMALL), *(("z3", *case) for case in LARGER)],
 )
 def test_they_reach_the_bound(solver, n: int, m: int, ports) -> None:
     generated = search(n, m=m, ports=ports, solver=solver)
@@ -93,7 +93,7 @@ def test_a_gap_says_why(solver) -> None:
     assert {(5, "cyclic"), (5, "general")} <= exhausted
     # only the general form exhausts the normal form
     others = tuple(a for a in generated.attempts if (a.rounds, a.method) != (5, "general"))
-    assert "5 rounds: search timed out" in failures(generated.report, others)
+    assert "5 rounds: search gave up" in failures(generated.report, others)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
@@ -125,7 +125,7 @@ def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
     assert broadcast.rounds == k + (n - 1).bit_length() - 1
     has = [set() for _ in range(root)] + [set(range(k))]
     for t in range(broadcast.rounds):
-        moves = list(broadcast.moves(t))
+        moves = list(zip(*(column.tolist() for column in broadcast.moves(t)), strict=True))
         senders, receivers = [src for src, _, _ in moves], [dst for _, dst, _ in moves]
         assert len(set(senders)) == len(senders)
         assert len(set(receivers)) == len(receivers)
@@ -159,6 +159,8 @@ def test_the_wait_is_hardly_longer_than_a_reduce_scatter(n: int, k: int) -> None
     instance = Instance(n, k)
     waiting = ClosedForm(instance).waiting()
     assert len(waiting) <= instance.bound + instance.fewest_hops - 1
+    if k == 1:
+        assert len(waiting) == (n - 2).bit_length()  # the fewest that sum up n - 1 ranks
 
 
 @pytest.mark.parametrize("k", [1, 5, 11, 24])

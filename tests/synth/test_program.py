@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.straggler.generate import generate
@@ -11,6 +11,7 @@ from synth.straggler.program import MOST_CHUNKS, program
 from verify.errors import ArgumentError
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.integers(2, 70), st.integers(1, 20), st.data())
 def test_all_programs_together_are_the_file(n, k, data):
     late = data.draw(st.integers(0, n - 1))
