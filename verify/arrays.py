@@ -7,7 +7,7 @@ be written from the arrays, so on the way from a maker to a file no transfer bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import cast, overload
 
@@ -75,13 +75,6 @@ class ArrayRounds(Sequence[Round]):
 def phase(name: str, absent: tuple[int, ...], rounds: Sequence[Round]) -> Phase:
     """A phase of such rounds, or of any."""
     return Phase(name, absent, cast(tuple[Round, ...], rounds))
-
-
-def rows_of(rounds: Sequence[Round]) -> Iterator[Iterable[object]]:
-    """Round by round what a file says of its transfers."""
-    if isinstance(rounds, ArrayRounds):
-        return (list(rounds.rows(number)) for number in range(len(rounds)))
-    return iter(rounds)
 
 
 def with_table(schedule: Schedule) -> Schedule:
