@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -93,10 +93,7 @@ def test_what_is_not_proved_is_not_written(synth, tmp_path, monkeypatch) -> None
 
 
 def test_interrupt_leaves_no_file(synth, tmp_path, monkeypatch) -> None:
-    def interrupted(*args, **options) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Solving, "ask", interrupted)
+    monkeypatch.setattr(Solving, "ask", Mock(side_effect=KeyboardInterrupt))
     assert synth("generate", "--n", "8") == (130, "", "interrupted: nothing was written\n")
     assert list(tmp_path.iterdir()) == []
 
