@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-NAMES = ["cold_start", "verify_scaling", "large", "delays", "executor", "forwarding"]
+NAMES = ["cold_start", "verify_scaling", "large", "delays", "simulation", "executor", "forwarding"]
 
 for name in NAMES:
     print(f"\n## python -m bench.{name}\n", flush=True)

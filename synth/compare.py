@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from synth.cost import MOST_CHUNKS, Latency, Link, best_chunks, family_cost, straggler_cost
+from synth.cost import FAMILIES, MOST_CHUNKS, Cost, Latency, Link, best_chunks, family_cost
 from synth.standard import require_ranks
 from synth.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
 from verify.errors import ArgumentError
@@ -82,14 +82,8 @@ def compare(
 
 def _row(n: int, size: int, link: Link, latency: Latency, most_chunks: int) -> Row:
     chunks = best_chunks(n, size, link, most_chunks)
-    costs = {
-        "ring": family_cost("ring", n),
-        "rhd": family_cost("rhd", n),
-        "tree": family_cost("tree", n),
-        "direct": family_cost("direct", n, latency=latency),
-        "straggler m=1": straggler_cost(n, n - 1),
-        "straggler": straggler_cost(n, chunks),
-    }
+    costs: dict[str, Cost] = {f: family_cost(f, n, chunks, latency) for f in FAMILIES}
+    costs["straggler m=1"] = family_cost("straggler", n, n - 1)
     times = {}
     for name in ALGORITHMS:
         seconds = costs[name].over(size, link)

@@ -27,15 +27,15 @@ Deviation from Thakur et al. (2005): no term for the arithmetic of the reduction
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
 from typing import Literal
 
+import numpy as np
+
 from verify.core.bounds import dissemination_bound
-from verify.core.schedule import Phase, Schedule
+from verify.core.schedule import IntArray, Schedule
 
 Latency = Literal["message", "round"]
 Family = Literal["ring", "rhd", "tree", "direct", "straggler"]
@@ -83,9 +83,14 @@ class Setting:
     alpha_s: float
     bandwidth: float
 
+    @property
+    def link(self) -> Link:
+        """One direction of a port."""
+        return Link(self.alpha_s, self.bandwidth)
+
     def seconds(self, cost: Cost) -> float:
         """How long ``cost`` takes."""
-        return cost.seconds(self.buffer_bytes, self.alpha_s, self.bandwidth)
+        return cost.over(self.buffer_bytes, self.link)
 
 
 @dataclass(frozen=True)
@@ -103,12 +108,12 @@ class Choice:
 
 def completion_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
     """The cost of the rounds in which no rank is absent: what is felt after the last arrival."""
-    return _sum(schedule, (phase for phase in schedule.phases if not phase.absent), latency)
+    return _sum(schedule, latency, waiting=False)
 
 
 def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
     """The cost of the rounds that a rank is absent from: the wait that hides all of them."""
-    return _sum(schedule, (phase for phase in schedule.phases if phase.absent), latency)
+    return _sum(schedule, latency, waiting=True)
 
 
 def predict(
@@ -118,20 +123,26 @@ def predict(
     return completion_cost(schedule, latency).over(buffer_bytes, link)
 
 
-def _sum(schedule: Schedule, phases: Iterable[Phase], latency: Latency) -> Cost:
-    rounds = [transfers for phase in phases for transfers in phase.rounds if transfers]
-    chunks = peers = 0
-    for transfers in rounds:
-        most = _busiest((t.src, t.dst) for t in transfers)
-        chunks += most
-        peers += most if most == 1 else _busiest({(t.src, t.dst) for t in transfers})
-    return Cost(peers if latency == "message" else len(rounds), Fraction(chunks, schedule.chunks))
+def _sum(schedule: Schedule, latency: Latency, *, waiting: bool) -> Cost:
+    table, n = schedule.table, schedule.ranks
+    counts = [(bool(phase.absent), len(phase.rounds)) for phase in schedule.phases]
+    wanted = np.repeat([is_waiting == waiting for is_waiting, _ in counts], [r for _, r in counts])
+    chosen = wanted[table.round] if len(table) else np.empty(0, np.bool_)
+    number, src, dst = table.round[chosen], table.src[chosen], table.dst[chosen]
+    chunks = _busiest(number, src, dst, n)
+    pairs = np.unique((number * n + src) * n + dst)
+    peers = _busiest(pairs // n**2, pairs // n % n, pairs % n, n)
+    messages = peers.sum() if latency == "message" else np.count_nonzero(peers)
+    return Cost(int(messages), Fraction(int(chunks.sum()), schedule.chunks))
 
 
-def _busiest(pairs: Iterable[tuple[int, int]]) -> int:
-    """The most (sender, receiver) pairs that any rank sends in, or receives in."""
-    senders, receivers = zip(*pairs, strict=True)
-    return max(*Counter(senders).values(), *Counter(receivers).values())
+def _busiest(number: IntArray, src: IntArray, dst: IntArray, n: int) -> IntArray:
+    """For each round the most that any rank sends in it, or receives in it."""
+    most = np.zeros(number.max(initial=-1) + 1, np.int64)
+    for ends in (src, dst):
+        ports, times = np.unique(number * n + ends, return_counts=True)
+        np.maximum.at(most, ports // n, times)
+    return most
 
 
 # -- closed forms ------------------------------------------------------------------------------

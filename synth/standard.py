@@ -118,6 +118,19 @@ def require_ranks(n: int, most: int = MOST_RANKS) -> None:
         raise ArgumentError("--n", n, f"must be in 2..{most}")
 
 
+def require_rank(option: str, rank: int, n: int) -> None:
+    """Refuse what is no rank among ``n`` (ArgumentError)."""
+    if not 0 <= rank < n:
+        raise ArgumentError(option, rank, f"must be a rank, 0..{n - 1} for n = {n}")
+
+
+def require_chunks(chunks: int | None, m: int | None = None) -> None:
+    """Refuse numbers of chunks, of the buffer or per helper, below 1; None is not given."""
+    for option, number in (("--m", m), ("--chunks", chunks)):
+        if number is not None and number < 1:
+            raise ArgumentError(option, number, "must be 1 or more")
+
+
 def _busiest(transfers: Round) -> int:
     ends: Iterable[tuple[str, int]] = (
         end for t in transfers for end in (("send", t.src), ("receive", t.dst))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from synth.answer import Basis
-from synth.solvers.choice import SolverName, require_search
-from synth.standard import require_ranks
+from synth.solvers.choice import SolverName, Solving
+from synth.standard import require_chunks, require_ranks
 from synth.straggler import generate
 from synth.straggler.generate import StragglerAnswer
 from synth.straggler.instance import Instance, Owners, PortModel
@@ -42,13 +42,13 @@ class Row:
     chunks: int
     ports: PortModel
     bound: int
-    rounds: int | None
-    gap: int | None
-    owners: str
-    method: str
     seconds: float
-    verdict: str
-    note: str
+    verdict: str = "not found"
+    rounds: int | None = None
+    gap: int | None = None
+    owners: str = "-"
+    method: str = "-"
+    note: str = ""
     basis: Basis = Basis.UNKNOWN
 
     def __str__(self) -> str:
@@ -89,8 +89,9 @@ def survey(
     ports: PortModel = "duplex",
     owners: Owners = "auto",
     seed: int = 0,
-    time_limit_s: float = 20.0,
-    solver: SolverName = "cp-sat",
+    effort: float = 1.0,
+    time_limit_s: float | None = None,
+    solver: SolverName = "z3",
     progress: Progress = lambda text: None,
 ) -> Iterator[Row]:
     """For each n and each m, or each number of chunks, a row, as soon as it is done.
@@ -98,7 +99,7 @@ def survey(
     Args:
         ns, ms: ranks, and chunks per helper,
         chunks: or, where there are any, numbers of chunks of the whole buffer.
-        time_limit_s: for the search of each row.
+        effort, time_limit_s: for the search of each row.
         ports, owners, seed, solver, progress: as in :func:`synth.straggler.generate.search`.
 
     Raises:
@@ -106,15 +107,17 @@ def survey(
     """
     for n in ns:
         require_ranks(n)
-    for name, number in [("--m", m) for m in ms] + [("--chunks", k) for k in chunks]:
-        if number < 1:
-            raise ArgumentError(name, number, "must be 1 or more")
-    require_search(seed, time_limit_s, solver)
+    for m in ms:
+        require_chunks(None, m)
+    for k in chunks:
+        require_chunks(k)
+    Solving(solver, seed, effort, time_limit_s)
     search = partial(
         generate.search,
         ports=ports,
         owners=owners,
         seed=seed,
+        effort=effort,
         time_limit_s=time_limit_s,
         solver=solver,
         progress=progress,
@@ -129,29 +132,23 @@ def _row(
     n: int, m: int | None, chunks: int, ports: PortModel, search: Callable[..., StragglerAnswer]
 ) -> Row:
     start = time.monotonic()
-    bound = Instance(n, chunks, ports).bound
+    row = Row(n, m, chunks, ports, Instance(n, chunks, ports).bound, 0.0)
     try:
         found = search(n, chunks=chunks)
-    except (SynthesisError, ArgumentError) as error:  # too large to search, or no time left
-        took_s = time.monotonic() - start
-        return Row(
-            n, m, chunks, ports, bound, None, None, "-", "-", took_s, "not found", str(error)
-        )
+    except (SynthesisError, ArgumentError) as error:  # too large to search, or nothing found
+        return replace(row, seconds=time.monotonic() - start, note=str(error))
     report = found.report
-    return Row(
-        n,
-        m,
-        chunks,
-        ports,
-        report.lower_bound,
-        report.completion_rounds,
-        report.completion_rounds - report.lower_bound,
-        found.winner.owners,
-        found.method,
-        time.monotonic() - start,
-        report.verdict.value,
-        "" if found.gap == 0 else found.claim,
-        found.basis,
+    return replace(
+        row,
+        bound=report.lower_bound,
+        seconds=time.monotonic() - start,
+        verdict=report.verdict.value,
+        rounds=report.completion_rounds,
+        gap=report.completion_rounds - report.lower_bound,
+        owners=found.winner.owners,
+        method=found.method,
+        note="" if found.gap == 0 else found.claim,
+        basis=found.basis,
     )
 
 

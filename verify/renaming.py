@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from verify.core.schedule import Phase, Round, Schedule, Transfer
+from verify.arrays import ArrayRounds, phase, with_table
+from verify.core.schedule import Round, Schedule, Transfer
 
 
 def renamed(schedule: Schedule, new_name: Mapping[int, int]) -> Schedule:
@@ -15,14 +17,17 @@ def renamed(schedule: Schedule, new_name: Mapping[int, int]) -> Schedule:
     def names(ranks: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(new_name.get(rank, rank) for rank in ranks))
 
-    def moved(transfers: Round) -> Round:
+    def moved(rounds: Sequence[Round]) -> Sequence[Round]:
+        if isinstance(rounds, ArrayRounds):
+            every = np.array([new_name.get(rank, rank) for rank in range(schedule.ranks)])
+            return rounds.renamed(every.__getitem__)
         return tuple(
-            Transfer(new_name.get(t.src, t.src), new_name.get(t.dst, t.dst), t.chunk, t.op)
-            for t in transfers
+            tuple(
+                Transfer(new_name.get(t.src, t.src), new_name.get(t.dst, t.dst), t.chunk, t.op)
+                for t in transfers
+            )
+            for transfers in rounds
         )
 
-    phases = tuple(
-        Phase(phase.name, names(phase.absent), tuple(map(moved, phase.rounds)))
-        for phase in schedule.phases
-    )
-    return msgspec.structs.replace(schedule, phases=phases, late=names(schedule.late))
+    phases = tuple(phase(p.name, names(p.absent), moved(p.rounds)) for p in schedule.phases)
+    return with_table(msgspec.structs.replace(schedule, phases=phases, late=names(schedule.late)))

@@ -16,7 +16,7 @@ from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import Candidate, Portfolio
 from synth.arrivals.request import instance
 from synth.cost import Setting
-from synth.solvers.choice import SolverName, require_search
+from synth.solvers.choice import SolverName, Solving
 from synth.straggler.search import Progress
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report
@@ -63,8 +63,9 @@ def search(
     m: int | None = None,
     chunks: int | None = None,
     seed: int = 0,
-    time_limit_s: float = 60.0,
-    solver: SolverName = "cp-sat",
+    effort: float = 1.0,
+    time_limit_s: float | None = None,
+    solver: SolverName = "z3",
     setting: Setting | None = None,
     exact: bool = False,
     progress: Progress = lambda text: None,
@@ -78,10 +79,10 @@ def search(
         m: chunks per rank that is on time. Left open, it is 1; and with ``setting`` other numbers
             of chunks are tried too, the arrivals converted.
         chunks: of the whole buffer, whatever ``m`` is; then no other number is tried.
-        seed: of all that is random. Equal arguments give equal schedules, unless something that
-            ran out of time in one run just finished in another.
-        time_limit_s: for everything together.
-        solver: ``cp-sat`` or ``z3``, where a solver is asked.
+        seed: of all that is random. Equal arguments give equal schedules, on any machine.
+        effort: search so many times as long, in work and not in seconds.
+        time_limit_s: for everything together; with one, the result may depend on the machine.
+        solver: ``z3`` or ``cp-sat``, where a solver is asked.
         setting: compare seconds in it; without it S*beta counts, then rounds.
         exact: refuse what is too large for a solver to be asked for fewer rounds until there are
             none; where ranks and chunks are few enough it is asked in any case.
@@ -92,18 +93,11 @@ def search(
             another.
     """
     start, unit = time.monotonic(), 1 if m is None else m
-    require_search(seed, time_limit_s, solver)
+    solving = Solving(solver, seed, effort, time_limit_s)
     given = instance(n, arrivals, unit, chunks)
     if exact:
         require_askable(given)
-    portfolio = Portfolio(
-        given,
-        setting=setting,
-        seed=seed,
-        solver=solver,
-        time_limit_s=time_limit_s,
-        progress=progress,
-    )
+    portfolio = Portfolio(given, solving, setting=setting, progress=progress)
     portfolio.try_lists()
     portfolio.try_exact()
     portfolio.try_standard()

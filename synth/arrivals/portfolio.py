@@ -6,7 +6,6 @@ else the share of S*beta, then rounds. What could not win even at its own lower 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,7 +19,7 @@ from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
 from synth.arrivals.trees import Trees, balanced
 from synth.cost import Cost, Setting, completion_cost, completion_cost_of
-from synth.solvers.choice import SolverName, solve
+from synth.solvers.choice import Solving
 from synth.solvers.model import Exhausted, Found
 from synth.standard import rhd, ring
 from synth.straggler.generate import search as search_straggler
@@ -39,6 +38,11 @@ MOST_CHUNKS = 8
 """The most times as many chunks that are tried where their number is left open."""
 LARGEST = 2**14
 """Ranks times chunks that schedules are made for."""
+LIST_WORK = 2**32
+"""Ranks * ranks * chunks * rounds, over all lists: about half a minute's worth. Each number of
+chunks that is looked at gets one list at least."""
+EXACT_WORK = 8.0
+"""Of a solver, for each number of rounds."""
 NOISE = 50
 """Added to the priorities' noise with each repeat."""
 
@@ -76,27 +80,21 @@ class Portfolio:
     def __init__(
         self,
         arrivals: Arrivals,
+        solving: Solving,
         *,
         setting: Setting | None,
-        seed: int,
-        solver: SolverName,
-        time_limit_s: float,
         progress: Progress,
     ) -> None:
-        self.arrivals, self.setting, self.seed, self.solver = arrivals, setting, seed, solver
+        self.arrivals, self.solving, self.setting = arrivals, solving, setting
         self.candidates: list[Candidate] = []
         self.least = arrivals.bound
-        self._deadline = time.monotonic() + time_limit_s
+        self._list_work = LIST_WORK * solving.effort
         self._progress = progress
 
     @property
     def best(self) -> Candidate:
         """The fastest of those that were made; of equals the first."""
         return min((c for c in self.candidates if c.schedule), key=lambda c: self._time(c.cost))
-
-    def left_s(self) -> float:
-        """Seconds until the time limit."""
-        return max(0.0, self._deadline - time.monotonic())
 
     def try_lists(self) -> None:
         """List scheduling in the chunks of the instance."""
@@ -121,7 +119,7 @@ class Portfolio:
             self._list(method, arrivals)
 
     def _list(self, method: str, arrivals: Arrivals) -> None:
-        """Trees and priorities in turn, until at the bound or out of tries or time."""
+        """Trees and priorities in turn, until at the bound or out of tries or work."""
         best: list[Round] | None = None
         least = arrivals.last + arrivals.bound
         for number, (trees, priorities, seed) in enumerate(self._tries(arrivals), 1):
@@ -129,7 +127,8 @@ class Portfolio:
             rounds = list_schedule(arrivals, trees, priorities, seed)
             if best is None or len(rounds) < len(best):
                 best = rounds
-            if len(best) <= least or not self.left_s():
+            self._list_work -= arrivals.ranks**2 * arrivals.chunks * len(rounds)
+            if len(best) <= least or self._list_work < 0 or self.solving.over:
                 break
         assert best is not None
         self.add(method, arrivals, arrivals.schedule(best))
@@ -140,9 +139,8 @@ class Portfolio:
             return
         for rounds in range(self.least, self.candidates[0].rounds):
             self._progress(f"all schedules of {rounds} rounds after the last arrival")
-            limit_s = self.left_s() / 2
             question = Question(self.arrivals, rounds)
-            answer = solve(question.model, self.solver, seed=self.seed, time_limit_s=limit_s)
+            answer = self.solving.ask(question.model, EXACT_WORK)
             if isinstance(answer, Found):
                 self.add("exact", self.arrivals, self.arrivals.schedule(question.decode(answer)))
             if not isinstance(answer, Exhausted):
@@ -174,12 +172,13 @@ class Portfolio:
                     self.arrivals.ranks,
                     late=wait.last_rank,
                     chunks=chunks,
-                    seed=self.seed,
-                    time_limit_s=max(1.0, self.left_s()),
-                    solver=self.solver,
+                    seed=self.solving.seed,
+                    effort=self.solving.effort,
+                    time_limit_s=self.solving.left_s,
+                    solver=self.solving.solver,
                 )
             except SearchTimeout:
-                note = "search timed out"
+                note = "search gave up"
             else:
                 self.add(method, wait.arrivals, wait.schedule(straggler))
                 return
@@ -187,14 +186,16 @@ class Portfolio:
 
     def add(self, method: str, arrivals: Arrivals, schedule: Schedule) -> None:
         """A schedule that was made."""
-        schedule = msgspec.structs.replace(schedule, meta={"method": method, "seed": self.seed})
+        schedule = msgspec.structs.replace(
+            schedule, meta={"method": method, "seed": self.solving.seed}
+        )
         cost = completion_cost(schedule)
         rounds = schedule.completion_rounds
         self.candidates.append(Candidate(method, arrivals, rounds, cost, schedule))
 
     def _tries(self, arrivals: Arrivals) -> Iterator[tuple[Trees, Priorities, int]]:
         for repeat in range(REPEATS):
-            seed = self.seed + repeat
+            seed = self.solving.seed + repeat
             for staged, priorities in product((True, False), PRIORITIES):
                 noisy = replace(priorities, noise=NOISE * repeat)
                 yield balanced(arrivals, staged=staged, seed=seed), noisy, seed

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import LARGEST
 from synth.cost import Setting
-from synth.standard import require_ranks
+from synth.standard import require_chunks, require_rank, require_ranks
 from synth.units import parse_seconds
 from verify.errors import ArgumentError
 
@@ -101,8 +101,7 @@ def instance(n: int, arrivals: Mapping[int, int], m: int, chunks: int | None = N
     """The instance for ``m`` chunks per rank on time, or for ``chunks``; or an ArgumentError."""
     require_ranks(n)
     for rank, arrival in arrivals.items():
-        if not 0 <= rank < n:
-            raise ArgumentError("--late", rank, f"must be a rank, 0..{n - 1} for n = {n}")
+        require_rank("--late", rank, n)
         if arrival < 0:
             raise ArgumentError(
                 "--arrivals", arrival, f"the round in which rank {rank} arrives must be 0 or more"
@@ -116,10 +115,7 @@ def instance(n: int, arrivals: Mapping[int, int], m: int, chunks: int | None = N
             "names all ranks, so no rank is there to wait",
             "Count rounds from the first arrival, and leave out who arrives then",
         )
-    if m < 1:
-        raise ArgumentError("--m", m, "must be 1 or more")
-    if chunks is not None and chunks < 1:
-        raise ArgumentError("--chunks", chunks, "must be 1 or more")
+    require_chunks(chunks, m)
     name, given = ("--n, --m", m) if chunks is None else ("--n, --chunks", chunks)
     chunks = (n - len(arrivals)) * m if chunks is None else chunks
     if n > MOST_RANKS or n * chunks > LARGEST:

@@ -28,9 +28,13 @@ from synth.commands.machine import (
 )
 from synth.commands.options import (
     Buffer,
+    Effort,
     Json,
     Output,
     Quiet,
+    Seed,
+    Solver,
+    TimeLimit,
     bandwidth_each_way,
     latency,
     nothing_written_if_interrupted,
@@ -41,7 +45,6 @@ from synth.commands.options import (
     searching,
     write_and_show,
 )
-from synth.solvers.choice import SolverName
 from synth.straggler import show as straggler_show
 from synth.straggler.choose import choose
 from synth.straggler.instance import Owners, PortModel
@@ -122,11 +125,10 @@ def generate(
     network_ports: NetworkPorts = None,
     outer_alpha: OuterAlpha = None,
     outer_bandwidth: OuterBandwidth = None,
-    solver: Annotated[SolverName, typer.Option(help="The solver that searches.")] = "cp-sat",
-    seed: Annotated[int, typer.Option(help="Random seed of the solver.")] = 0,
-    time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For the whole search.")
-    ] = 60.0,
+    solver: Solver = "z3",
+    seed: Seed = 0,
+    effort: Effort = 1.0,
+    time_limit: TimeLimit = None,
     output: Output = Path("schedule.json"),
     json: Json = False,
     quiet: Quiet = False,
@@ -169,7 +171,7 @@ def generate(
         if owners != "auto":
             raise ArgumentError("--owners", owners, f"can't be chosen with {beside}", EITHER)
     elif owners == "free":
-        refuse(context, ["solver", "time_limit"], "has no use with --owners free", EITHER)
+        refuse(context, ["solver", "effort", "time_limit"], "has no use with --owners free", EITHER)
     one = named[0] if named else None
     if machine is not None:
         assert buffer is not None
@@ -181,6 +183,7 @@ def generate(
                 m=m,
                 chunks=chunks,
                 seed=seed,
+                effort=effort,
                 time_limit_s=time_limit,
                 solver=solver,
                 progress=progress,
@@ -198,6 +201,7 @@ def generate(
                 m=m,
                 chunks=chunks,
                 seed=seed,
+                effort=effort,
                 time_limit_s=time_limit,
                 solver=solver,
                 setting=setting,
@@ -216,6 +220,7 @@ def generate(
             ports=ports,
             owners=owners,
             seed=seed,
+            effort=effort,
             time_limit_s=time_limit,
             solver=solver,
             progress=progress,

@@ -15,6 +15,7 @@ import typer
 
 from synth.cost import Setting
 from synth.show import Collective
+from synth.solvers.choice import SolverName
 from synth.straggler.search import Progress
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
 from verify.errors import ArgumentError
@@ -31,6 +32,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Buffer = Annotated[
     str | None, typer.Option("--bytes", metavar="SIZE", help="Size of the whole buffer, as 1GiB.")
+]
+
+Solver = Annotated[SolverName, typer.Option(help="The solver that searches.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
+Effort = Annotated[
+    float,
+    typer.Option(
+        metavar="TIMES",
+        help="Search so many times as long before giving way: counted in work, not in seconds, so "
+        "that the same command writes the same file on any machine.",
+    ),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Also stop by the clock (default: no clock). What is written then depends on how fast "
+        "the machine is.",
+    ),
 ]
 
 

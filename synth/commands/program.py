@@ -19,7 +19,7 @@ from synth.commands.options import (
     parse_setting,
     refuse,
 )
-from synth.cost import Link, best_chunks
+from synth.cost import best_chunks
 from synth.straggler.program import OwnRound, Program, Step
 from synth.straggler.program import program as make_program
 from verify.errors import ArgumentError
@@ -49,8 +49,7 @@ def program(
     elif setting is None:
         raise ArgumentError("--chunks", None, "is needed", "Or give --bytes")
     else:
-        link = Link(setting.alpha_s, setting.bandwidth)
-        chunks = best_chunks(n, setting.buffer_bytes, link)
+        chunks = best_chunks(n, setting.buffer_bytes, setting.link)
     made = make_program(n, rank, chunks=chunks, late=late)
     print(encoded(made) if json else "\n".join(_text(made)))
 

@@ -11,9 +11,19 @@ from typing import Annotated
 
 import typer
 
-from synth.commands.options import INTERRUPTED, NOTHING_FOUND, Json, encoded, refuse, searching
+from synth.commands.options import (
+    INTERRUPTED,
+    NOTHING_FOUND,
+    Effort,
+    Json,
+    Seed,
+    Solver,
+    TimeLimit,
+    encoded,
+    refuse,
+    searching,
+)
 from synth.cost import MOST_CHUNKS
-from synth.solvers.choice import SolverName
 from synth.standard import MOST_RANKS
 from synth.straggler.instance import Owners, PortModel
 from synth.survey import HEADER, Row, parse_range, summary, summary_json, survey
@@ -28,11 +38,10 @@ def table(
     ] = None,
     ports: Annotated[PortModel, typer.Option(help="As for generate.")] = "duplex",
     owners: Annotated[Owners, typer.Option(help="As for generate.")] = "auto",
-    solver: Annotated[SolverName, typer.Option(help="The solver that searches.")] = "cp-sat",
-    seed: Annotated[int, typer.Option(help="Random seed of the solver.")] = 0,
-    time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For the search of each row.")
-    ] = 20.0,
+    solver: Solver = "z3",
+    seed: Seed = 0,
+    effort: Effort = 1.0,
+    time_limit: TimeLimit = None,
     json: Json = False,
 ) -> None:
     """Search and prove a schedule for each number of ranks and chunks; nothing is written.
@@ -45,7 +54,7 @@ def table(
     """
     if owners == "free":
         needs = "has no use with --owners free: no solver is asked"
-        refuse(context, ["solver", "time_limit"], needs, "Leave one of them out")
+        refuse(context, ["solver", "effort", "time_limit"], needs, "Leave one of them out")
     ns = parse_range("--n", n, 2, MOST_RANKS)
     if chunks is not None:
         refuse(context, ["m"], "has no use with --chunks", "Leave one of them out")
@@ -62,6 +71,7 @@ def table(
                 ports=ports,
                 owners=owners,
                 seed=seed,
+                effort=effort,
                 time_limit_s=time_limit,
                 solver=solver,
                 progress=progress,

@@ -8,18 +8,19 @@ from synth.solvers.interrupt import interruptible
 from synth.solvers.model import Exhausted, Found, Model, Outcome, Undecided
 
 
-def set_up(seed: int, time_limit_s: float, workers: int = 1) -> cp_model.CpSolver:
+def set_up(seed: int, time_limit_s: float | None, workers: int = 1) -> cp_model.CpSolver:
     """A solver that leaves SIGINT to us; with one worker equal seeds give equal answers."""
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
-    solver.parameters.max_time_in_seconds = time_limit_s
+    if time_limit_s is not None:
+        solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.catch_sigint_signal = False
     return solver
 
 
-def solve(model: Model, seed: int, time_limit_s: float) -> Outcome:
-    """Decide ``model`` within ``time_limit_s`` seconds."""
+def solve(model: Model, seed: int, work: float, time_limit_s: float | None) -> Outcome:
+    """Decide ``model`` with so much work: CP-SAT's deterministic time, about a second a unit."""
     problem = cp_model.CpModel()
     positive = [problem.new_bool_var("") for _ in range(model.variables)]
     literal: dict[int, cp_model.LiteralT] = dict(enumerate(positive, 1))
@@ -31,11 +32,12 @@ def solve(model: Model, seed: int, time_limit_s: float) -> Outcome:
     for count, some in model.at_least:
         problem.add(cp_model.LinearExpr.sum([literal[x] for x in some]) >= count)
     solver = set_up(seed, time_limit_s)
+    solver.parameters.max_deterministic_time = work
     status = interruptible(lambda: solver.solve(problem), solver.stop_search)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Found(frozenset(v for v, x in enumerate(positive, 1) if solver.boolean_value(x)))
     if status == cp_model.INFEASIBLE:
         return Exhausted()
     if status == cp_model.UNKNOWN:
-        return Undecided(f"no answer in {time_limit_s:.3g} s")
+        return Undecided(f"no answer within {work:.3g} of work")
     raise AssertionError(f"CP-SAT: {solver.status_name(status)} {problem.validate()}")

@@ -25,153 +25,153 @@ at most one pending chunk, the new one. One more round at the end exchanges what
 Between 2**d < n < 2**(d + 1) ranks there are enough corners for one or two ranks each, with the
 root alone: k + d - 1 rounds, and one more, are k + ceil(log2 n) - 1. The lower bound.
 
-**One corner at a time.** What a corner gives, and to whom, follows from the round and its number
+**Some corners alone.** What a corner gives, and to whom, follows from the round and its number
 alone; who of its members gives and receives, from what comes and goes there. So the moves of one
-rank in all rounds need its own corner and its d partners, O(k log n) steps, whatever n is.
+rank in all rounds need its own corner, its d partners, and the d partners of the root: O(log n)
+corners for k + L rounds, whatever n is. All corners that are asked for go through the rounds
+together, as arrays. A chunk of -1 stands for none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import numpy as np
 
-Move = tuple[int, int, int]
-"""Sender, receiver, chunk. Ranks are named as in :mod:`synth.straggler.instance`."""
+from verify.core.schedule import IntArray
 
-
-@dataclass
-class Corner:
-    """What happens in one corner, round by round.
-
-    Attributes:
-        members: its ranks, first those that received from outside last.
-        fresh: the chunk that comes from outside, or None.
-        receivers, givers: the members that would receive from outside and give.
-        inside: moves from member to member.
-    """
-
-    members: list[int]
-    fresh: list[int | None]
-    receivers: list[int] = field(default_factory=list)
-    givers: list[int] = field(default_factory=list)
-    inside: list[list[Move]] = field(default_factory=list)
-    _pending: dict[int, int] = field(default_factory=dict)
-
-    def step(self, come: int | None, go: int | None) -> None:
-        """One round, in which a chunk comes and another goes, or None."""
-        moves: list[Move] = []
-        if len(self.members) > 1:
-            if go is not None and self._pending.get(self.members[0]) == go:
-                self.members.reverse()  # who has just received it gives it on
-            receiver, giver = self.members
-            moves += self._passed(receiver, giver)
-            if come is None and go is None:
-                moves += self._passed(giver, receiver)
-            if come is not None:
-                self._pending[receiver] = come
-        self.receivers.append(self.members[0])
-        self.givers.append(self.members[-1])
-        self.inside.append(moves)
-
-    def _passed(self, sender: int, receiver: int) -> list[Move]:
-        return [(sender, receiver, self._pending.pop(sender))] if sender in self._pending else []
+Moves = tuple[IntArray, IntArray, IntArray]
+"""Senders, receivers, chunks. Ranks are named as in :mod:`synth.straggler.instance`."""
+NONE = -1
 
 
 class Broadcast:
-    """The moves of any rank, or of all, in any round.
+    """The moves of all ranks, or of one, in any round.
 
     Args:
         ranks: n, 2 or more; helpers are 0 .. n-2, the root is n-1.
         chunks: k, 1 or more.
+        rank: only the moves of this one.
 
     Attributes:
         rounds: k + ceil(log2 n) - 1; in them every helper receives every chunk once, and each rank
             sends at most once and receives at most once in a round.
     """
 
-    def __init__(self, ranks: int, chunks: int) -> None:
-        self.root = ranks - 1
+    def __init__(self, ranks: int, chunks: int, rank: int | None = None) -> None:
+        self.root, self.rank = ranks - 1, rank
         self.dimensions = ranks.bit_length() - 1
         self._last = chunks - 1
         self._outside = chunks + self.dimensions - 1
         self.rounds = self._outside + (ranks != 2**self.dimensions)
-        self._corners: dict[int, Corner] = {}
-        self._fresh: dict[int, list[int | None]] = {}
-
-    def moves(self, t: int, rank: int | None = None) -> Iterator[Move]:
-        """The moves of round ``t``; of ``rank`` alone if it is given."""
-        bit = self._bit(t)
-        numbers: Iterable[int] = range(1, 2**self.dimensions)
+        corners: IntArray = np.arange(2**self.dimensions)
         if rank is not None:
-            own = self._corner_of(rank)
-            numbers = {own, own ^ bit} - {0}
-        for number in numbers:
-            corner = self.corner(number)
-            found = list(corner.inside[t])
-            chunk = corner.fresh[t]
-            if chunk is not None:
-                found.append((self.corner(number ^ bit).givers[t], corner.receivers[t], chunk))
-            yield from (m for m in found if rank is None or rank in m[:2])
+            own, ways = self._corner_of(rank), 1 << np.arange(self.dimensions)
+            corners = np.unique([0, own, *ways, *(own ^ ways)])
+        self._corners = corners
+        self._go_through()
+
+    def moves(self, t: int) -> Moves:
+        """The moves of round ``t``."""
+        bit, here = 1 << t % self.dimensions, self._corners
+        if self.rank is not None:
+            own = self._corner_of(self.rank)
+            here = np.array([own, own ^ bit])
+        at, there = self._columns(here), self._columns(here ^ bit)
+        receiver, giver = self._receivers[t, at], self._givers[t, at]
+        src = np.concatenate([receiver, giver, self._givers[t, there]])
+        dst = np.concatenate([giver, receiver, receiver])
+        chunk = np.concatenate([self._passed[t, at], self._back[t, at], self._fresh[t, at]])
+        real = chunk != NONE
+        if self.rank is not None:
+            real &= (src == self.rank) | (dst == self.rank)
+        return src[real], dst[real], chunk[real]
 
     def receiver(self, t: int) -> int:
         """Who receives from the root in round ``t``, or would."""
-        return self.corner(self._bit(t)).receivers[t]
+        return int(self._receivers[t, self._beside(t)])
 
     def beside(self, t: int) -> int:
         """A helper that sends nothing in round ``t``, while the root gives: in the root's partner
         corner one that does not receive from the root, if it has two members.
         """
-        return self.corner(self._bit(t)).givers[t]
+        return int(self._givers[t, self._beside(t)])
 
-    def corner(self, number: int) -> Corner:
-        """The corner of that number, through all rounds."""
-        if number not in self._corners:
-            corner = Corner(self._members(number), self._coming(number))
-            for t, come in enumerate(corner.fresh):
-                partner = number ^ self._bit(t)
-                go = self._given(number, t) if self._coming(partner)[t] is not None else None
-                corner.step(come, go)
-            self._corners[number] = corner
-        return self._corners[number]
+    def gives(self, t: int) -> bool:
+        """Whether the root gives in round ``t``."""
+        return bool(self._fresh[t, self._beside(t)] != NONE)
 
-    def _bit(self, t: int) -> int:
+    def could_return(self, t: int, chunk: int) -> bool:
+        """Whether ``beside(t)`` sends nothing in round ``t`` and holds ``chunk`` by then."""
+        column, helper = self._beside(t), self.beside(t)
+        received = (self._receivers[:t, column] == helper) & (self._fresh[:t, column] == chunk)
+        received |= (self._receivers[:t, column] == helper) & (self._back[:t, column] == chunk)
+        received |= (self._givers[:t, column] == helper) & (self._passed[:t, column] == chunk)
+        return bool(self._back[t, column] == NONE and received.any())
+
+    def _go_through(self) -> None:
+        """All rounds of all corners, [round, corner]: the chunk that comes from outside, who would
+        receive it and who would give one, and what the one passes to the other and back.
+        """
+        corners, shape = self._corners, (self.rounds, len(self._corners))
+        ways = 1 << np.arange(self.dimensions)
+        around = np.unique([corners, *(corners ^ way for way in ways)])
+        comes = self._coming(around)
+        self._fresh = comes[:, np.searchsorted(around, corners)]
+        partners = corners ^ self._bit(np.arange(self.rounds)[:, None])
+        goes = np.take_along_axis(comes, np.searchsorted(around, partners), axis=1)
+        self._receivers, self._givers = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        self._passed, self._back = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        second = corners + 2**self.dimensions - 2
+        two = (corners > 0) & (second < self.root)
+        receiver = np.where(corners > 0, corners - 1, self.root)
+        giver = np.where(two, second, receiver)
+        pending, other = np.full(len(corners), NONE), np.full(len(corners), NONE)  # of both
+        for t, go in enumerate(goes):
+            swap = two & (go != NONE) & (pending == go)  # who has just received it gives it on
+            receiver, giver = np.where(swap, giver, receiver), np.where(swap, receiver, giver)
+            pending, other = np.where(swap, other, pending), np.where(swap, pending, other)
+            quiet = (self._fresh[t] == NONE) & (go == NONE)
+            self._receivers[t], self._givers[t] = receiver, giver
+            self._passed[t], self._back[t] = pending, np.where(quiet, other, NONE)
+            pending = np.where(two, self._fresh[t], NONE)
+            other = np.where(quiet, NONE, other)
+
+    def _coming(self, corners: IntArray) -> IntArray:
+        """For each round the chunk that comes to a corner from outside, if it is not there yet."""
+        t = np.arange(self._outside)[:, None]
+        chunk = self._given(corners ^ self._bit(t), t)
+        last = chunk == self._last
+        chunk[(chunk < 0) | (last & (np.cumsum(last, axis=0) > 1))] = NONE
+        ending = np.full((self.rounds - self._outside, len(corners)), NONE)
+        return np.concatenate([chunk, ending])
+
+    def _given(self, corners: IntArray, t: IntArray) -> IntArray:
+        """The chunk that each corner gives its partner in round ``t``; negative: none."""
+        d, bit = self.dimensions, self._bit(t)
+        behind = np.where(corners & bit, d, _farthest(corners, t % d, d))
+        behind[corners == 0] = 0  # the root
+        chunk: IntArray = np.minimum(t - behind, self._last)
+        chunk[corners == bit] = NONE  # its partner: the root has everything
+        return chunk
+
+    def _bit(self, t: IntArray) -> IntArray:
         return 1 << t % self.dimensions
 
-    def _members(self, corner: int) -> list[int]:
-        if corner == 0:
-            return [self.root]
-        second = corner + 2**self.dimensions - 2
-        return [corner - 1, *([second] if second < self.root else [])]
+    def _beside(self, t: int) -> int:
+        """The column of the root's partner corner in round ``t``."""
+        return int(np.searchsorted(self._corners, 1 << t % self.dimensions))
+
+    def _columns(self, corners: IntArray) -> IntArray:
+        return np.searchsorted(self._corners, corners)
 
     def _corner_of(self, rank: int) -> int:
         if rank == self.root:
             return 0
         return rank + 1 if rank < 2**self.dimensions - 1 else rank - 2**self.dimensions + 2
 
-    def _coming(self, corner: int) -> list[int | None]:
-        """For each round the chunk that comes to a corner from outside, if it is not there yet."""
-        if corner not in self._fresh:
-            missing, fresh = corner != 0, list[int | None]()
-            for t in range(self.rounds):
-                chunk = self._given(corner ^ self._bit(t), t) if t < self._outside else -1
-                new = 0 <= chunk < self._last or (chunk == self._last and missing)
-                missing = missing and chunk != self._last
-                fresh.append(chunk if new else None)
-            self._fresh[corner] = fresh
-        return self._fresh[corner]
 
-    def _given(self, corner: int, t: int) -> int:
-        """The chunk that ``corner`` gives its partner in round ``t``; negative: none."""
-        d, j = self.dimensions, t % self.dimensions
-        if corner == 0:
-            return min(t, self._last)
-        if corner == 1 << j:
-            return -1  # the root has everything
-        behind = d if corner >> j & 1 else _farthest(corner, j, d)
-        return min(t - behind, self._last)
-
-
-def _farthest(corner: int, j: int, d: int) -> int:
-    """The largest i in 1 .. d-1 with bit (j - i) mod d of ``corner`` set; bit j is not."""
-    rotated = (corner >> j | corner << (d - j)) & ((1 << d) - 1)  # bit j comes to place 0
-    return d - (rotated & -rotated).bit_length() + 1
+def _farthest(corners: IntArray, j: IntArray, d: int) -> IntArray:
+    """The largest i in 1 .. d-1 with bit (j - i) mod d of the corner set; bit j is not."""
+    rotated = (corners >> j | corners << (d - j)) & ((1 << d) - 1)  # bit j comes to place 0
+    lowest = np.maximum(1, rotated & -rotated)
+    farthest: IntArray = d - np.log2(lowest).astype(np.int64)
+    return farthest

@@ -3,21 +3,20 @@
 More chunks bring the completion closer to the physical limit S*beta, at one alpha per round more:
 at the lower bound it takes (k + L - 1)(alpha + S/k beta) with L = ceil(log2 n), which is convex in
 k with its minimum near sqrt((L - 1) S beta / alpha), whatever n is. Numbers of chunks are searched
-in order of that time while the time limit lasts, and the first that could not win even at its lower
-bound ends the search, since all others are behind it: the winner beats everything but what ran out
-of time. With duplex ports the closed form is at the bound, so the first to be searched wins.
+in order of that time, and the first that could not win even at its lower bound ends the search,
+since all others are behind it. With duplex ports the closed form is at the bound, so the first to
+be searched wins; with matching ports a few are searched.
 """
 
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from synth.cost import MOST_CHUNKS, Link, Setting, best_chunks, completion_cost, straggler_cost
-from synth.solvers.choice import SolverName, require_search
+from synth.cost import MOST_CHUNKS, Setting, best_chunks, completion_cost, straggler_cost
+from synth.solvers.choice import SolverName, Solving
 from synth.standard import require_ranks
 from synth.straggler.generate import MOST_RANKS, StragglerAnswer, search
 from synth.straggler.instance import Owners, PortModel
@@ -26,6 +25,9 @@ from verify.errors import SearchTimeout
 
 LARGEST = 2**21
 """Ranks times chunks of a candidate: larger files gain little and load slowly."""
+
+MOST_SEARCHED = 6
+"""Numbers of chunks that are searched at most."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def choose(
     ports: PortModel,
     owners: Owners,
     seed: int,
-    time_limit_s: float,
+    effort: float,
+    time_limit_s: float | None,
     solver: SolverName,
     progress: Progress,
 ) -> tuple[StragglerAnswer, tuple[Candidate, ...]]:
@@ -60,10 +63,10 @@ def choose(
 
     Raises:
         ArgumentError: as ``search``.
-        SearchTimeout: no schedule was found in time for any number of chunks.
+        SearchTimeout: no schedule was found for any number of chunks.
     """
     require_ranks(n, MOST_RANKS)
-    require_search(seed, time_limit_s, solver)
+    solving = Solving(solver, seed, effort, time_limit_s)
     found_with = partial(
         search,
         n,
@@ -71,6 +74,7 @@ def choose(
         ports=ports,
         owners=owners,
         seed=seed,
+        effort=effort,
         solver=solver,
         progress=progress,
     )
@@ -79,18 +83,17 @@ def choose(
         return given, ()
     candidates: list[Candidate] = []
     best: Candidate | None = None
-    deadline = time.monotonic() + time_limit_s
     for at_bound_s, each in _at_bound(n, setting):
-        left_s = deadline - time.monotonic()
         if best is not None and at_bound_s >= best.predicted_s:
             note = "cannot win, even at its lower bound, nor can those farther from the best"
             candidates.append(Candidate(each, at_bound_s, note))
             break
-        if left_s <= 0:
-            candidates.append(Candidate(each, at_bound_s, "not searched: time limit"))
+        if len(candidates) == MOST_SEARCHED or (candidates and solving.over):
+            why = "time limit" if solving.over else f"after {MOST_SEARCHED} others"
+            candidates.append(Candidate(each, at_bound_s, f"not searched: {why}"))
             break
         try:
-            found = found_with(chunks=each, time_limit_s=left_s / 2)
+            found = found_with(chunks=each, time_limit_s=solving.left_s)
         except SearchTimeout as error:
             candidates.append(Candidate(each, at_bound_s, f"not found: {error}"))
             continue
@@ -108,8 +111,7 @@ def choose(
 def _at_bound(n: int, setting: Setting) -> Iterator[tuple[float, int]]:
     """Numbers of chunks and their times at the lower bound, in order of these."""
     most = max(1, min(MOST_CHUNKS, LARGEST // n))
-    link = Link(setting.alpha_s, setting.bandwidth)
-    first = best_chunks(n, setting.buffer_bytes, link, most)
+    first = best_chunks(n, setting.buffer_bytes, setting.link, most)
 
     def timed(numbers: range) -> Iterator[tuple[float, int]]:
         return ((setting.seconds(straggler_cost(n, k)), k) for k in numbers)

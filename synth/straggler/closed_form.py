@@ -20,7 +20,9 @@ ReduceScatter but the broadcast backwards, with every move turned into a reduce 
 sender: the ways of a chunk form a tree with the late rank at the root, and sums flow up the tree.
 The late rank is absent, so the last hop goes from the helper that would give it the sum directly to
 the owner, whose port is as idle backwards as it was forwards. About as many rounds as a
-ReduceScatter: R, and at most ceil(log2 n) - 1 more for the chunk that the root gives repeatedly.
+ReduceScatter: R, and at most ceil(log2 n) - 1 more for the chunk that the root gives repeatedly. A
+single chunk has one owner, and a binomial tree takes its ceil(log2 (n - 1)) rounds, the fewest that
+n - 1 ranks can be summed up in.
 
 All of it can be asked for one rank: its own program takes O(k log n) steps, and the programs of all
 ranks together are the schedule.
@@ -30,9 +32,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from synth.straggler.broadcast import Broadcast, Move
+import numpy as np
+
+from synth.straggler.broadcast import Broadcast
 from synth.straggler.instance import Instance
-from verify.core.schedule import Op, Round, Transfer
+from verify.arrays import ArrayRounds, Columns
 
 
 class ClosedForm:
@@ -46,59 +50,65 @@ class ClosedForm:
 
     def __init__(self, instance: Instance, rank: int | None = None) -> None:
         self._late, self._k, self._rank = instance.helpers, instance.chunks, rank
-        self._broadcast = Broadcast(instance.ranks, instance.chunks)
+        self._broadcast = Broadcast(instance.ranks, instance.chunks, rank)
 
-    def completion(self) -> tuple[Round, ...]:
+    def completion(self) -> ArrayRounds:
         """The rounds from the late rank's arrival on."""
         rounds = []
         for t in range(self._broadcast.rounds):
-            op: Op = "reduce" if t == 0 else "copy"
-            transfers = [Transfer(src, dst, chunk, op) for src, dst, chunk in self._moves(t)]
+            src, dst, chunk = self._broadcast.moves(t)
+            moves = [(src, dst, chunk, np.full(len(src), t == 0))]
             if t + 1 < self._k:
-                transfers.append(Transfer(self._broadcast.beside(t), self._late, t + 1, "reduce"))
+                moves.append(_one(self._broadcast.beside(t), self._late, t + 1, reduce=True))
             if t == self._way_back[0]:
-                transfers.append(Transfer(self._way_back[1], self._late, 0, op))
-            rounds.append(self._mine(transfers))
-        return tuple(rounds)
+                moves.append(_one(self._way_back[1], self._late, 0, reduce=t == 0))
+            rounds.append(self._mine(moves))
+        return ArrayRounds(rounds)
 
-    def waiting(self) -> tuple[Round, ...]:
+    def waiting(self) -> ArrayRounds:
         """The rounds in which the helpers reduce every chunk to its owner.
 
         What is chunk b of the broadcast is chunk b + 1 here, since the owner of chunk b + 1 is
         beside the receiver of chunk b; the broadcast's last chunk is chunk 0.
         """
+        if self._k == 1 or self._late == 1:
+            return self._tree()
         last, receiver, beside = self._k - 1, self._broadcast.receiver, self._broadcast.beside
-        rounds: list[Round] = []
+        rounds: list[Columns] = []
         for t in reversed(range(self._broadcast.rounds)):
-            up = [
-                Transfer(dst, src, (b + 1) % self._k, "reduce")
-                for src, dst, b in self._moves(t)
-                if src != self._late
-            ]
-            top = self._given(t)
-            direct = top is not None and t < last and top != beside(t)
-            if top is not None and direct:
-                up.append(Transfer(top, beside(t), t + 1, "copy"))
+            src, dst, chunk = self._broadcast.moves(t)
+            up = src != self._late
+            moves = [(dst[up], src[up], (chunk[up] + 1) % self._k, np.full(up.sum(), True))]
+            top, gives = receiver(t), self._broadcast.gives(t)
+            direct = gives and t < last and top != beside(t)
+            if direct:
+                moves.append(_one(top, beside(t), t + 1, reduce=False))
             back = t == 0 and receiver(last) != receiver(0)
             if back:
-                up.append(Transfer(receiver(last), receiver(0), 0, "copy"))
+                moves.append(_one(receiver(last), receiver(0), 0, reduce=False))
             if t > 0 or direct or back:  # else no rank has anything to do
-                rounds.append(self._mine(up))
-            if top is not None and t > last:
-                rounds.append(self._mine([Transfer(top, receiver(last), 0, "reduce")]))
-        return tuple(rounds) if self._late > 1 else ()
+                rounds.append(self._mine(moves))
+            if gives and t > last:
+                rounds.append(self._mine([_one(top, receiver(last), 0, reduce=True)]))
+        return ArrayRounds(rounds)
 
-    def _moves(self, t: int) -> list[Move]:
-        return list(self._broadcast.moves(t, self._rank))
+    def _tree(self) -> ArrayRounds:
+        """A binomial tree of the helpers to helper 0, who owns the only chunk."""
+        rounds = []
+        for j in range((self._late - 1).bit_length()):
+            senders = range(1 << j, self._late, 2 << j)
+            ends = senders if self._rank is None else (self._rank, self._rank + (1 << j))
+            src = np.array([rank for rank in ends if rank in senders], np.int64)
+            moves = (src, src - (1 << j), np.zeros_like(src), np.ones(len(src), np.bool_))
+            rounds.append(self._mine([moves]))
+        return ArrayRounds(rounds)
 
-    def _mine(self, transfers: list[Transfer]) -> Round:
-        mine = self._rank
-        return tuple(t for t in transfers if mine is None or mine in (t.src, t.dst))
-
-    def _given(self, t: int) -> int | None:
-        """To whom the late rank gives in round ``t``, if it does."""
-        gives = self._broadcast.moves(t, self._late)
-        return next((dst for src, dst, _ in gives if src == self._late), None)
+    def _mine(self, moves: list[Columns]) -> Columns:
+        src, dst, chunk, reduce = (np.concatenate(column) for column in zip(*moves, strict=True))
+        if self._rank is None:
+            return src, dst, chunk, reduce
+        mine = (src == self._rank) | (dst == self._rank)
+        return src[mine], dst[mine], chunk[mine], reduce[mine]
 
     @cached_property
     def _way_back(self) -> tuple[int, int]:
@@ -106,17 +116,11 @@ class ClosedForm:
         broadcast = self._broadcast
         if self._k == 1:
             return 0, broadcast.receiver(0)  # two ranks exchange the only chunk
-        return next(
-            (t, helper)
-            for t in range(self._k - 1, broadcast.rounds)
-            for helper in [broadcast.beside(t)]
-            if self._has_chunk_0(helper, t)
-            and all(src != helper for src, _, _ in broadcast.moves(t, helper))
-        )
+        last = range(self._k - 1, broadcast.rounds)
+        t = next(t for t in last if broadcast.could_return(t, 0))
+        return t, broadcast.beside(t)
 
-    def _has_chunk_0(self, helper: int, t: int) -> bool:
-        return any(
-            (dst, chunk) == (helper, 0)
-            for before in range(t)
-            for _, dst, chunk in self._broadcast.moves(before, helper)
-        )
+
+def _one(src: int, dst: int, chunk: int, *, reduce: bool) -> Columns:
+    """A single transfer."""
+    return np.array([src]), np.array([dst]), np.array([chunk]), np.array([reduce])

@@ -8,13 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from synth.answer import Answer, Basis, basis_of, checked
-from synth.solvers.choice import SolverName, require_search
-from synth.standard import require_ranks
+from synth.solvers.choice import SolverName, Solving
+from synth.standard import require_chunks, require_rank, require_ranks
 from synth.straggler.completion import FORMS
-from synth.straggler.instance import OWNERS, PORT_MODELS, Instance, Owners, PortModel
+from synth.straggler.instance import (
+    OWNERS,
+    PORT_MODELS,
+    Instance,
+    Owners,
+    PortModel,
+    real_names,
+)
 from synth.straggler.search import CONSTRUCTIVE, Attempt, Progress, Result, Search
-from verify.core.schedule import Phase, Scalar, Schedule
+from verify.arrays import phase, with_table
+from verify.core.schedule import Scalar, Schedule
 from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
 from verify.renaming import renamed
@@ -59,7 +69,7 @@ def failures(report: Report, attempts: Sequence[Attempt]) -> str:
         if any((a.method, a.result) == ("general", "exhausted") for a in tries):
             why = "no schedule of this normal form, search exhausted"
         elif tries:
-            why = f"search timed out after {sum(a.seconds for a in tries):.1f} s"
+            why = f"search gave up after {sum(a.seconds for a in tries):.1f} s"
         else:
             why = "not searched"
         found_none = f", none in {tried} constructive tries" if tried else ""
@@ -76,8 +86,9 @@ def generate(
     ports: PortModel = "duplex",
     owners: Owners = "auto",
     seed: int = 0,
-    time_limit_s: float = 60.0,
-    solver: SolverName = "cp-sat",
+    effort: float = 1.0,
+    time_limit_s: float | None = None,
+    solver: SolverName = "z3",
 ) -> Schedule:
     """A proved AllReduce schedule of ``n`` ranks of which ``late`` (default: the last) is late.
 
@@ -91,6 +102,7 @@ def generate(
         ports=ports,
         owners=owners,
         seed=seed,
+        effort=effort,
         time_limit_s=time_limit_s,
         solver=solver,
     ).schedule
@@ -105,8 +117,9 @@ def search(
     ports: PortModel = "duplex",
     owners: Owners = "auto",
     seed: int = 0,
-    time_limit_s: float = 60.0,
-    solver: SolverName = "cp-sat",
+    effort: float = 1.0,
+    time_limit_s: float | None = None,
+    solver: SolverName = "z3",
     progress: Progress = lambda text: None,
 ) -> StragglerAnswer:
     """Search for a schedule with as few completion rounds as possible, and prove it.
@@ -121,20 +134,21 @@ def search(
         owners: ``balanced`` (chunk c belongs to helper c mod (n - 1), as after a library's
             ReduceScatter), ``free`` (chosen by the method; the waiting phase reduces to them), or
             ``auto``: balanced where a short search finds a schedule at the bound, else free.
-        seed: the solver's random seed. Equal arguments give equal schedules, unless a try that
-            timed out in one run just finished in another.
-        time_limit_s: for all tries together.
-        solver: ``cp-sat`` or ``z3``.
+        seed: of all that is random. Equal arguments give equal schedules, on any machine.
+        effort: search so many times as long, in work and not in seconds, before giving way.
+        time_limit_s: for all tries together; with one, the result may depend on the machine.
+        solver: ``z3`` or ``cp-sat``.
         progress: is told what is being tried.
 
     Raises:
         ArgumentError: an argument is out of its range.
-        SearchTimeout: no schedule was found in time.
+        SearchTimeout: no schedule was found with so much work, or in time.
     """
     late = n - 1 if late is None else late
-    _require(n, late, m, chunks, ports, owners, seed, time_limit_s, solver)
+    _require(n, late, m, chunks, ports, owners)
     instance = Instance(n, (n - 1) * m if chunks is None else chunks, ports)
-    tries = Search(instance, owners, solver, seed, time_limit_s, progress)
+    solving = Solving(solver, seed, effort, time_limit_s)
+    tries = Search(instance, owners, solving, progress)
     result = tries.run()
     if result is not None:
         schedule = _assemble(instance, late, result, solver, seed)
@@ -152,9 +166,10 @@ def search(
         )
     tried = ", ".join(str(r) for r in sorted({a.rounds for a in tries.attempts}))
     raise SearchTimeout(
-        f"no schedule found in {time_limit_s:g} s for n = {n}, {instance.chunks} chunks, {ports} "
+        f"no schedule found for n = {n}, {instance.chunks} chunks, {ports} "
         f"ports (tried {tried} completion rounds; the lower bound is {instance.bound}). "
-        "Whether one exists is unknown. Raise --time-limit, or lower --n or --chunks"
+        "Whether one exists is unknown. Raise "
+        f"{'--effort' if time_limit_s is None else '--time-limit'}, or lower --n or --chunks"
     )
 
 
@@ -163,9 +178,9 @@ def _assemble(
 ) -> Schedule:
     """Both phases as one schedule, with the ranks' real names: helpers are the others, in order."""
     n, completion, waiting, winner = instance.ranks, result.rounds, result.waiting, result.attempt
-    phases = [Phase("completion", (), completion)]
+    phases = [phase("completion", (), completion)]
     if waiting:
-        phases.insert(0, Phase("reduce_scatter", (instance.helpers,), waiting))
+        phases.insert(0, phase("reduce_scatter", (instance.helpers,), waiting))
     gap = len(completion) - instance.bound
     method = solver if winner.method in FORMS else winner.method
     meta: dict[str, Scalar] = {
@@ -184,9 +199,8 @@ def _assemble(
         meta=meta,
     )
     if late == instance.helpers:
-        return schedule
-    others = [rank for rank in range(n) if rank != late]
-    return renamed(schedule, dict(enumerate([*others, late])))
+        return with_table(schedule)
+    return renamed(schedule, dict(enumerate(real_names(np.arange(n), n, late).tolist())))
 
 
 def _require(
@@ -196,17 +210,10 @@ def _require(
     chunks: int | None,
     ports: str,
     owners: str,
-    seed: int,
-    time_limit_s: float,
-    solver: str,
 ) -> None:
     require_ranks(n, MOST_RANKS)
-    if not 0 <= late < n:
-        raise ArgumentError("--late", late, f"must be a rank, 0..{n - 1} for n = {n}")
-    if m < 1:
-        raise ArgumentError("--m", m, "must be 1 or more")
-    if chunks is not None and chunks < 1:
-        raise ArgumentError("--chunks", chunks, "must be 1 or more")
+    require_rank("--late", late, n)
+    require_chunks(chunks, m)
     if chunks is None and n * (n - 1) * m > LARGEST:
         requirement = f"n * (n - 1) * m must be at most {LARGEST}"
         raise ArgumentError("--n, --m", (n, m), requirement, "Lower --m or --n, or use --chunks")
@@ -224,4 +231,3 @@ def _require(
             f"needs n to be a power of two with matching ports, not {n}",
             "Use --owners balanced",
         )
-    require_search(seed, time_limit_s, solver)

@@ -1,8 +1,8 @@
 """One late rank among n: what the searches start from.
 
 Names in all of ``synth.straggler``: the N = n - 1 helpers are ranks 0 .. N-1 and the late rank is
-N; real names are given at the very end. The buffer has k chunks, any number; where k = N * m, each
-helper can own m of them, as StragglAR (arXiv 2505.23523) has it.
+N; real names are given at the very end (:func:`real_names`). The buffer has k chunks, any number;
+where k = N * m, each helper can own m of them, as StragglAR (arXiv 2505.23523) has it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from verify.core.bounds import dissemination_bound, spread_bound
+from verify.core.schedule import IntArray
 
 PortModel = Literal["duplex", "matching"]
 Owners = Literal["auto", "balanced", "free"]
@@ -47,3 +50,8 @@ class Instance:
     def owner(self, chunk: int) -> int:
         """The helper that holds the helpers' partial sum of ``chunk``, if owners are balanced."""
         return chunk % self.helpers
+
+
+def real_names(names: IntArray, ranks: int, late: int) -> IntArray:
+    """The ranks that these names stand for: helpers are the others than ``late``, in order."""
+    return np.where(names == ranks - 1, late, names + (names >= late))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from synth.standard import require_ranks
+from synth.standard import require_rank, require_ranks
 from synth.straggler.closed_form import ClosedForm
-from synth.straggler.instance import Instance
-from verify.core.schedule import Op, Round
+from synth.straggler.instance import Instance, real_names
+from verify.arrays import ArrayRounds
+from verify.core.schedule import Op
 from verify.errors import ArgumentError
 
 MOST_RANKS = 2**24
@@ -59,29 +60,25 @@ def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Progr
     late = n - 1 if late is None else late
     require_ranks(n, MOST_RANKS)
     for option, value in (("--rank", rank), ("--late", late)):
-        if not 0 <= value < n:
-            raise ArgumentError(option, value, f"must be a rank, 0..{n - 1} for n = {n}")
+        require_rank(option, value, n)
     if not 1 <= chunks <= MOST_CHUNKS:
         raise ArgumentError("--chunks", chunks, f"must be in 1..{MOST_CHUNKS}")
     own = n - 1 if rank == late else rank - (rank > late)
     form = ClosedForm(Instance(n, chunks), own)
 
-    def seen(rounds: tuple[Round, ...]) -> tuple[OwnRound, ...]:
-        return tuple(_own(transfers, own, late, n) for transfers in rounds)
+    def seen(rounds: ArrayRounds) -> tuple[OwnRound, ...]:
+        real = rounds.renamed(lambda names: real_names(names, n, late))
+        return tuple(_own(list(real.rows(t)), rank) for t in range(len(real)))
 
     return Program(n, chunks, late, rank, seen(form.waiting()), seen(form.completion()))
 
 
-def _own(transfers: Round, own: int, late: int, n: int) -> OwnRound:
-    """The one transfer that ``own`` sends and the one that it receives, with real names."""
-
-    def real(name: int) -> int:
-        return late if name == n - 1 else name + (name >= late)
-
+def _own(transfers: list[tuple[int, int, int, Op]], rank: int) -> OwnRound:
+    """The one transfer that ``rank`` sends and the one that it receives."""
     send = receive = None
-    for src, dst, chunk, op in ((t.src, t.dst, t.chunk, t.op) for t in transfers):
-        if src == own:
-            send = Step(real(dst), chunk, op)
+    for src, dst, chunk, op in transfers:
+        if src == rank:
+            send = Step(dst, chunk, op)
         else:
-            receive = Step(real(src), chunk, op)
+            receive = Step(src, chunk, op)
     return OwnRound(send, receive)

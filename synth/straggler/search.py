@@ -1,4 +1,4 @@
-"""Which methods for a completion are tried in which order, and how long each may take.
+"""Which methods for a completion are tried in which order, and how much work each may take.
 
     search       questions to a solver (see ``completion``): exact, for small n; balanced owners
     closed form  at the bound for every n with duplex ports, for powers of two with matching ports;
@@ -8,19 +8,20 @@
 
 A short question to the solver comes first where the instance is small, for balanced owners are
 what a library's ReduceScatter leaves; then the closed form. Where owners have to be balanced, or
-the closed form does not fit the ports, greedy or pairing follows, and the time that is left goes to
-longer questions. The first schedule at the lower bound ends the search: it is optimal. Otherwise
-the best one comes with an honest gap.
+the closed form does not fit the ports, greedy or pairing follows, and then longer questions. The
+first schedule at the lower bound ends the search: it is optimal. Otherwise the best one comes with
+an honest gap. When a method gives way to the next is decided by work, not by a clock, so equal
+arguments give equal schedules on any machine; only a time limit that the user sets changes that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from synth.solvers.choice import SolverName, solve
+from synth.solvers.choice import Solving
 from synth.solvers.model import Exhausted, Found, Outcome, Undecided
 from synth.straggler.closed_form import ClosedForm
 from synth.straggler.completion import Completion, Form
@@ -39,6 +40,9 @@ SMALL = 2**10
 LARGEST_SEARCH = 2**14
 """Ranks times chunks: a question beyond it could fill the memory, which no time limit bounds."""
 
+QUICK_WORK, STAGED_WORK, WHOLE_WORK = 2.0, 4.0, 8.0
+"""What the first question, a staged one after it, and a cyclic or general one may take."""
+
 QUICK_TRIES = 4
 """How many numbers of rounds, from the bound upwards, are tried in the staged form."""
 
@@ -52,6 +56,9 @@ ENDINGS: dict[type[Outcome], Ending] = {
 }
 Constructive = Literal["greedy", "pairing"]
 CONSTRUCTIVE: dict[PortModel, Constructive] = {"duplex": "greedy", "matching": "pairing"}
+SIZE_OF_TRIES: dict[Constructive, int] = {"greedy": 2**28, "pairing": 2**21}
+"""All tries together may have so many times ranks * ranks * chunks, about half a minute's worth."""
+
 Method = Literal[Form, "closed form", Constructive]
 Progress = Callable[[str], None]
 
@@ -71,8 +78,8 @@ class Attempt:
 class Result:
     """A completion, the waiting phase that prepares it, and the attempt that found it."""
 
-    rounds: tuple[Round, ...]
-    waiting: tuple[Round, ...]
+    rounds: Sequence[Round]
+    waiting: Sequence[Round]
     attempt: Attempt
 
 
@@ -88,27 +95,19 @@ def _maker(method: Constructive) -> type[Greedy] | type[Pairing]:
 
 
 class Search:
-    """All attempts at one instance within a time limit; ``attempts`` records them."""
+    """All attempts at one instance; ``attempts`` records them."""
 
     def __init__(
-        self,
-        instance: Instance,
-        owners: Owners,
-        solver: SolverName,
-        seed: int,
-        time_limit_s: float,
-        progress: Progress,
+        self, instance: Instance, owners: Owners, solving: Solving, progress: Progress
     ) -> None:
-        self.instance, self.owners, self.solver, self.seed = instance, owners, solver, seed
+        self.instance, self.owners, self.solving = instance, owners, solving
         self.progress = progress
         self.attempts: list[Attempt] = []
         self.best: Result | None = None
-        self._deadline = time.monotonic() + time_limit_s
-        self._least_s = time_limit_s / 64
         self._size = instance.ranks * instance.chunks
 
     def run(self) -> Result | None:
-        """The shortest completion found in time, if any."""
+        """The shortest completion found, if any."""
         for attempt in self._methods():
             attempt()
             if self.best is not None and len(self.best.rounds) == self.instance.bound:
@@ -119,7 +118,7 @@ class Search:
         instance, bound = self.instance, self.instance.bound
         balanced, free = self.owners != "free", self.owners != "balanced"
         if balanced and self._size <= SMALL:
-            yield lambda: self._search(bound, "staged", self._left_s() / 8)
+            yield lambda: self._search(bound, "staged", QUICK_WORK)
         if free and (instance.ports == "duplex" or instance.ranks == 2**instance.fewest_hops):
             yield self._closed_form
         if balanced:
@@ -127,11 +126,8 @@ class Search:
         if balanced and self._size <= LARGEST_SEARCH:
             yield self._search_on
 
-    def _left_s(self) -> float:
-        return max(0.0, self._deadline - time.monotonic())
-
     def _record(
-        self, attempt: Attempt, rounds: tuple[Round, ...], waiting: tuple[Round, ...] | None = None
+        self, attempt: Attempt, rounds: Sequence[Round], waiting: Sequence[Round] | None = None
     ) -> None:
         """Note how it ended; ``waiting`` is a balanced ReduceScatter where nothing is given."""
         self.attempts.append(attempt)
@@ -159,20 +155,18 @@ class Search:
         self._record(Attempt(len(rounds), "closed form", "free", "found", took), rounds, waiting)
 
     def _construct(self) -> None:
-        """Several seeds, until one reaches the bound or half of the time is spent."""
+        """Several seeds, fewer for large instances, until one reaches the bound."""
         method = CONSTRUCTIVE[self.instance.ports]
-        until = time.monotonic() + self._left_s() / 2
-        for number in range(TRIES):
-            if self.best is not None and time.monotonic() > until:
+        most = self.solving.effort * SIZE_OF_TRIES[method] / (self._size * self.instance.ranks)
+        for number in range(max(1, min(TRIES, int(most)))):
+            if self.best is not None and self.solving.over:
                 return
             self._say(f"{method}, try {number + 1}")
             start = time.monotonic()
             result: Ending = "found"
             try:
-                maker = _maker(method)(self.instance, self.seed + number)
-                # while there is nothing: time for a try even if loading has taken all there was
-                least_s = time.monotonic() + 8 * self._least_s
-                rounds = maker.run(max(self._deadline, least_s) if self.best is None else until)
+                maker = _maker(method)(self.instance, self.solving.seed + number)
+                rounds = maker.run(self.solving.until)
             except SearchTimeout:
                 result, rounds = "undecided", ()
             took = time.monotonic() - start
@@ -185,42 +179,40 @@ class Search:
 
     def _search_on(self) -> None:
         """Longer questions, for anything shorter than what there is."""
-        bound = self.instance.bound
-        for rounds in range(bound, bound + QUICK_TRIES):
-            if self._good_enough(rounds) or self._left_s() < self._least_s:
+        some = range(self.instance.bound, self.instance.bound + QUICK_TRIES)
+        for rounds in some:
+            if not self._good_enough(rounds):
+                self._search(rounds, "staged", STAGED_WORK)
+        for rounds in some:
+            if self._good_enough(rounds):
                 break
-            self._search(rounds, "staged", self._left_s() / 4)
-        rounds = bound
-        while not self._good_enough(rounds) and self._left_s() > self._least_s:
-            if self._search(rounds, "cyclic", self._left_s() / 2) == "exhausted":
-                self._search(rounds, "general", self._left_s() / 2)
-            rounds += 1
+            if self._search(rounds, "cyclic", WHOLE_WORK) == "exhausted":
+                self._search(rounds, "general", WHOLE_WORK)
 
     def _good_enough(self, rounds: int) -> bool:
-        return self.best is not None and len(self.best.rounds) <= rounds
+        shorter = self.best is None or len(self.best.rounds) > rounds
+        return not shorter or self.solving.over
 
-    def _search(self, rounds: int, form: Form, limit_s: float) -> Ending:
+    def _search(self, rounds: int, form: Form, work: float) -> Ending:
         """Put one question to the solver."""
-        self._say(f"{self.solver}, {form} form, {rounds} rounds")
+        self._say(f"{self.solving.solver}, {form} form, {rounds} rounds")
         start = time.monotonic()
         question = Completion(self.instance, rounds, form)
-        answer = self._ask(question, limit_s)
+        answer = self._ask(question, work)
         took = time.monotonic() - start
         result = ENDINGS[type(answer)]
         found = question.decode(answer) if isinstance(answer, Found) else ()
         self._record(Attempt(rounds, form, "balanced", result, took), found)
         return result
 
-    def _ask(self, question: Completion, limit_s: float) -> Outcome:
+    def _ask(self, question: Completion, work: float) -> Outcome:
         if question.form == "staged":
-            start = time.monotonic()
-            head = solve(question.head(), self.solver, seed=self.seed, time_limit_s=limit_s)
+            head = self.solving.ask(question.head(), work)
             if not isinstance(head, Found):
                 return head
             question.fix_head(head)
-            left_s = max(0.0, limit_s - (time.monotonic() - start))
-            rest = solve(question.model, self.solver, seed=self.seed, time_limit_s=left_s)
+            rest = self.solving.ask(question.model, work)
             if isinstance(rest, Exhausted):
                 return Undecided("the repeating rounds that were found can't be completed")
             return rest
-        return solve(question.model, self.solver, seed=self.seed, time_limit_s=limit_s)
+        return self.solving.ask(question.model, work)

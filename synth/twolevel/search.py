@@ -20,6 +20,7 @@ from functools import partial
 from synth.answer import Answer, Basis, checked
 from synth.cost import best_chunks
 from synth.solvers.choice import SolverName
+from synth.standard import require_chunks, require_rank
 from synth.straggler.generate import StragglerAnswer
 from synth.straggler.generate import search as search_flat
 from synth.straggler.search import Progress
@@ -95,8 +96,9 @@ def search(
     m: int | None = None,
     chunks: int | None = None,
     seed: int = 0,
-    time_limit_s: float = 60.0,
-    solver: SolverName = "cp-sat",
+    effort: float = 1.0,
+    time_limit_s: float | None = None,
+    solver: SolverName = "z3",
     progress: Progress = lambda text: None,
 ) -> TwoLevelAnswer:
     """All candidates for a buffer of ``buffer_bytes``, proved, checked against the ports, costed.
@@ -108,7 +110,7 @@ def search(
         m: chunks per helper, (n - 1) * m in all, of every candidate that uses the wait,
         chunks: or this many. By default some numbers of chunks are tried (two-level), or the one
             that is best for the outer link (flat).
-        seed, time_limit_s, solver: of the search for the flat schedule.
+        seed, effort, time_limit_s, solver: of the search for the flat schedule.
         progress: is told what is being made.
 
     Raises:
@@ -122,6 +124,7 @@ def search(
         machine.ranks,
         late=late,
         seed=seed,
+        effort=effort,
         time_limit_s=time_limit_s,
         solver=solver,
         progress=progress,
@@ -231,12 +234,7 @@ def _candidate(name: str, schedule: Schedule, machine: Machine, buffer_bytes: in
 def _require(
     machine: Machine, late: int, buffer_bytes: int, m: int | None, chunks: int | None
 ) -> None:
-    n = machine.ranks
-    if not 0 <= late < n:
-        raise ArgumentError("--late", late, f"must be a rank, 0..{n - 1} for n = {n}")
+    require_rank("--late", late, machine.ranks)
     if buffer_bytes < 1:
         raise ArgumentError("--bytes", buffer_bytes, "must be 1 or more")
-    if m is not None and m < 1:
-        raise ArgumentError("--m", m, "must be 1 or more")
-    if chunks is not None and chunks < 1:
-        raise ArgumentError("--chunks", chunks, "must be 1 or more")
+    require_chunks(chunks, m)

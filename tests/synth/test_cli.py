@@ -4,15 +4,15 @@ import json
 import re
 import subprocess
 import sys
-from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
 from proofs.certificates.check import FOLDER
 from synth.answer import Basis
 from synth.arrivals.generate import CERTIFIED
+from synth.solvers.choice import Solving
 from synth.straggler import generate as generate_module
-from synth.straggler import search as tries
 from verify import Counterexample, Verdict, check, read
 from verify.core.verdict import refuted
 
@@ -26,7 +26,7 @@ def test_generate_writes_and_explains(synth, tmp_path) -> None:
     for fact in [
         "6 reduce_scatter (without rank 7) + 9 completion",
         "9 rounds, lower bound 9: optimal (theorem: ",
-        "cp-sat",
+        "z3, staged form",
         "9 alpha + 1.286 S*beta",
         "6 alpha + 0.8571 S*beta",
         "14 alpha + 1.75 S*beta",
@@ -93,10 +93,7 @@ def test_what_is_not_proved_is_not_written(synth, tmp_path, monkeypatch) -> None
 
 
 def test_interrupt_leaves_no_file(synth, tmp_path, monkeypatch) -> None:
-    def interrupted(*args, **options) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tries, "solve", interrupted)
+    monkeypatch.setattr(Solving, "ask", Mock(side_effect=KeyboardInterrupt))
     assert synth("generate", "--n", "8") == (130, "", "interrupted: nothing was written\n")
     assert list(tmp_path.iterdir()) == []
 
@@ -111,10 +108,10 @@ def test_importing_the_command_is_light() -> None:
 def test_progress_names_what_is_tried() -> None:
     seen: list[str] = []
     generate_module.search(4, progress=seen.append)
-    assert seen == ["n = 4, 3 chunks: cp-sat, staged form, 4 rounds (lower bound 4 rounds)"]
+    assert seen == ["n = 4, 3 chunks: z3, staged form, 4 rounds (lower bound 4 rounds)"]
 
 
-QUICK = "--seed 0 --time-limit 20"
+QUICK = "--seed 0 --effort 2"
 TINY = "generate --n 3 --late 1,2 --m 1 --bytes 1KiB"
 PIPE = "pipeline --stages 4 --microbatches 6"
 SLOW = "--forward 8 --backward 10 --weight 5 --slow 1-2:30,2-3:12"

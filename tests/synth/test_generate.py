@@ -1,5 +1,6 @@
 """Schedules for one straggler: at the bound where it is reached, honest where it is not."""
 
+import itertools
 import time
 
 import pytest
@@ -35,7 +36,7 @@ LARGER = [
 
 @pytest.mark.parametrize(
     ("solver", "n", "m", "ports"),
-    [*((s, *case) for s in SOLVERS for case in SMALL), *(("cp-sat", *case) for case in LARGER)],
+    [*((s, *case) for s in SOLVERS for case in SMALL), *(("z3", *case) for case in LARGER)],
 )
 def test_they_reach_the_bound(solver, n: int, m: int, ports) -> None:
     generated = search(n, m=m, ports=ports, solver=solver)
@@ -59,11 +60,6 @@ def test_balanced_owners(n: int, m: int) -> None:
     exchanges = [t for moves in completion.rounds for t in moves if t.op == "reduce"]
     assert all(t.chunk % (n - 1) in (t.src, t.dst) for t in exchanges)
     assert generated.gap <= 1
-
-
-def test_matching_of_seven_reaches_its_own_bound() -> None:
-    report = search(7, ports="matching").report
-    assert (report.completion_rounds, report.lower_bound, report.optimal) == (9, 9, True)
 
 
 @pytest.mark.parametrize("maker", [Greedy(Instance(12, 11), 0), Pairing(Instance(18, 17), 0)])
@@ -93,7 +89,7 @@ def test_a_gap_says_why(solver) -> None:
     assert {(5, "cyclic"), (5, "general")} <= exhausted
     # only the general form exhausts the normal form
     others = tuple(a for a in generated.attempts if (a.rounds, a.method) != (5, "general"))
-    assert "5 rounds: search timed out" in failures(generated.report, others)
+    assert "5 rounds: search gave up" in failures(generated.report, others)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
@@ -110,11 +106,28 @@ def test_any_rank_can_be_late(n: int) -> None:
 
 
 @both_solvers
-def test_equal_seeds_give_equal_files(solver) -> None:
-    one, again = (encode(generate(9, seed=5, solver=solver)) for _ in range(2))
-    assert one == again
-    seeds = {encode(generate(9, seed=seed, solver=solver)) for seed in range(3)}
-    assert len(seeds) > 1
+def test_the_seed_matters(solver) -> None:
+    assert len({encode(generate(9, seed=seed, solver=solver)) for seed in range(3)}) > 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--n 9 --seed 5",
+        "--n 12 --solver cp-sat",
+        "--n 10 --ports matching",
+        "--n 13 --owners balanced --m 2",
+        "--n 9 --late 7,8 --arrivals 2,5 --m 2 --seed 3",
+        "--n 3 --late 1,2 --delay 3",
+        "--nodes 2 --per-node 2 --bytes 1MiB",
+    ],
+)
+def test_no_clock_decides(synth, tmp_path, monkeypatch, command: str) -> None:
+    """The same command writes the same file, also where each look at the clock is a day later."""
+    for file in ("one.json", "again.json"):
+        assert synth("generate", *command.split(), "-q", "-o", file) == (0, "", "")
+        monkeypatch.setattr(time, "monotonic", itertools.count(step=86400).__next__)
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "again.json").read_bytes()
 
 
 @given(n=st.integers(2, 300), k=st.integers(1, 80))
@@ -125,7 +138,7 @@ def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
     assert broadcast.rounds == k + (n - 1).bit_length() - 1
     has = [set() for _ in range(root)] + [set(range(k))]
     for t in range(broadcast.rounds):
-        moves = list(broadcast.moves(t))
+        moves = list(zip(*(column.tolist() for column in broadcast.moves(t)), strict=True))
         senders, receivers = [src for src, _, _ in moves], [dst for _, dst, _ in moves]
         assert len(set(senders)) == len(senders)
         assert len(set(receivers)) == len(receivers)
@@ -159,6 +172,8 @@ def test_the_wait_is_hardly_longer_than_a_reduce_scatter(n: int, k: int) -> None
     instance = Instance(n, k)
     waiting = ClosedForm(instance).waiting()
     assert len(waiting) <= instance.bound + instance.fewest_hops - 1
+    if k == 1:
+        assert len(waiting) == (n - 2).bit_length()  # the fewest that sum up n - 1 ranks
 
 
 @pytest.mark.parametrize("k", [1, 5, 11, 24])

@@ -37,17 +37,18 @@ def pigeons(count: int, holes: int) -> Model:
     ],
 )
 def test_decided(solver, model: Model, answer) -> None:
-    assert solve(model, solver, seed=0, time_limit_s=30) == answer
+    assert solve(model, solver, seed=0, work=30) == answer
 
 
 def test_time_out_is_not_exhausted(solver) -> None:
-    answer = solve(pigeons(61, 60), solver, seed=0, time_limit_s=0.01)
-    assert isinstance(answer, Undecided)
-    assert answer.reason
+    for limits in ({"work": 0.01}, {"work": 1000, "time_limit_s": 0.01}):
+        answer = solve(pigeons(61, 60), solver, seed=0, **limits)
+        assert isinstance(answer, Undecided)
+        assert answer.reason
 
 
 def test_equal_seeds_give_equal_answers(solver) -> None:
-    one, again = (solve(pigeons(8, 9), solver, seed=5, time_limit_s=30) for _ in range(2))
+    one, again = (solve(pigeons(8, 9), solver, seed=5, work=30) for _ in range(2))
     assert isinstance(one, Found)
     assert one == again
 
@@ -58,7 +59,7 @@ def test_interrupt_stops_the_solver(solver) -> None:
 
     def solve_interrupted() -> None:
         timer.start()
-        solve(model, solver, seed=0, time_limit_s=600)
+        solve(model, solver, seed=0, work=600)
 
     with pytest.raises(KeyboardInterrupt):
         solve_interrupted()
@@ -99,7 +100,7 @@ def test_agrees_with_trying_everything(solver, some) -> None:
         for size in range(5)
         for chosen in itertools.combinations(range(1, 5), size)
     ]
-    answer = solve(model, solver, seed=0, time_limit_s=10)
+    answer = solve(model, solver, seed=0, work=10)
     if isinstance(answer, Found):
         assert holds(answer.true)
     else:

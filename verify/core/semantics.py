@@ -5,8 +5,8 @@ the unit vector e_r at every chunk of rank r and must end with the all-ones vect
 is exact for every commutative monoid, hence for every sum of exact numbers; stale data can't hide,
 because it would bring its own count along.
 
-Chunks are processed in blocks that fit into ``BLOCK_BYTES``. Counts saturate at 255: a count above
-one never comes back to one, except by being overwritten.
+Chunks are processed in blocks that fit into ``BLOCK_BYTES``. Counts saturate at 2: a count above
+one never comes back to one, except by being overwritten. So two bits are enough for each.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from verify.core.interpreter import Algebra, Values, run
 from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
-BLOCK_BYTES = 2**27
-SATURATED = 255
+BLOCK_BYTES = 2**24
 
 
 class Counts(Algebra):
-    """Vectors of counts, ``uint8``, one for each contribution."""
+    """For each contribution two bits, eight to a byte: [0] it is there, [1] more than once."""
 
     def initial(self, ranks: int, low: int, high: int) -> Values:
         """Each rank holds its own contribution once."""
-        counts = np.zeros((ranks, high - low, ranks), np.uint8)
-        counts[np.arange(ranks), :, np.arange(ranks)] = 1
+        counts = np.zeros((ranks, high - low, 2, -(-ranks // 8)), np.uint8)
+        counts[range(ranks), :, 0, np.arange(ranks) // 8] = 128 >> np.arange(ranks)[:, None] % 8
         return counts
 
     def added(self, kept: Values, moved: Values, index: IntArray) -> Values:
-        """The sums, cut at ``SATURATED``."""
-        total: Values = kept + moved
-        total[total < moved] = SATURATED  # it wrapped around
+        """What is in one of both is there; what is in both is there more than once."""
+        total: Values = kept | moved
+        total[:, 1] |= kept[:, 0] & moved[:, 0]
         return total
 
 
@@ -48,15 +47,16 @@ def exactly_once(schedule: Schedule) -> Result:
     # wrong whatever the rest does, and looking at it first keeps absurd inputs cheap.
     moves = np.bincount(schedule.table.chunk, minlength=k)
     scarce = int(np.argmin(moves))
-    width = max(1, BLOCK_BYTES // (n * n))
+    right = np.packbits([[1] * n, [0] * n], axis=1)
+    width = max(1, BLOCK_BYTES // (n * right.size))
     blocks = [(low, min(k, low + width)) for low in range(0, k, width)]
     for low, high in [(scarce, scarce + 1)] if moves[scarce] < 2 * (n - 1) else blocks:
         counts = run(schedule, Counts(), low, high)
         for chunk in range(low, high):
-            wrong = counts[:, chunk - low] != 1
-            rank, contribution = divmod(int(wrong.argmax()), n)
-            if wrong[rank, contribution]:
-                number = int(counts[rank, chunk - low, contribution])
+            wrong = (counts[:, chunk - low] != right).any((1, 2))
+            for rank in np.flatnonzero(wrong)[:1].tolist():
+                number = np.unpackbits(counts[rank, chunk - low], axis=1, count=n).sum(0)
+                contribution = int((number != 1).argmax())
                 return refuted(
                     Counterexample(
                         property="exactly_once",
@@ -64,7 +64,7 @@ def exactly_once(schedule: Schedule) -> Result:
                         chunk=chunk,
                         contribution=contribution,
                         expected=f"the contribution of rank {contribution} once",
-                        found=f"{'at least ' if number == SATURATED else ''}{number} times",
+                        found="at least 2 times" if number[contribution] else "0 times",
                     )
                 )
     return PROVED
