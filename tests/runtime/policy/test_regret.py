@@ -78,7 +78,7 @@ def test_no_fixed_mode_is_near_the_best_everywhere():
 
 def test_the_simulation_notices_who_starts_needlessly(monkeypatch):
     def hasty(now_s, state, inputs):
-        missing = state.missing(inputs.world_size)
+        missing = tuple(state.missing)
         return Later(math.inf) if len(missing) > 1 else Decision(0, missing or (LATE,), "hasty")
 
     native_s = _mean_s("native", "nobody")
