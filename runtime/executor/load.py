@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
 import torch
 
+from runtime.executor.program import RankProgram, rank_program
 from runtime.network.store_exchange import StoreExchange
 from verify.core.check import check
 from verify.core.format import read
@@ -33,13 +33,11 @@ def named(late: Late) -> tuple[int, ...]:
     return () if late is None else (late,) if isinstance(late, int) else tuple(late)
 
 
-@dataclass(frozen=True)
-class Verified:
-    """A schedule with the report that proves it; made by :func:`load` and nothing else."""
+class Runnable:
+    """What an executor runs: ranks, chunks, phases and the late ranks of ``schedule``."""
 
-    schedule: Schedule
-    report: Report
-    name: str
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        self.schedule, self.name = schedule, name
 
     @property
     def digest(self) -> str:
@@ -71,6 +69,25 @@ class Verified:
             remedy = f"Name {q}, in the order in which they arrive, or leave it out: {self.late}"
             raise ArgumentError("late", late, requirement, remedy)
         return ranks
+
+    def make(self) -> None:
+        """Make, or see to it that there is, what :meth:`program` is quick with."""
+
+    def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
+        """What ``rank`` does with ``late`` as late ranks; raises what proving it may raise."""
+        raise NotImplementedError
+
+
+class Verified(Runnable):
+    """A schedule with the report that proves it; made by :func:`load` and nothing else."""
+
+    def __init__(self, schedule: Schedule, report: Report, name: str) -> None:
+        super().__init__(schedule, name)
+        self.report = report
+
+    def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
+        """As for all; ScheduleRefused as :meth:`for_late`."""
+        return rank_program(self.for_late(late), rank)
 
     def for_late(self, late: Late) -> Schedule:
         """The schedule with the ranks ``late`` in the places of the file's late ranks.
@@ -110,7 +127,7 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
     return Verified(schedule, report, name)
 
 
-def require_size(verified: Verified, size: int) -> None:
+def require_size(verified: Runnable, size: int) -> None:
     """Raise ScheduleRefused for a schedule for another number of ranks."""
     if verified.schedule.ranks != size:
         raise ScheduleRefused(
@@ -119,7 +136,7 @@ def require_size(verified: Verified, size: int) -> None:
         )
 
 
-def agree(group: StoreExchange, schedules: Sequence[Verified], late: tuple[int, ...]) -> None:
+def agree(group: StoreExchange, schedules: Sequence[Runnable], late: tuple[int, ...]) -> None:
     """Compare schedules, and the late ranks to begin with, through the store (collective)."""
     digests = ",".join(verified.digest for verified in schedules)
     own = f"{digests} {late}"

@@ -15,7 +15,9 @@ from most (with a tie, all).
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
 
 from runtime.network.clock import Clock
@@ -53,6 +55,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._started: set[int] = set()  # by a schedule, and still miss a rank
         self._decided: dict[int, Decide] = {}
         self._consumed, self._reported = dict.fromkeys(heads, 0), dict.fromkeys(heads, -1)
+        self._made = dict.fromkeys(heads, inputs.made)
         self._needed = 0  # operations below need no decision any more
         self._wait_s: float | None = None  # when a wait that is going on will be over
         self._free_s = -math.inf  # when the links have done what was decided, by prediction
@@ -203,6 +206,9 @@ class Coordinator(Protocol[Message, Fault]):
         """What a rank tells beside: which operations are done, and need no decision any more."""
         if sender not in self._consumed:
             return  # a rank whose head does not answer
+        if message.made | self._made[sender] != self._made[sender]:
+            self._made[sender] |= message.made
+            self.inputs.made = functools.reduce(operator.and_, self._made.values())
         for operation, done_s in message.done:
             self._on_done(operation, sender, done_s)
         before = self._consumed[sender]

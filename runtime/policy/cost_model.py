@@ -90,6 +90,7 @@ class Candidate(msgspec.Struct, frozen=True):
     late: int
     waiting: Phase
     completion: Phase
+    on_demand: bool = False  # made in the background when a size asks for it
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -105,9 +106,14 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int, factor: float
+    candidates: tuple[Candidate, ...],
+    profile: Profile,
+    late: int,
+    nbytes: int,
+    factor: float,
+    made: int = -1,
 ) -> list[Times]:
-    """W and C of every candidate for ``late`` late ranks, multiplied by ``factor``."""
+    """W and C of the candidates in ``made`` (bits) for ``late`` late ranks, times ``factor``."""
 
     def seconds(phase: Phase) -> float:
         return factor * profile.schedule.seconds(phase.messages, phase.share, nbytes)
@@ -115,7 +121,7 @@ def times(
     return [
         Times(index, seconds(candidate.waiting), seconds(candidate.completion))
         for index, candidate in enumerate(candidates)
-        if candidate.late == late
+        if candidate.late == late and made >> index & 1
     ]
 
 

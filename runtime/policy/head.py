@@ -14,7 +14,9 @@ What a head says for all of its ranks together: operations are consumed, and don
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections import deque
 from dataclasses import dataclass
 
@@ -53,6 +55,7 @@ class Head(Protocol[Message, None]):
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
         self._consumed = dict.fromkeys(members, 0)
+        self._made = dict.fromkeys(members, inputs.made)
         self._needed = 0  # operations below need no decision any more on its ranks
         self._ends: dict[int, dict[int, float]] = {}  # of operations that not all have done
         self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
@@ -142,8 +145,9 @@ class Head(Protocol[Message, None]):
         self._reports = []
 
     def _say(self, arrivals: list[Arrival], asks: bool, to: int, above: int | None) -> None:
-        done, pass_on = tuple(self._done), None if above is None else to
-        message = Arrive(tuple(arrivals), asks, self._needed, done, pass_on)
+        made, done = functools.reduce(operator.and_, self._made.values()), tuple(self._done)
+        pass_on = None if above is None else to
+        message = Arrive(tuple(arrivals), asks, self._needed, made, done, pass_on)
         self._send(to if above is None else above, message)
         self._done.clear()
 
@@ -151,6 +155,7 @@ class Head(Protocol[Message, None]):
         """What a rank tells beside."""
         for operation, done_s in message.done:
             self.done(operation, sender, done_s)
+        self._made[sender] |= message.made
         before = self._consumed[sender]
         self._consumed[sender] = max(before, message.consumed)
         if before == self._needed < message.consumed:

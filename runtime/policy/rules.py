@@ -100,7 +100,8 @@ def static(nbytes: int, inputs: PolicyInputs) -> Decision:
 
 def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
     """Mode predict: how an operation of ``nbytes`` bytes runs in ``epoch``."""
-    return _for_late(nbytes, epoch.late, epoch.delay_s, epoch.reason or NO_STRAGGLER, inputs)
+    reason = epoch.reason or NO_STRAGGLER
+    return _for_late(nbytes, epoch.late, epoch.delay_s, reason, inputs, epoch.made)
 
 
 def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
@@ -109,7 +110,8 @@ def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision |
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
         nbytes = state.nbytes
-        found = break_even(inputs.native_s(nbytes), inputs.times(len(missing), nbytes))
+        times = inputs.times(len(missing), nbytes, made=inputs.made)
+        found = break_even(inputs.native_s(nbytes), times)
         if threshold_s is None or found.candidate == NATIVE:
             return _patient(found, state, free_s), PATIENCE
         tau_s = max(free_s, threshold_s) if state.started else free_s + threshold_s
@@ -122,7 +124,8 @@ def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | 
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        native_s, found = inputs.native_s(state.nbytes), inputs.times(len(missing), state.nbytes)
+        native_s = inputs.native_s(state.nbytes)
+        found = inputs.times(len(missing), state.nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
         anybodys = inputs.history.gaps(len(missing), LATELY)
@@ -172,7 +175,12 @@ def _decide(
 
 
 def _for_late(
-    nbytes: int, late: tuple[int, ...], delay_s: float, reason: str, inputs: PolicyInputs
+    nbytes: int,
+    late: tuple[int, ...],
+    delay_s: float,
+    reason: str,
+    inputs: PolicyInputs,
+    made: int = -1,
 ) -> Decision:
     """The best candidate for ranks that come ``delay_s`` after the others."""
     if not late:
@@ -182,7 +190,8 @@ def _for_late(
         """From the late rank's arrival to the end."""
         return max(0.0, each.waiting_s - delay_s) + each.completion_s
 
-    best = min(inputs.times(len(late), nbytes, corrected=False), key=beyond_s, default=None)
+    found = inputs.times(len(late), nbytes, corrected=False, made=made)
+    best = min(found, key=beyond_s, default=None)
     if best is None:
         return Decision(NATIVE, (), f"there is no schedule for {len(late)} late ranks")
     if beyond_s(best) >= (1 - LEAST_GAIN) * inputs.native_s(nbytes, corrected=False):
@@ -197,14 +206,16 @@ def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | Non
     found = current
     if inputs.options.mode == "predict":
         late, delay_s, reason = predicted_late(nbytes, inputs)
-        found = msgspec.structs.replace(current, late=late, delay_s=delay_s, reason=reason)
+        known = {"late": late, "delay_s": delay_s, "reason": reason, "made": inputs.made}
+        found = msgspec.structs.replace(current, **known)
     elif inputs.options.mode == "auto":
         found = msgspec.structs.replace(current, quiet=quiet(nbytes, inputs, now=current.quiet))
     coordinator = better_coordinator(current.coordinator, nbytes, inputs)
     found = msgspec.structs.replace(found, coordinator=coordinator)
 
-    def what_counts(epoch: Epoch) -> tuple[set[int], int, bool]:
-        return set(epoch.late), epoch.coordinator, epoch.quiet
+    def what_counts(epoch: Epoch) -> tuple[set[int], int, bool, int]:
+        made = epoch.made if epoch.late else 0
+        return set(epoch.late), epoch.coordinator, epoch.quiet, made
 
     return found if what_counts(found) != what_counts(current) else None
 
@@ -222,7 +233,7 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
         late = tuple(order[-count:])
         apart = history.lateness(late, RECENT, first=True)
         delay_s = statistics.median(history.lateness(late, RECENT))
-        found = inputs.times(count, nbytes)
+        found = inputs.times(count, nbytes, made=inputs.made)
         if not found or sum(gap > 0 for gap in apart) < MOSTLY * len(apart):
             continue
         gain_s = delay_s + native_s - min(each.total_s(delay_s) for each in found)
@@ -241,7 +252,8 @@ def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
     native_s, gain_s = inputs.native_s(nbytes), 0.0
     for late in range(1, inputs.most_late + 1):
         gaps = [max(gap, SHORTEST_S) for gap in inputs.history.gaps(late, LATELY)]
-        wait = learned(gaps, 0.0, native_s, inputs.times(late, nbytes))
+        found = inputs.times(late, nbytes, made=inputs.made)
+        wait = learned(gaps, 0.0, native_s, found)
         gain_s = max(gain_s, wait.native_s - wait.mean_s)
     limit_s = LEAST_GAIN * native_s + inputs.correction.latency_s
     return gain_s < (limit_s if now else limit_s / 2)
