@@ -17,20 +17,41 @@ import time
 from typing import Any
 
 from runtime.network.clock import Ping, Pong
+from runtime.policy.agent import RankAgent
+from runtime.policy.candidates import CLASSES
+from runtime.policy.cost_model import Candidate, Line, Phase, Profile
 from runtime.policy.messages import Decision
-from runtime.policy.options import MODES, Mode, Options
+from runtime.policy.options import MODES, Mode, Options, PolicyInputs
+from synth.candidates import closed_form_costs
 from tests.runtime.policy.network import MESSAGES, Network
 
 WARM_UP = 20
 LATE_S, SPREAD_S = 0.2, 0.001
+LINE = Line(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
+
+
+def closed_forms(ranks: int) -> tuple[Candidate, ...]:
+    """What decisions may choose from, beyond the ranks for which schedules are searched."""
+
+    def priced(chunks: int) -> Candidate:
+        waiting, completion = (
+            Phase(cost.messages, float(cost.share)) for cost in closed_form_costs(ranks, chunks)
+        )
+        return Candidate(f"one late, k = {chunks}", 1, waiting, completion, on_demand=True)
+
+    return tuple(map(priced, CLASSES))
 
 
 class Timed(Network):
     """Counts CPU seconds and messages, by rank, from operation ``WARM_UP`` on."""
 
     def __post_init__(self) -> None:
-        """Nothing counted yet."""
+        """Agents with the candidates of so many ranks; nothing counted yet."""
         super().__post_init__()
+        known = closed_forms(self.size), Profile(self.size, LINE, LINE)
+        for rank in range(self.size):
+            self.agents[rank] = RankAgent(rank, PolicyInputs(self.options, self.size, *known))
+            self.agents[rank].made = -1
         self.cpu_s, self.received = [0.0] * self.size, [0] * self.size
 
     def _happen(self, rank: int, what: Any = None, *more: Any) -> None:

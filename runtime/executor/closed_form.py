@@ -52,9 +52,6 @@ class ClosedForm(Runnable):
         assert rank == self._rank
         self.make()
         (absent,), last = late, self.schedule.ranks - 1
-
-        def real(place: int) -> int:
-            return absent if place == last else place + (place >= absent)
-
+        real = [*(place + (place >= absent) for place in range(last)), absent]
         made = self._places[last if rank == absent else rank - (rank > absent)]
-        return replace(made, ends=tuple(replace(e, peer=real(e.peer)) for e in made.ends))
+        return replace(made, ends=tuple(replace(end, peer=real[end.peer]) for end in made.ends))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
@@ -33,11 +34,12 @@ def named(late: Late) -> tuple[int, ...]:
     return () if late is None else (late,) if isinstance(late, int) else tuple(late)
 
 
+@dataclass(eq=False)
 class Runnable:
     """What an executor runs: ranks, chunks, phases and the late ranks of ``schedule``."""
 
-    def __init__(self, schedule: Schedule, name: str) -> None:
-        self.schedule, self.name = schedule, name
+    schedule: Schedule
+    name: str
 
     @property
     def digest(self) -> str:
@@ -78,12 +80,11 @@ class Runnable:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class Verified(Runnable):
     """A schedule with the report that proves it; made by :func:`load` and nothing else."""
 
-    def __init__(self, schedule: Schedule, report: Report, name: str) -> None:
-        super().__init__(schedule, name)
-        self.report = report
+    report: Report
 
     def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
         """As for all; ScheduleRefused as :meth:`for_late`."""
@@ -124,7 +125,7 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
     if report.verdict is not Verdict.PROVED:
         text = "a schedule that is not proved is never run\n"
         raise ScheduleRefused(text + render(name, schedule, report))
-    return Verified(schedule, report, name)
+    return Verified(schedule, name, report)
 
 
 def require_size(verified: Runnable, size: int) -> None:

@@ -53,11 +53,7 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
 
     def has_made(self, candidate: int) -> None:
         """This rank can run a candidate without making anything first."""
-
-        def note(now_s: float) -> None:
-            self._agent.made |= 1 << candidate
-
-        self.run(note)
+        self.run(lambda now_s: setattr(self._agent, "made", self._agent.made | 1 << candidate))
 
     def done(self, operation: int) -> None:
         """This rank has the result of an operation."""

@@ -5,9 +5,8 @@ that same decision until all ranks have acted on it. So decisions cannot differ 
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
 rank's main thread: it is made where messages are received, even while the coordinator is late.
 
-Heads speak to it, for as many ranks each as there are heads (up to ``options.MOST_ALONE`` ranks,
-each for itself). A message costs the same however many ranks there are, but for what its own
-arrivals cost: nothing is looked through that grows with the ranks, until all have come.
+What it hears comes from heads (``head``). A message costs what its own arrivals cost, however many
+ranks there are: nothing is looked through that grows with the ranks, until all have come.
 
 Ranks that come to one operation with different buffers are a ``Fault``: it names those that differ
 from most (with a tie, all).
@@ -104,10 +103,9 @@ class Coordinator(Protocol[Message, Fault]):
             if self._rule is not None:
                 self._undecided.add(operation)
         if state is not None:
-            if sender not in self._consumed:
-                state.asking.add(sender)
-            is_new = self._enter(state, arrival, now_s)
-            if is_new and sender != self.rank and len(state.missing) <= self.inputs.most_late:
+            state.asking.add(sender)
+            is_new = self._enter(state, arrival, now_s) and sender != self.rank
+            if is_new and len(state.missing) <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
                 self.inputs.correction.add_delay(heard_s - max(arrival.at_s.values()))
         if decided is not None:
@@ -179,7 +177,7 @@ class Coordinator(Protocol[Message, Fault]):
             self._occupy(state, decision, now_s, complete=False)
             decide = Decide(operation, next(iter(state.buffers)), decision)
             self._decided[operation] = decide
-            self._outbox += ((rank, decide) for rank in (*self._consumed, *state.asking))
+            self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
     def _occupy(
         self, state: ArrivalState, decision: Decision, now_s: float, *, complete: bool

@@ -106,14 +106,9 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[Candidate, ...],
-    profile: Profile,
-    late: int,
-    nbytes: int,
-    factor: float,
-    made: int = -1,
+    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int, factor: float
 ) -> list[Times]:
-    """W and C of the candidates in ``made`` (bits) for ``late`` late ranks, times ``factor``."""
+    """W and C of every candidate for ``late`` late ranks, multiplied by ``factor``."""
 
     def seconds(phase: Phase) -> float:
         return factor * profile.schedule.seconds(phase.messages, phase.share, nbytes)
@@ -121,7 +116,7 @@ def times(
     return [
         Times(index, seconds(candidate.waiting), seconds(candidate.completion))
         for index, candidate in enumerate(candidates)
-        if candidate.late == late and made >> index & 1
+        if candidate.late == late
     ]
 
 

@@ -188,10 +188,10 @@ class AllReduceDispatcher:
         if wanted is None or wanted.candidate in self._asked:
             return
         self._asked.add(wanted.candidate)
-        name = self.candidates[wanted.candidate].name
         after_ms, native_ms = wanted.completion_s * 1e3, self._inputs.native_s(nbytes) * 1e3
-        why = f"predicted {after_ms:.3g} ms after its arrival, natively {native_ms:.3g} ms"
-        logger.info("rank %d: %d bytes with a late rank: %s, %s", self.rank, nbytes, name, why)
+        about = self.rank, nbytes, self.candidates[wanted.candidate].name, after_ms, native_ms
+        text = "rank %d: %d bytes go by: %s; predicted: %.3g ms after its arrival, natively %.3g ms"
+        logger.info(text, *about)
         self._maker.submit(self._make, wanted.candidate)
 
     def _make(self, candidate: int) -> None:

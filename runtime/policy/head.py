@@ -68,8 +68,8 @@ class Head(Protocol[Message, None]):
             if message.operation >= self._needed and message.operation not in self._decided:
                 self._decided[message.operation] = message
                 self._outbox += ((rank, message) for rank in self._consumed if rank != self.rank)
-                if (state := self._states.get(message.operation)) is not None:
-                    state.again_s = math.inf
+                if message.operation in self._states:
+                    self._states[message.operation].again_s = math.inf
         elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
             if message.asks:
                 self._note(message, sender)

@@ -115,7 +115,8 @@ class PolicyInputs:
     ) -> list[Times]:
         """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""
         factor = self.correction.factor(False) if corrected else 1.0
-        return times(self.candidates, self.profile, late, nbytes, factor, made)
+        found = times(self.candidates, self.profile, late, nbytes, factor)
+        return [each for each in found if made >> each.candidate & 1]
 
     def wanted(self, nbytes: int) -> Times | None:
         """What ``nbytes`` bytes would run by with one late rank that is late enough, if made."""

@@ -49,7 +49,7 @@ class ArrivalState:
     at_s: dict[int, float] = field(default_factory=dict)  # by rank, arrival: reference clock
     done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
     buffers: dict[Buffer, list[int]] = field(default_factory=dict)  # which ranks have them
-    asking: set[int] = field(default_factory=set)  # ranks whose head does not answer
+    asking: set[int] = field(default_factory=set)  # who is told the decision, besides heads
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
     started: int = 0  # how many of those before run by a schedule and still miss a rank
@@ -95,13 +95,13 @@ def static(nbytes: int, inputs: PolicyInputs) -> Decision:
     """Modes static (the named ranks come when the others have done their part) and native."""
     if inputs.options.mode == "native":
         return Decision(NATIVE, (), "mode native")
-    return _for_late(nbytes, inputs.options.late, math.inf, "named by the user", inputs)
+    always = Epoch(0, 0, 0, inputs.options.late, math.inf)
+    return _for_late(nbytes, always, "named by the user", inputs)
 
 
 def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
     """Mode predict: how an operation of ``nbytes`` bytes runs in ``epoch``."""
-    reason = epoch.reason or NO_STRAGGLER
-    return _for_late(nbytes, epoch.late, epoch.delay_s, reason, inputs, epoch.made)
+    return _for_late(nbytes, epoch, epoch.reason or NO_STRAGGLER, inputs)
 
 
 def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
@@ -174,29 +174,22 @@ def _decide(
     return Decision(chosen.candidate, tuple(sorted(missing, key=usual.index)), reason)
 
 
-def _for_late(
-    nbytes: int,
-    late: tuple[int, ...],
-    delay_s: float,
-    reason: str,
-    inputs: PolicyInputs,
-    made: int = -1,
-) -> Decision:
-    """The best candidate for ranks that come ``delay_s`` after the others."""
-    if not late:
+def _for_late(nbytes: int, epoch: Epoch, reason: str, inputs: PolicyInputs) -> Decision:
+    """The best candidate for the epoch's late ranks, which come that much after the others."""
+    if not epoch.late:
         return Decision(NATIVE, (), reason)
 
     def beyond_s(each: Times) -> float:
         """From the late rank's arrival to the end."""
-        return max(0.0, each.waiting_s - delay_s) + each.completion_s
+        return max(0.0, each.waiting_s - epoch.delay_s) + each.completion_s
 
-    found = inputs.times(len(late), nbytes, corrected=False, made=made)
+    found = inputs.times(len(epoch.late), nbytes, corrected=False, made=epoch.made)
     best = min(found, key=beyond_s, default=None)
     if best is None:
-        return Decision(NATIVE, (), f"there is no schedule for {len(late)} late ranks")
+        return Decision(NATIVE, (), f"there is no schedule for {len(epoch.late)} late ranks")
     if beyond_s(best) >= (1 - LEAST_GAIN) * inputs.native_s(nbytes, corrected=False):
         return Decision(NATIVE, (), "small, or hardly late: no schedule would be faster")
-    return Decision(best.candidate, late, reason)
+    return Decision(best.candidate, epoch.late, reason)
 
 
 def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | None:

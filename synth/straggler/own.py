@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from synth.cost import Cost, completion_cost_of, straggler_cost
 from synth.straggler.program import OwnRound, program
 from verify.core.schedule import Phase, Round, Schedule, Transfer
-
-
-def costs(n: int, chunks: int) -> tuple[Cost, Cost]:
-    """What waiting phase (at most) and completion of the closed form cost."""
-    hops = (n - 1).bit_length()
-    return completion_cost_of(chunks + 2 * hops - 2, chunks), straggler_cost(n, chunks)
 
 
 def own_part(n: int, rank: int, chunks: int) -> Schedule:

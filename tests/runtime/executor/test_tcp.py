@@ -72,8 +72,7 @@ def test_bits_are_those_of_the_rounds_one_after_the_other(rank, size, store, sch
 
 
 @pytest.mark.parametrize(
-    "what",
-    [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}],
+    "what", [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}]
 )
 @on_ranks(3, timeout_s=60)
 def test_ranks_that_submit_different_things_are_told_so(rank, size, store, what):

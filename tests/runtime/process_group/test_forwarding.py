@@ -27,10 +27,7 @@ NEW_TORCH = pytest.mark.skipif(not PYTHON_BACKENDS, reason="torch before 2.14")
 
 @pytest.mark.parametrize(
     ("ours", "torchs"),
-    [
-        (LatecomerGroup, dist.ProcessGroup),
-        pytest.param(LatecomerBackend, Backend, marks=NEW_TORCH),
-    ],
+    [(LatecomerGroup, dist.ProcessGroup), pytest.param(LatecomerBackend, Backend, marks=NEW_TORCH)],
 )
 def test_every_method_that_starts_a_collective_is_overridden(ours, torchs):
     returns_work = re.compile(r"-> (?:c10d::|torch\._C\._distributed_c10d\.)Work$", re.MULTILINE)
