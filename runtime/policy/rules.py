@@ -61,7 +61,8 @@ class ArrivalState:
         if new := self.missing & arrival.at_s.keys():
             self.missing -= new
             self.last_s = now_s
-            self.at_s.update((rank, arrival.at_s[rank]) for rank in new)
+            is_all = len(new) == len(arrival.at_s)
+            self.at_s |= arrival.at_s if is_all else {rank: arrival.at_s[rank] for rank in new}
             self.buffers.setdefault(arrival.buffer, []).extend(new)
         return bool(new)
 

@@ -41,13 +41,7 @@ def _agreed(network):
 def test_same_decision_everywhere_in_any_weather(
     mode, lost, doubled, longest_s, clocks, seed, window, head_of
 ):
-    weather = {
-        "head_of": head_of,
-        "lost": lost,
-        "doubled": doubled,
-        "longest_s": longest_s,
-        "clocks": tuple(clocks),
-    }
+    weather = {"lost": lost, "doubled": doubled, "longest_s": longest_s, "clocks": tuple(clocks)}
     weather |= {"head_of": head_of, "made_at": {0: 9}, "window": window, "seed": seed}
     network = Network(len(clocks), Options(mode), 40, **weather)
     dice = network.dice
@@ -176,9 +170,7 @@ def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_size_wants_runs_once_all_have_made_it_and_the_simulation_notices_if_not(
-    mode, monkeypatch
-):
+def test_what_a_size_wants_runs_once_all_have_made_it_or_the_simulation_notices(mode, monkeypatch):
     def decided():
         network = Network(4, Options(mode), 30, window=1, head_of=2, made_at={1: 15})
         network.lateness = lambda rank, _: 1.0 * (rank == 3)
