@@ -3,8 +3,8 @@
 A transfer is a put into the receiver's scratch, in a slot of its own, and a signal; the receiver
 waits, then copies or adds the slot into its buffer. So nothing is ever written that its owner may
 still read, but the slots of an earlier run: a rank tells everyone who will put to it that it has
-begun, and they wait for that before they do. Who waits for the late rank does so only where its data
-are needed, or its slots.
+begun, and they wait for that before they do. The late rank is waited for only where its data are
+needed, or its slots.
 
 A block has at most 64 operations and 16 channels, so a rank's program is cut into blocks, each of
 which begins when a semaphore of the block before it is released. What a ``nop`` is for: the threads
