@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import gcd
 
+from bench.corpus.messages import IN_FLIGHT, MAX_COUNT
 from bench.corpus.parse import (
     ADDS,
     RECEIVES,
@@ -32,14 +33,9 @@ from bench.corpus.parse import (
 )
 
 PRIME = 2**61 - 1
-MAX_COUNT = 71
 CALM = (0.0, 0.001, 0.05, 1.0)
 """How often the block that runs draws another priority."""
 
-MESSAGE_BYTES = {"LL": 8 * 640 * 16 // 2, "LL128": 120 * 640 * 8 // 16 * 15, "Simple": 2**22 // 8}
-"""Of a message: a slot of the default buffers, less the flags; Simple takes several slots."""
-SIMPLE_SLOTS = {"reduce": 1, "broadcast": 1}
-IN_FLIGHT = {"LL": 8, "LL128": 8, "Simple": 2}
 
 SHARED = frozenset({"allgather", "reducescatter", "alltoall"})
 """Collectives in which a rank has a share of the buffer."""
@@ -58,22 +54,6 @@ class Outcome:
 
 class Fault(Exception):
     """The run does what no executor defines: it leaves a buffer, or two ends do not match."""
-
-
-def chunks_per_message(file: File, nbytes: int) -> int:
-    """How many chunks travel together in a buffer of ``nbytes``, all shares together."""
-    room = MESSAGE_BYTES[file.protocol]
-    if file.protocol == "Simple":
-        room *= SIMPLE_SLOTS.get(file.collective, 4)
-    return min(MAX_COUNT, max(1, room // max(1, -(-nbytes // file.chunks))))
-
-
-def largest_size(file: File, per_message: int) -> int:
-    """The largest buffer in which ``per_message`` chunks travel together, in bytes."""
-    room = MESSAGE_BYTES[file.protocol]
-    if file.protocol == "Simple":
-        room *= SIMPLE_SLOTS.get(file.collective, 4)
-    return room // per_message * file.chunks
 
 
 class Run:
@@ -106,6 +86,9 @@ class Run:
         self.message = [0] * len(file.blocks)
         self.read: list[tuple[int, list[int], list[int]] | None] = [None] * len(file.blocks)
         self.why: dict[int, str] = {}
+        self.hops = [0] * len(file.blocks)  # longest chain of messages waited for, so far
+        self.published: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._stamps: dict[object, deque[int]] = {}
 
     def outcome(self) -> Outcome:
         """Run all blocks as far as they go, then look at what the ranks hold."""
@@ -172,6 +155,9 @@ class Run:
                 if self.flags.get((block.rank, other), -1) < step:
                     flag = "flag", block.rank, other
                     return self._wait(number, flag, f"tb {other} step {step}")
+                known = self.published[block.rank, other]
+                first = next(hops for flag, hops in known if flag >= step)
+                self.hops[number] = max(self.hops[number], first)
         if self.message[number] >= now.count:
             return self._finish(number, block, now)
         came: list[int] = []
@@ -214,10 +200,14 @@ class Run:
                 buffer[offset] = value
         if now.kind in RECEIVES:
             self.queues[block.receive, block.rank, block.channel].popleft()
+            came = self._stamps["came", block.receive, block.rank, block.channel].popleft()
+            self.hops[number] = max(self.hops[number], came)
             events.append(("left", block.receive, block.rank, block.channel))
         if now.kind in SENDS:
             self.queues[block.rank, block.send, block.channel].append(values)
-            events.append(("came", block.rank, block.send, block.channel))
+            key = "came", block.rank, block.send, block.channel
+            self._stamps.setdefault(key, deque()).append(self.hops[number] + 1)
+            events.append(key)
         self.message[number] += len(values)
         if self.message[number] >= now.count:
             events += self._finish(number, block, now)
@@ -229,6 +219,9 @@ class Run:
         if now.publishes < 0:
             return []
         self.flags[block.rank, block.id] = now.publishes
+        self.published.setdefault((block.rank, block.id), []).append(
+            (now.publishes, self.hops[number])
+        )
         return [("flag", block.rank, block.id)]
 
     def _wait(self, number: int, event: object, why: str) -> list[object]:

@@ -35,7 +35,7 @@ class Transmission:
     Attributes:
         sources: where operands begin; several only for a fused ``re``.
         waits: (block, step) whose flag it waits for; publishes: the flag it sets, or -1.
-        steps: the ``s`` of the file's steps that it stands for.
+        steps: the places in the block of the file's steps that it stands for.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Transmission:
     count: int
     waits: list[tuple[int, int]]
     publishes: int = -1
-    steps: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -151,7 +151,7 @@ def _program(block: ElementTree.Element, where: str, refused: list[str]) -> Iter
     carried: list[tuple[int, int]] = []
     fusible: tuple[Place, str] | None = None
     reductions = 0
-    for step in block.iter("step"):
+    for place, step in enumerate(block.iter("step")):
         kind = _need(step, "type")
         source = Place(_need(step, "srcbuf"), int(_need(step, "srcoff")))
         target = Place(_need(step, "dstbuf"), int(_need(step, "dstoff")))
@@ -164,7 +164,7 @@ def _program(block: ElementTree.Element, where: str, refused: list[str]) -> Iter
         if kind == "re" and fusible == (target, source.buffer) and depends < 0:
             last = done[-1][0]
             last.sources.append(source)
-            last.steps.append(_need(step, "s"))
+            last.steps.append(place)
             last.count = count
             done[-1] = (last, published)
         else:
