@@ -7,7 +7,8 @@ waited for implies it; further waits of one step go into ``nop`` before it. Wher
 longer than the target allows, the pair goes on in the next channel.
 
 Limits, of the executor Azure/msccl-executor-nccl: 64 steps a block, 32 blocks a channel and
-direction, 32 channels, and 128 blocks a GPU, since it keeps the block that is waited for in 8 bits.
+direction, 32 channels, 4095 elements of the file that a GPU looks at (its parser's nodes), and 128
+blocks a GPU, since it keeps the block that is waited for in 8 bits.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MAX_STEPS = 64
 MAX_CHANNELS = 32
 MAX_BLOCKS_PER_CHANNEL = 32
 MAX_BLOCKS = 128
+MAX_ELEMENTS = 4095
 
 BlockKey = tuple[int, int, bool, int]
 """Rank, channel, whether it sends, peer."""
@@ -158,10 +160,11 @@ def _filled(all_ends: list[End], channels: dict[int, int]) -> dict[BlockKey, _Bl
 def _numbered(blocks: dict[BlockKey, _Block], ranks: int, channels: int) -> dict[BlockKey, int]:
     """Numbers of blocks within their GPU, with the limits of the target."""
     ids = {}
-    count = [0] * ranks
-    for key in blocks:
+    count, elements = [0] * ranks, [1 + ranks] * ranks
+    for key, block in blocks.items():
         ids[key] = count[key[0]]
         count[key[0]] += 1
+        elements[key[0]] += 1 + len(block.steps)
     per_channel: dict[tuple[int, int, bool], int] = {}
     for rank, channel, sends, _ in blocks:
         per_channel[rank, channel, sends] = per_channel.get((rank, channel, sends), 0) + 1
@@ -172,6 +175,8 @@ def _numbered(blocks: dict[BlockKey, _Block], ranks: int, channels: int) -> dict
             f"{max(per_channel.values())} peers of one rank",
             f"{MAX_BLOCKS_PER_CHANNEL} blocks a channel and direction",
         )
+    if max(elements) > MAX_ELEMENTS:
+        raise _limit(f"{max(elements)} elements for one GPU", f"room for {MAX_ELEMENTS}")
     if max(count) > MAX_BLOCKS:
         raise _limit(f"{max(count)} blocks of one GPU", f"{MAX_BLOCKS} blocks a GPU")
     return ids
