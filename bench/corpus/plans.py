@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.corpus.executor import PRIME, Outcome
+from bench.corpus.executor import CALM, PRIME, Outcome
 
 Operation = dict[str, Any]
 Cell = tuple[int, str, int]
@@ -79,26 +79,30 @@ class PlanRun:
         at = [0] * len(blocks)
         tasks: list[list[Task]] = [[] for _ in blocks]
         passed: dict[int, int] = {}
-        going = set(range(len(blocks)))
+        going = list(range(len(blocks)))
+        self.random.shuffle(going)
+        calm = self.random.choice(CALM)
         while going:
-            moved = False
-            for number in self.random.sample(sorted(going), len(going)):
+            for number in going:
                 rank, block, segments = blocks[number]
-                if not tasks[number]:
-                    if at[number] == len(segments):
-                        going.discard(number)
-                        moved = True
-                        continue
-                    sync, operations = segments[at[number]]
-                    if sync and not self._synchronized(rank, number, sync, passed):
-                        continue
-                    tasks[number] = [self._task(rank, block, op, i) for op, i in operations]
-                    at[number] += 1
+                if tasks[number]:
+                    moved = self._advance(rank, block, tasks[number])
+                elif at[number] == len(segments):
+                    going.remove(number)
                     moved = True
-                moved |= self._advance(rank, block, tasks[number])
-            if not moved:
+                else:
+                    sync, operations = segments[at[number]]
+                    moved = sync is None or self._synchronized(rank, number, sync, passed)
+                    if moved:
+                        tasks[number] = [self._task(rank, block, op, i) for op, i in operations]
+                        at[number] += 1
+                if moved:
+                    break
+            else:
                 stuck = [f"gpu {blocks[n][0]} tb {blocks[n][1]['id']}" for n in sorted(going)]
                 return Outcome("hang", f"{', '.join(stuck[:6])} wait")
+            if self.random.random() < calm:
+                self.random.shuffle(going)
         wrong = [cell for cell, value in self.expected.items() if self._load(cell) != value]
         return Outcome("wrong", str(wrong[0])) if wrong else Outcome("right")
 
@@ -153,7 +157,7 @@ class PlanRun:
                 self.signals[self._peer_end(rank, self._channel(block, channel))] += 1
         elif name in WAITS:
             ends = [(rank, self._channel(block, channel)) for channel in op["channel_ids"]]
-            if any(self.signals[end] < 1 for end in ends):
+            if any(self.signals[end] < count for end, count in Counter(ends).items()):
                 return False
             self.signals.subtract(ends)
         elif name == "sem_release":

@@ -89,9 +89,18 @@ class _Blocks:
         operations.append(operation)
 
     def each(self, name: str, peers: list[int]) -> None:
-        """One kind of operation for any number of peers."""
-        for first in range(0, len(peers), MAX_CHANNELS_PER_OPERATION):
-            self.add({"name": name}, peers[first : first + MAX_CHANNELS_PER_OPERATION])
+        """One kind of operation for any number of peers; one that is there twice gets two of them.
+
+        Each channel of an operation has a thread, so the same one in the next needs a nop between.
+        """
+        left = list(peers)
+        while left:
+            now = sorted(set(left))[:MAX_CHANNELS_PER_OPERATION]
+            self.add({"name": name}, now)
+            for peer in now:
+                left.remove(peer)
+            if left:
+                self.add(dict(NOP))
 
 
 def _rank(rank: int, all_ends: list[End], slots: dict[int, int]) -> _Blocks:
@@ -101,10 +110,12 @@ def _rank(rank: int, all_ends: list[End], slots: dict[int, int]) -> _Blocks:
     done.each("rlxsignal", sorted({end.peer for end in own if not end.sends}))
     to_greet = {end.peer for end in own if end.sends}
 
-    def greet(peers: list[int]) -> None:
+    def greet(peers: list[int]) -> bool:
         """Wait until these peers have begun, where that was not waited for before."""
-        done.each("rlxwait", [peer for peer in peers if peer in to_greet])
+        new = sorted(to_greet.intersection(peers))
+        done.each("rlxwait", new)
         to_greet.difference_update(peers)
+        return bool(new)
 
     for _, group in groupby(own, lambda end: end.round):
         of_round = list(group)
@@ -122,7 +133,8 @@ def _rank(rank: int, all_ends: list[End], slots: dict[int, int]) -> _Blocks:
             done.add(dict(NOP))
             done.each("signal", [end.peer for end in sends])
         if receives:
-            greet([end.peer for end in receives])
+            if greet([end.peer for end in receives]):
+                done.add(dict(NOP))
             done.each("wait", [end.peer for end in receives])
         for end in receives:
             chunk, slot = _place("i", end.chunk), _place("s", slots[end.transfer])
