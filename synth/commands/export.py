@@ -1,4 +1,7 @@
-"""``synth export``: a schedule as a program for another executor, or as traces for a simulator."""
+"""``synth export``: a schedule as a program for another executor, or as traces for a simulator.
+
+A program is proved again, by its own reader and in its executor's semantics, before it is written.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,12 @@ from synth.commands.options import (
 from synth.export import chakra, msccl_xml, mscclpp
 from synth.export.ends import with_chunks
 from synth.units import parse_bytes
+from verify.asynchronous.msccl import verify_xml
+from verify.asynchronous.mscclpp import verify_plan
 from verify.core.check import check
 from verify.core.format import read
 from verify.core.verdict import Verdict
-from verify.errors import ArgumentError, ScheduleRefused
+from verify.errors import ArgumentError, ScheduleRefused, SynthesisError
 from verify.output import write_atomically
 
 Target = Literal["msccl-xml", "mscclpp", "chakra"]
@@ -82,7 +87,14 @@ def export(
     else:
         if output.suffix != ENDINGS[to]:
             raise ArgumentError("--output", str(output), f"must end in {ENDINGS[to]} for {to}")
-        text = msccl_xml.encode(made, protocol) if to == "msccl-xml" else mscclpp.encode(made)
+        if to == "msccl-xml":
+            text = msccl_xml.encode(made, protocol)
+            again = verify_xml(text, str(output))
+        else:
+            text = mscclpp.encode(made)
+            again = verify_plan(text, str(output))
+        if again.verdict is not Verdict.PROVED:
+            raise SynthesisError(f"what would be written is not proved: {again.counterexample}")
         write_atomically(output, text)
         files = [output]
     facts["files"] = [str(file) for file in files]

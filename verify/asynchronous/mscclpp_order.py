@@ -122,14 +122,15 @@ class Counting:
     def _order(self, rank: int) -> None:
         """Put what several blocks of a rank do to one key into the order of its semaphores."""
         before = self._reach(rank)
+
+        def sign(one: tuple[int, Use], other: tuple[int, Use]) -> int:
+            return -1 if before(one[1], other[1]) else int(before(other[1], one[1]))
+
         for table in (self.signals, self.waits):
             for key, uses in table.items():
                 if key[0] != "channel" or uses[0][0] != rank or len({u.block for _, u in uses}) < 2:
                     continue
-                sign = cmp_to_key(
-                    lambda a, b: -1 if before(a[1], b[1]) else int(before(b[1], a[1]))
-                )
-                uses.sort(key=sign)
+                uses.sort(key=cmp_to_key(sign))
                 for (_, one), (_, other) in pairwise(uses):
                     if not before(one, other):
                         found = f"blocks {one.block} and {other.block}, which nothing orders"

@@ -1,6 +1,7 @@
 """What we write for MSCCL does what the schedule does, in the semantics of MSCCL's executor.
 
-``bench.corpus`` runs it: an executor that knows neither ``synth`` nor ``verify``.
+``bench.corpus`` runs it: an executor that knows neither ``synth`` nor ``verify``. And ``verify``
+proves it for every interleaving.
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ from synth.export.ends import ends, with_chunks
 from synth.export.msccl_xml import encode
 from tests.synth.export.schedules import families, straggler
 from verify import Schedule, Verdict, check
+from verify.asynchronous.msccl import verify_xml
 from verify.errors import ArgumentError
 
 
@@ -36,6 +38,10 @@ def assert_right(file: File, seeds: int = 1) -> None:
 @pytest.mark.parametrize("n", range(2, 17))
 def test_straggler_is_right_in_msccl(n, tmp_path):
     assert_right(exported(straggler(n), tmp_path))
+    report = verify_xml(encode(straggler(n)))
+    assert report.verdict is Verdict.PROVED
+    assert report.freedom.up_to is None
+    assert report.slack == 1
 
 
 @pytest.mark.long
@@ -43,6 +49,7 @@ def test_straggler_is_right_in_msccl(n, tmp_path):
 def test_every_family_is_right_in_msccl(n, tmp_path):
     for schedule in families(n):
         assert_right(exported(schedule, tmp_path), seeds=8)
+        assert verify_xml(encode(schedule)).verdict is Verdict.PROVED
 
 
 @pytest.mark.parametrize("n", [5, 8])
