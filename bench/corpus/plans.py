@@ -2,9 +2,10 @@
 
 Followed: ``execution_plan.cc``, ``execution_kernel.hpp`` of microsoft/mscclpp. The threads of a
 block come together only at ``nop`` and ``barrier``: operations between two of these run in any
-order and side by side, except that each channel's signals, and its waits, keep theirs. An operation
-reads at one moment and writes at a later one. A packet is read when it has come. Chunks hold
-integers modulo 2^61 - 1. Not taken: port channels, whose puts a CPU thread carries out later.
+order and side by side, except that each channel's signals keep theirs, and its waits, and packet
+operations on the same words, which are the same thread's. An operation reads at one moment and
+writes at a later one. A packet is read when it has come. Chunks hold integers modulo 2^61 - 1. Not
+taken: port channels, whose puts a CPU thread carries out later.
 """
 
 from __future__ import annotations
@@ -137,12 +138,16 @@ class PlanRun:
 
     def _advance(self, rank: int, block: Operation, tasks: list[Task]) -> bool:
         """Let some task of a block read or write; finished ones are left out."""
-        ordered: set[tuple[str, int]] = set()
+        ordered: set[object] = set()
         ready = []
         for task in tasks:
             name = task.operation["name"]
             kind = "wait" if name in WAITS else "signal" if name in SIGNALS else ""
-            keys = {(kind, c) for c in task.operation.get("channel_ids", ())} if kind else set()
+            keys: set[object] = set()
+            if kind:
+                keys = {(kind, channel) for channel in task.operation["channel_ids"]}
+            elif name.endswith("pkt"):  # thread t takes word t of the area, here and there
+                keys = {frozenset(c for row in task.rows for cs in row for c in cs if c[1] != "p")}
             if not keys & ordered:
                 ready.append(task)
             ordered |= keys
@@ -223,14 +228,11 @@ class PlanRun:
         low, size = area["index"] * self.cells, area["size"] * self.cells
         if "tbg_info" in op:
             part, parts = op["tbg_info"]["tb_id"], op["tbg_info"]["tbg_size"]
-            low, size = (
-                low + size * part // parts,
-                size * (part + 1) // parts - size * part // parts,
-            )
-        places = range(low, low + size)
-        if turn is not None:
-            per_turn = self.cells // PIPELINED
-            places = [p for p in places if p % self.cells // per_turn == turn]  # type: ignore[assignment]
+            low, size = low + size * part // parts, size // parts
+        per_turn = max(1, self.cells // PIPELINED)
+        places = [
+            p for p in range(low, low + size) if turn is None or p % self.cells // per_turn == turn
+        ]
         if "switch_channel_id" in area:
             ids = next(c for c in block["channels"] if c["channel_type"] == "switch")
             groups = [
