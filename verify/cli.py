@@ -16,6 +16,7 @@ import typer
 
 from verify import kernel
 from verify.asynchronous.command import report_on, require_options
+from verify.asynchronous.mscclpp import report_on_plan
 from verify.asynchronous.render import render as render_asynchronous
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.certify import certificate, require_target
@@ -53,7 +54,7 @@ def verify(
         typer.Argument(
             metavar="SCHEDULE...",
             help="Schedule files (.json[.gz|.zst]), PyTorch's CSV of a pipeline (.csv), or "
-            "algorithms as MSCCL XML.",
+            "algorithms as MSCCL XML and plans of MSCCL++.",
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="One JSON object per file.")] = False,
@@ -135,7 +136,9 @@ def verify(
     for path in files:
         try:
             data = read_bounded(os.fspath(path))
-            asynchronous = report_on(data, os.fspath(path), largest, slots)
+            asynchronous = report_on_plan(data, os.fspath(path)) or report_on(
+                data, os.fspath(path), largest, slots
+            )
             schedule = asynchronous or _decode(path, data)
         except FormatError as error:
             codes.append(MALFORMED)

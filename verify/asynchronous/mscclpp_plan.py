@@ -142,6 +142,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 def is_plan(data: bytes) -> bool:
     """Whether a JSON text looks like a plan: an object with ``gpus`` and a ``collective``."""
+    if b'"gpus"' not in data:
+        return False
     try:
         _head.decode(data)
     except (msgspec.DecodeError, RecursionError):

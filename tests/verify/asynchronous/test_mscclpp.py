@@ -147,6 +147,17 @@ def test_a_missing_nop_is_named():
     assert wrong.expected.startswith("a nop between it and put")
 
 
+def test_the_command_takes_plans(verify, tmp_path):
+    (tmp_path / "plan.json").write_bytes(encode(straggler(4)))
+    code, out, _ = verify("plan.json")
+    assert (code, "(mscclpp)" in out, "PROVED" in out) == (0, True, True)
+    plan = packets()
+    del plan["gpus"][1]["threadblocks"][0]["ops"][0]
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    code, out, _ = verify("plan.json", "--json")
+    assert (code, json.loads(out)["counterexample"]["property"]) == (1, "signals_match")
+
+
 def test_what_is_no_plan_is_refused():
     plan = packets()
     plan["gpus"][0]["threadblocks"][0]["ops"][0]["name"] = "teleport"
