@@ -9,6 +9,7 @@ from __future__ import annotations
 import typer
 
 from synth.commands.compare import compare
+from synth.commands.export import export
 from synth.commands.generate import generate
 from synth.commands.pipeline import pipeline
 from synth.commands.program import program
@@ -25,7 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Make AllReduce and pipeline schedules, proved before they are written.",
 )
-for command in (generate, ring, rhd, tree, direct, transpose, pipeline, program, compare, table):
+COMMANDS = generate, ring, rhd, tree, direct, transpose, pipeline, program, export, compare, table
+for command in COMMANDS:
     app.command()(command)
 
 

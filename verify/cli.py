@@ -15,6 +15,10 @@ import msgspec
 import typer
 
 from verify import kernel
+from verify.asynchronous.command import report_on, require_options
+from verify.asynchronous.mscclpp import report_on_plan
+from verify.asynchronous.render import render as render_asynchronous
+from verify.asynchronous.verdict import AsynchronousReport
 from verify.certify import certificate, require_target
 from verify.core.check import check
 from verify.core.format import PIPELINE, decode, kind_of, read_bounded
@@ -49,7 +53,8 @@ def verify(
         list[Path],
         typer.Argument(
             metavar="SCHEDULE...",
-            help="Schedule files (.json[.gz|.zst]), or PyTorch's CSV of a pipeline (.csv).",
+            help="Schedule files (.json[.gz|.zst]), PyTorch's CSV of a pipeline (.csv), or "
+            "algorithms as MSCCL XML and plans of MSCCL++.",
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="One JSON object per file.")] = False,
@@ -94,6 +99,14 @@ def verify(
             "where it is at the bound.",
         ),
     ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="MSCCL: look at buffers up to this size (64MiB)."),
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(help="MSCCL: messages that a FIFO holds, in place of the protocol's."),
+    ] = None,
 ) -> None:
     """Prove or refute schedules.
 
@@ -105,6 +118,7 @@ def verify(
       verify schedule.json
       verify --z3 --json schedule.json
       verify pipeline.json pytorch_schedule.csv
+      verify algorithm.xml --max-bytes 64MiB
       verify schedule.json --smt2 question.smt2 && cvc5 question.smt2
       verify schedule.json --loss 2 --draw loss.svg
       verify schedule.json --kernel coq
@@ -113,6 +127,7 @@ def verify(
     """
     _require_options(files, timeout, smt2_file, json, certify)
     check_options(loss, draw, len(files))
+    largest = require_options(max_bytes, slots)
     if use_kernel is not None:
         kernel.program()
     question_on_stdout = str(smt2_file) == "-"
@@ -121,7 +136,10 @@ def verify(
     for path in files:
         try:
             data = read_bounded(os.fspath(path))
-            schedule = _decode(path, data)
+            asynchronous = report_on_plan(data, os.fspath(path)) or report_on(
+                data, os.fspath(path), largest, slots
+            )
+            schedule = asynchronous or _decode(path, data)
         except FormatError as error:
             codes.append(MALFORMED)
             if json and not quiet:
@@ -129,7 +147,7 @@ def verify(
             elif not quiet:
                 _print(f"{path}: MALFORMED\n  {error}", sys.stderr)
             continue
-        report: Report | PipelineReport
+        report: Report | PipelineReport | AsynchronousReport
         if isinstance(schedule, Schedule):
             second = {"symbolic_sum": partial(all_sums, timeout_s=timeout)} if z3 else {}
             report = check(schedule, second)
@@ -151,15 +169,21 @@ def verify(
                 "--smt2": smt2_file,
                 "--loss": loss,
                 "--certify": certify,
+                "--kernel": isinstance(schedule, AsynchronousReport) and use_kernel,
             }
+            family = "MSCCL" if isinstance(schedule, AsynchronousReport) else "pipeline schedules"
             for name, given in only_collectives.items():
                 if given:
-                    raise ArgumentError(name, str(path), "is not for pipeline schedules")
-            report = check_pipeline(schedule)
-            if use_kernel is not None:
-                text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
-                report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
-            text, facts = render_pipeline(str(path), schedule, report), report.to_json()
+                    raise ArgumentError(name, str(path), f"is not for {family}")
+            if isinstance(schedule, AsynchronousReport):
+                report, text = schedule, render_asynchronous(str(path), schedule)
+            else:
+                report = check_pipeline(schedule)
+                if use_kernel is not None:
+                    text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
+                    report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
+                text = render_pipeline(str(path), schedule, report)
+            facts = report.to_json()
         codes.append(EXIT[report.verdict])
         if json and not quiet:
             _print_json(path, facts)

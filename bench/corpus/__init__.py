@@ -1,0 +1,1 @@
+"""Public algorithm files: verdicts over all of them, each refuted one confirmed by execution."""

@@ -1,0 +1,104 @@
+"""Verdicts over all MSCCL XML files of folders: ``python -m bench.corpus FOLDERS [--seeds 20]``.
+
+FOLDERS hold files fetched from public repositories; none of them is part of this project. Equal
+files count once. Every refuted one is executed until it hangs or sums wrongly, by an executor that
+shares nothing with ``verify``; every proved one is executed, too, with drawn interleavings at the
+sizes that it declares, and must end right each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from verify.asynchronous.msccl import verify_xml
+from verify.asynchronous.sizes import in_words
+from verify.asynchronous.verdict import AsynchronousReport
+
+from bench.corpus.confirm import counterexample
+from bench.corpus.distance import distance
+from bench.corpus.parse import parse
+from verify.core.verdict import Verdict
+from verify.errors import FormatError
+
+HEAD = (
+    "file", "collective", "ranks", "protocol", "verdict", "why", "free of deadlock up to", "slots",
+    "executed", "load", "hops", "s",
+)  # fmt: skip
+
+
+def distinct(folders: list[Path]) -> list[Path]:
+    """The algorithm files below the folders, the first of several equal ones."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.rglob("*.xml")):
+            data = path.read_bytes()
+            if b"<algo" in data[:4096]:
+                found.setdefault(hashlib.sha256(data).hexdigest(), path)
+    return list(found.values())
+
+
+def why(report: AsynchronousReport) -> str:
+    wrong = report.counterexample
+    if wrong is not None:
+        return f"{wrong.property}: {wrong.found}"
+    return "; ".join(f"{name}: {r.note}" for name, r in report.results.items() if r.note)
+
+
+def row(path: Path, seeds: int) -> list[str]:
+    start = time.monotonic()
+    try:
+        report = verify_xml(path.read_bytes(), str(path))
+    except FormatError as error:
+        return [path.name, "", "", "", "malformed", str(error), "", "", "", "", "", ""]
+    seconds = time.monotonic() - start
+    file = parse(path)
+    hints = report.counterexample.actions if report.counterexample else ()
+    refuted = report.verdict is Verdict.REFUTED
+    seen = counterexample(file, hints, seeds if refuted else max(2, seeds // 4))
+    executed = "right" if seen is None else f"{seen.outcome.kind}: {seen.outcome.detail}"
+    if refuted == (seen is None):
+        executed = f"DISAGREES: {executed}"
+    far = distance(file)
+    free, slack = report.freedom, report.slack
+    upper = in_words(free.up_to) if free.unlimited else "no size"
+    if free.unlimited and free.up_to == 0:
+        upper = "no size"
+    return [
+        path.name,
+        report.kind,
+        str(report.ranks),
+        report.protocol,
+        report.verdict.value,
+        why(report),
+        upper,
+        "" if slack is None else f"{slack:+}",
+        executed,
+        "" if far is None else f"{float(far.load / far.least):.2f}",
+        "" if far is None else f"{far.hops} / {far.fewest}",
+        f"{seconds:.2f}",
+    ]
+
+
+def main(
+    folders: Annotated[list[Path], typer.Argument(exists=True, file_okay=False)],
+    seeds: Annotated[int, typer.Option(help="Interleavings drawn for a refuted file.")] = 20,
+) -> None:
+    files = distinct(folders)
+    print(f"| {' | '.join(HEAD)} |\n|{':--|' * len(HEAD)}")
+    counts: dict[str, int] = {}
+    disagree = 0
+    for path in files:
+        cells = row(path, seeds)
+        counts[cells[4]] = counts.get(cells[4], 0) + 1
+        disagree += cells[8].startswith("DISAGREES")
+        print(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |", flush=True)
+    told = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
+    print(f"\n{len(files)} distinct files: {told}; execution disagrees in {disagree}.")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,102 @@
+"""From rounds to programs without rounds: both ends of each transfer, and what each must wait for.
+
+All transfers of a round read the state at its start; an executor without rounds keeps to that if,
+on every rank, a send waits for the last write of its chunk, and a write waits for all reads of the
+chunk since the last write, else for that write. Ends stand in an order in which everything that one
+waits for comes earlier: round by round, sends before receives. So whoever runs them in this order,
+each message of a pair after the one before, can't deadlock, with room for one message or more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from verify.core.schedule import Phase, Schedule, Transfer
+from verify.errors import ArgumentError
+
+MAX_CHUNKS = 1024
+"""Of an exported program; every target's limits are reached before."""
+
+
+class End(NamedTuple):
+    """What one rank does for one transfer.
+
+    Attributes:
+        transfer: number of the transfer in the schedule, shared by its two ends.
+        before: numbers of the ends, on this rank, that must be complete first.
+    """
+
+    rank: int
+    peer: int
+    chunk: int
+    sends: bool
+    reduce: bool
+    round: int
+    transfer: int
+    before: tuple[int, ...]
+
+
+def ends(schedule: Schedule) -> list[End]:
+    """Both ends of all transfers, in an order in which everything waits only for earlier ones."""
+    table = schedule.table
+    writes: dict[tuple[int, int], int] = {}
+    reads: dict[tuple[int, int], list[int]] = {}
+    found: list[End] = []
+
+    def add(rank: int, peer: int, index: int, sends: bool, before: tuple[int, ...]) -> None:
+        chunk, reduce = int(table.chunk[index]), bool(table.reduce[index])
+        found.append(End(rank, peer, chunk, sends, reduce, int(table.round[index]), index, before))
+
+    first = 0
+    for _, _, transfers in schedule.located_rounds():
+        numbered = list(enumerate(transfers, first))
+        first += len(transfers)
+        for index, transfer in numbered:
+            src, dst, place = transfer.src, transfer.dst, (transfer.src, transfer.chunk)
+            last = (writes[place],) if place in writes else ()
+            reads.setdefault(place, []).append(len(found))
+            add(src, dst, index, True, last)
+        for index, transfer in numbered:
+            src, dst, place = transfer.src, transfer.dst, (transfer.dst, transfer.chunk)
+            last = (writes[place],) if place in writes else ()
+            seen = tuple(reads.pop(place, ()))
+            writes[place] = len(found)
+            add(dst, src, index, False, seen or last)
+    return found
+
+
+def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
+    """The same schedule over more chunks: each of its own becomes one or several of the new ones.
+
+    Targets use a program only for buffers whose count is divisible by the chunks, which with 7 or
+    31 chunks is seldom so. Chunk c becomes chunks floor(c K / k) .. floor((c + 1) K / k) - 1 of K,
+    one after the other, so each round becomes up to ceil(K / k).
+
+    Raises:
+        ArgumentError: fewer chunks than the schedule has, or too many.
+    """
+    own = schedule.chunks
+    if not own <= chunks <= max(own, MAX_CHUNKS):
+        raise ArgumentError("--chunks", chunks, f"must be in {own}..{max(own, MAX_CHUNKS)}")
+    phases = []
+    for phase in schedule.phases:
+        rounds = []
+        for transfers in phase.rounds:
+            parts = [
+                [Transfer(t.src, t.dst, piece, t.op) for piece in _pieces(t.chunk, own, chunks)]
+                for t in transfers
+            ]
+            for turn in range(max(map(len, parts), default=1)):
+                rounds.append(tuple(part[turn] for part in parts if turn < len(part)))
+        phases.append(Phase(phase.name, phase.absent, tuple(rounds)))
+    return Schedule(
+        ranks=schedule.ranks,
+        chunks=chunks,
+        phases=tuple(phases),
+        late=schedule.late,
+        ports=schedule.ports,
+    )
+
+
+def _pieces(chunk: int, own: int, chunks: int) -> range:
+    return range(chunk * chunks // own, (chunk + 1) * chunks // own)

@@ -1,0 +1,1 @@
+"""Programs without rounds: thread blocks that send, receive, signal and wait at their own pace."""

@@ -1,0 +1,90 @@
+"""The verdict on an MSCCL XML file: its program, checked for all placements and sizes it is for."""
+
+from __future__ import annotations
+
+from verify.asynchronous.check import check
+from verify.asynchronous.deadlock import Freedom
+from verify.asynchronous.msccl_limits import limits
+from verify.asynchronous.msccl_program import Lowering, placements
+from verify.asynchronous.msccl_xml import Algorithm, decode
+from verify.asynchronous.sizes import Sizes
+from verify.asynchronous.verdict import AsynchronousReport
+from verify.core.verdict import Result, Verdict
+from verify.errors import FormatError
+
+FORMAT = "msccl-xml"
+
+SLOTS = {"Simple": 2, "LL": 8, "LL128": 8}
+"""Messages in flight on one connection: NCCL_STEPS = 8 steps of the FIFO, of which a message takes
+one, but four in Simple (two slices of two steps; prims_simple.h, msccl_kernel.cu)."""
+
+STEP_BYTES = {"Simple": 2**22 // 8, "LL": 2**19 // 8 // 2, "LL128": 4_915_200 // 8 // 16 * 15}
+"""Data in one step of a connection's buffer as NCCL makes it by default (init.cc, device.h): LL
+keeps a flag with every word of data, LL128 one with 15."""
+
+CHUNK_STEPS = {"broadcast": 1, "reduce": 1}
+"""Steps of a Simple message that the executor reckons with (collectives.h); 4 where not named."""
+
+
+def sizes_of(algorithm: Algorithm, max_bytes: int | None = None) -> Sizes:
+    """The sizes that a file declares, narrowed or set by ``max_bytes``."""
+    low = max(0, algorithm.optional.get("minBytes", 0))
+    high: int | None = algorithm.optional.get("maxBytes", 0)
+    high = high if high and high > 0 else None
+    if max_bytes is not None:
+        high = max_bytes if high is None else min(high, max_bytes)
+    steps = CHUNK_STEPS.get(algorithm.coll, 4) if algorithm.proto == "Simple" else 1
+    slot = steps * STEP_BYTES[algorithm.proto]
+    return Sizes(chunks=algorithm.nchunksperloop, slot_bytes=slot, min_bytes=low, max_bytes=high)
+
+
+def verify_xml(
+    data: bytes, name: str = "<bytes>", max_bytes: int | None = None, slots: int | None = None
+) -> AsynchronousReport:
+    """Check the text of an MSCCL XML file.
+
+    Args:
+        data: the text; ``name`` is used in error messages.
+        max_bytes: the largest size to be looked at; None: what the file says.
+        slots: of every FIFO; None: the executor's, by protocol.
+
+    Raises:
+        FormatError: the file can't be read, or its protocol or collective is none that is known.
+    """
+    algorithm = decode(data, name)
+    if algorithm.proto not in SLOTS:
+        raise FormatError(name, f"proto = {algorithm.proto!r} is none of {', '.join(SLOTS)}")
+    sizes = sizes_of(algorithm, max_bytes)
+    room = SLOTS[algorithm.proto] if slots is None else slots
+    results: dict[str, Result] = {}
+    freedom: Freedom | None = None
+    used = placements(algorithm)
+    for placement in used:
+        lowering = Lowering(algorithm, placement, room, name)
+        program = lowering.program()
+        found, freedom = check(program, sizes, lowering.found)
+        results = {key: _worse(results.get(key), result) for key, result in found.items()}
+    assert freedom is not None
+    return AsynchronousReport(
+        format=FORMAT,
+        name=algorithm.name,
+        kind=algorithm.coll,
+        ranks=algorithm.ngpus,
+        placements=used,
+        blocks=sum(len(gpu.blocks) for gpu in algorithm.gpus),
+        steps=sum(len(block.steps) for gpu in algorithm.gpus for block in gpu.blocks),
+        protocol=algorithm.proto,
+        slots=room,
+        sizes=sizes,
+        results=results,
+        freedom=freedom,
+        limits=limits(algorithm, sizes),
+    )
+
+
+def _worse(one: Result | None, other: Result) -> Result:
+    """Of the results for two placements the one that decides."""
+    order = (Verdict.PROVED, Verdict.UNKNOWN, Verdict.REFUTED)
+    if one is None or order.index(other.verdict) > order.index(one.verdict):
+        return other
+    return one if one.note or one.verdict is not Verdict.PROVED else other

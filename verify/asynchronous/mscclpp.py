@@ -1,0 +1,94 @@
+"""The verdict on an MSCCL++ execution plan, for every interleaving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verify.asynchronous.check import check
+from verify.asynchronous.mscclpp_order import PIPELINE_ROUNDS, other_end
+from verify.asynchronous.mscclpp_plan import Plan, decode_plan, is_plan
+from verify.asynchronous.mscclpp_program import Lowering
+from verify.asynchronous.verdict import AsynchronousReport
+from verify.core.verdict import PROVED, unknown
+from verify.errors import FormatError
+
+FORMAT = "mscclpp"
+
+MOST_OPERATIONS = 64
+MOST_CHANNELS = 16
+MOST_SEMAPHORES = 16
+
+
+def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
+    """Check the text of an MSCCL++ plan, for every interleaving.
+
+    Raises:
+        FormatError: it is no plan, or one with operations that are not known here.
+    """
+    plan = decode_plan(data, name)
+    try:
+        lowering = Lowering(plan, name)
+        program = lowering.program()
+    except IndexError:
+        raise FormatError(name, "an id names a channel or buffer that is not there") from None
+    found = lowering.found
+    missing = found.pop("synchronized", None)
+    results, freedom = check(program, None, found)
+    if missing is not None:
+        reason = "the threads of a block are not together"
+        results |= {"race_free": unknown(reason), "right_values": unknown(reason)}
+    results = {"synchronized": missing or PROVED, **results}
+    return AsynchronousReport(
+        format=FORMAT,
+        name=plan.name,
+        kind=plan.collective,
+        ranks=len(plan.gpus),
+        placements=(program.placement,),
+        blocks=len(program.blocks),
+        steps=sum(len(block.ops) for gpu in plan.gpus for block in gpu.threadblocks),
+        protocol=plan.protocol,
+        slots=None,
+        sizes=None,
+        results=results,
+        freedom=freedom,
+        limits=tuple(_limits(plan)),
+    )
+
+
+def report_on_plan(data: bytes, name: str) -> AsynchronousReport | None:
+    """The report on a plan; None if the text is no JSON object with ``gpus`` and a ``collective``.
+
+    Raises:
+        FormatError: it is a plan, but not one that is known here.
+    """
+    return verify_plan(data, name) if is_plan(data) else None
+
+
+def _limits(plan: Plan) -> Iterator[str]:
+    """What the executor would refuse, or does otherwise; no part of the verdict."""
+    pieces = any(op.ops for gpu in plan.gpus for block in gpu.threadblocks for op in block.ops)
+    if pieces:
+        yield f"pipelines are looked at for {PIPELINE_ROUNDS} rounds"
+    for gpu in plan.gpus:
+        if gpu.output_chunks == 0 or gpu.input_chunks == 0:
+            yield f"refused: gpu {gpu.id} divides sizes by its 0 input or output chunks"
+            break
+    if any(c.buff and not c.buffer_type for gpu in plan.gpus for c in gpu.channels):
+        yield "refused: a switch channel without buffer_type (it has buff, as older files have)"
+    if plan.protocol == "LL" and not plan.use_double_scratch_buffer:
+        yield "packets of one run can meet those of the next: use_double_scratch_buffer is off"
+    for gpu in plan.gpus:
+        for block in gpu.threadblocks:
+            count = len(block.ops) + sum(len(op.ops) for op in block.ops)
+            channels = sum(len(ref.channel_ids) for ref in block.channels)
+            where = f"gpu {gpu.id} threadblock {block.id}"
+            if count > MOST_OPERATIONS:
+                yield f"beyond the kernel's room: {where} has {count} operations, at most 64"
+            if channels > MOST_CHANNELS:
+                yield f"beyond the kernel's room: {where} has {channels} channels, at most 16"
+        if len(gpu.semaphores) > MOST_SEMAPHORES:
+            yield f"beyond the kernel's room: gpu {gpu.id} has over 16 semaphores"
+    for gpu in plan.gpus:
+        unpaired = [n for n in range(len(gpu.peers())) if other_end(plan, gpu.id, n)[1] < 0]
+        if unpaired:
+            yield f"one way: channel {unpaired[0]} of gpu {gpu.id} has no other end in the file"

@@ -1,0 +1,57 @@
+"""A report on a program of thread blocks as text that a person can act on."""
+
+from __future__ import annotations
+
+from verify.asynchronous.sizes import in_words
+from verify.asynchronous.verdict import AsynchronousReport
+from verify.report.render import MARKS, evidence
+
+
+def render(name: str, report: AsynchronousReport) -> str:
+    """The report on the file ``name`` as lines of text."""
+    lines = [
+        f"{name}: {report.verdict.value.upper()}",
+        f"  {report.kind} of {report.ranks} ranks, {' and '.join(report.placements)}, "
+        f"{report.steps} steps in {report.blocks} thread blocks ({report.format})",
+        f"  {_meant(report)}",
+        f"  {_freedom(report)}",
+    ]
+    width = max(map(len, report.results))
+    for prop, result in report.results.items():
+        note = f"  ({result.note})" if result.note else ""
+        lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
+    for result in report.results.values():
+        if result.counterexample is not None:
+            lines += evidence(result.counterexample)
+    if report.limits:
+        lines.append("  what the executor would refuse, or not use (not part of the verdict):")
+        lines += [f"    {line}" for line in report.limits]
+    return "\n".join(lines)
+
+
+def _meant(report: AsynchronousReport) -> str:
+    slots = "FIFOs without bound" if report.slots is None else f"{report.slots} messages a FIFO"
+    sizes = report.sizes
+    if sizes is None:
+        return f"{report.protocol}: {slots}"
+    if sizes.max_bytes is None:
+        span = f"from {in_words(sizes.min_bytes)} on" if sizes.min_bytes else "of any size"
+    else:
+        span = f"from {in_words(sizes.min_bytes)} to {in_words(sizes.max_bytes)}"
+    return f"{report.protocol}: {slots}; buffers {span}, in {sizes.chunks} chunks"
+
+
+def _freedom(report: AsynchronousReport) -> str:
+    freedom = report.freedom
+    unlimited = "free" if freedom.unlimited else "not free"
+    rendezvous = "free" if freedom.rendezvous else "not free"
+    if not freedom.unlimited:
+        first = "free of deadlock at no size, with no number of slots"
+    elif freedom.up_to is None:
+        first = "free of deadlock at any size"
+    elif freedom.up_to == 0:
+        first = f"free of deadlock at no size, but with {freedom.slots_needed} slots"
+    else:
+        first = f"free of deadlock up to {in_words(freedom.up_to)}"
+    slack = "" if report.slack is None else f", slack {report.slack} slots"
+    return f"{first}{slack}; without bound on slots {unlimited}, with rendezvous {rendezvous}"

@@ -1,0 +1,89 @@
+"""What is said about a program of thread blocks: results, what deadlock depends on, limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from verify.asynchronous.deadlock import Freedom
+from verify.asynchronous.sizes import Sizes
+from verify.core.verdict import Counterexample, Result, Verdict, overall
+
+EVIDENCE = ("property", "rank", "position", "action", "chunk", "expected", "found", "actions")
+"""What is printed of a counterexample in JSON; its other fields are those of other families."""
+
+
+class AsynchronousReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything ``verify`` says about one program.
+
+    Attributes:
+        format: of the file; ``name``: as it calls itself; ``kind``: the collective.
+        placements: ``in place``, ``out of place``: those checked.
+        blocks, steps: how many run.
+        protocol: of the FIFOs, with ``slots`` messages each; None: no bound.
+        sizes: meant by the verdict; None where size makes no difference.
+        results: property name -> result, in the order of the checks.
+        freedom: what deadlock depends on.
+        limits: what the executor would refuse or not use; no part of the verdict.
+    """
+
+    format: str
+    name: str
+    kind: str
+    ranks: int
+    placements: tuple[str, ...]
+    blocks: int
+    steps: int
+    protocol: str
+    slots: int | None
+    sizes: Sizes | None
+    results: dict[str, Result]
+    freedom: Freedom
+    limits: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over all properties."""
+        return overall(result.verdict for result in self.results.values())
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """The counterexample of the first refuted property, if any."""
+        found = (result.counterexample for result in self.results.values())
+        return next((c for c in found if c is not None), None)
+
+    @property
+    def slack(self) -> int | None:
+        """Slots that FIFOs have beyond what the sizes meant need; below 0: that lack."""
+        if self.slots is None or self.freedom.slots_needed is None:
+            return None
+        return self.slots - self.freedom.slots_needed
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``verify --json`` prints."""
+        wrong = self.counterexample
+        return {
+            "verdict": self.verdict.value,
+            "kind": self.kind,
+            "format": self.format,
+            "name": self.name,
+            "ranks": self.ranks,
+            "placements": list(self.placements),
+            "blocks": self.blocks,
+            "steps": self.steps,
+            "protocol": self.protocol,
+            "slots": self.slots,
+            "chunks": self.sizes and self.sizes.chunks,
+            "min_bytes": self.sizes and self.sizes.min_bytes,
+            "max_bytes": self.sizes and self.sizes.max_bytes,
+            "deadlock_free_up_to": self.freedom.up_to,
+            "slots_needed": self.freedom.slots_needed,
+            "slack": self.slack,
+            "deadlock_free_unlimited": self.freedom.unlimited,
+            "deadlock_free_rendezvous": self.freedom.rendezvous,
+            "limits": list(self.limits),
+            "properties": {name: r.verdict.value for name, r in self.results.items()},
+            "notes": {name: r.note for name, r in self.results.items() if r.note},
+            "counterexample": wrong and {name: getattr(wrong, name) for name in EVIDENCE},
+        }
