@@ -18,7 +18,7 @@ Open Scope N_scope.
 (** [howmany] actions of one stage and kind, from that of number [first] on. *)
 Record run := Run { of_stage : N; of_kind : kind; first : N; howmany : N }.
 
-Inductive step :=
+Inductive deduction :=
 | Later (a b : action)              (** [b] waits for [a]'s message: not before it is there *)
 | Sooner (a b : action)             (** and [a] is early enough for that *)
 | Raise (x : action) (s : list run) (** [x] comes after all of them *)
@@ -28,11 +28,11 @@ Inductive step :=
 | First (s : list run) (x : action) (** nor anywhere but in front *)
 | Room (f x y : action).            (** memory for [f] is from [x] or [y], and not from [x] *)
 
-Inductive proof :=
+Inductive case :=
 | Overload (s : list run)
 | Crossed (a b : action)
-| Then (s : step) (p : proof)
-| Either (a b : action) (p q : proof).
+| Then (s : deduction) (p : case)
+| Either (a b : action) (p q : case).
 
 Section Certificate.
   Variable deadline : N.
@@ -126,7 +126,7 @@ Section Certificate.
                 end
     end.
 
-  Definition take_step (st : state) (s : step) : option state :=
+  Definition take_step (st : state) (s : deduction) : option state :=
     match s with
     | Later a b =>
         match travels a b with
@@ -162,7 +162,7 @@ Section Certificate.
         then Some (comes_first st y f) else None
     end.
 
-  Fixpoint refutes (st : state) (p : proof) : bool :=
+  Fixpoint refutes (st : state) (p : case) : bool :=
     match p with
     | Overload s => let l := set_of s in latest_end st l <? earliest_of st l + work l
     | Crossed a b => first_of st a b && first_of st b a && (1 <=? cost a)

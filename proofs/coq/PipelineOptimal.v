@@ -86,8 +86,8 @@ Section Facts.
     end.
 
   (** Nothing is over before [span]. *)
-  Definition refuted_below (span : N) (proof : proof) : bool :=
-    refutes (span - 1) takes home travels surely room nothing_known proof.
+  Definition refuted_below (span : N) (tree : case) : bool :=
+    refutes (span - 1) takes home travels surely room nothing_known tree.
 End Facts.
 
 (** [p] is a right schedule for what is asked. *)
@@ -668,10 +668,10 @@ Section Holds.
   Qed.
 
   (** No right schedule is over before, whatever its order and its timing. *)
-  Theorem refuted_below_holds span proof : refuted_below q span proof = true -> span <= last.
+  Theorem refuted_below_holds span tree : refuted_below q span tree = true -> span <= last.
   Proof.
     intros H. destruct (N.le_gt_cases span last) as [|L]; auto. exfalso.
-    apply (refutes_sound (span - 1) (takes q) (home q) (travels q) (surely q) (room q) start_of) with proof; auto.
+    apply (refutes_sound (span - 1) (takes q) (home q) (travels q) (surely q) (room q) start_of) with tree; auto.
     - intros a h Ha. pose proof (in_time a h Ha). lia.
     - apply one_at_a_time.
     - apply travels_holds.
@@ -693,17 +693,17 @@ Definition fused_is_no_faster (p : pipeline) (q : question) : bool :=
   forallb (fun s => time q s I + time q s W <=? nth (N.to_nat s) (fused p) 0) (range (stages p)).
 
 (** What the extracted program runs: the makespan, if it is the least there is. *)
-Definition certified_makespan (p : pipeline) (proof : proof) : option N :=
+Definition certified_makespan (p : pipeline) (tree : case) : option N :=
   match check_pipeline p, places p with
   | Runs true true span _, Some place =>
       let q := asked p place in
-      if fused_is_no_faster p q && refuted_below q span proof then Some span else None
+      if fused_is_no_faster p q && refuted_below q span tree then Some span else None
   | _, _ => None
   end.
 
 (** ** The schedule is right and takes [span]; every other right one for the same instance, its
     fused backwards as long as these or longer, takes as long at least. *)
-Theorem certified_makespan_sound p proof span : certified_makespan p proof = Some span ->
+Theorem certified_makespan_sound p tree span : certified_makespan p tree = Some span ->
   exists place, answers (asked p place) p place /\
     (exists start, keeps (duration p) (needs p place) (programs p) start /\
        forall a, In a (actions p) -> start a + duration p a <= span) /\
@@ -724,5 +724,5 @@ Proof.
       rewrite (nth_indep _ 0 (rank_of place 0)) by (rewrite map_length, range_length; lia).
       rewrite (map_nth (rank_of place)). f_equal. unfold range. change 0 with (N.of_nat 0).
       rewrite map_nth, seq_nth by lia. lia.
-  - intros p' place' start last A K O. now apply (refuted_below_holds _ p' place' start last A K O least proof).
+  - intros p' place' start last A K O. now apply (refuted_below_holds _ p' place' start last A K O least tree).
 Qed.
