@@ -40,6 +40,8 @@ def certified(answer: PipelineAnswer, time_limit_s: float) -> PipelineAnswer:
     except OutOfTime:
         raise NoCertificate(f"none was found in {time_limit_s:g} s") from None
     except Possible:
+        if problem.virtual > 1 and problem.costs.memory is not None:
+            raise NoCertificate("limits of ranks with several stages are not covered") from None
         raise SynthesisError(
             f"internal error: makespan {answer.value:g} is called optimal ({answer.basis}), but "
             "the search for a refutation of anything shorter ends without one"

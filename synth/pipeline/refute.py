@@ -2,9 +2,9 @@
 
 A case that propagation (``synth.pipeline.windows``) does not close is split: of two actions of a
 rank either one comes first or the other. Of a few pairs with little slack that one is taken which
-makes both cases the most narrow; where one of its cases is closed at once, the other goes on. From the
-closed cases upwards only those steps are kept that a contradiction was found from; a distinction of
-which one case does not need its assumption is left out.
+makes both cases the most narrow; where one of its cases is closed at once, the other goes on. From
+the closed cases upwards only those steps are kept that a contradiction was found from; a
+distinction of which one case does not need its assumption is left out.
 
 The text is what ``verify.pipeline.refutation`` checks, and the checker that is proved in Coq.
 """

@@ -18,6 +18,7 @@ it was found from; so the search (``synth.pipeline.refute``) can leave out what 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -61,6 +62,7 @@ class Windows:
         self.orders = [order.copy() for order in facts.orders]
         self.low_from, self.high_from = np.zeros_like(self.low), np.zeros_like(self.low)
         self.orders_from = [np.zeros(order.shape, np.int64) for order in self.orders]
+        self.seen: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def copy(self) -> Windows:
         """The same for another case."""
@@ -70,6 +72,7 @@ class Windows:
             setattr(other, name, getattr(self, name).copy())
         other.orders = [order.copy() for order in self.orders]
         other.orders_from = [order.copy() for order in self.orders_from]
+        other.seen = dict(self.seen)
         return other
 
     def decide(self, rank: int, one: int, other: int, step: int) -> None:
@@ -82,10 +85,24 @@ class Windows:
         ranks = range(len(self.facts.on))
         while True:
             self._messages(log)
-            if any([self._rank(rank, log) for rank in ranks]):
+            if any([self._once("_rank", rank, log) for rank in ranks]):
                 continue
-            if not any([self._edges(rank, log) for rank in ranks]):
+            if not any([self._once("_edges", rank, log) for rank in ranks]):
                 return
+
+    def _once(self, name: Literal["_rank", "_edges"], rank: int, log: Log | None) -> bool:
+        """Look for something new on a rank, unless nothing has changed there since."""
+        if self.seen.get((name, rank)) == self._state(rank):
+            return False
+        new: bool = getattr(self, name)(rank, log)
+        self.seen[name, rank] = self._state(rank)
+        return new
+
+    def _state(self, rank: int) -> tuple[int, int, int]:
+        """Grows, or falls, with everything that gets known about a rank."""
+        on = self.facts.on[rank]
+        sums = self.low[on].sum(), self.high[on].sum(), np.count_nonzero(self.orders[rank])
+        return int(sums[0]), int(sums[1]), int(sums[2])
 
     def _open(self, actions: Ints) -> None:
         """Contradiction if an action has no start left."""
