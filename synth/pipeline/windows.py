@@ -17,12 +17,11 @@ it was found from; so the search (``synth.pipeline.refute``) can leave out what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 
-from synth.pipeline.facts import Bools, Facts, Ints
+from synth.pipeline.facts import Facts, Ints
 
 FAR = 2**62
 
@@ -232,35 +231,34 @@ class Windows:
         over = np.argwhere((begins[:, None] + work > ends) & (work > 0))
         if len(over):
             raise Contradiction(*self._overload(on[from_begin[over[0, 0]] & by_end[over[0, 1]]]))
-        for behind, i, j, x in self._out(low, end, cost, begins, ends, from_begin, by_end, work):
-            them = np.nonzero(from_begin[i] & by_end[j])[0]
-            known = order[them, x] if behind else order[x, them]
-            if known.all():
-                continue
-            any_new, step = True, 0
-            if log is not None:
-                name = "last" if behind else "first"
-                line = f"{name} {self.facts.texts(on[them])} {self.facts.text(on[x])}"
-                reads = set(self.low_from[on[them]]) | set(self.high_from[on[them]])
-                reads.add((self.low_from if behind else self.high_from)[on[x]])
-                step = log.add(line, reads)
-            them = them[~known]
-            where = (them, x) if behind else (x, them)
-            order[where], self.orders_from[rank][where] = True, step
+        outside = ~(from_begin[:, None, :] & by_end[None, :, :]) & (work > 0)[:, :, None]
+        length = work[:, :, None] + cost
+        start = np.minimum(begins[:, None], low)[:, None, :]
+        finish = np.maximum(ends[:, None], end)[None, :, :]
+        for behind, out in (
+            (True, start + length > ends[None, :, None]),
+            (False, begins[:, None, None] + length > finish),
+        ):
+            i, j, x = np.nonzero(outside & out)
+            known = order[:, x].T if behind else order[x]
+            fresh = np.nonzero((from_begin[i] & by_end[j] & ~known).any(1))[0]
+            for them, one in zip(from_begin[i[fresh]] & by_end[j[fresh]], x[fresh], strict=True):
+                any_new |= self._put_out(rank, np.nonzero(them)[0], int(one), behind, log)
         if any_new:
             self._crossed(rank)
         return any_new
 
-    def _out(
-        self, low: Ints, end: Ints, cost: Ints, begins: Ints, ends: Ints,
-        from_begin: Bools, by_end: Bools, work: Ints,
-    ) -> Iterator[tuple[bool, int, int, int]]:  # fmt: skip
-        """(behind?, which begin, which end, action) where the action has no room inside."""
-        outside = ~(from_begin[:, None, :] & by_end[None, :, :]) & (work > 0)[:, :, None]
-        length = work[:, :, None] + cost
-        start = np.minimum(begins[:, None], low)[:, None, :]
-        for i, j, x in np.argwhere(outside & (start + length > ends[None, :, None])):
-            yield True, int(i), int(j), int(x)
-        finish = np.maximum(ends[:, None], end)[None, :, :]
-        for i, j, x in np.argwhere(outside & (begins[:, None, None] + length > finish)):
-            yield False, int(i), int(j), int(x)
+    def _put_out(self, rank: int, them: Ints, x: int, behind: bool, log: Log | None) -> bool:
+        """An action comes behind a set, or in front of it; whether that is new."""
+        on, order, step = self.facts.on[rank], self.orders[rank], 0
+        new = them[~(order[them, x] if behind else order[x, them])]
+        if not len(new):
+            return False
+        if log is not None:
+            name, mine = ("last", self.low_from) if behind else ("first", self.high_from)
+            line = f"{name} {self.facts.texts(on[them])} {self.facts.text(on[x])}"
+            reads = set(self.low_from[on[them]]) | set(self.high_from[on[them]]) | {mine[on[x]]}
+            step = log.add(line, reads)
+        where = (new, x) if behind else (x, new)
+        order[where], self.orders_from[rank][where] = True, step
+        return True
