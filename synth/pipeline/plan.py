@@ -1,8 +1,8 @@
 """A schedule for a problem by any method, proved, with what is known of the optimum.
 
 ``best`` takes the best of the quick methods; where that is at the closed-form lower bound it is
-optimal and no solver is needed, else CP-SAT starts from it, and where that has searched everything
-a certificate is sought, for as long again. ``heuristic`` stops before the solver.
+optimal and no solver is needed, else CP-SAT starts from it; then a certificate is sought, for as
+long again, also where CP-SAT has left a gap. ``heuristic`` stops before the solver.
 ``cp-sat`` asks the solver in any case. All others are methods of their own name.
 """
 
@@ -58,7 +58,7 @@ class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
         seconds: time taken, the proof of the schedule included.
         interrupted: whether Ctrl-C ended the search, so that this is the best by then.
         certificate: lines that refute everything shorter, where the basis is a certificate of this
-            answer's own.
+            answer's own; ``certificate_s`` is how long it took, beside ``seconds``.
     """
 
     problem: Problem
@@ -70,6 +70,7 @@ class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
     seconds: float
     interrupted: bool = False
     certificate: tuple[str, ...] = ()
+    certificate_s: float = 0.0
 
     @property
     def measures(self) -> Measures:
@@ -145,7 +146,8 @@ def plan(
         else:
             choice = _solved(problem, best, tried, solver or Solver(), progress)
     answer = finish(problem, choice, tried, unsuited, began_s)
-    if answer.basis is Basis.SOLVER:
+    asked = method not in ("heuristic", *QUICK) and not choice.interrupted
+    if asked and answer.basis in (Basis.SOLVER, Basis.UNKNOWN):
         return _certified(answer, (solver or Solver()).time_limit_s, progress)
     return answer
 

@@ -25,6 +25,8 @@ PAIRS = 8
 """Pairs of actions that are tried at a case."""
 MOST_ACTIONS = 4000
 """Larger problems are not asked: what is known of them fills the memory."""
+MOST_TICKS = 2**48
+"""Longer times are not asked: they are sums in 64 bits."""
 
 
 class OutOfTime(Exception):
@@ -36,11 +38,14 @@ class Possible(Exception):
 
 
 def suits(problem: Problem) -> bool:
-    """Whether refutations cover the problem: no link is held, every action takes time."""
+    """Whether the search covers the problem: no link is held, all actions take time, few enough."""
     costs = problem.costs
+    times = (*costs.forward, *costs.backward, *costs.weight)
+    latencies = sum(latency for latency, _, _ in problem.between)
     held = any(occupancy for _, occupancy, _ in problem.between)
     small = 3 * problem.stages * problem.microbatches <= MOST_ACTIONS
-    return small and not held and min(*costs.forward, *costs.backward, *costs.weight) > 0
+    short = problem.microbatches * sum(times) + 2 * latencies <= MOST_TICKS
+    return small and short and not held and min(times) > 0
 
 
 def refute(problem: Problem, span: int, time_limit_s: float) -> list[str]:

@@ -62,6 +62,19 @@ def test_the_verified_checker_accepts(kernel: Path, path: Path) -> None:
     assert kernel_holds(kernel, path, lines_of(path))
 
 
+def test_every_certificate_is_in_the_table_of_trust() -> None:
+    text = (FOLDER.parents[1] / "docs/trust.md").read_text()
+    for path in SCHEDULES:
+        schedule, lines = read(path), lines_of(path)
+        found = check(schedule).measures
+        assert found is not None
+        memory = "-" if schedule.instance.memory is None else f"{schedule.instance.memory[0]:g}"
+        cases = 1 + sum(line.startswith("either") for line in lines)
+        row = (path.stem, schedule.stages, schedule.microbatches, memory, f"{found.makespan:g}",
+               f"{found.lower_bound:g}", len(lines), cases)  # fmt: skip
+        assert "| `{}` | {} | {} | {} | {} | {} | {} | {} |".format(*row) in text
+
+
 def doctored(lines: list[str], rng: random.Random) -> list[str]:
     """With up to three lines changed, lost or moved."""
     lines = list(lines)
