@@ -131,10 +131,12 @@ def ratio(value: str | float, bound: float) -> str:
 
 
 def proof(found: PipelineAnswer) -> str:
-    """Why nothing is shorter: the bound that ``verify`` recomputes, or the solver's word."""
+    """Why nothing is shorter: the bound that ``verify`` recomputes, a certificate, or a solver."""
     if not found.optimal:
         return f"gap {found.gap:.1%}"
-    return "bound" if found.report.optimal is True else "CP-SAT"
+    if found.report.optimal is True:
+        return "bound"
+    return "certificate" if found.certificate else "CP-SAT"
 
 
 def row(*cells: object) -> None:

@@ -3,7 +3,7 @@
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
   Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible Arrivals PipelineRun Pipeline
-  PipelineBound PipelineMessages.
+  PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
 Print Assumptions Check.check_complete.
@@ -66,3 +66,6 @@ Print Assumptions PipelineMessages.never_stuck.
 Print Assumptions PipelineMessages.ends.
 Print Assumptions PipelineMessages.one_run_acyclic.
 Print Assumptions PipelineMessages.no_cycle_in_the_graph.
+Print Assumptions PipelineCertificate.refutes_sound.
+Print Assumptions PipelineOptimal.refuted_below_holds.
+Print Assumptions PipelineOptimal.certified_makespan_sound.

@@ -4,7 +4,7 @@
      latecomer-kernel FILE...     one line of JSON per file
      latecomer-kernel -           one schedule per line of standard input
      latecomer-kernel --optimal FILE < REFUTATION
-                                  is the schedule right, and every shorter one refuted?
+                                  is it right, and every shorter one refuted? (collectives, pipelines)
      latecomer-kernel --optimal-for-arrivals FILE
                                   is it right, and at the bound for its ranks' arrivals?
      latecomer-kernel --arrivals-bound RANKS CHUNKS ARRIVAL,...
@@ -104,8 +104,10 @@ let print_optimal proved =
   if proved then 0 else 1
 
 let optimal_by_refutation name =
-  let s = schedule (Json.parse (read name)) in
-  print_optimal (certified_optimal s (Refute.steps stdin []))
+  let v = Json.parse (read name) in
+  print_optimal
+    (if Pipelines.is_pipeline v then Pipelines.optimal v (Cases.read stdin)
+     else certified_optimal (schedule v) (Refute.steps stdin []))
 
 let question ranks chunks arrival rounds ports =
   let in_pairs = match ports with
@@ -146,4 +148,5 @@ let () =
        | [] -> prerr_endline "usage: latecomer-kernel FILE... | -"; 2
      with
      | Stack_overflow | Out_of_memory -> prerr_endline "out of stack or memory"; 3
-     | Json.Malformed what | Failure what | Sys_error what -> prerr_endline what; 2)
+     | Json.Malformed what | Failure what | Sys_error what | Pipelines.Outside what ->
+       prerr_endline what; 2)

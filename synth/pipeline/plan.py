@@ -1,7 +1,8 @@
 """A schedule for a problem by any method, proved, with what is known of the optimum.
 
 ``best`` takes the best of the quick methods; where that is at the closed-form lower bound it is
-optimal and no solver is needed, else CP-SAT starts from it. ``heuristic`` stops before the solver.
+optimal and no solver is needed, else CP-SAT starts from it; then a certificate is sought, for as
+long again, also where CP-SAT has left a gap. ``heuristic`` stops before the solver.
 ``cp-sat`` asks the solver in any case. All others are methods of their own name.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from synth.answer import Answer, Basis
 from synth.pipeline.evaluate import Stuck, makespan
@@ -27,6 +28,7 @@ from verify.pipeline.verdict import Measures, PipelineReport
 METHODS = ("best", "cp-sat", "heuristic", *QUICK)
 Progress = Callable[[str], None]
 CLOSED_FORM = "closed form"
+CERTIFICATE = "certificate"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
         unsuited: method -> why it was of no use.
         seconds: time taken, the proof of the schedule included.
         interrupted: whether Ctrl-C ended the search, so that this is the best by then.
+        certificate: lines that refute everything shorter, where the basis is a certificate of this
+            answer's own; ``certificate_s`` is how long it took, beside ``seconds``.
     """
 
     problem: Problem
@@ -65,6 +69,8 @@ class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
     unsuited: dict[str, str]
     seconds: float
     interrupted: bool = False
+    certificate: tuple[str, ...] = ()
+    certificate_s: float = 0.0
 
     @property
     def measures(self) -> Measures:
@@ -139,7 +145,24 @@ def plan(
             choice = Choice(best.orders, best.method, "best of the quick methods", bound)
         else:
             choice = _solved(problem, best, tried, solver or Solver(), progress)
-    return finish(problem, choice, tried, unsuited, began_s)
+    answer = finish(problem, choice, tried, unsuited, began_s)
+    asked = method not in ("heuristic", *QUICK) and not choice.interrupted
+    if asked and answer.basis in (Basis.SOLVER, Basis.UNKNOWN):
+        return _certified(answer, (solver or Solver()).time_limit_s, progress)
+    return answer
+
+
+def _certified(answer: PipelineAnswer, time_limit_s: float, progress: Progress) -> PipelineAnswer:
+    """The same by a certificate, where one is found before the time is up or Ctrl-C comes."""
+    from synth.pipeline.certify import NoCertificate, certified
+
+    progress(f"{answer.value:g}: certificate")
+    try:
+        return certified(answer, time_limit_s)
+    except NoCertificate as error:
+        return replace(answer, reason=f"{answer.reason}; no certificate: {error}")
+    except KeyboardInterrupt:
+        return replace(answer, interrupted=True)
 
 
 def finish(
@@ -187,7 +210,15 @@ def basis_of(bound: float, value: float, proof: str) -> tuple[Basis, str]:
         return Basis.UNKNOWN, "the lower bound may be out of reach"
     if proof == CLOSED_FORM:
         return Basis.PAPER, "at the lower bound that verify recomputes"
+    if proof == CERTIFICATE:
+        return Basis.CERTIFICATE, "every shorter schedule is refuted, step by step, and checked"
     return Basis.SOLVER, proof
+
+
+def weakest(proofs: Sequence[str]) -> str:
+    """The proof to name where a bound rests on several: a solver's word before all others."""
+    others = [proof for proof in proofs if proof not in (CLOSED_FORM, CERTIFICATE)]
+    return (others or [CLOSED_FORM] * (CLOSED_FORM in proofs) or [CERTIFICATE])[0]
 
 
 def makespan_of(problem: Problem, report: PipelineReport) -> int:

@@ -34,6 +34,7 @@ from synth.pipeline.plan import (
     basis_of,
     finish,
     plan,
+    weakest,
 )
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
@@ -143,7 +144,7 @@ def robust(
     bound = score.of(
         [Fraction(b.ticks, s.problem.costs.ticks) for b, s in zip(bounds, scenarios, strict=True)]
     )
-    proof = next((b.proof for b in bounds if b.proof != CLOSED_FORM), CLOSED_FORM)
+    proof = weakest([b.proof for b in bounds])
     until_s = time.monotonic() + share_s
     stopped = made.interrupted
     if not stopped:
