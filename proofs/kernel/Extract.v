@@ -4,9 +4,9 @@
     included, is extracted as it is defined. *)
 
 From Coq Require Import Extraction ExtrOcamlBasic.
-From Latecomer Require Import Schedule Check Ring Transpose Hypercube Formula Impossible
+From Latecomer Require Import Schedule Check Ring Transpose ClosedForm Formula Impossible
   Pipeline PipelineBound.
 
 Extraction Language OCaml.
-Extraction "checker.ml" check accepted ring direct one_by_one hypercube
+Extraction "checker.ml" check accepted ring direct one_by_one closed_form waiting_of completion_of
   formula_of certified_optimal check_pipeline places makespan_bound.

@@ -7,7 +7,7 @@
                                   is the schedule right, and every shorter one refuted?
      latecomer-kernel --formula RANKS CHUNKS ARRIVAL,... ROUNDS duplex|matching
                                   the formula that a refutation must refute
-     latecomer-kernel --closed-form ring|direct|one_by_one|hypercube D [K]
+     latecomer-kernel --closed-form ring|direct|one_by_one|straggler|program N [K [RANK]]
 
    Exit code: 0 all accepted, 1 some refuted, 2 some malformed or not covered, 3 a crash (out of memory or stack). *)
 
@@ -120,6 +120,12 @@ let print_rounds rounds =
   let bracket f l = "[" ^ String.concat "," (List.map f l) ^ "]" in
   print_endline (bracket (bracket transfer) rounds)
 
+(* The waiting phase, on a line of its own (two ranks have none), and the completion. *)
+let straggler ranks k =
+  match List.map (fun p -> p.rounds) (closed_form ranks k).phases with
+  | [completion] -> print_rounds []; print_rounds completion
+  | phases -> List.iter print_rounds phases
+
 let () =
   let n i = number (int_of_string i) in
   exit
@@ -127,7 +133,10 @@ let () =
        | ["--closed-form"; "ring"; ranks] -> print_rounds (ring (n ranks)); 0
        | ["--closed-form"; "direct"; ranks] -> print_rounds (direct (n ranks)); 0
        | ["--closed-form"; "one_by_one"; ranks] -> print_rounds (one_by_one (n ranks)); 0
-       | ["--closed-form"; "hypercube"; d; k] -> print_rounds (hypercube (n d) (n k)); 0
+       | ["--closed-form"; "straggler"; ranks; k] -> straggler (n ranks) (n k); 0
+       | ["--closed-form"; "program"; ranks; k; rank] ->
+         print_rounds (waiting_of (n ranks) (n k) (n rank));
+         print_rounds (completion_of (n ranks) (n k) (n rank)); 0
        | ["--optimal"; file] -> optimal_by_refutation file
        | ["--formula"; ranks; chunks; arrival; rounds; ports] ->
          Refute.print_formula (question ranks chunks arrival rounds ports); 0

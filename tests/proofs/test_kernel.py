@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from proofs import closed_form
 from synth.standard import direct, ring
 from synth.transpose.generate import transpose
 from tests.proofs.differential import compare
@@ -156,6 +157,15 @@ def test_theorems_are_about_what_synth_makes(kernel: Path, n: int) -> None:
     assert proved("one_by_one") == _rounds(transpose(n))
     # the order within a round has no influence on the sum (Structure.v)
     assert list(map(sorted, proved("direct"))) == list(map(sorted, _rounds(direct(n))))
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (2, 5), (3, 2), (5, 3), (8, 1), (13, 6), (22, 4)])
+def test_the_closed_form_that_is_proved_is_the_one_that_is_shipped(
+    kernel: Path, n: int, k: int
+) -> None:
+    """Both phases, and every rank's own program; ``python -m proofs.closed_form`` has the rest."""
+    assert closed_form.same(n, k, list(range(n)))
+    assert closed_form.proved("straggler", n, k) != closed_form.shipped(n, k + 1)
 
 
 # -- a program that lies, fails or is not there; none of these needs Coq -------------------------
