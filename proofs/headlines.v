@@ -2,7 +2,7 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
-  Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible Arrivals PipelineRun Pipeline
+  Spread Volume Bounds Ring Transpose ClosedForm Refutation Formula Impossible Arrivals PipelineRun Pipeline
   PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
@@ -41,9 +41,10 @@ Print Assumptions Transpose.transpose_same_bits.
 Print Assumptions Transpose.one_loss_to_owner.
 Print Assumptions Transpose.one_loss_from_owner.
 Print Assumptions Transpose.transpose_one_loss.
-Print Assumptions Hypercube.hypercube_completes.
-Print Assumptions Hypercube.hypercube_matching.
-Print Assumptions Hypercube.hypercube_optimal.
+Print Assumptions ClosedForm.completion_completes.
+Print Assumptions ClosedForm.completion_ports.
+Print Assumptions ClosedForm.completion_length.
+Print Assumptions ClosedForm.completion_optimal.
 Print Assumptions Refutation.refutation_sound.
 Print Assumptions Formula.schedule_solves.
 Print Assumptions Impossible.refuted_question_sound.

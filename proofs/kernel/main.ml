@@ -11,7 +11,7 @@
                                   that bound: rounds after the last arrival
      latecomer-kernel --formula RANKS CHUNKS ARRIVAL,... ROUNDS duplex|matching
                                   the formula that a refutation must refute
-     latecomer-kernel --closed-form ring N | transpose N INCAST | hypercube D K
+     latecomer-kernel --closed-form ring N | transpose N INCAST | straggler N K | program N K RANK
 
    Exit code: 0 all accepted, 1 some refuted, 2 some malformed or not covered, 3 a crash (out of memory or stack). *)
 
@@ -128,6 +128,12 @@ let print_rounds rounds =
   let bracket f l = "[" ^ String.concat "," (List.map f l) ^ "]" in
   print_endline (bracket (bracket transfer) rounds)
 
+(* The waiting phase, on a line of its own (two ranks have none), and the completion. *)
+let straggler ranks k =
+  match List.map (fun p -> p.rounds) (closed_form ranks k).phases with
+  | [completion] -> print_rounds []; print_rounds completion
+  | phases -> List.iter print_rounds phases
+
 let () =
   let n i = number (int_of_string i) in
   exit
@@ -135,7 +141,10 @@ let () =
        | ["--closed-form"; "ring"; ranks] -> print_rounds (all_rounds (ring_schedule (n ranks))); 0
        | ["--closed-form"; "transpose"; ranks; incast] ->
          print_rounds (all_rounds (transpose (n ranks) (n incast))); 0
-       | ["--closed-form"; "hypercube"; d; k] -> print_rounds (hypercube (n d) (n k)); 0
+       | ["--closed-form"; "straggler"; ranks; k] -> straggler (n ranks) (n k); 0
+       | ["--closed-form"; "program"; ranks; k; rank] ->
+         print_rounds (waiting_of (n ranks) (n k) (n rank));
+         print_rounds (completion_of (n ranks) (n k) (n rank)); 0
        | ["--optimal"; file] -> optimal_by_refutation file
        | ["--optimal-for-arrivals"; file] ->
          print_optimal (optimal_for_arrivals (schedule (Json.parse (read file))))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from proofs import closed_form
 from synth.answer import Basis
 from synth.arrivals.generate import search
 from synth.arrivals.instance import Arrivals
@@ -195,6 +196,15 @@ def test_optimal_for_arrivals(kernel: Path, tmp_path: Path) -> None:
         assert said(doc) == "unknown"
         doc["phases"][-1]["rounds"][-2:] = [doc["phases"][-1]["rounds"][-2][1:]]
         assert said(doc) == "unknown"
+
+
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (2, 5), (3, 2), (5, 3), (8, 1), (13, 6), (22, 4)])
+def test_the_closed_form_that_is_proved_is_the_one_that_is_shipped(
+    kernel: Path, n: int, k: int
+) -> None:
+    """Both phases, and every rank's own program; ``python -m proofs.closed_form`` has the rest."""
+    assert closed_form.same(n, k, list(range(n)))
+    assert closed_form.proved("straggler", n, k) != closed_form.shipped(n, k + 1)
 
 
 # -- a program that lies, fails or is not there; none of these needs Coq -------------------------
