@@ -711,7 +711,7 @@ Theorem certified_makespan_sound p tree span : certified_makespan p tree = Some 
       keeps (duration p') (needs p' place') (programs p') start ->
       (forall a, In a (actions p') -> start a + duration p' a <= last) -> span <= last.
 Proof.
-  unfold certified_makespan. destruct (check_pipeline p) as [| | |order ok least peaks] eqn:C; try discriminate.
+  unfold certified_makespan. destruct (check_pipeline p) as [| |order ok least peaks] eqn:C; try discriminate.
   destruct order, ok; try discriminate. destruct (places p) as [place|] eqn:P; [|discriminate].
   destruct (_ && _) eqn:E; [|discriminate]. intros [= <-]. apply andb_true_iff in E as [Fu Re].
   destruct (check_pipeline_sound p least peaks C) as (Co & _ & Me & place' & P' & _ & Timing & _).
