@@ -22,6 +22,7 @@ COMPLETIONS = ("ExactlyOnce",)
 QUESTIONS = ("Impossible",)
 PIPELINES = ("PipelineRun", "Pipeline")
 MESSAGES = ("PipelineMessages",)
+LOSSES = ("Loss",)
 STANDARD = ("NobodyLate", "Ring", "Transpose")
 DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines")
 COLLECTIVE_CHECKER = ("verify.core.check", "verify.core.format")
@@ -131,6 +132,7 @@ def counts() -> dict[str, int]:
         "definitions of messages": sum(map(theory, MESSAGES)),
         "the makespan bound": theory("PipelineBound"),
         "what the hypercube is": theory("Hypercube"),
+        "definitions of losses": sum(map(theory, LOSSES)),
         "what ring and transpose are": sum(map(theory, STANDARD)),
         "driver in OCaml": sum(map(ocaml, DRIVER)),
         "certificate checker in Python": sum(
