@@ -23,6 +23,7 @@ QUESTIONS = ("Impossible",)
 PIPELINES = ("PipelineRun", "Pipeline")
 MESSAGES = ("PipelineMessages",)
 LOSSES = ("Loss",)
+TWO_LEVELS = ("TwoLevel",)
 STANDARD = ("NobodyLate", "Ring", "Transpose")
 DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines")
 COLLECTIVE_CHECKER = ("verify.core.check", "verify.core.format")
@@ -133,6 +134,7 @@ def counts() -> dict[str, int]:
         "the makespan bound": theory("PipelineBound"),
         "what the hypercube is": theory("Hypercube"),
         "definitions of losses": sum(map(theory, LOSSES)),
+        "definitions of two levels": sum(map(theory, TWO_LEVELS)),
         "what ring and transpose are": sum(map(theory, STANDARD)),
         "driver in OCaml": sum(map(ocaml, DRIVER)),
         "certificate checker in Python": sum(
