@@ -2,7 +2,7 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
-  Spread Volume Bounds Ring Transpose ClosedForm Refutation Formula Impossible Arrivals PipelineRun Pipeline
+  Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Refutation Formula Impossible Arrivals PipelineRun Pipeline
   PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
@@ -30,6 +30,10 @@ Print Assumptions Volume.volume_bound_holds.
 Print Assumptions Bounds.lower_bound_holds.
 Print Assumptions Bounds.at_the_bound_optimal.
 Print Assumptions Bounds.idle_round_not_optimal.
+Print Assumptions Loss.losses_only_take.
+Print Assumptions Loss.never_twice.
+Print Assumptions TwoLevel.network_rounds_bound.
+Print Assumptions TwoLevel.time_bound.
 Print Assumptions Ring.ring_right.
 Print Assumptions Ring.ring_rounds.
 Print Assumptions Ring.ring_optimal.

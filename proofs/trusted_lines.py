@@ -22,6 +22,8 @@ COMPLETIONS = ("ExactlyOnce",)
 QUESTIONS = ("Impossible",)
 PIPELINES = ("PipelineRun", "Pipeline")
 MESSAGES = ("PipelineMessages",)
+LOSSES = ("Loss",)
+TWO_LEVELS = ("TwoLevel",)
 STANDARD = ("NobodyLate", "Ring", "Transpose")
 CLOSED_FORM = ("Corners", "Broadcast", "ClosedForm")
 DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines", "cases")
@@ -133,6 +135,8 @@ def counts() -> dict[str, int]:
         "the makespan bound": theory("PipelineBound"),
         "questions about pipelines": theory("PipelineOptimal"),
         "what the closed form is": sum(map(theory, CLOSED_FORM)),
+        "definitions of losses": sum(map(theory, LOSSES)),
+        "definitions of two levels": sum(map(theory, TWO_LEVELS)),
         "what ring and transpose are": sum(map(theory, STANDARD)),
         "driver in OCaml": sum(map(ocaml, DRIVER)),
         "certificate checker in Python": sum(
