@@ -38,10 +38,13 @@ Print Assumptions Transpose.one_loss_to_owner.
 Print Assumptions Transpose.one_loss_from_owner.
 Print Assumptions Transpose.direct_correct.
 Print Assumptions Transpose.one_by_one_correct.
+Print Assumptions ClosedForm.right.
+Print Assumptions ClosedForm.optimal.
+Print Assumptions ClosedForm.waiting_length.
 Print Assumptions ClosedForm.completion_completes.
-Print Assumptions ClosedForm.completion_ports.
-Print Assumptions ClosedForm.completion_length.
 Print Assumptions ClosedForm.completion_optimal.
+Print Assumptions ClosedForm.own_program.
+Print Assumptions ClosedForm.programs_together.
 Print Assumptions Refutation.refutation_sound.
 Print Assumptions Formula.schedule_solves.
 Print Assumptions Impossible.refuted_question_sound.

@@ -51,8 +51,9 @@ def _innermost_comments_removed(text: str) -> str:
 
 
 def theory(name: str) -> int:
-    """Lines of definitions in one theory."""
-    text = _innermost_comments_removed((ROOT / f"proofs/coq/{name}.v").read_text())
+    """Lines of definitions in one theory, before its proofs begin if it says where."""
+    text = (ROOT / f"proofs/coq/{name}.v").read_text().split("(** * Proofs *)")[0]
+    text = _innermost_comments_removed(text)
     return _filled(_PREAMBLE.sub("", _PROVED.sub("", text)))
 
 
