@@ -2,7 +2,7 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
-  Spread Volume Bounds Ring Transpose ClosedForm Refutation Formula Impossible PipelineRun Pipeline
+  Spread Volume Bounds Ring Transpose ClosedForm Renaming Refutation Formula Impossible PipelineRun Pipeline
   PipelineBound.
 
 Print Assumptions Check.check_sound.
@@ -45,6 +45,7 @@ Print Assumptions ClosedForm.completion_completes.
 Print Assumptions ClosedForm.completion_optimal.
 Print Assumptions ClosedForm.own_program.
 Print Assumptions ClosedForm.programs_together.
+Print Assumptions Renaming.renamed_right.
 Print Assumptions Refutation.refutation_sound.
 Print Assumptions Formula.schedule_solves.
 Print Assumptions Impossible.refuted_question_sound.

@@ -131,6 +131,7 @@ def counts() -> dict[str, int]:
         "definitions of pipelines": sum(map(theory, PIPELINES)),
         "the makespan bound": theory("PipelineBound"),
         "what the closed form is": sum(map(theory, CLOSED_FORM)),
+        "what renaming is": theory("Renaming"),
         "what ring and transpose are": sum(map(theory, STANDARD)),
         "driver in OCaml": sum(map(ocaml, DRIVER)),
         "certificate checker in Python": sum(
