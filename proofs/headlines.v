@@ -2,8 +2,8 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
-  Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Refutation Formula Impossible Arrivals PipelineRun Pipeline
-  PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
+  Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible Arrivals
+  PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
 Print Assumptions Check.check_complete.
@@ -45,10 +45,14 @@ Print Assumptions Transpose.transpose_same_bits.
 Print Assumptions Transpose.one_loss_to_owner.
 Print Assumptions Transpose.one_loss_from_owner.
 Print Assumptions Transpose.transpose_one_loss.
+Print Assumptions ClosedForm.right.
+Print Assumptions ClosedForm.optimal.
+Print Assumptions ClosedForm.waiting_length.
 Print Assumptions ClosedForm.completion_completes.
-Print Assumptions ClosedForm.completion_ports.
-Print Assumptions ClosedForm.completion_length.
 Print Assumptions ClosedForm.completion_optimal.
+Print Assumptions ClosedForm.own_program.
+Print Assumptions ClosedForm.programs_together.
+Print Assumptions Renaming.renamed_right.
 Print Assumptions Refutation.refutation_sound.
 Print Assumptions Formula.schedule_solves.
 Print Assumptions Impossible.refuted_question_sound.

@@ -74,8 +74,7 @@ Section Broadcast.
 
   Definition outside_rounds : N := k + dimensions - 1.
 
-  Definition broadcast_rounds : N :=
-    outside_rounds + (if n =? corners dimensions then 0 else 1).
+  Definition broadcast_rounds : N := outside_rounds + (if n =? corners dimensions then 0 else 1).
 
   (** Who receives from the root in round [t], or would; who is beside it and sends nothing. *)
   Definition receiver (t : N) : N := front (acting (beside_root dimensions t) t).
@@ -88,6 +87,8 @@ Section Broadcast.
   Definition moves_of (r t : N) : list transfer :=
     let v := corner_of r in
     filter (takes_part r) (corner_moves t v ++ corner_moves t (across v t)).
+
+  (** * Proofs *)
 
   Hypothesis two_ranks : 2 <= n.
   Hypothesis some_chunk : 1 <= k.

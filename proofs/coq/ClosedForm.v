@@ -65,8 +65,7 @@ Section ClosedForm.
     ++ (if last_moves t then [Transfer (receiver last) (receiver 0) 0 Copy] else []).
 
   (** Of all ranks, or of the one whose transfers [pick] picks. *)
-  Definition waiting_rounds (moves : N -> list transfer) (pick : round -> round) (t : N)
-    : list round :=
+  Definition waiting_rounds (moves : N -> list transfer) (pick : round -> round) t : list round :=
     (if (0 <? t) || straight t || last_moves t then [pick (waiting_round moves t)] else [])
     ++ (if (last <? t) && (t <? outside_rounds n k)
         then [pick [Transfer (receiver t) (receiver last) 0 Reduce]] else []).
@@ -78,8 +77,7 @@ Section ClosedForm.
   Definition waiting : list round := waiting_with moves (fun rd => rd).
 
   Definition closed_form : schedule :=
-    Schedule n k [late] Duplex
-      ((if n =? 2 then [] else [Phase [late] waiting]) ++ [Phase [] completion]).
+    Schedule n k [late] Duplex ((if n =? 2 then [] else [Phase [late] waiting]) ++ [Phase [] completion]).
 
   (** ** One rank's own program: from its own corner, and its partners' *)
 
@@ -91,6 +89,10 @@ Section ClosedForm.
   Definition waiting_of (r : N) : list round :=
     waiting_with (moves_of n k r) (filter (takes_part r)).
 End ClosedForm.
+
+(** Round by round, the transfers of rank [r] and no others. *)
+Definition part_of (r : N) (own whole : list round) : Prop :=
+  Forall2 (fun rd rd' => forall y, In y rd <-> In y rd' /\ takes_part r y = true) own whole.
 
 (** * Proofs *)
 
@@ -539,5 +541,552 @@ Section Right.
     - split; [repeat constructor; auto|]. intros r Hr [<-|[]]. now apply D.
     - rewrite B by auto. split; [repeat constructor; auto|]. intros r [].
     - split; [constructor|]. auto.
+  Qed.
+
+  (** ** Who has a chunk, as a list *)
+
+  Definition moved (b : N) (ms : list transfer) : list N :=
+    map dst (filter (fun m => chunk m =? b) ms).
+
+  Definition holders (t b : N) : list N := moved b (flat_map moves (range t)).
+
+  Lemma in_moved b ms r : In r (moved b ms) <-> exists m, In m ms /\ dst m = r /\ chunk m = b.
+  Proof.
+    unfold moved. rewrite in_map_iff. split; intros (m & H).
+    - destruct H as [D H]. apply filter_In in H as [H C]. apply N.eqb_eq in C. eauto.
+    - exists m. rewrite filter_In, N.eqb_eq. tauto.
+  Qed.
+
+  Lemma holders_succ t b : holders (t + 1) b = holders t b ++ moved b (moves t).
+  Proof.
+    unfold holders. rewrite range_succ, flat_map_app. simpl. rewrite app_nil_r.
+    unfold moved. now rewrite filter_app, map_app.
+  Qed.
+
+  Lemma in_holders t b r : In r (holders t b) <-> got r t b.
+  Proof.
+    unfold holders. rewrite in_moved. split.
+    - intros (m & Hm & D & C). apply in_flat_map in Hm as (u & Hu & Hm). apply in_range in Hu.
+      exists u, m. auto.
+    - intros (u & m & L & Hm & D & C). exists m. split; auto. apply in_flat_map.
+      exists u. rewrite in_range. auto.
+  Qed.
+
+  Lemma moved_once b t : NoDup (moved b (moves t)).
+  Proof. apply nodup_filter_map, receives_once; auto. Qed.
+
+  Lemma holders_once t b : NoDup (holders t b).
+  Proof.
+    induction t as [|t IH] using N.peano_ind; [constructor|].
+    rewrite <- N.add_1_r, holders_succ. apply nodup_app. split; auto.
+    split; [apply moved_once|]. intros r Hr Hr'. apply in_holders in Hr.
+    apply in_moved in Hr' as (m & Hm & <- & <-). now apply moves_once in Hm.
+  Qed.
+
+  Lemma holders_all b : b < k -> Permutation (holders (broadcast_rounds n k) b) (range late).
+  Proof.
+    intros Hb. apply range_permutation; [apply holders_once|]. intros r. rewrite in_holders. split.
+    - intros (u & m & _ & Hm & <- & _). apply move_range in Hm; auto. tauto.
+    - intros Hr. now apply moves_all.
+  Qed.
+
+  (** Chunk t has one holder after round t. *)
+  Lemma first_holder t : t < k -> Permutation (holders (t + 1) t) [receiver t].
+  Proof.
+    intros Ht. pose proof (outside_enough t Ht) as L.
+    apply NoDup_Permutation; [apply holders_once|repeat constructor; auto|].
+    intros r. rewrite in_holders. split.
+    - intros (u & m & Lu & Hm & <- & C). destruct (N.eq_dec (src m) late) as [R|R].
+      + pose proof (conj Hm R) as X. apply root_sends in X as [_ ->]; auto. simpl in *.
+        assert (u = t) by lia. subst u. now left.
+      + exfalso. apply moves_from in Hm; auto. apply got_late in Hm; auto. lia.
+    - intros [<-|[]]. exists t, (Transfer late (receiver t) (N.min t (k - 1)) Copy).
+      split; [lia|]. split; [now apply given|]. simpl. split; auto. lia.
+  Qed.
+
+  (** ** Sums *)
+
+  Section Gathering.
+    Variable M : commutative_monoid.
+
+    Lemma sum_same {I} (f g : I -> M) l : (forall i, In i l -> f i = g i) -> sum M f l = sum M g l.
+    Proof.
+      induction l as [|i l IH]; simpl; auto. intros H. rewrite IH, H; auto.
+    Qed.
+
+    Lemma sum_put (s : Semantics.state M) r c v l : NoDup l -> In r l ->
+      sum M (fun i => put s r c (add M (s r c) v) i c) l = add M (sum M (fun i => s i c) l) v.
+    Proof.
+      induction l as [|i l IH]; simpl; [easy|]. intros D H. inversion D as [|? ? Hi Hl]; subst.
+      destruct (N.eq_dec i r) as [->|Hne].
+      - rewrite put_same. rewrite (sum_same _ (fun i => s i c)).
+        + rewrite <- !add_assoc. f_equal. apply add_comm.
+        + intros j Hj. apply put_other. left. intros ->. auto.
+      - destruct H as [H|H]; [congruence|]. rewrite IH, put_other by auto. apply add_assoc.
+    Qed.
+
+    (** Reversed moves of chunk [b] bring what their receivers have to holders of it. *)
+    Lemma gather (s : Semantics.state M) b l ms : b < k -> NoDup l ->
+      (forall m, In m ms -> chunk m < k /\ (chunk m = b -> In (src m) l)) -> forall now,
+      sum M (fun r => fold_left (deliver (add M) s) (map reversed ms) now r (name_of b)) l
+      = add M (sum M (fun r => now r (name_of b)) l)
+              (sum M (fun r => s r (name_of b)) (moved b ms)).
+    Proof.
+      intros Hb D. induction ms as [|m ms IH]; intros H now.
+      - simpl. now rewrite add_comm, add_zero.
+      - simpl fold_left. rewrite IH by (intros; apply H; now right).
+        destruct (H m (or_introl eq_refl)) as [Hm Hin]. unfold deliver. simpl.
+        fold (name_of (chunk m)). unfold moved. simpl.
+        destruct (N.eqb_spec (chunk m) b) as [E|E].
+        + rewrite E. rewrite sum_put by auto. simpl. now rewrite <- add_assoc.
+        + f_equal. apply sum_same. intros r _. apply put_other. right.
+          intros X. apply name_once in X; auto.
+    Qed.
+
+    Lemma moved_split (f : N -> M) b ms :
+      sum M f (moved b ms)
+      = add M (sum M f (moved b (filter (fun m => negb (src m =? late)) ms)))
+              (sum M f (moved b (filter (fun m => src m =? late) ms))).
+    Proof.
+      induction ms as [|m ms IH]; [simpl; now rewrite add_zero|].
+      unfold moved in *. simpl. destruct (src m =? late), (chunk m =? b) eqn:E; simpl;
+        rewrite ?E; simpl; rewrite ?IH; auto.
+      - rewrite !add_assoc. f_equal. apply add_comm.
+      - now rewrite add_assoc.
+    Qed.
+
+    Lemma given_alone t : filter (fun m => src m =? late) (moves t)
+      = if t <? outside_rounds n k then [Transfer late (receiver t) (N.min t (k - 1)) Copy] else [].
+    Proof.
+      assert (D : NoDup (moves t)) by (apply (NoDup_map_inv dst), receives_once; auto).
+      destruct (N.ltb_spec t (outside_rounds n k)) as [L|L].
+      - apply filter_unique; auto; [now apply given|]. intros m Hm. rewrite N.eqb_eq. split.
+        + intros R. pose proof (conj Hm R) as X. now apply root_sends in X.
+        + now intros ->.
+      - apply incl_l_nil. intros m Hm. apply filter_In in Hm as [Hm R]. apply N.eqb_eq in R.
+        pose proof (conj Hm R) as X. apply root_sends in X as [X _]; auto. lia.
+    Qed.
+
+    Variable x : Semantics.state M.
+
+    Definition total (c : N) : M := sum M (fun i => x i c) (range late).
+
+    (** Where the whole sum of chunk [b] waits, once no round below [t] is to come. *)
+    Definition place (t b : N) : N :=
+      if b <? last then beside b else if t =? 0 then receiver 0 else receiver last.
+
+    Definition gathered (t : N) (s : Semantics.state M) : Prop := forall b, b < k ->
+      (b < t -> sum M (fun r => s r (name_of b)) (holders t b) = total (name_of b)) /\
+      (t <= b -> s (place t b) (name_of b) = total (name_of b)).
+
+    Lemma gathered_start : gathered (broadcast_rounds n k) x.
+    Proof.
+      intros b Hb. pose proof rounds_enough. split; [|lia]. intros _.
+      apply sum_permutation, holders_all. exact Hb.
+    Qed.
+
+    (** The round as it is, without what is said of empty ones. *)
+    Lemma run_waiting_rounds s t :
+      run (add M) s (waiting_rounds moves (fun rd => rd) t)
+      = (let s' := run_round (add M) s (again t) in
+         if (last <? t) && (t <? outside_rounds n k)
+         then run_round (add M) s' [Transfer (receiver t) (receiver last) 0 Reduce] else s').
+    Proof.
+      unfold ClosedForm.waiting_rounds. rewrite run_app.
+      assert (E : run (add M) s (if (0 <? t) || straight t || last_moves t then [again t] else [])
+                  = run_round (add M) s (again t)).
+      { destruct ((0 <? t) || straight t || last_moves t) eqn:E; auto.
+        apply orb_false_iff in E as [E B]. apply orb_false_iff in E as [Z D].
+        apply N.ltb_ge in Z. assert (again t = []) as ->; auto.
+        apply incl_l_nil. intros y Hy. apply in_again in Hy as [(m & Hm & R & _)|[[? _]|[? _]]];
+          try congruence. assert (t = 0) by lia. subst t. now apply first_round in Hm. }
+      rewrite E. cbv zeta. destruct ((last <? t) && (t <? outside_rounds n k)); reflexivity.
+    Qed.
+
+    (** What a round leaves alone. *)
+    Lemma again_quiet s t r b : b < k ->
+      (forall m, In m (moves t) -> src m <> late -> src m = r -> chunk m <> b) ->
+      (straight t = true -> t <> b) ->
+      (last_moves t = true -> b = last -> r <> receiver 0) ->
+      run_round (add M) s (again t) r (name_of b) = s r (name_of b).
+    Proof.
+      intros Hb H1 H2 H3. apply run_round_quiet. intros y Hy D E.
+      apply in_again in Hy as [(m & Hm & R & ->)|[[S ->]|[S ->]]]; simpl in *.
+      - fold (name_of (chunk m)) in E. apply name_once in E; auto; [now apply (H1 m)|].
+        apply move_range in Hm; auto. tauto.
+      - specialize (H2 S). apply straight_spec in S as [L _]. unfold ClosedForm.last in *.
+        rewrite name_spec in E by auto. unfold ClosedForm.last in E.
+        destruct (N.eqb_spec b (k - 1)); lia.
+      - rewrite name_spec in E by auto. destruct (N.eqb_spec b last) as [->|]; [|lia].
+        now apply H3.
+    Qed.
+
+    Lemma gathered_step t s : t < broadcast_rounds n k -> gathered (t + 1) s ->
+      gathered t (run (add M) s (waiting_rounds moves (fun rd => rd) t)).
+    Proof.
+      intros Ht G b Hb. rewrite run_waiting_rounds. cbv zeta.
+      set (s1 := run_round (add M) s (again t)).
+      destruct (G b Hb) as [Sum Wait]. split.
+      - (* still under way *)
+        intros L. specialize (Sum ltac:(lia)). rewrite holders_succ, sum_app, moved_split in Sum.
+        set (l := holders t b) in *.
+        assert (S1 : sum M (fun r => s1 r (name_of b)) l
+          = add M (sum M (fun r => s r (name_of b)) l)
+              (sum M (fun r => s r (name_of b))
+                 (moved b (filter (fun m => negb (src m =? late)) (moves t))))).
+        { unfold s1, run_round, ClosedForm.waiting_round. rewrite fold_left_app.
+          rewrite <- (gather s b l _ Hb (holders_once t b)).
+          - apply sum_same. intros r _.
+            assert (Q : forall now, fold_left (deliver (add M) s)
+                ((if straight t then [Transfer (receiver t) (beside t) (t + 1) Copy] else [])
+                 ++ (if last_moves t then [Transfer (receiver last) (receiver 0) 0 Copy] else []))
+                now r (name_of b) = now r (name_of b)); [|apply Q].
+            intros now. rewrite name_spec by auto.
+            destruct (straight t) eqn:D, (last_moves t) eqn:B; simpl;
+              try (apply last_moves_spec in B; lia); auto.
+            unfold deliver. simpl. apply put_other. right. apply straight_spec in D as [D _].
+            destruct (N.eqb_spec b last); lia.
+          - intros m Hm. apply filter_In in Hm as [Hm R]. apply negb_true_iff, N.eqb_neq in R.
+            pose proof (move_range n k two_ranks some_chunk t m Hm) as X. split; [tauto|].
+            intros <-. apply in_holders. now apply moves_from. }
+        rewrite given_alone in Sum. rewrite add_assoc, <- S1 in Sum.
+        destruct (N.ltb_spec t (outside_rounds n k)) as [Lo|Lo].
+        + unfold moved at 1 in Sum. simpl in Sum.
+          destruct (N.ltb_spec last t) as [La|La]; simpl.
+          * destruct (N.eqb_spec (N.min t (k - 1)) b) as [E|E]; simpl in Sum.
+            -- assert (Eb : b = last) by (unfold ClosedForm.last in *; lia).
+               pose proof (gather s1 b l [Transfer (receiver last) (receiver t) b Copy] Hb
+                             (holders_once t b)) as Gt.
+               specialize (Gt ltac:(intros m [<-|[]]; simpl; split; [exact Hb|];
+                 intros _; apply in_holders; exists last, (Transfer late (receiver last) b Copy);
+                 simpl; repeat split; auto; rewrite Eb;
+                 replace (Transfer late (receiver last) last Copy) with
+                   (Transfer late (receiver last) (N.min last (k - 1)) Copy)
+                   by (unfold ClosedForm.last; now rewrite N.min_id);
+                 apply given, outside_enough; unfold ClosedForm.last; lia)).
+               specialize (Gt s1). unfold moved in Gt. simpl in Gt. rewrite N.eqb_refl in Gt.
+               simpl in Gt. unfold ClosedForm.reversed in Gt. simpl in Gt.
+               fold (name_of b) in Gt.
+               assert (Z : name_of b = 0).
+               { rewrite name_spec by auto. now destruct (N.eqb_spec b last). }
+               unfold run_round. simpl. rewrite Z in *. rewrite Gt, <- Sum. f_equal.
+               f_equal. rewrite <- Z. unfold s1. apply again_quiet; auto.
+               ++ intros m Hm R Es C. apply moves_from in Hm; auto. rewrite Es, C in Hm.
+                  pose proof (given t Lo) as X. apply moves_once in X; auto. simpl in X.
+                  rewrite E in X. contradiction.
+               ++ intros D. apply straight_spec in D as [D _]. lia.
+               ++ intros B. apply last_moves_spec in B as [-> _]. lia.
+            -- rewrite add_comm, add_zero in Sum. rewrite <- Sum. apply sum_same. intros r _.
+               unfold run_round. simpl. unfold deliver. simpl. apply put_other. right.
+               rewrite name_spec by auto. unfold ClosedForm.last in *.
+               destruct (N.eqb_spec b (k - 1)); lia.
+          * destruct (N.eqb_spec (N.min t (k - 1)) b) as [E|E]; simpl in Sum.
+            -- unfold ClosedForm.last in *. lia.
+            -- now rewrite add_comm, add_zero in Sum.
+        + simpl in Sum. rewrite add_comm, add_zero in Sum. rewrite andb_false_r. exact Sum.
+      - (* at its place *)
+        intros L. assert (Lk : t < k) by lia. pose proof (outside_enough t Lk) as Lo.
+        assert (La : t <= last) by (unfold ClosedForm.last; lia).
+        destruct (N.ltb_spec last t); [lia|]. simpl.
+        destruct (N.eq_dec b t) as [->|Hne].
+        + specialize (Sum ltac:(lia)). rewrite (sum_permutation M _ _ _ (first_holder t Lk)) in Sum.
+          rewrite sum_single in Sum.
+          assert (Mine : forall r m, In m (moves t) -> src m <> late -> src m = r -> chunk m <> t).
+          { intros r m Hm R _ C. apply moves_from in Hm; auto. apply got_late in Hm; auto. lia. }
+          unfold place. destruct (N.ltb_spec t last) as [Ll|Ll].
+          * destruct (N.eq_dec (receiver t) (beside t)) as [E|E].
+            -- rewrite <- E, <- Sum. apply again_quiet; auto.
+               ++ apply Mine.
+               ++ intros D. apply straight_spec in D as [_ D]. now rewrite E in D.
+               ++ lia.
+            -- rewrite name_spec in * by auto. destruct (N.eqb_spec t last); [lia|].
+               rewrite <- Sum. unfold s1.
+               assert (Hx : In (Transfer (receiver t) (beside t) (t + 1) Copy) (again t)).
+               { apply in_again. right. left. split; auto. now apply straight_spec. }
+               apply (run_round_receives (add M) s _ _ (again_receives t)) in Hx. exact Hx.
+          * assert (E : t = last) by lia.
+            replace (if t =? 0 then receiver 0 else receiver last) with (receiver t).
+            2: { destruct (N.eqb_spec t 0); congruence. }
+            rewrite <- Sum. apply again_quiet; auto.
+            -- apply Mine.
+            -- intros D. apply straight_spec in D. lia.
+            -- intros B. apply last_moves_spec in B as [Z B]. congruence.
+        + specialize (Wait ltac:(lia)).
+          assert (Mine : forall r m, In m (moves t) -> src m <> late -> src m = r -> chunk m <> b).
+          { intros r m Hm R _ C. apply moves_from in Hm; auto. apply got_late in Hm; auto. lia. }
+          unfold place in *. destruct (N.ltb_spec b last) as [Ll|Ll].
+          * rewrite <- Wait. apply again_quiet; auto; [apply Mine|]. lia.
+          * assert (E : b = last) by (unfold ClosedForm.last in *; lia).
+            destruct (N.eqb_spec (t + 1) 0); [lia|]. rewrite <- Wait.
+            destruct (N.eqb_spec t 0) as [T|T].
+            -- destruct (N.eq_dec (receiver last) (receiver 0)) as [R|R].
+               ++ rewrite <- R. apply again_quiet; auto; [apply Mine|].
+                  intros B. apply last_moves_spec in B. tauto.
+               ++ rewrite name_spec by auto. destruct (N.eqb_spec b last); [|lia].
+                  assert (Hx : In (Transfer (receiver last) (receiver 0) 0 Copy) (again t)).
+                  { apply in_again. right. right. split; auto. now apply last_moves_spec. }
+                  apply (run_round_receives (add M) s _ _ (again_receives t)) in Hx. exact Hx.
+            -- apply again_quiet; auto; [apply Mine|]. intros B. apply last_moves_spec in B. lia.
+    Qed.
+
+    Lemma gathered_end s m : m <= broadcast_rounds n k -> gathered m s ->
+      gathered 0 (run (add M) s (flat_map (waiting_rounds moves (fun rd => rd)) (rev (range m)))).
+    Proof.
+      revert s. induction m as [|m IH] using N.peano_ind; intros s Hm G; auto.
+      rewrite <- N.add_1_r, range_succ, rev_app_distr in *. simpl. rewrite run_app.
+      apply IH; [lia|]. apply gathered_step; auto. lia.
+    Qed.
+
+    (** Every owner ends with the sum of the helpers. *)
+    Theorem waiting_gathers c : c < k -> run (add M) x waiting (owner c) c = total c.
+    Proof.
+      intros Hc. unfold ClosedForm.waiting, waiting_with. destruct (N.eqb_spec n 2) as [E|E].
+      - simpl. pose proof (owner_helper c) as Ho. unfold total. unfold root in *.
+        assert (O : owner c = 0) by lia. rewrite O, E. simpl. now rewrite add_comm, add_zero.
+      - pose proof (gathered_end x (broadcast_rounds n k) ltac:(lia) gathered_start) as G.
+        unfold ClosedForm.owner. destruct (N.eqb_spec c 0) as [->|Hne].
+        + destruct (G last) as [_ W]; [unfold ClosedForm.last; lia|].
+          rewrite name_spec in W by (unfold ClosedForm.last; lia). rewrite N.eqb_refl in W.
+          unfold place in W. rewrite N.ltb_irrefl in W. simpl in W. apply W. lia.
+        + destruct (G (c - 1)) as [_ W]; [lia|].
+          rewrite name_spec in W by lia. unfold place in W.
+          assert (c - 1 < last) by (unfold ClosedForm.last; lia).
+          destruct (N.eqb_spec (c - 1) last); [lia|].
+          destruct (N.ltb_spec (c - 1) last); [|lia].
+          replace (c - 1 + 1) with c in W by lia. apply W. lia.
+    Qed.
+  End Gathering.
+
+  (** ** All of it is right *)
+
+  Definition proper (rd : round) : Prop :=
+    NoDup (map src rd) /\ NoDup (map dst rd) /\ forall y, In y rd -> transfer_well_formed n k y.
+
+  Lemma completion_proper rd : In rd completion -> proper rd.
+  Proof.
+    intros H. apply in_map_iff in H as (t & <- & _). split; [apply sent_once|].
+    split; [apply received_once|]. pose proof late_rank as [Hl _]. intros y Hy.
+    apply in_completion in Hy as [(m & Hm & ->)|[[L ->]|[_ ->]]]; unfold transfer_well_formed; simpl.
+    - pose proof (move_range n k two_ranks some_chunk t m Hm). repeat split; try tauto; lia.
+    - pose proof (beside_helper n k two_ranks some_chunk t). repeat split; lia.
+    - destruct way_back_spec as (_ & H & _). repeat split; lia.
+  Qed.
+
+  Lemma in_waiting rd : In rd waiting -> exists t,
+    rd = again t \/
+    (last < t < outside_rounds n k /\ rd = [Transfer (receiver t) (receiver last) 0 Reduce]).
+  Proof.
+    unfold ClosedForm.waiting, waiting_with. destruct (n =? 2); [easy|].
+    rewrite in_flat_map. intros (t & _ & H). exists t. unfold ClosedForm.waiting_rounds in H.
+    apply in_app_iff in H as [H|H].
+    - destruct ((0 <? t) || straight t || last_moves t); [|easy]. destruct H as [<-|[]]. auto.
+    - destruct ((last <? t) && (t <? outside_rounds n k)) eqn:E; [|easy].
+      apply andb_true_iff in E as [E1 E2]. apply N.ltb_lt in E1, E2. destruct H as [<-|[]]. auto.
+  Qed.
+
+  Lemma receivers_apart t : last < t < outside_rounds n k -> receiver t <> receiver last.
+  Proof.
+    unfold ClosedForm.last. intros H E. pose proof (given t (proj2 H)) as Now.
+    apply moves_once in Now; auto. apply Now. simpl. rewrite E.
+    exists (k - 1), (Transfer late (receiver (k - 1)) (N.min (k - 1) (k - 1)) Copy).
+    split; [tauto|]. split; [apply given; lia|]. simpl. split; auto. lia.
+  Qed.
+
+  Lemma waiting_proper rd : In rd waiting -> proper rd /\ silent late rd.
+  Proof.
+    intros H. apply in_waiting in H as (t & [->|[L ->]]).
+    - assert (Each : forall y, In y (again t) -> transfer_well_formed n k y /\ src y < late /\ dst y < late).
+      { intros y Hy. pose proof late_rank as [Hl _]. pose proof (beside_helper n k two_ranks some_chunk t).
+        pose proof (receiver_helper n k two_ranks some_chunk) as R.
+        pose proof (R t). pose proof (R 0). pose proof (R last). unfold transfer_well_formed.
+        apply in_again in Hy as [(m & Hm & S & ->)|[[D ->]|[D ->]]]; simpl.
+        - pose proof (move_range n k two_ranks some_chunk t m Hm) as (X1 & X2 & X3 & X4 & _).
+          pose proof (N.mod_lt (chunk m + 1) k ltac:(lia)). unfold root in *. repeat split; lia.
+        - apply straight_spec in D as [D1 D2]. unfold ClosedForm.last in *. repeat split; auto; lia.
+        - apply last_moves_spec in D as [D1 D2]. repeat split; auto; lia. }
+      split; [|intros y Hy; apply Each in Hy; lia].
+      split; [apply again_sends|]. split; [apply again_receives|]. intros y Hy. now apply Each.
+    - pose proof (receivers_apart t L). pose proof late_rank as [Hl _].
+      pose proof (receiver_helper n k two_ranks some_chunk) as R. pose proof (R t). pose proof (R last).
+      split; [|intros y [<-|[]]; simpl; lia].
+      split; [repeat constructor; auto|]. split; [repeat constructor; auto|].
+      intros y [<-|[]]. repeat split; simpl; auto; lia.
+  Qed.
+
+  Lemma all_rounds_closed : all_rounds closed_form = waiting ++ completion.
+  Proof.
+    unfold all_rounds, rounds_of, ClosedForm.closed_form. simpl. unfold ClosedForm.waiting, waiting_with.
+    destruct (n =? 2); simpl; now rewrite app_nil_r.
+  Qed.
+
+  Lemma all_proper rd : In rd (all_rounds closed_form) -> proper rd.
+  Proof.
+    rewrite all_rounds_closed, in_app_iff. intros [H|H].
+    - now apply waiting_proper.
+    - now apply completion_proper.
+  Qed.
+
+  Lemma waiting_leaves {A} (plus : A -> A -> A) c : forall rs s,
+    (forall rd, In rd rs -> silent late rd) -> run plus s rs late c = s late c.
+  Proof.
+    induction rs as [|rd rs IH]; simpl; intros s H; auto. rewrite IH by auto.
+    apply run_round_quiet. intros y Hy D. exfalso. now apply (H rd (or_introl eq_refl) y).
+  Qed.
+
+  Lemma closed_form_correct : correct closed_form.
+  Proof.
+    intros M x r c Hr Hc. rewrite all_rounds_closed, run_app.
+    rewrite completion_adds; auto; [|apply add_comm]. unfold both.
+    rewrite waiting_gathers by exact Hc.
+    rewrite waiting_leaves by (intros rd Hrd; now apply waiting_proper).
+    apply (sum_everybody M (fun i => x i c)).
+  Qed.
+
+  Lemma closed_form_same_bits : same_bits closed_form.
+  Proof.
+    intros A plus Comm x r r' c Hr Hr' Hc. rewrite all_rounds_closed, !run_app.
+    now rewrite !completion_adds.
+  Qed.
+
+  Lemma hazard_free_once b rd : NoDup (map dst rd) -> hazard_free_round b rd.
+  Proof.
+    induction rd as [|y rd IH]; simpl; intros D; [constructor|]. inversion D; subst.
+    constructor; [|now apply IH]. apply Forall_forall. intros z Hz [E _]. exfalso.
+    match goal with Hn : ~ In _ _ |- _ => apply Hn end. rewrite E. now apply in_map.
+  Qed.
+
+  Lemma closed_form_phases p : In p (phases closed_form) ->
+    p = Phase [] completion \/ p = Phase [late] waiting.
+  Proof.
+    unfold ClosedForm.closed_form. simpl. rewrite in_app_iff.
+    destruct (n =? 2); simpl; intuition.
+  Qed.
+
+  Lemma closed_form_valid : valid closed_form.
+  Proof.
+    pose proof late_rank as [Hl _]. split; [|split; [|split]].
+    - refine (conj _ (conj some_chunk (conj _ (conj _ (conj _ _))))); simpl; [lia|lia| | |].
+      + intros r [<-|[]]. exact Hl.
+      + intros p r Hp Hr. apply closed_form_phases in Hp as [->| ->]; [easy|exact Hr].
+      + intros rd y Hrd Hy. now apply (all_proper rd Hrd).
+    - intros rd Hrd. apply all_proper in Hrd as (S & D & _). now apply fits_duplex.
+    - intros p r rd Hp Hr Hrd. apply closed_form_phases in Hp as [->| ->]; simpl in *; [easy|].
+      destruct Hr as [<-|[]]. now apply waiting_proper.
+    - apply closed_form_correct.
+  Qed.
+
+  (** Every contribution once for every commutative monoid, the same bits, ports, absence, hazards:
+      both phases. *)
+  Theorem right : Check.right closed_form.
+  Proof.
+    split; [apply closed_form_valid|]. split; [apply closed_form_same_bits|].
+    intros rd Hrd. apply hazard_free_once. apply all_proper in Hrd. apply Hrd.
+  Qed.
+
+  Lemma closed_form_rounds : completion_rounds closed_form = k + N.log2_up n - 1.
+  Proof.
+    rewrite <- completion_length. unfold completion_rounds, count_rounds, rounds_of, ClosedForm.closed_form.
+    simpl phases. destruct (n =? 2); simpl; now rewrite app_nil_r.
+  Qed.
+
+  Lemma closed_form_bound : k + N.log2_up n - 1 <= lower_bound closed_form.
+  Proof.
+    unfold lower_bound. cbv zeta. change (Schedule.late closed_form) with [late].
+    change (ranks closed_form) with n. change (chunks closed_form) with k.
+    change (port_limit (ports closed_form)) with 1.
+    assert (Z : elsewhere (since_arrival late (phases closed_form)) = 0).
+    { unfold ClosedForm.closed_form. simpl. destruct (n =? 2); simpl; auto.
+      unfold is_absent. simpl. now rewrite N.eqb_refl. }
+    unfold minimum. cbn [map fold_right]. rewrite Z.
+    assert (E : knowledge_bound n k 1 = k + N.log2_up n - 1).
+    { unfold knowledge_bound, ceil_div. rewrite N.div_1_r, log_ceil_two by lia. lia. }
+    rewrite E. lia.
+  Qed.
+
+  (** It has k + ceil(log2 n) - 1 completion rounds, and no right schedule for the same situation
+      has fewer. *)
+  Theorem optimal : Bounds.optimal closed_form /\ completion_rounds closed_form = k + N.log2_up n - 1.
+  Proof.
+    split; [|apply closed_form_rounds]. apply at_the_bound_optimal; auto.
+    - apply closed_form_valid.
+    - destruct closed_form_valid as (F & P & A & C). pose proof (lower_bound_holds closed_form two_ranks F P A C).
+      pose proof closed_form_bound. rewrite closed_form_rounds in *. lia.
+  Qed.
+
+  (** The wait takes few rounds more than the completion. *)
+  Theorem waiting_length : N.of_nat (length waiting) <= (k + N.log2_up n - 1) + (N.log2_up n - 1).
+  Proof.
+    rewrite <- completion_length. unfold ClosedForm.completion. rewrite map_length, range_length, N2Nat.id.
+    unfold ClosedForm.waiting, waiting_with. destruct (n =? 2); [simpl; lia|].
+    assert (G : forall m, N.of_nat (length (flat_map (waiting_rounds moves (fun rd => rd)) (rev (range m))))
+                  <= m + (N.min m (outside_rounds n k) - (last + 1))).
+    { induction m as [|m IH] using N.peano_ind; [simpl; lia|].
+      rewrite <- N.add_1_r, range_succ, rev_app_distr. simpl. rewrite app_length.
+      unfold ClosedForm.waiting_rounds at 1. rewrite app_length.
+      destruct ((0 <? m) || straight m || last_moves m), (N.ltb_spec last m),
+        (N.ltb_spec m (outside_rounds n k)); simpl; lia. }
+    specialize (G (broadcast_rounds n k)). pose proof (N.le_log2_log2_up n).
+    unfold outside_rounds, ClosedForm.last, dimensions in *. lia.
+  Qed.
+
+  (** ** One rank's own program *)
+
+  Lemma own_moves r t m : r < n ->
+    In m (moves_of n k r t) <-> In m (moves t) /\ takes_part r m = true.
+  Proof. intros Hr. rewrite mine. now apply moves_of_rank. Qed.
+
+  Lemma own_completion r : r < n -> part_of r (completion_of n k r) completion.
+  Proof.
+    intros Hr. unfold completion_of, ClosedForm.completion, part_of.
+    induction (range (broadcast_rounds n k)) as [|t l IH]; simpl; constructor; auto.
+    intros y. rewrite filter_In. unfold ClosedForm.completion_round. rewrite !in_app_iff, !in_map_iff.
+    split; intros [[(m & <- & Hm)|H] T]; split; auto; left; exists m; split; auto;
+      apply own_moves in Hm || apply own_moves; tauto.
+  Qed.
+
+  Lemma own_waiting r : r < n -> part_of r (waiting_of n k r) waiting.
+  Proof.
+    intros Hr. unfold waiting_of, ClosedForm.waiting, waiting_with, part_of.
+    destruct (n =? 2); [constructor|].
+    induction (rev (range (broadcast_rounds n k))) as [|t l IH]; simpl; [constructor|].
+    apply Forall2_app; auto. unfold ClosedForm.waiting_rounds. apply Forall2_app.
+    - destruct ((0 <? t) || straight t || last_moves t); constructor; [|constructor].
+      intros y. rewrite filter_In. unfold ClosedForm.waiting_round. rewrite !in_app_iff, !in_map_iff.
+      assert (Rev : forall m, takes_part r (reversed m) = takes_part r m)
+        by (intros m; apply orb_comm).
+      split; intros [[(m & <- & Hm)|H] T]; split; auto; left; exists m; split; auto;
+        apply filter_In in Hm as [Hm S]; apply filter_In; split; auto; rewrite Rev in T;
+        [apply own_moves in Hm; tauto|apply own_moves; auto].
+    - destruct ((last <? t) && (t <? outside_rounds n k)); constructor; [|constructor].
+      intros y. apply filter_In.
+  Qed.
+
+  (** What a rank makes from its own corner and its partners' is its part of the whole. *)
+  Theorem own_program r : r < n ->
+    part_of r (waiting_of n k r) waiting /\ part_of r (completion_of n k r) completion.
+  Proof. intros Hr. split; [now apply own_waiting|now apply own_completion]. Qed.
+
+  (** The programs of all ranks together are the schedule. *)
+  Theorem programs_together i y :
+    (In y (nth i waiting []) <-> exists r, r < n /\ In y (nth i (waiting_of n k r) [])) /\
+    (In y (nth i completion []) <-> exists r, r < n /\ In y (nth i (completion_of n k r) [])).
+  Proof.
+    assert (At : forall r own whole, part_of r own whole ->
+              In y (nth i own []) <-> In y (nth i whole []) /\ takes_part r y = true).
+    { intros r own whole H. revert i. induction H; intros [|i]; simpl; auto; tauto. }
+    assert (G : forall own whole, (forall rd, In rd whole -> proper rd) ->
+              (forall r, r < n -> part_of r (own r) whole) ->
+              In y (nth i whole []) <-> exists r, r < n /\ In y (nth i (own r) [])).
+    { intros own whole P H. split.
+      - intros Hy. exists (src y). assert (L : src y < n).
+        { destruct (nth_in_or_default i whole []) as [X|X]; [|now rewrite X in Hy].
+          now apply (P _ X). }
+        split; auto. apply (At _ _ _ (H _ L)). split; auto. unfold takes_part. now rewrite N.eqb_refl.
+      - intros (r & L & Hy). now apply (At _ _ _ (H r L)) in Hy. }
+    split; apply G.
+    - intros rd Hrd. now apply waiting_proper.
+    - apply own_waiting.
+    - apply completion_proper.
+    - apply own_completion.
   Qed.
 End Right.

@@ -60,6 +60,8 @@ Section Corners.
          | None => None
          end.
 
+  (** * Proofs *)
+
   Hypothesis dimensions : 1 <= d.
   Hypothesis some_chunk : 1 <= k.
 

@@ -2,8 +2,8 @@
 
 A file has about 2 n k transfers, so thousands of ranks make it large; a rank needs its own 2 k of
 them. What all ranks make this way together is the schedule that ``synth generate --owners free``
-writes (a test compares them). It is right by the proof in docs/straggler.md, for every n and k;
-``verify`` proves files.
+writes (a test compares them). It is right by ``ClosedForm.own_program`` in proofs/coq, for
+every n and k; ``verify`` proves files.
 """
 
 from __future__ import annotations
