@@ -3,7 +3,7 @@
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
   Spread Volume Bounds Ring Transpose Hypercube Refutation Formula Impossible PipelineRun Pipeline
-  PipelineBound.
+  PipelineBound PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
 Print Assumptions Check.check_complete.
@@ -54,3 +54,6 @@ Print Assumptions PipelineRun.makespan_least.
 Print Assumptions Pipeline.check_pipeline_sound.
 Print Assumptions Pipeline.check_pipeline_complete.
 Print Assumptions PipelineBound.makespan_bound_holds.
+Print Assumptions PipelineCertificate.refutes_sound.
+Print Assumptions PipelineOptimal.refuted_below_holds.
+Print Assumptions PipelineOptimal.certified_makespan_sound.

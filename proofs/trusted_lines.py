@@ -22,7 +22,7 @@ COMPLETIONS = ("ExactlyOnce",)
 QUESTIONS = ("Impossible",)
 PIPELINES = ("PipelineRun", "Pipeline")
 STANDARD = ("Ring", "Transpose")
-DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines")
+DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines", "cases")
 COLLECTIVE_CHECKER = ("verify.core.check", "verify.core.format")
 PIPELINE_CHECKER = (
     "verify.pipeline.check",
@@ -128,6 +128,7 @@ def counts() -> dict[str, int]:
         "definitions of questions": sum(map(theory, QUESTIONS)),
         "definitions of pipelines": sum(map(theory, PIPELINES)),
         "the makespan bound": theory("PipelineBound"),
+        "questions about pipelines": theory("PipelineOptimal"),
         "what the hypercube is": theory("Hypercube"),
         "what ring and transpose are": sum(map(theory, STANDARD)),
         "driver in OCaml": sum(map(ocaml, DRIVER)),
@@ -135,6 +136,7 @@ def counts() -> dict[str, int]:
             python(certificates / f"{name}.py") for name in CERTIFICATES
         ),
         "refutation checker in Python": python(certificates / "refutation.py"),
+        "pipeline refutation checker in Python": python(ROOT / "verify/pipeline/refutation.py"),
         "verify, collectives": sum(map(python, closure(*COLLECTIVE_CHECKER))),
         "verify, pipelines": sum(
             map(python, closure(*PIPELINE_CHECKER) - closure(*COLLECTIVE_CHECKER))

@@ -5,8 +5,9 @@
 
 From Coq Require Import Extraction ExtrOcamlBasic.
 From Latecomer Require Import Schedule Check Ring Transpose Hypercube Formula Impossible
-  Pipeline PipelineBound.
+  Pipeline PipelineBound PipelineCertificate PipelineOptimal.
 
 Extraction Language OCaml.
 Extraction "checker.ml" check accepted ring direct one_by_one hypercube
-  formula_of certified_optimal check_pipeline places makespan_bound.
+  formula_of certified_optimal check_pipeline places makespan_bound
+  certified_makespan.

@@ -4,7 +4,8 @@
      latecomer-kernel FILE...     one line of JSON per file
      latecomer-kernel -           one schedule per line of standard input
      latecomer-kernel --optimal FILE < REFUTATION
-                                  is the schedule right, and every shorter one refuted?
+                                  is the schedule right, and every shorter one refuted? (collectives
+                                  and pipelines)
      latecomer-kernel --formula RANKS CHUNKS ARRIVAL,... ROUNDS duplex|matching
                                   the formula that a refutation must refute
      latecomer-kernel --closed-form ring|direct|one_by_one|hypercube D [K]
@@ -96,8 +97,10 @@ let read name =
   close_in channel; text
 
 let optimal_by_refutation name =
-  let s = schedule (Json.parse (read name)) in
-  let certified = certified_optimal s (Refute.steps stdin []) in
+  let v = Json.parse (read name) in
+  let certified =
+    if Pipelines.is_pipeline v then Pipelines.optimal v (Cases.read stdin)
+    else certified_optimal (schedule v) (Refute.steps stdin []) in
   Printf.printf "{\"optimal\":%s}\n" (if certified then "true" else "\"unknown\"");
   if certified then 0 else 1
 
@@ -136,4 +139,5 @@ let () =
        | [] -> prerr_endline "usage: latecomer-kernel FILE... | -"; 2
      with
      | Stack_overflow | Out_of_memory -> prerr_endline "out of stack or memory"; 3
-     | Json.Malformed what | Failure what | Sys_error what -> prerr_endline what; 2)
+     | Json.Malformed what | Failure what | Sys_error what | Pipelines.Outside what ->
+       prerr_endline what; 2)

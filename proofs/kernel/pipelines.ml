@@ -154,3 +154,6 @@ let judge v =
           (String.concat "," (List.map (fun z -> string_of_int (int_of_z z)) peaks)) in
       print true (Some true) (Some (order, memory, times));
       if order && memory then 0 else 1
+
+(* Whether the schedule is right and the tree refutes every shorter one. *)
+let optimal v tree = certified_makespan (fst (pipeline v)) tree <> None
