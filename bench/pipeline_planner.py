@@ -25,9 +25,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.evaluate import makespan
 from synth.pipeline.listing import Rules, greedy
-from synth.pipeline.plan import PipelineAnswer, Solver, plan
+from synth.pipeline.plan import Solver, plan
 from synth.pipeline.portfolio import best_greedy, portfolio
 from synth.pipeline.problem import Orders, Problem, make, place
 from verify.pipeline.schedule import Action, Duplex, Instance, Kind, Link
@@ -131,10 +132,12 @@ def ratio(value: str | float, bound: float) -> str:
 
 
 def proof(found: PipelineAnswer) -> str:
-    """Why nothing is shorter: the bound that ``verify`` recomputes, or the solver's word."""
+    """Why nothing is shorter: the bound that ``verify`` recomputes, a certificate, or a solver."""
     if not found.optimal:
         return f"gap {found.gap:.1%}"
-    return "bound" if found.report.optimal is True else "CP-SAT"
+    if found.report.optimal is True:
+        return "bound"
+    return "certificate" if found.certificate else "CP-SAT"
 
 
 def row(*cells: object) -> None:

@@ -5,7 +5,8 @@ a schedule is optimal is never said without its basis (docs/trust.md says what e
 believe):
 
     theorem       at the lower bound that verify recomputes, which is proved in Coq
-    certificate   a certificate in proofs/certificates refutes every shorter schedule
+    certificate   a certificate refutes every shorter schedule: one of proofs/certificates, or (for
+                  pipelines) one that was found and checked
     paper         at a lower bound that is proved on paper
     solver        a solver has exhausted the question for anything shorter
     unknown       none of these: there may be something shorter

@@ -146,6 +146,15 @@ def pipeline(
             help="Also draw it (.svg), or write a trace for Perfetto (.trace.json).",
         ),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=MORE,
+            help="Also write a refutation of every shorter schedule, which the checker that is "
+            "proved in Coq accepts.",
+        ),
+    ] = None,
     output: Output = Path("pipeline.json"),
     json: Json = False,
     quiet: Quiet = False,
@@ -169,6 +178,8 @@ def pipeline(
         refuse(context, ["factors"], "is used only with --compare", "Add --compare")
     if csv is None:
         refuse(context, ["csv_form"], "is used only with --csv", "Add --csv FILE")
+    if compare or scenario or method in ("heuristic", *QUICK):
+        refuse(context, ["certificate"], "is for one schedule of --method best or cp-sat", "")
     if virtual == 1 and placement == "loop":
         refuse(context, ["placement"], "has no use with one stage per rank", "Add --virtual 2")
     if method in ("heuristic", *QUICK):
@@ -192,4 +203,4 @@ def pipeline(
         workers=workers,
         factors=factors if compare else None,
     )
-    carry_out(request, Targets(output, csv, csv_form, picture, json, quiet))
+    carry_out(request, Targets(output, csv, csv_form, picture, certificate, json, quiet))

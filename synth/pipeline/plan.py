@@ -1,7 +1,8 @@
 """A schedule for a problem by any method, proved, with what is known of the optimum.
 
 ``best`` takes the best of the quick methods; where that is at the closed-form lower bound it is
-optimal and no solver is needed, else CP-SAT starts from it. ``heuristic`` stops before the solver.
+optimal and no solver is needed, else CP-SAT starts from it; then a certificate is sought, for as
+long again, also where CP-SAT has left a gap. ``heuristic`` stops before the solver.
 ``cp-sat`` asks the solver in any case. All others are methods of their own name.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from synth.answer import Answer, Basis
+from synth.answer import Basis
+from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, makespan_of
 from synth.pipeline.evaluate import Stuck, makespan
 from synth.pipeline.portfolio import QUICK, Candidate, portfolio, split
 from synth.pipeline.problem import Orders, Problem, Starts
@@ -21,12 +23,11 @@ from verify.core.schedule import Scalar
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, SynthesisError
 from verify.pipeline.check import check
-from verify.pipeline.schedule import Number, PipelineSchedule
-from verify.pipeline.verdict import Measures, PipelineReport
+from verify.pipeline.schedule import Number
+from verify.pipeline.verdict import PipelineReport
 
 METHODS = ("best", "cp-sat", "heuristic", *QUICK)
 Progress = Callable[[str], None]
-CLOSED_FORM = "closed form"
 
 
 @dataclass(frozen=True)
@@ -41,46 +42,6 @@ class Solver:
     time_limit_s: float = 60.0
     seed: int = 0
     workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
-    """The schedule with the shortest step found; times in the unit of the instance.
-
-    Attributes:
-        method: the one whose schedule this is.
-        choice: why this one.
-        proof: where the bound is from.
-        candidates: method -> makespan, of all that were tried, best first.
-        unsuited: method -> why it was of no use.
-        seconds: time taken, the proof of the schedule included.
-        interrupted: whether Ctrl-C ended the search, so that this is the best by then.
-    """
-
-    problem: Problem
-    method: str
-    choice: str
-    proof: str
-    candidates: dict[str, Number]
-    unsuited: dict[str, str]
-    seconds: float
-    interrupted: bool = False
-
-    @property
-    def measures(self) -> Measures:
-        """Makespan, memory and so on; a proved schedule has them."""
-        assert self.report.measures is not None
-        return self.report.measures
-
-    @property
-    def gap(self) -> float:
-        """How far the makespan is above the bound, relative to it."""
-        return self.measures.makespan / self.bound - 1 if self.bound else 0.0
-
-    @property
-    def claim(self) -> str:
-        """What is known about optimality, never without its basis."""
-        return super().claim if self.optimal else f"gap {self.gap:.2%}, optimality unknown"
 
 
 @dataclass(frozen=True)
@@ -139,7 +100,24 @@ def plan(
             choice = Choice(best.orders, best.method, "best of the quick methods", bound)
         else:
             choice = _solved(problem, best, tried, solver or Solver(), progress)
-    return finish(problem, choice, tried, unsuited, began_s)
+    answer = finish(problem, choice, tried, unsuited, began_s)
+    asked = method not in ("heuristic", *QUICK) and not choice.interrupted
+    if asked and answer.basis in (Basis.SOLVER, Basis.UNKNOWN):
+        return _certified(answer, (solver or Solver()).time_limit_s, progress)
+    return answer
+
+
+def _certified(answer: PipelineAnswer, time_limit_s: float, progress: Progress) -> PipelineAnswer:
+    """The same by a certificate, where one is found before the time is up or Ctrl-C comes."""
+    from synth.pipeline.certify import NoCertificate, certified  # numpy takes a while to load
+
+    progress(f"{answer.value:g}: certificate")
+    try:
+        return certified(answer, time_limit_s)
+    except NoCertificate as error:
+        return replace(answer, reason=f"{answer.reason}; no certificate: {error}")
+    except KeyboardInterrupt:
+        return replace(answer, interrupted=True)
 
 
 def finish(
@@ -179,21 +157,6 @@ def finish(
         seconds=time.monotonic() - began_s,
         interrupted=choice.interrupted,
     )
-
-
-def basis_of(bound: float, value: float, proof: str) -> tuple[Basis, str]:
-    """What optimality rests on where the bound has this proof."""
-    if value > bound:
-        return Basis.UNKNOWN, "the lower bound may be out of reach"
-    if proof == CLOSED_FORM:
-        return Basis.PAPER, "at the lower bound that verify recomputes"
-    return Basis.SOLVER, proof
-
-
-def makespan_of(problem: Problem, report: PipelineReport) -> int:
-    """The makespan that the verifier found, in ticks."""
-    assert report.measures is not None
-    return round(report.measures.makespan * problem.costs.ticks)
 
 
 def _solved(

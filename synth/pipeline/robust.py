@@ -24,17 +24,9 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from synth.answer import Basis, optimal_by
+from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, weakest
 from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
-from synth.pipeline.plan import (
-    CLOSED_FORM,
-    Choice,
-    PipelineAnswer,
-    Progress,
-    Solver,
-    basis_of,
-    finish,
-    plan,
-)
+from synth.pipeline.plan import Choice, Progress, Solver, finish, plan
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
 from verify.pipeline.costs import exact
@@ -143,7 +135,7 @@ def robust(
     bound = score.of(
         [Fraction(b.ticks, s.problem.costs.ticks) for b, s in zip(bounds, scenarios, strict=True)]
     )
-    proof = next((b.proof for b in bounds if b.proof != CLOSED_FORM), CLOSED_FORM)
+    proof = weakest([b.proof for b in bounds])
     until_s = time.monotonic() + share_s
     stopped = made.interrupted
     if not stopped:

@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from synth.answer import Basis
+from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.compare import Comparison
-from synth.pipeline.plan import PipelineAnswer
 from synth.pipeline.robust import Robust
 from verify.pipeline.schedule import Link
 
@@ -41,6 +41,12 @@ def text(planned: PipelineAnswer, written: list[str]) -> str:
         lines.append(f"  more delay that each link takes at no cost: {_few(slack)}")
     if planned.schedule.has_messages:
         lines.append("  messages are written out: their order on a shared link matters")
+    if planned.certificate:
+        cases = 1 + sum(line.startswith("either") for line in planned.certificate)
+        lines.append(
+            f"  certificate: {len(planned.certificate)} steps, cases: {cases}, "
+            f"in {planned.certificate_s:.2f} s"
+        )
     lines.append(f"  {planned.seconds:.2f} s")
     return "\n".join(lines)
 
@@ -70,6 +76,8 @@ def as_json(planned: PipelineAnswer, written: list[str]) -> dict[str, Any]:
         "unsuited": planned.unsuited,
         "form": planned.report.form,
         "seconds": planned.seconds,
+        "certificate_steps": len(planned.certificate),
+        "certificate_seconds": planned.certificate_s,
     }
 
 

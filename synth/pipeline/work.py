@@ -18,6 +18,7 @@ from synth.commands.options import (
     searching,
 )
 from synth.pipeline import curves, show
+from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.compare import Comparison, compare, parse_factors
 from synth.pipeline.options import (
     links,
@@ -26,12 +27,12 @@ from synth.pipeline.options import (
     parse_links,
     parse_scenarios,
 )
-from synth.pipeline.plan import METHODS, PipelineAnswer, Solver, plan
+from synth.pipeline.plan import METHODS, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Scenario, robust
 from synth.solvers.choice import require_search
-from verify.errors import ArgumentError
-from verify.output import write_atomically
+from verify.errors import ArgumentError, SynthesisError
+from verify.output import store, write_atomically
 from verify.pipeline import lowered, timeline, write, write_csv
 from verify.pipeline.picture import Sheet, svg, trace
 from verify.pipeline.schedule import Instance
@@ -68,6 +69,7 @@ class Targets:
     csv: Path | None
     csv_form: CsvForm
     picture: Path | None
+    certificate: Path | None
     json: bool
     quiet: bool
 
@@ -87,6 +89,8 @@ def carry_out(request: Request, targets: Targets) -> None:
             planned = found.planned
         else:
             planned = plan(problem, request.method, solver=solver, progress=progress)
+        if targets.certificate is not None and not planned.certificate:
+            planned = _certified(planned, solver)
     written = _write(planned, targets)
     if planned.interrupted:
         print("interrupted: this is the best so far", file=sys.stderr)
@@ -105,7 +109,12 @@ def _require_targets(request: Request, targets: Targets) -> None:
         require_writable(targets.output)
     elif targets.csv is not None:
         raise ArgumentError("--csv", str(targets.csv), "is not for --compare: nothing is planned")
-    for option, path in (("--csv", targets.csv), ("--picture", targets.picture)):
+    more = {
+        "--csv": targets.csv,
+        "--picture": targets.picture,
+        "--certificate": targets.certificate,
+    }
+    for option, path in more.items():
         if path is not None:
             require_writable(path, option)
     kinds = [".svg"] if request.factors is not None else [".svg", ".json"]
@@ -153,6 +162,16 @@ def _problems(request: Request) -> tuple[Problem, list[Scenario]]:
     if scenarios and request.method != "best":
         raise ArgumentError("--method", request.method, "must be best for several scenarios")
     return problem, scenarios
+
+
+def _certified(planned: PipelineAnswer, solver: Solver) -> PipelineAnswer:
+    """With a certificate also where the schedule is at the closed form; SynthesisError without."""
+    from synth.pipeline.certify import NoCertificate, certified
+
+    try:
+        return certified(planned, solver.time_limit_s)
+    except NoCertificate as error:
+        raise SynthesisError(f"no certificate: {error}") from None
 
 
 def _compare(request: Request, targets: Targets, problem: Problem, solver: Solver) -> None:
@@ -207,6 +226,9 @@ def _write(planned: PipelineAnswer, targets: Targets) -> list[str]:
         else:
             write_csv(schedule, targets.csv, "compute_only")
             written.append(f"{targets.csv} (compute_only)")
+    if targets.certificate is not None:
+        store("".join(f"{line}\n" for line in planned.certificate).encode(), targets.certificate)
+        written.append(str(targets.certificate))
     if targets.picture is not None:
         write_atomically(targets.picture, _drawn([planned], targets.picture).encode())
         written.append(str(targets.picture))

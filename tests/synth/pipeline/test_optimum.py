@@ -13,6 +13,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
+from synth.answer import Basis
 from synth.pipeline import curves
 from synth.pipeline.compare import KEPT, compare
 from synth.pipeline.cpsat import solve
@@ -24,7 +25,7 @@ from synth.pipeline.robust import Scenario, highest, robust
 from tests.synth.pipeline.exhaustive import optimum
 from tests.synth.pipeline.problems import chain, problems, uniform
 from verify.core.verdict import Verdict
-from verify.pipeline import Link, check
+from verify.pipeline import Link, check, refutation
 
 SOLVER = Solver(time_limit_s=20, workers=1)
 
@@ -59,11 +60,12 @@ def test_against_every_order_of_tiny_problems() -> None:
 
 
 def test_known_optimum_under_a_limit() -> None:
-    """Above the closed form, so it takes a search to prove it."""
+    """Above the closed form, so it takes a search, and a certificate, to prove it."""
     problem = uniform(4, 6, {(0, 1): 30}, memory=3, durations=(8, 10, 5))
     found = plan(problem, solver=SOLVER)
     assert found.optimal
-    assert found.proof == "cp-sat, searched everything"
+    assert found.basis is Basis.CERTIFICATE
+    assert refutation.check(found.schedule, found.measures.makespan, found.certificate) > 0
     assert found.measures.makespan < portfolio(problem).candidates[0].makespan
     assert found.measures.makespan > found.measures.lower_bound
     assert found.candidates["cp-sat"] == found.measures.makespan

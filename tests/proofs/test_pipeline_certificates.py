@@ -1,0 +1,121 @@
+"""Certificates of optimal pipelines hold, doctored ones are refused, both checkers agree."""
+
+from __future__ import annotations
+
+import lzma
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from proofs.pipeline_certificates.check import FOLDER, check_certificate, refutation_of
+from synth.pipeline.certify import NoCertificate, certified
+from synth.pipeline.plan import plan
+from synth.pipeline.portfolio import portfolio
+from synth.pipeline.refute import Possible, refute
+from tests.synth.pipeline.exhaustive import optimum
+from tests.synth.pipeline.problems import chain, uniform
+from verify.pipeline import Link, PipelineSchedule, check, read, write
+from verify.pipeline.refutation import Refused
+from verify.pipeline.refutation import check as check_refutation
+
+SCHEDULES = sorted(FOLDER.glob("*.json"))
+SMALL = FOLDER / "uneven-4x12.json"
+SPAN = 472
+
+
+def lines_of(path: Path) -> list[str]:
+    with lzma.open(refutation_of(path), "rt") as lines:
+        return lines.read().splitlines()
+
+
+def holds(schedule: PipelineSchedule, span: int, lines: list[str]) -> bool:
+    try:
+        return check_refutation(schedule, span, lines) > 0
+    except Refused:
+        return False
+
+
+def kernel_holds(kernel: Path, path: Path, lines: list[str]) -> bool:
+    text = "".join(f"{line}\n" for line in lines)
+    command = [kernel, "--optimal", path]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or "true" not in done.stdout
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
+def test_holds_and_is_in_the_table_of_trust(path: Path) -> None:
+    assert "no makespan below" in check_certificate(path)
+    schedule, lines = read(path), lines_of(path)
+    report, memory = check(schedule), schedule.instance.memory
+    assert report.optimal == "unknown"  # else it would need no certificate
+    assert report.measures is not None
+    times = f"{report.measures.makespan:g} | {report.measures.lower_bound:g}"
+    sizes = f"{schedule.stages} | {schedule.microbatches} | {f'{memory[0]:g}' if memory else '-'}"
+    cases = 1 + sum(line.startswith("either") for line in lines)
+    row = f"| `{path.stem}` | {sizes} | {times} | {len(lines)} | {cases} |\n"
+    assert row in (FOLDER.parents[1] / "docs/trust.md").read_text()
+
+
+def test_the_verified_checker_accepts_all(kernel: Path) -> None:
+    assert all(kernel_holds(kernel, path, lines_of(path)) for path in SCHEDULES)
+
+
+def doctored(lines: list[str], rng: random.Random) -> list[str]:
+    """With up to three lines changed, lost or moved."""
+    lines = list(lines)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(lines))
+        words = lines[at].split()
+        other = lines[rng.randrange(len(lines))].split()
+        words[rng.randrange(len(words))] = rng.choice(other)
+        lines[at : at + 1] = rng.choice([[], [" ".join(words)], [lines[at], " ".join(other)]])
+    return lines
+
+
+def test_what_is_possible_is_never_refuted() -> None:
+    """Whatever is changed: a makespan of 472 there is, so below 473 nothing is refuted."""
+    schedule, lines, rng = read(SMALL), lines_of(SMALL), random.Random(5)
+    changed = [doctored(lines, rng) for _ in range(40)]
+    assert not any(holds(schedule, SPAN + 1, other) for other in [lines, *changed])
+    assert sum(holds(schedule, SPAN, other) for other in changed) < 30
+
+
+def test_both_checkers_agree(kernel: Path) -> None:
+    schedule, lines, rng = read(SMALL), lines_of(SMALL), random.Random(6)
+    others = [[], lines[:-1], [*lines, "crossed 0F0 0F1"]]
+    for other in others + [doctored(lines, rng) for _ in range(15)]:
+        assert kernel_holds(kernel, SMALL, other) == holds(schedule, SPAN, other)
+
+
+def test_a_schedule_that_is_not_optimal_is_not_certified(kernel: Path, tmp_path: Path) -> None:
+    problem = uniform(4, 6, {(0, 1): 30}, memory=3, durations=(8, 10, 5))
+    best, path = plan(problem), tmp_path / "p.json"
+    write(best.schedule, path)
+    assert kernel_holds(kernel, path, list(best.certificate))
+    write(problem.schedule(portfolio(problem).candidates[0].orders), path)
+    assert not kernel_holds(kernel, path, list(best.certificate))
+
+
+def test_against_every_order_of_tiny_problems() -> None:
+    """Everything below the optimum is refuted, and nothing else."""
+    rng = random.Random(3)
+    for _ in range(12):
+        stages = rng.choice([1, 2, 2, 3])
+        times = [[rng.randint(1, 9) for _ in range(stages)] for _ in range(3)]
+        delays = [rng.randint(0, 12) for _ in range(stages - 1)]
+        memory = rng.choice([None, tuple(rng.choice([1, 1.5, 2]) for _ in range(stages))])
+        problem = chain(2, times, {(i, i + 1): x for i, x in enumerate(delays)}, memory)
+        least = int(optimum(2, times, [delays], memory))
+        schedule = problem.schedule(portfolio(problem).candidates[0].orders)
+        assert holds(schedule, least, refute(problem, least, 60))
+        with pytest.raises(Possible):
+            refute(problem, least + 1, 60)
+
+
+def test_what_is_not_covered() -> None:
+    held = uniform(3, 4).with_links([Link(between=(0, 1), latency=3, occupancy=2)])
+    with pytest.raises(NoCertificate, match="held"):
+        certified(plan(held), 5)
