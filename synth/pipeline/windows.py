@@ -233,19 +233,18 @@ class Windows:
         over = np.argwhere((begins[:, None] + work > ends) & (work > 0))
         if len(over):
             raise Contradiction(*self._overload(on[from_begin[over[0, 0]] & by_end[over[0, 1]]]))
-        outside = ~(from_begin[:, None, :] & by_end[None, :, :]) & (work > 0)[:, :, None]
-        length = work[:, :, None] + cost
-        start = np.minimum(begins[:, None], low)[:, None, :]
-        finish = np.maximum(ends[:, None], end)[None, :, :]
+        i, j = np.nonzero((work > 0) & (begins[:, None] + work + cost.max() > ends))  # little room
+        inside = from_begin[i] & by_end[j]
+        begin, until, length = begins[i][:, None], ends[j][:, None], work[i, j][:, None] + cost
         for behind, out in (
-            (True, start + length > ends[None, :, None]),
-            (False, begins[:, None, None] + length > finish),
+            (True, np.minimum(begin, low) + length > until),
+            (False, begin + length > np.maximum(until, end)),
         ):
-            i, j, x = np.nonzero(outside & out)
+            at, x = np.nonzero(out & ~inside)
             known = order[:, x].T if behind else order[x]
-            fresh = np.nonzero((from_begin[i] & by_end[j] & ~known).any(1))[0]
-            for them, one in zip(from_begin[i[fresh]] & by_end[j[fresh]], x[fresh], strict=True):
-                any_new |= self._put_out(rank, np.nonzero(them)[0], int(one), behind, log)
+            for k in np.nonzero((inside[at] & ~known).any(1))[0]:
+                them = np.nonzero(inside[at[k]])[0]
+                any_new |= self._put_out(rank, them, int(x[k]), behind, log)
         if any_new:
             self._crossed(rank)
         return any_new
