@@ -25,9 +25,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.evaluate import makespan
 from synth.pipeline.listing import Rules, greedy
-from synth.pipeline.plan import PipelineAnswer, Solver, plan
+from synth.pipeline.plan import Solver, plan
 from synth.pipeline.portfolio import best_greedy, portfolio
 from synth.pipeline.problem import Orders, Problem, make, place
 from verify.pipeline.schedule import Action, Duplex, Instance, Kind, Link

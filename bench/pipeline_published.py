@@ -17,8 +17,9 @@ import re
 from pathlib import Path
 
 from proofs.pipeline_certificates.check import refutation_of
+from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.certify import NoCertificate, certified
-from synth.pipeline.plan import PipelineAnswer, Solver, plan
+from synth.pipeline.plan import Solver, plan
 from synth.pipeline.problem import Problem, make, place
 from verify.pipeline import Link, write
 from verify.pipeline.schedule import Instance

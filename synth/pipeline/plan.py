@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from synth.answer import Answer, Basis
+from synth.answer import Basis
+from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, makespan_of
 from synth.pipeline.evaluate import Stuck, makespan
 from synth.pipeline.portfolio import QUICK, Candidate, portfolio, split
 from synth.pipeline.problem import Orders, Problem, Starts
@@ -22,13 +23,11 @@ from verify.core.schedule import Scalar
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, SynthesisError
 from verify.pipeline.check import check
-from verify.pipeline.schedule import Number, PipelineSchedule
-from verify.pipeline.verdict import Measures, PipelineReport
+from verify.pipeline.schedule import Number
+from verify.pipeline.verdict import PipelineReport
 
 METHODS = ("best", "cp-sat", "heuristic", *QUICK)
 Progress = Callable[[str], None]
-CLOSED_FORM = "closed form"
-CERTIFICATE = "certificate"
 
 
 @dataclass(frozen=True)
@@ -43,50 +42,6 @@ class Solver:
     time_limit_s: float = 60.0
     seed: int = 0
     workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
-    """The schedule with the shortest step found; times in the unit of the instance.
-
-    Attributes:
-        method: the one whose schedule this is.
-        choice: why this one.
-        proof: where the bound is from.
-        candidates: method -> makespan, of all that were tried, best first.
-        unsuited: method -> why it was of no use.
-        seconds: time taken, the proof of the schedule included.
-        interrupted: whether Ctrl-C ended the search, so that this is the best by then.
-        certificate: lines that refute everything shorter, where the basis is a certificate of this
-            answer's own; ``certificate_s`` is how long it took, beside ``seconds``.
-    """
-
-    problem: Problem
-    method: str
-    choice: str
-    proof: str
-    candidates: dict[str, Number]
-    unsuited: dict[str, str]
-    seconds: float
-    interrupted: bool = False
-    certificate: tuple[str, ...] = ()
-    certificate_s: float = 0.0
-
-    @property
-    def measures(self) -> Measures:
-        """Makespan, memory and so on; a proved schedule has them."""
-        assert self.report.measures is not None
-        return self.report.measures
-
-    @property
-    def gap(self) -> float:
-        """How far the makespan is above the bound, relative to it."""
-        return self.measures.makespan / self.bound - 1 if self.bound else 0.0
-
-    @property
-    def claim(self) -> str:
-        """What is known about optimality, never without its basis."""
-        return super().claim if self.optimal else f"gap {self.gap:.2%}, optimality unknown"
 
 
 @dataclass(frozen=True)
@@ -154,7 +109,7 @@ def plan(
 
 def _certified(answer: PipelineAnswer, time_limit_s: float, progress: Progress) -> PipelineAnswer:
     """The same by a certificate, where one is found before the time is up or Ctrl-C comes."""
-    from synth.pipeline.certify import NoCertificate, certified
+    from synth.pipeline.certify import NoCertificate, certified  # numpy takes a while to load
 
     progress(f"{answer.value:g}: certificate")
     try:
@@ -202,29 +157,6 @@ def finish(
         seconds=time.monotonic() - began_s,
         interrupted=choice.interrupted,
     )
-
-
-def basis_of(bound: float, value: float, proof: str) -> tuple[Basis, str]:
-    """What optimality rests on where the bound has this proof."""
-    if value > bound:
-        return Basis.UNKNOWN, "the lower bound may be out of reach"
-    if proof == CLOSED_FORM:
-        return Basis.PAPER, "at the lower bound that verify recomputes"
-    if proof == CERTIFICATE:
-        return Basis.CERTIFICATE, "every shorter schedule is refuted, step by step, and checked"
-    return Basis.SOLVER, proof
-
-
-def weakest(proofs: Sequence[str]) -> str:
-    """The proof to name where a bound rests on several: a solver's word before all others."""
-    others = [proof for proof in proofs if proof not in (CLOSED_FORM, CERTIFICATE)]
-    return (others or [CLOSED_FORM] * (CLOSED_FORM in proofs) or [CERTIFICATE])[0]
-
-
-def makespan_of(problem: Problem, report: PipelineReport) -> int:
-    """The makespan that the verifier found, in ticks."""
-    assert report.measures is not None
-    return round(report.measures.makespan * problem.costs.ticks)
 
 
 def _solved(

@@ -38,14 +38,22 @@ class Possible(Exception):
 
 
 def suits(problem: Problem) -> bool:
-    """Whether the search covers the problem: no link is held, all actions take time, few enough."""
+    """Whether the search covers the problem.
+
+    It does not where links are held, ranks with several stages have a limit that matters, actions
+    take no time, or there are very many or very long ones.
+    """
     costs = problem.costs
     times = (*costs.forward, *costs.backward, *costs.weight)
     latencies = sum(latency for latency, _, _ in problem.between)
     held = any(occupancy for _, occupancy, _ in problem.between)
+    shared = any(
+        len(stages) > 1 and limit < 2 * problem.microbatches * len(stages)
+        for stages, limit in zip(problem.stages_of, problem.limits, strict=True)
+    )
     small = 3 * problem.stages * problem.microbatches <= MOST_ACTIONS
     short = problem.microbatches * sum(times) + 2 * latencies <= MOST_TICKS
-    return small and short and not held and min(times) > 0
+    return small and short and not held and not shared and min(times) > 0
 
 
 def refute(problem: Problem, span: int, time_limit_s: float) -> list[str]:

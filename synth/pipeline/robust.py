@@ -24,18 +24,9 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from synth.answer import Basis, optimal_by
+from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, weakest
 from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
-from synth.pipeline.plan import (
-    CLOSED_FORM,
-    Choice,
-    PipelineAnswer,
-    Progress,
-    Solver,
-    basis_of,
-    finish,
-    plan,
-    weakest,
-)
+from synth.pipeline.plan import Choice, Progress, Solver, finish, plan
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
 from verify.pipeline.costs import exact

@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from synth.answer import Basis
+from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.compare import Comparison
-from synth.pipeline.plan import PipelineAnswer
 from synth.pipeline.robust import Robust
 from verify.pipeline.schedule import Link
 

@@ -121,13 +121,13 @@ class Windows:
             begin = (self.low[one] + ticks)[later]
             steps = self._sent(log, "later", later, self.low_from[one])
             self.low[other[later]], self.low_from[other[later]] = begin, steps
+            self._open(everything)
             sooner = np.nonzero(self.high[other] - ticks < self.high[one])[0]
             until = (self.high[other] - ticks)[sooner]
             steps = self._sent(log, "sooner", sooner, self.high_from[other])
             self.high[one[sooner]], self.high_from[one[sooner]] = until, steps
             if not len(later) + len(sooner):
                 return
-            self._open(everything)
 
     def _sent(self, log: Log | None, name: str, arcs: Ints, reads: Ints) -> Ints:
         """The numbers of the steps in which messages change a bound."""
@@ -210,14 +210,16 @@ class Windows:
                 step = log.add(line, reads)
             self.low[on[x]], self.low_from[on[x]] = reach[x].max(), step
         for x in lowered:
-            step = 0
+            count, step = int(limit[x].argmin()) + 1, 0
+            them, until = last[:count][after[x, :count]], limit[x].min() - cost[x]
             if log is not None:
-                count = int(limit[x].argmin()) + 1
-                them = last[:count][after[x, :count]]
                 reads = set(self.high_from[on[them]]) | set(self.orders_from[rank][x, them])
                 line = f"lower {self.facts.text(on[x])} {self.facts.texts(on[them])}"
                 step = log.add(line, reads)
-            self.high[on[x]], self.high_from[on[x]] = limit[x].min() - cost[x], step
+            if until < 0:  # bounds are never below 0: with x they don't fit between 0 and their end
+                both, reads = np.append(on[them], on[x]), {step, *self.high_from[on[them]]}
+                raise Contradiction(f"overload {self.facts.texts(both)}", reads)
+            self.high[on[x]], self.high_from[on[x]] = until, step
         return bool(len(raised) + len(lowered))
 
     def _edges(self, rank: int, log: Log | None) -> bool:
@@ -231,19 +233,18 @@ class Windows:
         over = np.argwhere((begins[:, None] + work > ends) & (work > 0))
         if len(over):
             raise Contradiction(*self._overload(on[from_begin[over[0, 0]] & by_end[over[0, 1]]]))
-        outside = ~(from_begin[:, None, :] & by_end[None, :, :]) & (work > 0)[:, :, None]
-        length = work[:, :, None] + cost
-        start = np.minimum(begins[:, None], low)[:, None, :]
-        finish = np.maximum(ends[:, None], end)[None, :, :]
+        i, j = np.nonzero((work > 0) & (begins[:, None] + work + cost.max() > ends))  # little room
+        inside = from_begin[i] & by_end[j]
+        begin, until, length = begins[i][:, None], ends[j][:, None], work[i, j][:, None] + cost
         for behind, out in (
-            (True, start + length > ends[None, :, None]),
-            (False, begins[:, None, None] + length > finish),
+            (True, np.minimum(begin, low) + length > until),
+            (False, begin + length > np.maximum(until, end)),
         ):
-            i, j, x = np.nonzero(outside & out)
+            at, x = np.nonzero(out & ~inside)
             known = order[:, x].T if behind else order[x]
-            fresh = np.nonzero((from_begin[i] & by_end[j] & ~known).any(1))[0]
-            for them, one in zip(from_begin[i[fresh]] & by_end[j[fresh]], x[fresh], strict=True):
-                any_new |= self._put_out(rank, np.nonzero(them)[0], int(one), behind, log)
+            for k in np.nonzero((inside[at] & ~known).any(1))[0]:
+                them = np.nonzero(inside[at[k]])[0]
+                any_new |= self._put_out(rank, them, int(x[k]), behind, log)
         if any_new:
             self._crossed(rank)
         return any_new

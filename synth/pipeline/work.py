@@ -18,6 +18,7 @@ from synth.commands.options import (
     searching,
 )
 from synth.pipeline import curves, show
+from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.compare import Comparison, compare, parse_factors
 from synth.pipeline.options import (
     links,
@@ -26,7 +27,7 @@ from synth.pipeline.options import (
     parse_links,
     parse_scenarios,
 )
-from synth.pipeline.plan import METHODS, PipelineAnswer, Solver, plan
+from synth.pipeline.plan import METHODS, Solver, plan
 from synth.pipeline.problem import Placement, Problem, make, place
 from synth.pipeline.robust import Objective, Scenario, robust
 from synth.solvers.choice import require_search

@@ -39,40 +39,28 @@ def holds(schedule: PipelineSchedule, span: int, lines: list[str]) -> bool:
 
 def kernel_holds(kernel: Path, path: Path, lines: list[str]) -> bool:
     text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(
-        [kernel, "--optimal", path],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [kernel, "--optimal", path]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0 or "true" not in done.stdout
     return done.returncode == 0
 
 
 @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
-def test_holds(path: Path) -> None:
+def test_holds_and_is_in_the_table_of_trust(path: Path) -> None:
     assert "no makespan below" in check_certificate(path)
-    assert check(read(path)).optimal == "unknown"  # else it would need no certificate
+    schedule, lines = read(path), lines_of(path)
+    report, memory = check(schedule), schedule.instance.memory
+    assert report.optimal == "unknown"  # else it would need no certificate
+    assert report.measures is not None
+    times = f"{report.measures.makespan:g} | {report.measures.lower_bound:g}"
+    sizes = f"{schedule.stages} | {schedule.microbatches} | {f'{memory[0]:g}' if memory else '-'}"
+    cases = 1 + sum(line.startswith("either") for line in lines)
+    row = f"| `{path.stem}` | {sizes} | {times} | {len(lines)} | {cases} |\n"
+    assert row in (FOLDER.parents[1] / "docs/trust.md").read_text()
 
 
-@pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
-def test_the_verified_checker_accepts(kernel: Path, path: Path) -> None:
-    assert kernel_holds(kernel, path, lines_of(path))
-
-
-def test_every_certificate_is_in_the_table_of_trust() -> None:
-    text = (FOLDER.parents[1] / "docs/trust.md").read_text()
-    for path in SCHEDULES:
-        schedule, lines = read(path), lines_of(path)
-        found = check(schedule).measures
-        assert found is not None
-        memory = "-" if schedule.instance.memory is None else f"{schedule.instance.memory[0]:g}"
-        cases = 1 + sum(line.startswith("either") for line in lines)
-        row = (path.stem, schedule.stages, schedule.microbatches, memory, f"{found.makespan:g}",
-               f"{found.lower_bound:g}", len(lines), cases)  # fmt: skip
-        assert "| `{}` | {} | {} | {} | {} | {} | {} | {} |".format(*row) in text
+def test_the_verified_checker_accepts_all(kernel: Path) -> None:
+    assert all(kernel_holds(kernel, path, lines_of(path)) for path in SCHEDULES)
 
 
 def doctored(lines: list[str], rng: random.Random) -> list[str]:
@@ -90,32 +78,25 @@ def doctored(lines: list[str], rng: random.Random) -> list[str]:
 def test_what_is_possible_is_never_refuted() -> None:
     """Whatever is changed: a makespan of 472 there is, so below 473 nothing is refuted."""
     schedule, lines, rng = read(SMALL), lines_of(SMALL), random.Random(5)
-    assert holds(schedule, SPAN, lines)
-    assert not holds(schedule, SPAN + 1, lines)
     changed = [doctored(lines, rng) for _ in range(40)]
-    assert not any(holds(schedule, SPAN + 1, other) for other in changed)
+    assert not any(holds(schedule, SPAN + 1, other) for other in [lines, *changed])
     assert sum(holds(schedule, SPAN, other) for other in changed) < 30
 
 
 def test_both_checkers_agree(kernel: Path) -> None:
     schedule, lines, rng = read(SMALL), lines_of(SMALL), random.Random(6)
-    for other in [
-        [],
-        lines[:-1],
-        [*lines, "crossed 0F0 0F1"],
-        *(doctored(lines, rng) for _ in range(15)),
-    ]:
+    others = [[], lines[:-1], [*lines, "crossed 0F0 0F1"]]
+    for other in others + [doctored(lines, rng) for _ in range(15)]:
         assert kernel_holds(kernel, SMALL, other) == holds(schedule, SPAN, other)
 
 
 def test_a_schedule_that_is_not_optimal_is_not_certified(kernel: Path, tmp_path: Path) -> None:
     problem = uniform(4, 6, {(0, 1): 30}, memory=3, durations=(8, 10, 5))
-    longer = problem.schedule(portfolio(problem).candidates[0].orders)
-    best = plan(problem)
-    write(longer, tmp_path / "p.json")
-    write(best.schedule, tmp_path / "q.json")
-    assert kernel_holds(kernel, tmp_path / "q.json", list(best.certificate))
-    assert not kernel_holds(kernel, tmp_path / "p.json", list(best.certificate))
+    best, path = plan(problem), tmp_path / "p.json"
+    write(best.schedule, path)
+    assert kernel_holds(kernel, path, list(best.certificate))
+    write(problem.schedule(portfolio(problem).candidates[0].orders), path)
+    assert not kernel_holds(kernel, path, list(best.certificate))
 
 
 def test_against_every_order_of_tiny_problems() -> None:
@@ -138,6 +119,3 @@ def test_what_is_not_covered() -> None:
     held = uniform(3, 4).with_links([Link(between=(0, 1), latency=3, occupancy=2)])
     with pytest.raises(NoCertificate, match="held"):
         certified(plan(held), 5)
-    schedule = held.schedule(portfolio(held).candidates[0].orders)
-    with pytest.raises(Refused, match="held"):
-        check_refutation(schedule, 1, [])

@@ -190,7 +190,7 @@ class _Known:
         self.lows[item] = max(time, self.low(item))
 
     def at_most(self, item: Item, time: int) -> None:
-        self.highs[item] = min(time, self.high(item))
+        self.highs[item] = min(max(time, 0), self.high(item))  # as in Coq: a natural number
 
 
 def _require(holds: bool, why: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
+from synth.pipeline.answer import makespan_of
 from synth.pipeline.evaluate import Stuck, makespan, peaks
 from synth.pipeline.listing import Rules, greedy, slack_rule
 from synth.pipeline.named import Unsuited, interleaved
-from synth.pipeline.plan import makespan_of, plan
+from synth.pipeline.plan import plan
 from synth.pipeline.portfolio import QUICK, portfolio, split
 from synth.pipeline.problem import Problem, make, place
 from tests.synth.pipeline.problems import problems, uniform

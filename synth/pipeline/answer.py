@@ -1,0 +1,85 @@
+"""What ``synth pipeline`` answers: a proved schedule, and what is known of the optimum.
+
+A lower bound has a proof: the closed form of ``verify.pipeline.bounds`` (on paper), a certificate,
+or CP-SAT's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synth.answer import Answer, Basis
+from synth.pipeline.problem import Problem
+from verify.pipeline.schedule import Number, PipelineSchedule
+from verify.pipeline.verdict import Measures, PipelineReport
+
+CLOSED_FORM = "closed form"
+CERTIFICATE = "certificate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
+    """The schedule with the shortest step found; times in the unit of the instance.
+
+    Attributes:
+        method: the one whose schedule this is.
+        choice: why this one.
+        proof: where the bound is from.
+        candidates: method -> makespan, of all that were tried, best first.
+        unsuited: method -> why it was of no use.
+        seconds: time taken, the proof of the schedule included.
+        interrupted: whether Ctrl-C ended the search, so that this is the best by then.
+        certificate: lines that refute everything shorter, where the basis is a certificate of this
+            answer's own; ``certificate_s`` is how long it took, beside ``seconds``.
+    """
+
+    problem: Problem
+    method: str
+    choice: str
+    proof: str
+    candidates: dict[str, Number]
+    unsuited: dict[str, str]
+    seconds: float
+    interrupted: bool = False
+    certificate: tuple[str, ...] = ()
+    certificate_s: float = 0.0
+
+    @property
+    def measures(self) -> Measures:
+        """Makespan, memory and so on; a proved schedule has them."""
+        assert self.report.measures is not None
+        return self.report.measures
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan is above the bound, relative to it."""
+        return self.measures.makespan / self.bound - 1 if self.bound else 0.0
+
+    @property
+    def claim(self) -> str:
+        """What is known about optimality, never without its basis."""
+        return super().claim if self.optimal else f"gap {self.gap:.2%}, optimality unknown"
+
+
+def basis_of(bound: float, value: float, proof: str) -> tuple[Basis, str]:
+    """What optimality rests on where the bound has this proof."""
+    if value > bound:
+        return Basis.UNKNOWN, "the lower bound may be out of reach"
+    if proof == CLOSED_FORM:
+        return Basis.PAPER, "at the lower bound that verify recomputes"
+    if proof == CERTIFICATE:
+        return Basis.CERTIFICATE, "every shorter schedule is refuted, step by step, and checked"
+    return Basis.SOLVER, proof
+
+
+def weakest(proofs: Sequence[str]) -> str:
+    """The proof to name where a bound rests on several: a solver's word before all others."""
+    others = [proof for proof in proofs if proof not in (CLOSED_FORM, CERTIFICATE)]
+    return (others or [CLOSED_FORM] * (CLOSED_FORM in proofs) or [CERTIFICATE])[0]
+
+
+def makespan_of(problem: Problem, report: PipelineReport) -> int:
+    """The makespan that the verifier found, in ticks."""
+    assert report.measures is not None
+    return round(report.measures.makespan * problem.costs.ticks)
