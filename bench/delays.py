@@ -1,6 +1,7 @@
 """Time after the last arrival against how late one rank is, beside what one would do otherwise.
 
     python -m bench.delays [--plot docs/delays.svg]
+    python -m bench.delays --every 24
 
 Counted, not measured: what each schedule takes after the arrival in units of S*beta (S: bytes of
 the buffer, beta: seconds per byte of one direction of a link), latency left out, against the delay
@@ -13,6 +14,7 @@ share its port. wait-then-complete is taken at its lower bound.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,10 +104,24 @@ def several() -> None:
         late = ", ".join(f"{rank}: {a}" for rank, a in arrivals.items())
         print(
             f"| {n} | {result.schedule.chunks} | {late} | {result.report.completion_rounds} "
-            f"| {result.lower_bound} | {float(completion_cost(result.schedule).share):.3f} "
+            f"| {result.bound} | {float(completion_cost(result.schedule).share):.3f} "
             f"| {float(completion_cost(ring(n)).share):.3f} | {float(wait.cost.share):.3f} |",
             flush=True,
         )
+
+
+def every(most: int) -> None:
+    """Up to so many ranks, one late by any number of rounds: how far above the lower bound."""
+    gaps: Counter[int] = Counter()
+    for n in range(2, most + 1):
+        above = []
+        for m in (1, 2):
+            for delay in range((n - 2) * m + 2):
+                found = search(n, {n - 1: delay}, m=m)
+                gap = int(found.gap) if found.schedule.ports == "duplex" else 0
+                gaps[gap] += 1
+                above += [(m, delay, gap)] if gap else []
+        print(f"n = {n}: above (m, delay, gap): {above}; so far {dict(gaps)}", flush=True)
 
 
 def plot(path: Path, tables: dict[int, list[Row]]) -> None:
@@ -142,7 +158,11 @@ def main() -> None:
     """Print the tables; draw them where asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plot", type=Path, help="an svg file to draw")
+    parser.add_argument("--every", type=int, metavar="N", help="only count gaps, up to N ranks")
     options = parser.parse_args()
+    if options.every is not None:
+        every(options.every)
+        return
     tables = {n: rows(n, m, step) for n, m, step in SITUATIONS}
     for n, m, _ in SITUATIONS:
         table(n, m, tables[n])

@@ -60,6 +60,19 @@ class Priorities:
     noise: int = 0
 
 
+def drawn(dice: np.random.Generator) -> Priorities:
+    """Priorities at random, over the range in which any of them decides something."""
+    return Priorities(
+        merge=int(dice.choice([0, 1000, 5000, 20_000, 40_000])),
+        exchange=int(dice.choice([0, 3000, 10_000, 30_000])),
+        order=int(dice.choice([0, 5, 20, 100, 400])),
+        merge_load=int(dice.choice([0, 10, 100])),
+        rarity=int(dice.choice([0, 2000, 8000, 30_000])),
+        copy_load=int(dice.choice([0, 10, 100, 500])),
+        noise=int(dice.choice([0, 50, 500, 3000])),
+    )
+
+
 def list_schedule(
     arrivals: Arrivals, trees: Trees, priorities: Priorities, seed: int
 ) -> list[Round]:

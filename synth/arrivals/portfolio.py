@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import product
+from itertools import accumulate, product
 
 import msgspec
+import numpy as np
 
+from synth import show
 from synth.arrivals.envelope import WaitThenComplete, started_late
 from synth.arrivals.exact import Question, can_be_asked
 from synth.arrivals.instance import Arrivals
-from synth.arrivals.listing import Priorities, list_schedule
+from synth.arrivals.listing import Priorities, drawn, list_schedule
 from synth.arrivals.trees import Trees, balanced
 from synth.cost import Cost, Setting, completion_cost, completion_cost_of
 from synth.solvers.choice import Solving
@@ -34,13 +36,16 @@ PRIORITIES = (
 )
 REPEATS = 8
 """How often all priorities are tried, each time with other random numbers, short of the bound."""
-MOST_CHUNKS = 8
-"""The most times as many chunks that are tried where their number is left open."""
+DRAWN = 300
+"""How many priorities are drawn after that, near the corner of the bounds as good as any chosen."""
+MOST_NUMBERS = 8
+"""How many numbers of chunks are tried where they are left open."""
 LARGEST = 2**14
 """Ranks times chunks that schedules are made for."""
 LIST_WORK = 2**32
-"""Ranks * ranks * chunks * rounds, over all lists: about half a minute's worth. Each number of
-chunks that is looked at gets one list at least."""
+"""Ranks * ranks * chunks * rounds, over all lists, and as much as LEAST_WORK for each round: about
+half a minute's worth. Each number of chunks that is looked at gets one list at least."""
+LEAST_WORK = 2**14
 EXACT_WORK = 8.0
 """Of a solver, for each number of rounds."""
 NOISE = 50
@@ -101,22 +106,33 @@ class Portfolio:
         self._list("list", self.arrivals)
 
     def try_other_chunks(self, chunks_per_rank: int, *, any_number: bool) -> None:
-        """List scheduling in other chunks, where that might win.
+        """Other numbers of chunks, where they might win.
 
-        Those of the methods that are ahead, if some are; and with ``any_number`` up to
-        :data:`MOST_CHUNKS` times as many.
+        Those of the methods that are ahead, if some are; and with ``any_number`` all, in steps of a
+        quarter, in order of what they take at their lower bounds, which prices wait and completion:
+        with fewer chunks rounds are longer, so fewer of them fit into the wait.
         """
         n, k = self.arrivals.ranks, self.arrivals.chunks
-        numbers = {k * factor for factor in range(2, MOST_CHUNKS + 1) if any_number}
-        if self.best.arrivals.chunks != k:
-            numbers |= {(n - 1) * chunks_per_rank, n * chunks_per_rank}
-        for chunks in sorted(numbers - {k}):
-            method = f"list, {chunks} chunks"
-            arrivals = self.arrivals.with_chunks(chunks, self._rounds_per_round(chunks))
-            at_bound = completion_cost_of(arrivals.bound, chunks)
-            if self._time(at_bound) >= self._time(self.best.cost) or n * chunks > LARGEST:
-                continue
-            self._list(method, arrivals)
+        numbers = {n - 1, n} if self.best.arrivals.chunks != k else set[int]()
+        numbers = {number * chunks_per_rank for number in numbers}
+        if any_number:
+            numbers |= set(
+                accumulate(range(24), lambda last, _: max(last + 1, last * 5 // 4), initial=1)
+            )
+        waits = [
+            self.arrivals.with_chunks(number, self._rounds_per_round(number))
+            for number in sorted(numbers - {k})
+            if n * number <= LARGEST
+        ]
+
+        def at_bound(arrivals: Arrivals) -> tuple[float | Fraction, int]:
+            return self._time(completion_cost_of(arrivals.bound, arrivals.chunks))
+
+        for arrivals in sorted(waits, key=at_bound)[:MOST_NUMBERS]:
+            if at_bound(arrivals) < self._time(self.best.cost):
+                self._list(f"list, {show.chunks(arrivals.chunks)}", arrivals)
+                if any_number:
+                    self.try_wait_then_complete(arrivals.chunks, more=True)
 
     def _list(self, method: str, arrivals: Arrivals) -> None:
         """Trees and priorities in turn, until at the bound or out of tries or work."""
@@ -127,7 +143,8 @@ class Portfolio:
             rounds = list_schedule(arrivals, trees, priorities, seed)
             if best is None or len(rounds) < len(best):
                 best = rounds
-            self._list_work -= arrivals.ranks**2 * arrivals.chunks * len(rounds)
+            each_round = LEAST_WORK + arrivals.ranks**2 * arrivals.chunks
+            self._list_work -= each_round * len(rounds)
             if len(best) <= least or self._list_work < 0 or self.solving.over:
                 break
         assert best is not None
@@ -158,9 +175,12 @@ class Portfolio:
                 started_late(standard, self.arrivals, self._rounds_per_round),
             )
 
-    def try_wait_then_complete(self, chunks: int) -> None:
-        """The whole ReduceScatter, then the last rank's completion, where that might win."""
-        method = "wait-then-complete"
+    def try_wait_then_complete(self, chunks: int, *, more: bool = False) -> None:
+        """The whole ReduceScatter, then the last rank's completion, where that might win.
+
+        With ``more``, nothing is recorded where it can't: another number of chunks is there.
+        """
+        method = f"wait-then-complete, {show.chunks(chunks)}" if more else "wait-then-complete"
         wait = WaitThenComplete(self.arrivals, chunks, self._rounds_per_round)
         at_bound = completion_cost_of(wait.bound, wait.arrivals.chunks)
         if self._time(at_bound) >= self._time(self.best.cost):
@@ -182,7 +202,9 @@ class Portfolio:
             else:
                 self.add(method, wait.arrivals, wait.schedule(straggler))
                 return
-        self.candidates.append(Candidate(method, wait.arrivals, wait.bound, at_bound, None, note))
+        if not more:
+            out = Candidate(method, wait.arrivals, wait.bound, at_bound, None, note)
+            self.candidates.append(out)
 
     def add(self, method: str, arrivals: Arrivals, schedule: Schedule) -> None:
         """A schedule that was made."""
@@ -194,11 +216,16 @@ class Portfolio:
         self.candidates.append(Candidate(method, arrivals, rounds, cost, schedule))
 
     def _tries(self, arrivals: Arrivals) -> Iterator[tuple[Trees, Priorities, int]]:
+        first = self.solving.seed
         for repeat in range(REPEATS):
-            seed = self.solving.seed + repeat
             for staged, priorities in product((True, False), PRIORITIES):
                 noisy = replace(priorities, noise=NOISE * repeat)
-                yield balanced(arrivals, staged=staged, seed=seed), noisy, seed
+                trees = balanced(arrivals, staged=staged, seed=first + repeat)
+                yield trees, noisy, first + repeat
+        dice = np.random.default_rng(first)
+        for seed in range(first, first + int(DRAWN * self.solving.effort)):
+            trees = balanced(arrivals, staged=bool(dice.integers(2)), seed=seed)
+            yield trees, drawn(dice), seed
 
     def _time(self, cost: Cost) -> tuple[float | Fraction, int]:
         if self.setting is None:

@@ -56,7 +56,7 @@ def assert_sound(found: ArrivalsAnswer, arrivals: dict[int, int]) -> None:
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16])
 def test_one_late_rank_any_delay(n: int) -> None:
     for delay in range(0, n + 1, 1 + n // 6):
-        found = search(n, {n - 1: delay})
+        found = search(n, {n - 1: delay}, effort=0.1)
         assert_sound(found, {n - 1: delay})
         assert found.gap <= 1 or found.method == "rhd"
 
@@ -96,12 +96,13 @@ def test_a_long_delay_reaches_the_bound_of_one_straggler(n: int) -> None:
         (6, {1: 1, 2: 2, 3: 3, 4: 4, 5: 5}, 9, 1),
         (64, {63: 30}, 1, 1),
         # those that come together
-        (8, {6: 40, 7: 40}, 4, 4),
-        (8, {5: 40, 6: 40, 7: 40}, 4, 4),
+        (8, {6: 40, 7: 40}, 4, 2),
+        (8, {5: 40, 6: 40, 7: 40}, 4, 2),
+        (5, {3: 9, 4: 9}, 1, 0),
     ],
 )
 def test_late_ranks(n: int, arrivals: dict[int, int], m: int, gap: int) -> None:
-    found = search(n, arrivals, m=m)
+    found = search(n, arrivals, m=m, effort=0.2)
     assert_sound(found, arrivals)
     assert found.gap <= gap
 
@@ -117,7 +118,7 @@ def requests(draw: st.DrawFn) -> Request:
 @given(requests())
 def test_any_arrivals(request: Request) -> None:
     n, arrivals, m = request
-    assert_sound(search(n, arrivals, m=m, effort=0.1), arrivals)
+    assert_sound(search(n, arrivals, m=m, effort=0.02), arrivals)
 
 
 @settings(max_examples=150, deadline=None)
@@ -159,13 +160,6 @@ def test_exhausted_questions_raise_the_bound(solver) -> None:
     assert (portfolio.best.rounds, portfolio.least) == (4, 4)
 
 
-@pytest.mark.long
-def test_the_solver_finds_what_the_lists_miss() -> None:
-    found = search(5, {3: 9, 4: 9}, effort=20)
-    rounds = {c.method: c.rounds for c in found.candidates}
-    assert rounds["exact"] < rounds["list"]
-
-
 @pytest.mark.parametrize("arrivals", [{7: 0}, {7: 3}, {7: 9}, {3: 2, 5: 7}])
 def test_the_schedule_to_beat_is_a_schedule(arrivals: dict[int, int]) -> None:
     """Waiting for the whole ReduceScatter: made, proved, and as long as it was said to be."""
@@ -184,18 +178,19 @@ def test_latency_decides_where_a_link_is_given() -> None:
 
 def test_the_number_of_chunks_follows_the_link_where_it_is_left_open() -> None:
     large, small = (
-        search(8, {7: 3}, setting=Setting(size, 3e-6, 450e9)) for size in (2**32, 2**26)
+        search(8, {7: 3}, setting=Setting(size, 3e-6, 450e9), effort=0.1) for size in (2**32, 2**26)
     )
     assert_sound(large, {7: 3})
     assert_sound(small, {7: 3})
     assert large.schedule.chunks > small.schedule.chunks
+    assert search(8, {7: 3}, setting=Setting(2**16, 3e-6, 450e9)).method == "list, 1 chunk"
     assert search(8, {7: 3}, m=1, setting=Setting(2**32, 3e-6, 450e9)).schedule.chunks == 7
     assert search(8, {7: 3}).schedule.chunks == 7
 
 
 def test_what_is_printed_names_the_winner_and_all_others() -> None:
     setting = Setting(2**30, 3e-6, 450e9)
-    found = search(8, {6: 3, 7: 9}, m=2, setting=setting)
+    found = search(8, {6: 3, 7: 9}, m=2, setting=setting, effort=0.1)
     text = show.text("file.json", found, setting)
     assert "rank 6 at round 3, 7 at round 9" in text
     assert f"lower bound {found.bound}: {found.claim}" in text
