@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
@@ -169,20 +170,9 @@ def verify(
                 "--smt2": smt2_file,
                 "--loss": loss,
                 "--certify": certify,
-                "--kernel": isinstance(schedule, AsynchronousReport) and use_kernel,
             }
-            family = "MSCCL" if isinstance(schedule, AsynchronousReport) else "pipeline schedules"
-            for name, given in only_collectives.items():
-                if given:
-                    raise ArgumentError(name, str(path), f"is not for {family}")
-            if isinstance(schedule, AsynchronousReport):
-                report, text = schedule, render_asynchronous(str(path), schedule)
-            else:
-                report = check_pipeline(schedule)
-                if use_kernel is not None:
-                    text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
-                    report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
-                text = render_pipeline(str(path), schedule, report)
+            _refuse(only_collectives, path, schedule)
+            report, text = _of_programs(path, data, schedule, use_kernel, timeout)
             facts = report.to_json()
         codes.append(EXIT[report.verdict])
         if json and not quiet:
@@ -207,6 +197,34 @@ def _require_options(
         )
     if certify is not None:
         require_target(certify)
+
+
+def _of_programs(
+    path: Path,
+    data: bytes,
+    schedule: PipelineSchedule | AsynchronousReport,
+    use_kernel: str | None,
+    timeout: float,
+) -> tuple[PipelineReport | AsynchronousReport, str]:
+    """The report, and its text, on what has a program for each rank and no rounds."""
+    if isinstance(schedule, AsynchronousReport):
+        _refuse({"--kernel": use_kernel}, path, schedule)
+        return schedule, render_asynchronous(str(path), schedule)
+    report = check_pipeline(schedule)
+    if use_kernel is not None:
+        text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
+        report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
+    return report, render_pipeline(str(path), schedule, report)
+
+
+def _refuse(
+    given: Mapping[str, object], path: Path, what: PipelineSchedule | AsynchronousReport
+) -> None:
+    """Refuse options that are for another family of schedules."""
+    family = "pipeline schedules" if isinstance(what, PipelineSchedule) else "MSCCL algorithms"
+    for name, value in given.items():
+        if value:
+            raise ArgumentError(name, str(path), f"is not for {family}")
 
 
 def _decode(path: Path, data: bytes) -> Schedule | PipelineSchedule:

@@ -10,7 +10,8 @@ Where the file and the executor differ in what they seem to say, the executor co
 - A ``nop`` hands its wait to the next step that does something, and can raise no flag.
 - ``re`` after ``re`` into the same place from the same buffer, without a wait of its own and before
   a flag is raised, is one step with it; the ``cnt`` of the last one holds for all.
-- ``rrs`` writes nothing; ``rcs`` does not read its source.
+- ``rrs`` writes nothing; ``rcs`` does not read its source; a ``cpy`` onto itself, as there may be
+  in place, only reads.
 - In place, ``i`` and ``o`` are one buffer; of allgather ``i[x]`` is ``o[rank N/n + x]``, of
   reducescatter ``o[x]`` is ``i[rank N/n + x]``.
 - ``i`` and ``o`` are as large as the collective says, whatever the file declares; ``s`` has
@@ -206,6 +207,8 @@ class Lowering:
             sources += [self._area(xml.srcbuf, at, xml.cnt, *where) for at in made.offsets]
         if kind in WRITES:
             targets.append(self._area(xml.dstbuf, xml.dstoff, xml.cnt, *where))
+        if kind == "cpy" and sources == targets:
+            targets = []  # the same bytes once more: for others it is a read
         sends = receives = NONE
         if kind in SENDS:
             sends = self._fifo((gpu.id, block.send, block.chan), block.send, *where)
