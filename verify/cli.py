@@ -17,8 +17,10 @@ import typer
 
 from verify import kernel
 from verify.asynchronous.command import report_on, require_options
-from verify.asynchronous.mscclpp import report_on_plan
+from verify.asynchronous.mscclpp import verify_plan
+from verify.asynchronous.mscclpp_plan import is_plan
 from verify.asynchronous.render import render as render_asynchronous
+from verify.asynchronous.teccl import FlowReport, is_solution, verify_flows
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.certify import certificate, require_target
 from verify.core.check import check
@@ -33,6 +35,7 @@ from verify.pipeline.format import decode as decode_pipeline
 from verify.pipeline.format import encode as encode_pipeline
 from verify.pipeline.render import render as render_pipeline
 from verify.pipeline.schedule import PipelineSchedule
+from verify.pipeline.timeline import decode_timeline
 from verify.pipeline.torch_csv import decode_csv
 from verify.pipeline.verdict import PipelineReport
 from verify.report.render import render, to_json
@@ -44,6 +47,12 @@ WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Ver
 
 MAX_TIMEOUT_S = 1e6
 MAX_UNKNOWNS = 2**22
+
+Others = AsynchronousReport | FlowReport
+"""Reports on others' programs, which their readers make."""
+
+TEXTS = {".csv": decode_csv, ".txt": decode_timeline}
+"""Pipeline schedules that are no JSON: PyTorch's, and timelines of PipeMorph."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -137,9 +146,7 @@ def verify(
     for path in files:
         try:
             data = read_bounded(os.fspath(path))
-            asynchronous = report_on_plan(data, os.fspath(path)) or report_on(
-                data, os.fspath(path), largest, slots
-            )
+            asynchronous = report_on(data, os.fspath(path), largest, slots)
             schedule = asynchronous or _decode(path, data)
         except FormatError as error:
             codes.append(MALFORMED)
@@ -148,7 +155,7 @@ def verify(
             elif not quiet:
                 _print(f"{path}: MALFORMED\n  {error}", sys.stderr)
             continue
-        report: Report | PipelineReport | AsynchronousReport
+        report: Report | PipelineReport | Others
         if isinstance(schedule, Schedule):
             second = {"symbolic_sum": partial(all_sums, timeout_s=timeout)} if z3 else {}
             report = check(schedule, second)
@@ -202,36 +209,41 @@ def _require_options(
 def _of_programs(
     path: Path,
     data: bytes,
-    schedule: PipelineSchedule | AsynchronousReport,
+    schedule: PipelineSchedule | Others,
     use_kernel: str | None,
     timeout: float,
-) -> tuple[PipelineReport | AsynchronousReport, str]:
+) -> tuple[PipelineReport | Others, str]:
     """The report, and its text, on what has a program for each rank and no rounds."""
-    if isinstance(schedule, AsynchronousReport):
+    if not isinstance(schedule, PipelineSchedule):
         _refuse({"--kernel": use_kernel}, path, schedule)
+        if isinstance(schedule, FlowReport):
+            return schedule, schedule.text(str(path))
         return schedule, render_asynchronous(str(path), schedule)
     report = check_pipeline(schedule)
     if use_kernel is not None:
-        text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
+        text_of_file = data if path.suffix not in TEXTS else encode_pipeline(schedule)
         report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
     return report, render_pipeline(str(path), schedule, report)
 
 
-def _refuse(
-    given: Mapping[str, object], path: Path, what: PipelineSchedule | AsynchronousReport
-) -> None:
+def _refuse(given: Mapping[str, object], path: Path, what: PipelineSchedule | Others) -> None:
     """Refuse options that are for another family of schedules."""
-    family = "pipeline schedules" if isinstance(what, PipelineSchedule) else "MSCCL algorithms"
+    names = {PipelineSchedule: "pipeline schedules", AsynchronousReport: "MSCCL algorithms"}
+    family = names.get(type(what), "flows of TE-CCL")
     for name, value in given.items():
         if value:
             raise ArgumentError(name, str(path), f"is not for {family}")
 
 
-def _decode(path: Path, data: bytes) -> Schedule | PipelineSchedule:
-    """A schedule of whichever family the file says, or PyTorch's CSV of a pipeline."""
+def _decode(path: Path, data: bytes) -> Schedule | PipelineSchedule | Others:
+    """A schedule of whichever family the file says; on others' programs the report at once."""
     name = os.fspath(path)
-    if path.suffix == ".csv":
-        return decode_csv(data, name)
+    if path.suffix in TEXTS:
+        return TEXTS[path.suffix](data, name)
+    if is_plan(data):
+        return verify_plan(data, name)
+    if is_solution(data):
+        return verify_flows(data, name)
     if kind_of(data) == PIPELINE:
         return decode_pipeline(data, name)
     return decode(data, name)

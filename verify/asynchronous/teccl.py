@@ -13,14 +13,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
 from verify.core.format import bounded_text
 from verify.core.verdict import PROVED, Counterexample, Result, Verdict, overall, refuted
 from verify.errors import FormatError
+from verify.report.render import MARKS, evidence
 
 TOLERANCE = 1e-4
+EVIDENCE = ("property", "rank", "expected", "found")
 _FLOW = re.compile(
     r"Chunk (\d{1,9}) from (\d{1,9}) traveled over (\d{1,9})->(\d{1,9})"
     r"(?: with volume (\d+(?:\.\d+)?(?:e-?\d+)?))? in epoch (\d{1,9})(?: via switches [\d >-]+)?"
@@ -56,11 +59,49 @@ class FlowReport(msgspec.Struct, frozen=True):
         """The verdict over all properties."""
         return overall(result.verdict for result in self.results.values())
 
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """The counterexample of the first refuted property, if any."""
+        found = (result.counterexample for result in self.results.values())
+        return next((c for c in found if c is not None), None)
+
+    def text(self, name: str) -> str:
+        """The report on the file ``name`` as lines of text."""
+        width = max(map(len, self.results))
+        lines = [f"{name}: {self.verdict.value.upper()}"]
+        lines.append(
+            f"  {self.collective} of {self.ranks} ranks, {self.flows} flows in {self.epochs} epochs"
+        )
+        lines += [f"    {prop:<{width}}  {MARKS[r.verdict]}" for prop, r in self.results.items()]
+        for result in self.results.values():
+            if result.counterexample is not None:
+                lines += evidence(result.counterexample)
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``verify --json`` prints."""
+        wrong = self.counterexample
+        return {
+            "verdict": self.verdict.value,
+            "kind": self.collective,
+            "format": "te-ccl",
+            "ranks": self.ranks,
+            "flows": self.flows,
+            "epochs": self.epochs,
+            "properties": {name: r.verdict.value for name, r in self.results.items()},
+            "counterexample": wrong and {name: getattr(wrong, name) for name in EVIDENCE},
+        }
+
 
 class _Solution(msgspec.Struct, frozen=True):
     late: tuple[str, ...] = msgspec.field(name="7-Flows", default=())
     early: tuple[str, ...] = msgspec.field(name="6-Flows", default=())
     epochs: int = msgspec.field(name="3-Epochs_Required", default=0)
+
+
+def is_solution(data: bytes) -> bool:
+    """Whether a JSON text looks like one of TE-CCL's solutions."""
+    return b'-Flows":' in data and data.lstrip()[:1] == b"{" and b'"latecomer/1"' not in data
 
 
 def decode_flows(data: bytes, name: str = "<bytes>") -> tuple[str, list[Flow], int]:

@@ -42,13 +42,24 @@ def test_right_ones_are_proved(flows, kind):
 
 
 def test_faults_are_named():
-    early = [flow.replace(" 1", " 0") if flow.startswith("0of0") else flow for flow in RING]
+    early = [f"{flow[:-1]}0" if flow.startswith("0of0") else flow for flow in RING]
     found = "epoch 0: chunk 0 of 0, 1 -> 2, of which 0 is there"
     assert wrong(*early) == ("nothing_too_early", found)
     assert wrong(*RING[1:])[0] == "nothing_too_early"
     assert wrong(*RING[:1], *RING[2:]) == ("delivered", "0 of chunk 0 of 0")
     assert wrong(*EXCHANGE[:2]) == ("delivered", "0.5 of chunk 0 of 7")
     assert wrong(*RING, epochs=1) == ("claims", "flows in 2")
+
+
+def test_the_command_takes_them(verify, tmp_path):
+    (tmp_path / "right.json").write_bytes(solution(*RING))
+    (tmp_path / "wrong.json").write_bytes(solution(*RING[1:]))
+    code, out, _ = verify("right.json", "wrong.json")
+    assert code == 1
+    assert "right.json: PROVED" in out
+    assert "nothing_too_early  REFUTED" in out
+    assert json.loads(verify("right.json", "--json")[1])["format"] == "te-ccl"
+    assert verify("right.json", "--z3")[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,12 @@ def test_a_missing_pass_is_refuted():
     )
 
 
+def test_the_command_takes_them(verify, tmp_path):
+    (tmp_path / "simu.txt").write_text(RIGHT)
+    code, out, _ = verify("simu.txt")
+    assert (code, "PROVED" in out) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
