@@ -87,7 +87,7 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(programs())
 def test_the_verdict_is_that_of_all_interleavings(program: Program) -> None:
     results, freedom = check(program)
