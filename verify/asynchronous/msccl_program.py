@@ -41,6 +41,8 @@ from verify.core.verdict import Counterexample, Result, refuted
 from verify.errors import FormatError
 
 IN_PLACE, OUT_OF_PLACE = "in place", "out of place"
+MAX_COUNTS = 2**27
+"""Ranks times chunks of all buffers: the contributions that there may be to count."""
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
 SHARED_OUT = ("allgather", "reducescatter", "alltoall")
 """Collectives of which each rank has a part of the chunks: N / n of them."""
@@ -75,6 +77,12 @@ class Lowering:
         self.addresses = 0
         for gpu in algorithm.gpus:
             self._allocate(gpu)
+        if self.ranks * self.addresses > MAX_COUNTS:
+            raise FormatError(
+                name,
+                f"{self.ranks} ranks and {self.addresses} chunks of memory: their product must be "
+                f"at most {MAX_COUNTS}",
+            )
 
     def _allocate(self, gpu: XmlGpu) -> None:
         coll, whole, part = self.algorithm.coll, self.chunks, self.part
