@@ -368,6 +368,11 @@ MALFORMED = {
     "type": (xml(ring_allreduce(2)).replace(b'"s"', b'"send"'), "type 'send'"),
     "proto": (xml(ring_allreduce(2, proto="simple")), "proto = 'simple'"),
     "coll": (xml(ring_allreduce(2)).replace(b"allreduce", b"gather"), "coll = 'gather'"),
+    "moves": (
+        xml(algorithm("allreduce", 9, [[block(-1, -1, [step("cpy", cnt=2**20)] * 3)]])),
+        "move 3145728 chunks",
+    ),
+    "memory": (xml(algorithm("allreduce", 2**20, [[]] * 16)), "product must be"),
     "large": (xml(ring_allreduce(2)).replace(b'deps="-1"', b'deps="99999999"'), "beyond"),
 }
 
