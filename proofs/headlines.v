@@ -1,9 +1,9 @@
 (** What the theorems of docs/theorems.md rest on: [make proofs] compiles this file and requires
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
-From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Knowledge
-  Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible Arrivals
-  PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
+From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
+  Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
+  Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
 Print Assumptions Check.check_complete.
@@ -22,6 +22,10 @@ Print Assumptions Programs.same_result.
 Print Assumptions Programs.asynchronous_all_reduce.
 Print Assumptions Waiting.acyclic_never_stuck.
 Print Assumptions Waiting.ends.
+Print Assumptions Asynchronous.acyclic_never_stuck.
+Print Assumptions Asynchronous.cycle_never_ends.
+Print Assumptions Asynchronous.same_end.
+Print Assumptions Asynchronous.ends.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
 Print Assumptions Spread.spread_bound_holds.

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
@@ -16,8 +17,10 @@ import typer
 
 from verify import kernel
 from verify.asynchronous.command import report_on, require_options
-from verify.asynchronous.mscclpp import report_on_plan
+from verify.asynchronous.mscclpp import verify_plan
+from verify.asynchronous.mscclpp_plan import is_plan
 from verify.asynchronous.render import render as render_asynchronous
+from verify.asynchronous.teccl import FlowReport, is_solution, verify_flows
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.certify import certificate, require_target
 from verify.core.check import check
@@ -32,6 +35,7 @@ from verify.pipeline.format import decode as decode_pipeline
 from verify.pipeline.format import encode as encode_pipeline
 from verify.pipeline.render import render as render_pipeline
 from verify.pipeline.schedule import PipelineSchedule
+from verify.pipeline.timeline import decode_timeline
 from verify.pipeline.torch_csv import decode_csv
 from verify.pipeline.verdict import PipelineReport
 from verify.report.render import render, to_json
@@ -43,6 +47,12 @@ WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Ver
 
 MAX_TIMEOUT_S = 1e6
 MAX_UNKNOWNS = 2**22
+
+Others = AsynchronousReport | FlowReport
+"""Reports on others' programs, which their readers make."""
+
+TEXTS = {".csv": decode_csv, ".txt": decode_timeline}
+"""Pipeline schedules that are no JSON: PyTorch's, and timelines of PipeMorph."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -136,9 +146,7 @@ def verify(
     for path in files:
         try:
             data = read_bounded(os.fspath(path))
-            asynchronous = report_on_plan(data, os.fspath(path)) or report_on(
-                data, os.fspath(path), largest, slots
-            )
+            asynchronous = report_on(data, os.fspath(path), largest, slots)
             schedule = asynchronous or _decode(path, data)
         except FormatError as error:
             codes.append(MALFORMED)
@@ -147,7 +155,7 @@ def verify(
             elif not quiet:
                 _print(f"{path}: MALFORMED\n  {error}", sys.stderr)
             continue
-        report: Report | PipelineReport | AsynchronousReport
+        report: Report | PipelineReport | Others
         if isinstance(schedule, Schedule):
             second = {"symbolic_sum": partial(all_sums, timeout_s=timeout)} if z3 else {}
             report = check(schedule, second)
@@ -169,20 +177,9 @@ def verify(
                 "--smt2": smt2_file,
                 "--loss": loss,
                 "--certify": certify,
-                "--kernel": isinstance(schedule, AsynchronousReport) and use_kernel,
             }
-            family = "MSCCL" if isinstance(schedule, AsynchronousReport) else "pipeline schedules"
-            for name, given in only_collectives.items():
-                if given:
-                    raise ArgumentError(name, str(path), f"is not for {family}")
-            if isinstance(schedule, AsynchronousReport):
-                report, text = schedule, render_asynchronous(str(path), schedule)
-            else:
-                report = check_pipeline(schedule)
-                if use_kernel is not None:
-                    text_of_file = encode_pipeline(schedule) if path.suffix == ".csv" else data
-                    report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
-                text = render_pipeline(str(path), schedule, report)
+            _refuse(only_collectives, path, schedule)
+            report, text = _of_programs(path, data, schedule, use_kernel, timeout)
             facts = report.to_json()
         codes.append(EXIT[report.verdict])
         if json and not quiet:
@@ -209,11 +206,44 @@ def _require_options(
         require_target(certify)
 
 
-def _decode(path: Path, data: bytes) -> Schedule | PipelineSchedule:
-    """A schedule of whichever family the file says, or PyTorch's CSV of a pipeline."""
+def _of_programs(
+    path: Path,
+    data: bytes,
+    schedule: PipelineSchedule | Others,
+    use_kernel: str | None,
+    timeout: float,
+) -> tuple[PipelineReport | Others, str]:
+    """The report, and its text, on what has a program for each rank and no rounds."""
+    if not isinstance(schedule, PipelineSchedule):
+        _refuse({"--kernel": use_kernel}, path, schedule)
+        if isinstance(schedule, FlowReport):
+            return schedule, schedule.text(str(path))
+        return schedule, render_asynchronous(str(path), schedule)
+    report = check_pipeline(schedule)
+    if use_kernel is not None:
+        text_of_file = data if path.suffix not in TEXTS else encode_pipeline(schedule)
+        report.results["coq_kernel"] = kernel.opinion(text_of_file, report, timeout)
+    return report, render_pipeline(str(path), schedule, report)
+
+
+def _refuse(given: Mapping[str, object], path: Path, what: PipelineSchedule | Others) -> None:
+    """Refuse options that are for another family of schedules."""
+    names = {PipelineSchedule: "pipeline schedules", AsynchronousReport: "MSCCL algorithms"}
+    family = names.get(type(what), "flows of TE-CCL")
+    for name, value in given.items():
+        if value:
+            raise ArgumentError(name, str(path), f"is not for {family}")
+
+
+def _decode(path: Path, data: bytes) -> Schedule | PipelineSchedule | Others:
+    """A schedule of whichever family the file says; on others' programs the report at once."""
     name = os.fspath(path)
-    if path.suffix == ".csv":
-        return decode_csv(data, name)
+    if path.suffix in TEXTS:
+        return TEXTS[path.suffix](data, name)
+    if is_plan(data):
+        return verify_plan(data, name)
+    if is_solution(data):
+        return verify_flows(data, name)
     if kind_of(data) == PIPELINE:
         return decode_pipeline(data, name)
     return decode(data, name)

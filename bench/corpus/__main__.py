@@ -1,4 +1,6 @@
-"""Verdicts over all MSCCL XML files of folders: ``python -m bench.corpus FOLDERS [--seeds 20]``.
+"""Verdicts over all programs in folders: ``python -m bench.corpus FOLDERS [--seeds 20]``.
+
+MSCCL XML, plans of MSCCL++, flows of TE-CCL.
 
 FOLDERS hold files fetched from public repositories; none of them is part of this project. Equal
 files count once. Every refuted one is executed until it hangs or sums wrongly, by an executor that
@@ -14,13 +16,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.sizes import in_words
-from verify.asynchronous.verdict import AsynchronousReport
 
 from bench.corpus.confirm import counterexample
 from bench.corpus.distance import distance
 from bench.corpus.parse import parse
+from bench.corpus.plans import PlanRun
+from verify.asynchronous.msccl import verify_xml
+from verify.asynchronous.mscclpp import verify_plan
+from verify.asynchronous.mscclpp_plan import is_plan
+from verify.asynchronous.sizes import in_words
+from verify.asynchronous.teccl import is_solution, verify_flows
+from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.verdict import Verdict
 from verify.errors import FormatError
 
@@ -31,12 +37,16 @@ HEAD = (
 
 
 def distinct(folders: list[Path]) -> list[Path]:
-    """The algorithm files below the folders, the first of several equal ones."""
+    """The algorithm files, plans and flows below the folders, the first of several equal ones."""
     found: dict[str, Path] = {}
     for folder in folders:
-        for path in sorted(folder.rglob("*.xml")):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix not in {".xml", ".json"} or not path.is_file():
+                continue
             data = path.read_bytes()
-            if b"<algo" in data[:4096]:
+            if b"<algo" in data[:4096] or (
+                path.suffix == ".json" and (is_plan(data) or is_solution(data))
+            ):
                 found.setdefault(hashlib.sha256(data).hexdigest(), path)
     return list(found.values())
 
@@ -48,7 +58,36 @@ def why(report: AsynchronousReport) -> str:
     return "; ".join(f"{name}: {r.note}" for name, r in report.results.items() if r.note)
 
 
+def row_of_json(path: Path, seeds: int) -> list[str]:
+    """Of a plan, which is executed, or of flows, which are not."""
+    start, data = time.monotonic(), path.read_bytes()
+    plan = is_plan(data)
+    try:
+        report = verify_plan(data, str(path)) if plan else verify_flows(data, str(path))
+    except FormatError as error:
+        return [path.name, "", "", "", "malformed", str(error), *[""] * 6]
+    seconds = time.monotonic() - start
+    wrong = report.counterexample
+    executed = ""
+    if plan:
+        refuted = report.verdict is Verdict.REFUTED
+        outcomes = (
+            PlanRun(path, seed).outcome() for seed in range(3 * seeds if refuted else seeds)
+        )
+        bad = next((outcome for outcome in outcomes if outcome.kind != "right"), None)
+        executed = "right" if bad is None else f"{bad.kind}: {bad.detail}"
+        if refuted == (bad is None):
+            executed = f"DISAGREES: {executed}"
+    told = "" if wrong is None else f"{wrong.property}: {wrong.found}"
+    kind = report.kind if isinstance(report, AsynchronousReport) else report.collective
+    named = "MSCCL++" if plan else "TE-CCL"
+    cells = [path.name, kind, str(report.ranks), named, report.verdict.value, told]
+    return [*cells, "", "", executed, "", "", f"{seconds:.2f}"]
+
+
 def row(path: Path, seeds: int) -> list[str]:
+    if path.suffix == ".json":
+        return row_of_json(path, seeds)
     start = time.monotonic()
     try:
         report = verify_xml(path.read_bytes(), str(path))

@@ -16,6 +16,9 @@ from verify.asynchronous.order import NEVER, Events, Flat, Run, ends_with_rendez
 from verify.asynchronous.sizes import Sizes, in_words
 from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
 
+MOST_STARTS = 4096
+"""Blocks from which a shortest cycle is looked for."""
+
 MOST_SLOTS = 64
 """More slots than this are not tried for how many would do."""
 
@@ -128,9 +131,14 @@ def _stuck(run: Run, sizes: Sizes | None) -> Counterexample:
 
 
 def _shortest_cycle(waits: dict[int, dict[int, int]]) -> list[tuple[int, int]]:
-    """A shortest cycle in block -> {block waited for: the event}; as (block, event) in turn."""
+    """A shortest cycle in block -> {block waited for: the event}; as (block, event) in turn.
+
+    Where more than ``MOST_STARTS`` blocks are stuck, the shortest through those looked at first.
+    """
     best: list[tuple[int, int]] = []
-    for start in sorted(waits):
+    for tried, start in enumerate(sorted(waits)):
+        if best and tried > MOST_STARTS:
+            break
         came: dict[int, int] = {}
         queue = deque([start])
         while queue and start not in came:

@@ -39,7 +39,10 @@ IntArray = NDArray[np.int64]
 
 
 class Signal(NamedTuple):
-    """Raise ``counter`` to ``value``; as a wait: go on when it is at least that."""
+    """Raise ``counter`` to ``value``; as a wait: go on when it has been raised to at least that.
+
+    Every wait needs a signal: a counter that nobody has raised is below all values.
+    """
 
     counter: int
     value: int

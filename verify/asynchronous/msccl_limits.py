@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from verify.asynchronous.msccl_program import RECEIVES, SENDS, transmissions
+from verify.asynchronous.msccl_steps import RECEIVES, SENDS, transmissions
 from verify.asynchronous.msccl_xml import Algorithm, XmlBlock, XmlGpu
 from verify.asynchronous.sizes import MOST_CHUNKS, Sizes
 
@@ -22,8 +22,11 @@ MOST_BLOCK_NAMES = 127
 MOST_FUSED = 16
 """Consecutive ``re`` that the kernel has room for."""
 
-READ_FIRST = {"s": "src", "cpy": "both", "re": "both", "rrs": "src", "rrcs": "both"}
-CHECKED = {**READ_FIRST, "r": "dst", "rcs": "dst"}
+CHECKED = {
+    **dict.fromkeys(("s", "rrs"), ("src",)),
+    **dict.fromkeys(("r", "rcs"), ("dst",)),
+    **dict.fromkeys(("cpy", "re", "rrcs"), ("src", "dst")),
+}
 """Which offsets the parser compares with the declared number of chunks."""
 
 
@@ -114,13 +117,14 @@ def _of_block(algorithm: Algorithm, gpu: XmlGpu, block: XmlBlock) -> Iterator[tu
             ("src", step.srcbuf, step.srcoff),
             ("dst", step.dstbuf, step.dstoff),
         ):
-            checked = CHECKED.get(step.type) in (side, "both")
-            if checked and not -1 <= at < gpu.chunks[buffer]:
+            if side in CHECKED.get(step.type, ()) and not -1 <= at < gpu.chunks[buffer]:
                 yield (
                     "declared",
                     f"refused: {where}: {buffer}[{at}], and gpu {gpu.id} declares "
                     f"{buffer}_chunks = {gpu.chunks[buffer]}",
                 )
+    if sum(step.type == "re" for step in block.steps) <= MOST_FUSED:
+        return
     for made in transmissions(block):
         if len(made.offsets) > MOST_FUSED:
             yield (

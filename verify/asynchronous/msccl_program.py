@@ -1,16 +1,10 @@
 """What an MSCCL XML file means: the program that Azure/msccl-executor-nccl makes of it and runs.
 
 Where the file and the executor differ in what they seem to say, the executor counts
-(msccl_parser.cc and msccl_kernel.cu at c6f6b36d):
+(msccl_parser.cc, msccl_kernel.cu and msccl_lifecycle.cc at c6f6b36d; for steps see msccl_steps.py):
 
-- Steps run in the order of the document. A wait for step ``deps`` of block ``depid`` ends when that
-  block has raised its flag so far. The flag is the kernel's own count of steps, raised by steps
-  with ``hasdep = 1`` only; it is the step's index in the document as long as every ``nop`` has a
-  ``depid``.
-- A ``nop`` hands its wait to the next step that does something, and can raise no flag.
-- ``re`` after ``re`` into the same place from the same buffer, without a wait of its own and before
-  a flag is raised, is one step with it; the ``cnt`` of the last one holds for all.
-- ``rrs`` writes nothing; ``rcs`` does not read its source.
+- ``rrs`` writes nothing; ``rcs`` does not read its source; a ``cpy`` onto itself, as there may be
+  in place, only reads.
 - In place, ``i`` and ``o`` are one buffer; of allgather ``i[x]`` is ``o[rank N/n + x]``, of
   reducescatter ``o[x]`` is ``i[rank N/n + x]``.
 - ``i`` and ``o`` are as large as the collective says, whatever the file declares; ``s`` has
@@ -18,8 +12,6 @@ Where the file and the executor differ in what they seem to say, the executor co
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,70 +26,26 @@ from verify.asynchronous.model import (
     Signal,
     Step,
 )
-from verify.asynchronous.msccl_xml import Algorithm, XmlBlock, XmlGpu, XmlStep
+from verify.asynchronous.msccl_steps import (
+    READS_SOURCE,
+    READS_TARGET,
+    RECEIVES,
+    SENDS,
+    WRITES,
+    Transmission,
+    text_of,
+    transmissions,
+)
+from verify.asynchronous.msccl_xml import Algorithm, XmlBlock, XmlGpu
 from verify.core.verdict import Counterexample, Result, refuted
 from verify.errors import FormatError
 
 IN_PLACE, OUT_OF_PLACE = "in place", "out of place"
+MAX_COUNTS = 2**27
+"""Ranks times chunks of all buffers: the contributions that there may be to count."""
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
 SHARED_OUT = ("allgather", "reducescatter", "alltoall")
 """Collectives of which each rank has a part of the chunks: N / n of them."""
-
-READS_SOURCE = {"s", "cpy", "rrc", "rrs", "rrcs"}
-READS_TARGET = {"re"}
-WRITES = {"r", "cpy", "re", "rrc", "rcs", "rrcs"}
-RECEIVES = {"r", "rrc", "rcs", "rrs", "rrcs"}
-SENDS = {"s", "rcs", "rrs", "rrcs"}
-
-
-class Transmission(NamedTuple):
-    """What the kernel runs as one step.
-
-    Attributes:
-        last: the step of the file (of fused ones, the last).
-        offsets: of its sources; more than one where ``re`` were fused.
-        waits: (block, count) that it waits for.
-        flag: what it raises its block's flag to; None: it does not.
-    """
-
-    last: XmlStep
-    offsets: tuple[int, ...]
-    waits: tuple[tuple[int, int], ...]
-    flag: int | None
-
-
-def transmissions(block: XmlBlock) -> list[Transmission]:
-    """The steps of a block as the kernel has them, after the parser."""
-    made: list[tuple[XmlStep, list[int], list[tuple[int, int]]]] = []
-    waits: list[tuple[int, int]] = []
-    fusing = False
-    reductions = 0
-    for step in block.steps:
-        if step.depid >= 0:
-            waits.append((step.depid, step.deps))
-        if step.type == "nop":
-            continue
-        goes_on = (
-            fusing
-            and step.type == "re"
-            and step.depid == -1
-            and (made[-1][0].dstbuf, made[-1][0].dstoff, made[-1][0].srcbuf)
-            == (step.dstbuf, step.dstoff, step.srcbuf)
-        )
-        if goes_on:
-            made[-1] = (step, [*made[-1][1], step.srcoff], made[-1][2])
-        else:
-            made.append((step, [step.srcoff], waits))
-            waits = []
-        reductions += step.type == "re"
-        fusing = step.type == "re" and not step.hasdep and reductions != 16
-    found, count = [], 0
-    for last, offsets, before in made:
-        count += max(0, len(before) - 1) + len(offsets) - 1
-        flag = count if last.hasdep else None
-        found.append(Transmission(last, tuple(offsets), tuple(before), flag))
-        count += 1
-    return found
 
 
 def placements(algorithm: Algorithm) -> tuple[str, ...]:
@@ -129,6 +77,12 @@ class Lowering:
         self.addresses = 0
         for gpu in algorithm.gpus:
             self._allocate(gpu)
+        if self.ranks * self.addresses > MAX_COUNTS:
+            raise FormatError(
+                name,
+                f"{self.ranks} ranks and {self.addresses} chunks of memory: their product must be "
+                f"at most {MAX_COUNTS}",
+            )
 
     def _allocate(self, gpu: XmlGpu) -> None:
         coll, whole, part = self.algorithm.coll, self.chunks, self.part
@@ -198,7 +152,7 @@ class Lowering:
         kind = xml.type
         sources: list[int] = []
         targets: list[int] = []
-        text = _text(block, made)
+        text = text_of(block, made)
         where = (gpu.id, f"tb {block.id}: {text}", xml.s)
         if kind in READS_TARGET:
             sources.append(self._area(xml.dstbuf, xml.dstoff, xml.cnt, *where))
@@ -206,6 +160,8 @@ class Lowering:
             sources += [self._area(xml.srcbuf, at, xml.cnt, *where) for at in made.offsets]
         if kind in WRITES:
             targets.append(self._area(xml.dstbuf, xml.dstoff, xml.cnt, *where))
+        if kind == "cpy" and sources == targets:
+            targets = []  # the same bytes once more: for others it is a read
         sends = receives = NONE
         if kind in SENDS:
             sends = self._fifo((gpu.id, block.send, block.chan), block.send, *where)
@@ -293,21 +249,3 @@ class Lowering:
             np.concatenate([rank for _, rank, _ in rows]),
             np.concatenate([chunk for _, _, chunk in rows]),
         )
-
-
-def _text(block: XmlBlock, made: Transmission) -> str:
-    """A step for people: ``rrc i[3] i[3] from rank 2, after tb 0 step 1``."""
-    xml, kind = made.last, made.last.type
-    many = f"..+{xml.cnt - 1}" if xml.cnt > 1 else ""
-    parts = [kind]
-    if kind in READS_SOURCE or kind == "re":
-        parts += [f"{xml.srcbuf}[{at}{many}]" for at in made.offsets]
-    if kind in RECEIVES:
-        parts.append(f"from rank {block.recv}")
-    if kind in WRITES:
-        parts.append(f"into {xml.dstbuf}[{xml.dstoff}{many}]")
-    if kind in SENDS:
-        parts.append(f"to rank {block.send}")
-    if made.waits:
-        parts.append("after " + ", ".join(f"tb {tb} step {s}" for tb, s in made.waits))
-    return " ".join(parts)

@@ -18,6 +18,8 @@ from verify.errors import FormatError
 MAX_ELEMENTS = 2**20
 MAX_RANKS = 2**12
 MAX_CHUNKS = 2**20
+MAX_MOVED = 2**21
+"""Chunks in all steps together: each may become a message of its own."""
 MAX_INTEGER = 2**63
 
 TYPES = ("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs", "nop")
@@ -102,6 +104,9 @@ def decode(data: bytes, name: str = "<bytes>") -> Algorithm:
     gpus = sorted((read.gpu(element) for element in root.iterfind("gpu")), key=lambda gpu: gpu.id)
     if [gpu.id for gpu in gpus] != list(range(ranks)):
         raise FormatError(name, f"ngpus = {ranks}: needs one <gpu> for each id from 0 on")
+    moved = sum(step.cnt for gpu in gpus for block in gpu.blocks for step in block.steps)
+    if moved > MAX_MOVED:
+        raise FormatError(name, f"its steps move {moved} chunks, more than the {MAX_MOVED} allowed")
     later = ("inplace", "outofplace", "minBytes", "maxBytes")
     known = {"algo", "gpu", "tb", "step"}
     return Algorithm(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from verify.asynchronous.check import check
 from verify.asynchronous.mscclpp_order import PIPELINE_ROUNDS, other_end
-from verify.asynchronous.mscclpp_plan import Plan, decode_plan, is_plan
+from verify.asynchronous.mscclpp_plan import Plan, decode_plan
 from verify.asynchronous.mscclpp_program import Lowering
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.verdict import PROVED, unknown
@@ -53,15 +53,6 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         freedom=freedom,
         limits=tuple(_limits(plan)),
     )
-
-
-def report_on_plan(data: bytes, name: str) -> AsynchronousReport | None:
-    """The report on a plan; None if the text is no JSON object with ``gpus`` and a ``collective``.
-
-    Raises:
-        FormatError: it is a plan, but not one that is known here.
-    """
-    return verify_plan(data, name) if is_plan(data) else None
 
 
 def _limits(plan: Plan) -> Iterator[str]:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from verify.asynchronous.model import NONE, Program, Step
 
+NOTHING = -(2**40)
+"""A counter that nobody has raised: a wait for any value needs a signal."""
+
 State = tuple[tuple[int, ...], tuple[object, ...], tuple[object, ...], tuple[int, ...]]
 """Where each block stands; memory; what lies in each FIFO; counters."""
 
@@ -31,7 +34,7 @@ def explore(program: Program, slots: int | None) -> Outcome:
         (0,) * len(program.blocks),
         memory,
         ((),) * len(program.fifos),
-        (-1,) * len(program.counters),
+        (NOTHING,) * len(program.counters),
     )
     outcome, seen, todo = Outcome(), {start}, [start]
     while todo:
