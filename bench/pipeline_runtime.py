@@ -25,10 +25,10 @@ from torch import nn
 from runtime.pipeline import Adaptation, Faults, LinkFault, Pipeline, both_ways
 from runtime.pipeline.demo import Block
 from runtime.pipeline.demo import loss_fn as next_token
-from runtime.pipeline.picture import observed
 from synth.pipeline.plan import plan
 from synth.pipeline.problem import make
 from verify.pipeline import Instance, Link, PipelineSchedule, check, uniform
+from verify.pipeline.measured_picture import observed
 
 STAGES, MICROBATCHES, MS, LINK = 4, 12, 12, (1, 2)
 DELAYS = (0, 1, 2, 4)

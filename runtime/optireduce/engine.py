@@ -28,7 +28,7 @@ from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.recorder import EngineRecorder
-from runtime.optireduce.sync import Reliable, SyncPoint, transpose
+from runtime.optireduce.sync import Reliable, SyncPoint
 from runtime.optireduce.udp.datagram import Codec
 from runtime.optireduce.udp.loop import EventLoop
 from runtime.optireduce.udp.protocol import Protocol
@@ -94,6 +94,8 @@ class Engine:
         timeout_s: float = 300.0,
         native_waits: NativeWaits | None = None,
     ) -> None:
+        from synth.transpose.generate import transpose
+
         if size < 2:
             raise ArgumentError("size", size, "OptiReduce needs at least 2 ranks")
         self.rank, self.size, self.step = rank, size, 0

@@ -23,20 +23,8 @@ from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import hard_bound_s
 from runtime.work import AllReduceWork
-from verify.core.schedule import Incast, Phase, Schedule, Transfer
 
 LATEST = 256  # operations of a rank that count
-
-
-def transpose(n: int) -> Schedule:
-    """Transpose AllReduce, one message in and out of a rank per round."""
-    shifts = range(1, n)
-    scatter = tuple(
-        tuple(Transfer(r, (r + t) % n, (r + t) % n, "reduce") for r in range(n)) for t in shifts
-    )
-    gather = tuple(tuple(Transfer(r, (r + t) % n, r, "copy") for r in range(n)) for t in shifts)
-    phases = (Phase("reduce_scatter", (), scatter), Phase("all_gather", (), gather))
-    return Schedule(ranks=n, chunks=n, ports=Incast(1), phases=phases)
 
 
 class Reliable(Executor):

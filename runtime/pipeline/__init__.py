@@ -4,8 +4,8 @@ from runtime.pipeline.agent import Adaptation, Event, Planner
 from runtime.pipeline.detector import Sensitivity
 from runtime.pipeline.load import VerifiedPipeline, load
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.timing import Span, StepRecord, Transit
 from runtime.pipeline.transport import Faults, LinkFault, both_ways
+from verify.pipeline.measured import Span, StepRecord, Transit
 
 __all__ = [
     "Adaptation",

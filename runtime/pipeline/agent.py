@@ -1,6 +1,6 @@
 """One rank's part of the adaptation: measure, judge, plan, and change over together.
 
-After every step a worker thread on each rank sends this rank's report of it (``timing``) to rank 0.
+After every step a worker thread on each rank sends this rank's report of it to rank 0.
 There the worker has the links judged (``detector``) and a schedule planned for those that changed.
 Between steps the training thread proposes it, and all ranks change over (``switch``); the worker of
 each proves what is proposed. A report that is lost costs a look at the links.
@@ -26,9 +26,9 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.detector import LinkDetector, Sensitivity
 from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
 from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
-from runtime.pipeline.timing import REPORT, Report, StepRecord, links, measured_instance, predicted
 from verify.errors import ArgumentError, LatecomerError
 from verify.pipeline import Instance, PipelineSchedule, decode, encode
+from verify.pipeline.measured import REPORT, Report, StepRecord, links, measured_instance, predicted
 
 CHANNEL = "reports"
 KEPT = 4  # steps of which not all ranks have reported are forgotten when so many are newer

@@ -20,13 +20,13 @@ import torch.distributed as dist
 from torch import nn
 
 from runtime.pipeline.agent import Adaptation, Event
-from runtime.pipeline.picture import bars, makespan_ms, side_by_side, text
 from runtime.pipeline.pipeline import Pipeline
-from runtime.pipeline.timing import StepRecord
 from runtime.pipeline.transport import Faults
 from runtime.selftest.processes import Say, talk
 from runtime.torch_versions import Store
 from verify.pipeline import PipelineSchedule
+from verify.pipeline.measured import StepRecord
+from verify.pipeline.measured_picture import bars, makespan_ms, side_by_side, text
 from verify.pipeline.picture import svg, trace
 
 VOCABULARY, LENGTH, WIDTH, HEADS, SEQUENCES = 64, 24, 48, 4, 4

@@ -24,9 +24,9 @@ import torch
 
 from runtime.health.diagnosis import WaitFor
 from runtime.pipeline.staging import Staged, Tensors
-from runtime.pipeline.timing import Transit
 from verify.errors import LatecomerError, TensorError
 from verify.pipeline import Action, parse_action
+from verify.pipeline.measured import Transit
 
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")

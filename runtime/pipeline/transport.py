@@ -30,9 +30,9 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.load import senders
 from runtime.pipeline.messages import Arrived, Header, Mailbox, WireError, read, write
 from runtime.pipeline.staging import HostStaging, Staged, Tensors
-from runtime.pipeline.timing import Transit
 from verify.errors import ArgumentError
 from verify.pipeline import Action, PipelineSchedule, parse_action
+from verify.pipeline.measured import Transit
 
 GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
 SMALL = BUFFER = 2**16  # bytes: up to SMALL a message is written at once

@@ -12,13 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.verify.builders import (
-    Document,
-    all_right,
-    optimal_four,
-    report_of,
-    schedule_of,
-)
+from tests.verify.builders import Document, all_right, optimal_four, report_of, schedule_of
 from tests.verify.pipeline import documents
 from verify import Incast, Phase, Schedule, Transfer, Verdict, check, decode, encode, read, write
 from verify.core.format import MAX_CHUNKS, MAX_PHASES, MAX_RANKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import socket
 import time
@@ -31,14 +32,11 @@ def _inputs(size, numel, dtype):
 def _by_rounds(schedule, inputs):
     """Per rank, what the schedule makes of ``inputs`` with a barrier after every round."""
     bounds = [inputs[0].numel() * c // schedule.chunks for c in range(schedule.chunks + 1)]
-    start = {
-        (rank, c): x[bounds[c] : bounds[c + 1]]
-        for rank, x in enumerate(inputs)
-        for c in range(schedule.chunks)
-    }
+    places = itertools.pairwise(bounds)
+    start = {(r, c): x[a:b] for c, (a, b) in enumerate(places) for r, x in enumerate(inputs)}
     ended = schedules.by_rounds(schedule, start, torch.add)
-    parts = range(schedule.ranks), range(schedule.chunks)
-    return [torch.cat([ended[rank, c] for c in parts[1]]) for rank in parts[0]]
+    ranks, chunks = range(schedule.ranks), range(schedule.chunks)
+    return [torch.cat([ended[rank, c] for c in chunks]) for rank in ranks]
 
 
 def _narrow(sockets):
@@ -72,8 +70,7 @@ def test_bits_are_those_of_the_rounds_one_after_the_other(rank, size, store, sch
 
 
 @pytest.mark.parametrize(
-    "what",
-    [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}],
+    "what", [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}]
 )
 @on_ranks(3, timeout_s=60)
 def test_ranks_that_submit_different_things_are_told_so(rank, size, store, what):
@@ -142,20 +139,13 @@ class Peer:
         self.ended, self.failed = queue.Queue(), queue.Queue()
         self.schedule = schedules.ring(2)
         self.program = rank_program(self.schedule, 0)
-        self.engine = loop.EventLoop(
-            {1: ours},
-            0,
-            len(self.schedule.phases),
-            Observer(),
-            self.ended.put,
-            lambda noticed, error: self.failed.put((noticed, error)),
-        )
+        told = self.ended.put, lambda noticed, error: self.failed.put((noticed, error))
+        self.engine = loop.EventLoop({1: ours}, 0, len(self.schedule.phases), Observer(), *told)
         # Rank 0 sends ``first`` and then receives its sum back; rank 1 does so with ``second``.
         (self.first, self.second), (self.second_back, self.first_back) = (
             [end.index for end in self.program.ends if end.step == step] for step in (0, 1)
         )
-        self.credited = {}
-        self.digest = 0
+        self.credited, self.digest = {}, 0
 
     def submit(self, number, numel):
         tensor = torch.arange(numel, dtype=torch.float32)

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from runtime.health import protocol
 from runtime.health.diagnosis import RankStatus, WaitFor
-from runtime.health.protocol import (
-    ASK_AGAIN_S,
-    HealthProtocol,
-    Message,
-    pack_answer,
-    pack_verdict,
-    shortened,
-    unpack,
-)
 from runtime.network.control_channel import MAX_PAYLOAD
 from verify.errors import RankFailure
 
@@ -28,7 +20,8 @@ class Group:
     """Protocols of a group; :meth:`settle` carries what they send, except to and from the deaf."""
 
     def __init__(self, size):
-        self.ranks = [HealthProtocol(r, size, lambda r=r: RankStatus(r + 1)) for r in range(size)]
+        kind = protocol.HealthProtocol
+        self.ranks = [kind(r, size, lambda r=r: RankStatus(r + 1)) for r in range(size)]
         self.deaf = set()
         self.now_s = 0.0
 
@@ -66,16 +59,16 @@ def test_whoever_does_not_answer_is_asked_again_until_the_time_is_up():
     group.deaf = {2}
     question = group.ranks[0].ask(1.0, 0.0)
     group.settle()
-    assert group.ranks[0].get_timer() == ASK_AGAIN_S
+    assert group.ranks[0].get_timer() == protocol.ASK_AGAIN_S
     group.deaf = {1, 2}
-    group.turn(ASK_AGAIN_S)
+    group.turn(protocol.ASK_AGAIN_S)
     group.deaf = {1}
     assert not question.is_over
-    group.turn(ASK_AGAIN_S)  # rank 2 hears the third, rank 1 has heard the first
+    group.turn(protocol.ASK_AGAIN_S)  # rank 2 hears the third, rank 1 has heard the first
     assert question.is_over
     lost = group.ranks[0].ask(1.0, group.now_s)
     for _ in range(11):
-        group.turn(ASK_AGAIN_S)
+        group.turn(protocol.ASK_AGAIN_S)
     assert lost.is_over
     assert lost.answers.keys() == {0, 2}
 
@@ -90,9 +83,9 @@ def test_time_in_which_this_rank_did_not_run_is_not_held_against_the_others():
 
 def test_answers_to_another_question_do_not_count():
     group = Group(2)
-    group.ranks[0].receive_message(pack_answer(77, RankStatus(9)), 1, 0.0)
+    group.ranks[0].receive_message(protocol.pack_answer(77, RankStatus(9)), 1, 0.0)
     question = group.ranks[0].ask(1.0, 0.0)
-    group.ranks[0].receive_message(pack_answer(77, RankStatus(9)), 1, 0.0)
+    group.ranks[0].receive_message(protocol.pack_answer(77, RankStatus(9)), 1, 0.0)
     assert question.answers.keys() == {0}
 
 
@@ -131,13 +124,13 @@ RUBBISH = [
     b"\x91" * 60_000,
     b"[",
     msgspec.msgpack.encode({"alarm": 3}),
-    msgspec.msgpack.encode(Message(failed=b"\x04")),
-    msgspec.msgpack.encode(Message(failed=b"\xff" * 60_000)),
-    pack_verdict(RankFailure([0], "x" * 100, ["y" * 100]))[:-1],
-    pack_answer(0, RankStatus(1, WaitFor(3, "completion", 1, 2))),
-    pack_answer(0, RankStatus(1, WaitFor(3, "completion", 1, -1))),
-    pack_answer(0, RankStatus(1, differs_from=2)),
-    pack_answer(0, RankStatus(1, idle_s=math.nan)),
+    msgspec.msgpack.encode(protocol.Message(failed=b"\x04")),
+    msgspec.msgpack.encode(protocol.Message(failed=b"\xff" * 60_000)),
+    protocol.pack_verdict(RankFailure([0], "x" * 100, ["y" * 100]))[:-1],
+    protocol.pack_answer(0, RankStatus(1, WaitFor(3, "completion", 1, 2))),
+    protocol.pack_answer(0, RankStatus(1, WaitFor(3, "completion", 1, -1))),
+    protocol.pack_answer(0, RankStatus(1, differs_from=2)),
+    protocol.pack_answer(0, RankStatus(1, idle_s=math.nan)),
 ]
 
 
@@ -177,30 +170,30 @@ LONG = "rank 7 has operation 3: sum of 9 x float32 by schedule 0, late [5]; " * 
 @example((900, RankFailure([1], "noticed by 0: \udcff", ["\ud800"])))  # can't be encoded
 def test_a_verdict_of_any_size_is_one_datagram_and_names_all_ranks(case):
     size, told = case
-    packed = pack_verdict(told)
+    packed = protocol.pack_verdict(told)
     assert len(packed) <= MAX_PAYLOAD
-    heard = unpack(packed, size).verdict
+    heard = protocol.unpack(packed, size).verdict
     assert heard.ranks == told.ranks
-    assert str(heard)[:12] == shortened(str(told)[:12])
+    assert str(heard)[:12] == protocol.shortened(str(told)[:12])
     if len(str(told)) > 60_000:  # it says what is left out
         assert "[...]" in str(heard) or "line(s) more" in str(heard)
     if len(str(told)) < 1000:  # it fits, so nothing is left out
-        assert str(heard).split("\n", 1)[0] == shortened(str(told).split("\n", 1)[0])
-        assert heard.evidence == tuple(map(shortened, told.evidence))
+        assert str(heard).split("\n", 1)[0] == protocol.shortened(str(told).split("\n", 1)[0])
+        assert heard.evidence == tuple(map(protocol.shortened, told.evidence))
 
 
 @settings(deadline=None)
 @given(_failures(), st.data())
 def test_what_is_cut_or_changed_on_the_way_is_refused_or_a_message(case, data):
     size, told = case
-    packed = pack_verdict(told)
+    packed = protocol.pack_verdict(told)
     cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
     with pytest.raises(ValueError, match=r"."):
-        unpack(cut, size)
+        protocol.unpack(cut, size)
     at = data.draw(st.integers(0, len(packed) - 1))
     changed = packed[:at] + data.draw(st.binary(max_size=3)) + packed[at + 1 :]
     try:
-        heard = unpack(changed, size).verdict
+        heard = protocol.unpack(changed, size).verdict
     except ValueError:
         return
     assert heard is None or all(rank in range(size) for rank in heard.ranks)
@@ -208,9 +201,9 @@ def test_what_is_cut_or_changed_on_the_way_is_refused_or_a_message(case, data):
 
 def test_a_rank_with_much_to_say_is_not_taken_for_silent():
     told = RankStatus(4, WaitFor(3, LONG, 1, 0), 0.0, "\udcff" + LONG, doing=LONG)
-    packed = pack_answer(5, told)
+    packed = protocol.pack_answer(5, told)
     assert len(packed) <= MAX_PAYLOAD
-    status = unpack(packed, 2).status
+    status = protocol.unpack(packed, 2).status
     assert (status.entered, status.waiting.peer) == (4, 0)
     for words in (status.broken, status.doing, status.waiting.phase):
         assert re.search(r"(?s)rank 7 has operation 3.*\[\.\.\.\]$", words)

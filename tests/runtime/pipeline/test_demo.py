@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 import runtime.pipeline
 from runtime.__main__ import app
-from runtime.pipeline.picture import bars, makespan_ms, observed, planned, text
-from runtime.pipeline.timing import Span, StepRecord, Transit
 from tests.runtime.pipeline.test_gradients import schedule
 from verify.errors import InputError
 from verify.pipeline import parse_action
+from verify.pipeline.measured import Span, StepRecord, Transit
+from verify.pipeline.measured_picture import bars, makespan_ms, observed, planned, text
 
 
 def test_exported_names() -> None:

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.pipeline import timing
 from runtime.pipeline.detector import Sensitivity, Watched, judge
-from runtime.pipeline.timing import Report, Span, StepRecord, Transit
 from runtime.pipeline.transport import due_s
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 from verify.errors import ArgumentError
-from verify.pipeline import Action, Link
+from verify.pipeline import Action, Link, measured
+from verify.pipeline.measured import Report, Span, StepRecord, Transit
 
 MS = 1e-3
 
@@ -48,26 +47,26 @@ def test_a_link_is_measured_without_common_clocks(latency, occupancy, offset, ga
     back = _direction([t + offset for t in ready], latency * MS, occupancy * MS, -offset, rng)
     durations = {("F", 0): 1.0}
     reports = {
-        0: Report(0, "", durations, {1: timing.fit(back)}),
-        1: Report(0, "", durations, {0: timing.fit(there)}),
+        0: Report(0, "", durations, {1: measured.fit(back)}),
+        1: Report(0, "", durations, {0: measured.fit(there)}),
     }
-    found = timing.links(reports)[0, 1]
+    found = measured.links(reports)[0, 1]
     # how much of it is occupancy can be seen only where messages had to wait for each other
     assert found.total_s == pytest.approx((latency + occupancy) * MS, abs=max(2.5, occupancy) * MS)
     assert found.offset_s == pytest.approx(offset, abs=1 * MS)
-    assert timing.clock_offsets({(0, 1): found}, 3) == {0: 0.0, 1: found.offset_s, 2: 0.0}
+    assert measured.clock_offsets({(0, 1): found}, 3) == {0: 0.0, 1: found.offset_s, 2: 0.0}
 
 
 def test_occupancy_is_told_from_latency_and_a_few_late_threads_do_no_harm():
     rng = random.Random(1)
     ready = [i * 10 * MS for i in range(12)]
-    held = timing.fit(_direction(ready, 0, 20 * MS, 0, rng))
+    held = measured.fit(_direction(ready, 0, 20 * MS, 0, rng))
     assert held.occupancy_s == pytest.approx(20 * MS, abs=1.5 * MS)
     assert held.latency_s == pytest.approx(0, abs=2 * MS)
     pairs = _direction(ready, 4 * MS, 0, 0, rng)
     for late, by_s in ((3, 90 * MS), (7, 40 * MS)):
         pairs[late] = pairs[late][0], pairs[late][1] + by_s
-    free = timing.fit(pairs)
+    free = measured.fit(pairs)
     assert free.occupancy_s == 0
     assert free.latency_s == pytest.approx(4 * MS, abs=0.2 * MS)
 
@@ -92,14 +91,14 @@ def test_an_instance_in_microseconds():
     for programs, kinds in ((zero_bubble(3, 5), "FIW"), (one_f_one_b(3, 5), "FB")):
         plan = schedule(programs)
         reports = {rank: _record(kinds, rank).report() for rank in range(3)}
-        times = timing.links(reports)
+        times = measured.links(reports)
         assert set(times) == {(0, 1), (1, 2)}
-        found = timing.measured_instance(plan, reports)
+        found = measured.measured_instance(plan, reports)
         assert found.forward == (8000,) * 3
         # the fused backward is divided as the file says, 10 to 5
         assert (found.backward, found.weight) == ((10000,) * 3, (5000,) * 3)
         assert found.links == (Link((0, 1), 3000, 0), Link((1, 2), 3000, 0))
-        assert {rank: round(s) for rank, s in timing.clock_offsets(times, 3).items()} == {
+        assert {rank: round(s) for rank, s in measured.clock_offsets(times, 3).items()} == {
             0: 0,
             1: 1,
             2: 2,

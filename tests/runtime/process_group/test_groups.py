@@ -152,8 +152,6 @@ def test_a_group_can_be_destroyed_before_its_first_all_reduce_began(rank, size, 
 
 TIMEOUT_S = 6.0
 SIZE, VICTIM = 3, 1
-
-
 _x = torch.ones
 CALLS = {
     "all_gather": lambda: dist.all_gather([_x(4) for _ in range(SIZE)], _x(4)),

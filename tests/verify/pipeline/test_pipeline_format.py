@@ -21,16 +21,7 @@ from tests.verify.pipeline.documents import (
 from verify.core.format import kind_of
 from verify.core.verdict import Counterexample, Verdict
 from verify.errors import FormatError
-from verify.pipeline import (
-    Action,
-    PipelineSchedule,
-    check,
-    decode,
-    encode,
-    read,
-    uniform,
-    write,
-)
+from verify.pipeline import Action, PipelineSchedule, check, decode, encode, read, uniform, write
 from verify.pipeline.render import render
 
 REFUSED: list[tuple[str, Any, str]] = [  # what is changed, into what, what is said

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.pipeline import timing
-from runtime.pipeline.timing import StepRecord
-from verify.pipeline import Bar, Instance, PipelineSchedule, parse_action
+from verify.pipeline.measured import (
+    StepRecord,
+    clock_offsets,
+    links,
+    measured_instance,
+    predicted,
+)
 from verify.pipeline.picture import Sheet
-from verify.pipeline.schedule import COMPUTE, send_of
+from verify.pipeline.schedule import COMPUTE, Instance, PipelineSchedule, parse_action, send_of
+from verify.pipeline.verdict import Bar
 
 MS = 1e3
 
@@ -18,7 +23,7 @@ MS = 1e3
 def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
     """All actions and messages of one step; ranks' clocks are aligned by their messages."""
     reports = {rank: record.report() for rank, record in records.items()}
-    offset_s = timing.clock_offsets(timing.links(reports), len(records))
+    offset_s = clock_offsets(links(reports), len(records))
     zero_s = min(did.began_s - offset_s[r] for r, of in records.items() for did in of.spans)
 
     def ms(seconds: float, rank: int) -> float:
@@ -44,12 +49,12 @@ def makespan_ms(drawn: Sequence[Bar]) -> float:
 def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> Instance:
     """The instance that the ranks measured in a step of ``schedule``, in microseconds."""
     reports = {rank: record.report() for rank, record in records.items()}
-    return timing.measured_instance(schedule, reports)
+    return measured_instance(schedule, reports)
 
 
 def planned(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
     """The bars of a schedule as the model has them in an instance in microseconds."""
-    found = timing.predicted(schedule, measured)
+    found = predicted(schedule, measured)
     return [msgspec.structs.replace(bar, start=bar.start / MS, end=bar.end / MS) for bar in found]
 
 
