@@ -9,6 +9,8 @@ Who decides an operation:
                       all, while the epoch is quiet: nobody asks then, and what ranks report now
                       and then tells the coordinator when to ask again
 
+What a rank tells the coordinator, and how it asks again, is its ``head``'s part.
+
 Why no two ranks can act on different decisions: see ``epochs`` and ``coordinator``. A rank whose
 buffer is not the one that was decided on says so (``Fault``) and acts on nothing.
 """
@@ -16,7 +18,6 @@ buffer is not the one that was decided on says so (``Fault``) and acts on nothin
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,13 +25,10 @@ from runtime.network.clock import Aligned, Clock, Ping, Pong
 from runtime.network.protocol import Protocol
 from runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
 from runtime.policy.epochs import EpochCommit
+from runtime.policy.head import Head
 from runtime.policy.messages import NATIVE, Arrival, Arrive, Decide, Decision, Message
 from runtime.policy.options import DETERMINISTIC, PolicyInputs
 from runtime.policy.rules import RULES, next_epoch, predicted, small, static
-
-RETRY_S, LONGEST_RETRY_S = 0.1, 1.0  # well above a round trip through busy links
-REPORT_S, MOST_REPORTED = 0.5, 64  # in quiet times a rank reports so often, or when so many gather
-MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
 
 
 @dataclass(frozen=True)
@@ -41,16 +39,6 @@ class Decided:
     decision: Decision
 
 
-@dataclass
-class _Entered:
-    """An operation that this rank has come to."""
-
-    arrival: Arrival
-    again_s: float
-    pause_s: float = RETRY_S
-    told: bool = False
-
-
 class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
     """One rank's agent; all ranks have the same options, candidates and profile."""
 
@@ -59,13 +47,12 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self.rank, self.inputs = rank, inputs
         self.clock = Clock(rank)
         self.epochs = EpochCommit(rank, inputs.world_size, coordinator=0)
-        self._coordinator = Coordinator(rank, inputs, self.epochs)
-        self._entered: dict[int, _Entered] = {}  # and not handed out as decided
+        self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
+        self._head = Head(rank, inputs)
+        self._entered: dict[int, Arrival] = {}  # and not handed out as decided
+        self._to_tell: list[int] = []  # those of them that nobody has been told of
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
-        self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
-        self._unreported: list[Arrival] = []
-        self._report_s = -math.inf  # when the next report is due
         self._faulty = False
         self._forecast_at = 0
         self._collect(self.clock, 0.0)
@@ -74,14 +61,15 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         """This rank comes to ``operation`` (they come in order) with this buffer."""
         alignment = self.clock.alignment(now_s)
         at_s = now_s + alignment.offset_s if math.isfinite(alignment.uncertainty_s) else math.nan
-        self._entered[operation] = _Entered(Arrival(operation, at_s, (nbytes, kind)), now_s)
+        self._entered[operation] = Arrival(operation, (nbytes, kind), {self.rank: at_s})
+        self._to_tell.append(operation)
         self._compare(operation)
         self._progress(now_s)
 
     def done(self, operation: int, now_s: float) -> None:
         """This rank has the result of ``operation``."""
         if self.inputs.options.mode not in DETERMINISTIC:
-            self._done.append((operation, now_s + self.clock.alignment(now_s).offset_s))
+            self._head.done(operation, self.rank, now_s + self.clock.alignment(now_s).offset_s)
 
     def waits_for(self, operation: int) -> int:
         """The rank that a decision waits for: for its word, or for its arrival."""
@@ -105,13 +93,12 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def get_timer(self) -> float | None:
         """When something is to be sent, or decided."""
-        timers = [part.get_timer() for part in (self.clock, self.epochs, self._coordinator)]
-        timers += [each.again_s for number, each in self._entered.items() if self._asks(number)]
+        timers = [part.get_timer() for part in self._parts]
         return min((timer for timer in timers if timer is not None), default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Send, and decide, what is due by now."""
-        for part in (self.clock, self.epochs, self._coordinator):
+        for part in self._parts:
             part.handle_timer(now_s)
             self._collect(part, now_s)
         self._progress(now_s)
@@ -122,13 +109,13 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
             self.clock.receive_message(message, sender, now_s)
             self._collect(self.clock, now_s)
         elif isinstance(message, Decide):
+            self._pass(message, sender, now_s)
             if message.operation >= self._consumed:
                 self._decided.setdefault(message.operation, message)
                 self._compare(message.operation)
+        elif isinstance(message, Arrive) and message.to is not None:
+            self._pass(message, sender, now_s)
         elif isinstance(message, Arrive):
-            if message.asks and not self._coordinator.knows(sender, arrival := message.arrivals[0]):
-                offset_s = self.clock.alignment(now_s).offset_s
-                self.inputs.correction.add_delay(now_s + offset_s - arrival.at_s)
             self._coordinator.receive_message(message, sender, now_s)
             self._collect(self._coordinator, now_s)
             self._replan(now_s)
@@ -137,65 +124,45 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
             self._collect(self.epochs, now_s)
             self._progress(now_s)
 
-    def _asks(self, operation: int) -> bool:
-        """Whether this rank still has to say that it has come, or wants to hear a decision."""
-        return not self._entered[operation].told or operation not in self._decided
+    @property
+    def _parts(self) -> tuple[Clock, EpochCommit, Coordinator, Head]:
+        return self.clock, self.epochs, self._coordinator, self._head
+
+    def _pass(self, message: Arrive | Decide, sender: int, now_s: float) -> None:
+        """Hand it to this rank as a head."""
+        self._head.receive_message(message, sender, now_s)
+        self._collect(self._head, now_s)
 
     def _progress(self, now_s: float) -> None:
-        """Decide what can be decided here, and tell coordinators what they have to know by now."""
-        for operation, entered in list(self._entered.items()):
-            if not self._asks(operation) or (entered.told and entered.again_s > now_s):
-                continue
-            if (decision := self._own_decision(entered)) is not None:
-                self._run(entered, decision)
-                continue
-            epoch = self.epochs.bind(operation)
-            if epoch is None:  # `epochs` asks for the outcome
-                entered.again_s = now_s + RETRY_S
-            elif epoch.quiet:
-                self._run(entered, QUIET)
-                self._unreported.append(entered.arrival)
-                if now_s >= self._report_s or len(self._unreported) >= MOST_REPORTED:
-                    self._report(epoch.coordinator, now_s)
-            else:
-                if self._unreported:
-                    self._report(epoch.coordinator, now_s)
-                entered.told = True
-                entered.again_s = now_s + entered.pause_s
-                entered.pause_s = min(LONGEST_RETRY_S, 2 * entered.pause_s)
-                self._tell([entered.arrival], True, epoch.coordinator, now_s)
-                if self.inputs.options.mode == "predict":
-                    decision = predicted(entered.arrival.buffer[0], epoch, self.inputs)
-                    self._run(entered, decision)
-                    self._coordinator.decided_elsewhere(operation, decision)
+        """Decide what can be decided here, and tell of all else that this rank has come."""
+        while self._to_tell:
+            arrival = self._entered[self._to_tell[0]]
+            decision, told = self._own_decision(arrival.buffer[0]), None
+            if decision is None:
+                if (epoch := self.epochs.bind(arrival.operation)) is None:
+                    return  # `epochs` asks for the outcome
+                told = Arrive((arrival,), not epoch.quiet, self._consumed, to=epoch.coordinator)
+                if epoch.quiet:
+                    decision = QUIET
+                elif self.inputs.options.mode == "predict":
+                    decision = predicted(arrival.buffer[0], epoch, self.inputs)
+                    if epoch.coordinator == self.rank:
+                        self._coordinator.decided_elsewhere(*arrival[:2], decision)
+            if decision is not None:
+                self._decided[arrival.operation] = Decide(*arrival[:2], decision)
+            del self._to_tell[0]
+            if told is not None:
+                self._pass(told, self.rank, now_s)
 
-    def _own_decision(self, entered: _Entered) -> Decision | None:
+    def _own_decision(self, nbytes: int) -> Decision | None:
         """How an operation runs about which nothing has to be sent."""
-        mode, nbytes = self.inputs.options.mode, entered.arrival.buffer[0]
+        mode = self.inputs.options.mode
         if mode in DETERMINISTIC:
             return static(nbytes, self.inputs)
         reason = small(nbytes, self.inputs) if mode in RULES else ""
         return Decision(NATIVE, (), reason) if reason else None
 
-    def _run(self, entered: _Entered, decision: Decision) -> None:
-        """Decide here; nobody is asked."""
-        operation, _, buffer = entered.arrival
-        entered.told = True
-        self._decided[operation] = Decide(operation, buffer, decision)
-
-    def _report(self, to: int, now_s: float) -> None:
-        """Tell the coordinator what happened while nobody asked."""
-        arrivals, self._unreported = self._unreported, []
-        self._report_s = now_s + REPORT_S
-        self._tell(arrivals, False, to, now_s)
-
-    def _tell(self, arrivals: list[Arrival], asks: bool, to: int, now_s: float) -> None:
-        """Tell the coordinator that this rank has come, and what it has done since."""
-        message = Arrive(tuple(arrivals), asks, self._consumed, tuple(self._done))
-        self._done.clear()
-        self._post([(to, message)], now_s)
-
-    def _collect(self, part: Clock | EpochCommit | Coordinator, now_s: float) -> None:
+    def _collect(self, part: Clock | EpochCommit | Coordinator | Head, now_s: float) -> None:
         """Take what a part of this agent has to send and to tell."""
         while (event := part.next_event()) is not None:
             self._raise(event)
@@ -217,10 +184,10 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
     def _compare(self, operation: int) -> None:
         """See to it that the decision is for the buffer that this rank has."""
         entered, decide = self._entered.get(operation), self._decided.get(operation)
-        if entered is not None and decide is not None and entered.arrival.buffer != decide.buffer:
-            buffers = dict.fromkeys(range(self.inputs.world_size), decide.buffer)
-            own = {self.rank: entered.arrival.buffer}
-            self._raise(disagreement(operation, buffers | own))
+        if entered is not None and decide is not None and entered.buffer != decide.buffer:
+            others = [rank for rank in range(self.inputs.world_size) if rank != self.rank]
+            buffers = {decide.buffer: others, entered.buffer: [self.rank]}
+            self._raise(disagreement(operation, buffers))
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""

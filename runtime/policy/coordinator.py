@@ -5,6 +5,10 @@ that same decision until all ranks have acted on it. So decisions cannot differ 
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
 rank's main thread: it is made where messages are received, even while the coordinator is late.
 
+Heads speak to it, for as many ranks each as there are heads (up to ``options.MOST_ALONE`` ranks,
+each for itself). A message costs the same however many ranks there are, but for what its own
+arrivals cost: nothing is looked through that grows with the ranks, until all have come.
+
 Ranks that come to one operation with different buffers are a ``Fault``: it names those that differ
 from most (with a tie, all).
 """
@@ -12,9 +16,9 @@ from most (with a tie, all).
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 
+from runtime.network.clock import Clock
 from runtime.network.protocol import Protocol
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
@@ -37,18 +41,19 @@ class Fault:
 class Coordinator(Protocol[Message, Fault]):
     """One rank's part; idle on most ranks. ``epochs`` tells who coordinates what."""
 
-    def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit) -> None:
+    def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit, clock: Clock) -> None:
         super().__init__()
         self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
         self.largest = 0  # bytes of a buffer
-        self._epochs = epochs
+        self._epochs, self._clock = epochs, clock
+        heads = range(0, self.world_size, inputs.head_of)
         self._rule = RULES.get(inputs.options.mode)
         self._states: dict[int, ArrivalState] = {}
         self._undecided: set[int] = set()  # may have to be decided here
         self._started: set[int] = set()  # by a schedule, and still miss a rank
         self._decided: dict[int, Decide] = {}
-        self._consumed = [0] * self.world_size
-        self._reported = [-1] * self.world_size
+        self._consumed, self._reported = dict.fromkeys(heads, 0), dict.fromkeys(heads, -1)
+        self._needed = 0  # operations below need no decision any more
         self._wait_s: float | None = None  # when a wait that is going on will be over
         self._free_s = -math.inf  # when the links have done what was decided, by prediction
         self._newest = -1  # the last operation that was
@@ -61,10 +66,13 @@ class Coordinator(Protocol[Message, Fault]):
         assert isinstance(message, Arrive)
         if message.asks:
             self._note(message, sender)
-            self._on_question(message.arrivals[0], sender, now_s)
-        else:
             for arrival in message.arrivals:
-                self._on_report(arrival, sender, now_s)
+                self._on_question(arrival, sender, now_s)
+        else:
+            new = [each for each in message.arrivals if each.operation > self._reported[sender]]
+            for arrival in new:  # neither doubled nor overtaken
+                self._reported[sender] = arrival.operation
+                self._on_report(arrival, now_s)
             self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -76,49 +84,44 @@ class Coordinator(Protocol[Message, Fault]):
         if self._wait_s is not None and self._wait_s <= now_s:
             self._decide(now_s)
 
-    def knows(self, sender: int, arrival: Arrival) -> bool:
-        """Whether this arrival is its own, was heard of before, or is forgotten."""
-        number, state = arrival.operation, self._states.get(arrival.operation)
-        old = number < min(self._consumed) or (state is not None and sender in state.at_s)
-        return old or sender == self.rank
-
     def missing(self, operation: int) -> tuple[int, ...]:
         """The ranks that have not come to an operation; none if nothing is known of it."""
         state = self._states.get(operation)
-        return () if state is None else state.missing(self.world_size)
+        return () if state is None else tuple(sorted(state.missing))
 
-    def decided_elsewhere(self, operation: int, decision: Decision) -> None:
-        """Note how an operation runs that no coordinator decides."""
-        if (state := self._states.get(operation)) is not None:
-            state.decision = decision
+    def decided_elsewhere(self, operation: int, buffer: Buffer, decision: Decision) -> None:
+        """Note how an operation of this coordinator's runs that every rank decides by itself."""
+        (self._states.get(operation) or self._open(operation, buffer[0])).decision = decision
 
     def _on_question(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
         state, decided = self._states.get(operation), self._decided.get(operation)
-        if state is None and decided is None and operation >= min(self._consumed):
-            state = self._open(arrival)
+        if state is None and decided is None and operation >= self._needed:
+            state = self._open(operation, arrival.buffer[0])
             if self._rule is not None:
                 self._undecided.add(operation)
         if state is not None:
-            self._enter(state, sender, arrival, now_s)
+            if sender not in self._consumed:
+                state.asking.add(sender)
+            is_new = self._enter(state, arrival, now_s)
+            if is_new and sender != self.rank and len(state.missing) <= self.inputs.most_late:
+                heard_s = now_s + self._clock.alignment(now_s).offset_s
+                self.inputs.correction.add_delay(heard_s - max(arrival.at_s.values()))
         if decided is not None:
             self._send(sender, decided)
         elif state is not None:
             self._decide(now_s)
 
-    def _on_report(self, arrival: Arrival, sender: int, now_s: float) -> None:
+    def _on_report(self, arrival: Arrival, now_s: float) -> None:
         operation = arrival.operation
-        if operation <= self._reported[sender]:
-            return  # doubled or overtaken
-        self._reported[sender] = operation
-        state = self._states.get(operation) or self._open(arrival)
+        state = self._states.get(operation) or self._open(operation, arrival.buffer[0])
         state.decision = state.decision or QUIET
         self._undecided.discard(operation)
-        self._enter(state, sender, arrival, now_s)
+        self._enter(state, arrival, now_s)
 
-    def _open(self, arrival: Arrival) -> ArrivalState:
-        operation, _, (nbytes, _) = arrival
-        state = self._states[operation] = ArrivalState(operation, nbytes)
+    def _open(self, operation: int, nbytes: int) -> ArrivalState:
+        state = ArrivalState(operation, nbytes, set(range(self.world_size)))
+        self._states[operation] = state
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
         return state
@@ -128,24 +131,23 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._started.discard(operation)
 
-    def _enter(self, state: ArrivalState, rank: int, arrival: Arrival, now_s: float) -> None:
-        """Take down a rank's arrival, unless it is known."""
-        if rank in state.at_s:
-            return
-        _, state.at_s[rank], state.buffers[rank] = arrival
-        state.seen_s[rank] = now_s
-        self.largest = max(self.largest, state.buffers[rank][0])
-        if len(set(state.buffers.values())) > 1 and not self._faulty:
+    def _enter(self, state: ArrivalState, arrival: Arrival, now_s: float) -> bool:
+        """Take down the arrivals that are not known yet; whether there are any."""
+        if not state.enter(arrival, now_s):
+            return False
+        self.largest = max(self.largest, arrival.buffer[0])
+        if len(state.buffers) > 1 and not self._faulty:
             found = disagreement(state.operation, state.buffers)
-            if len(found.ranks) < len(state.buffers) or len(state.buffers) == self.world_size:
+            if len(found.ranks) < len(state.at_s) or not state.missing:
                 self._faulty = True  # else one against one: the next arrival tells who differs
                 self._events.append(found)
-        if len(state.at_s) == self.world_size:
+        if not state.missing:
             self._started.discard(state.operation)
             if state.aligned:
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
+        return True
 
     def _decide(self, now_s: float) -> None:
         """Ask the rule, operation by operation; tell all what it decides.
@@ -160,8 +162,7 @@ class Coordinator(Protocol[Message, Fault]):
             if epoch.coordinator != self.rank:  # nor ever will be, since it is bound
                 self._undecided.discard(operation)
                 continue
-            buffers = set(state.buffers.values())
-            if len(buffers) > 1:
+            if len(state.buffers) > 1 or len(state.missing) > self.inputs.most_late:
                 break
             state.free_s, state.started = self._free_s, len(self._started)
             decision = self._rule(now_s, state, self.inputs)
@@ -173,8 +174,9 @@ class Coordinator(Protocol[Message, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = self._decided[operation] = Decide(operation, buffers.pop(), decision)
-            self._outbox += ((rank, decide) for rank in range(self.world_size))
+            decide = Decide(operation, next(iter(state.buffers)), decision)
+            self._decided[operation] = decide
+            self._outbox += ((rank, decide) for rank in (*self._consumed, *state.asking))
 
     def _occupy(
         self, state: ArrivalState, decision: Decision, now_s: float, *, complete: bool
@@ -199,12 +201,16 @@ class Coordinator(Protocol[Message, Fault]):
 
     def _note(self, message: Arrive, sender: int) -> None:
         """What a rank tells beside: which operations are done, and need no decision any more."""
+        if sender not in self._consumed:
+            return  # a rank whose head does not answer
         for operation, done_s in message.done:
             self._on_done(operation, sender, done_s)
-        before = min(self._consumed)
-        self._consumed[sender] = max(self._consumed[sender], message.consumed)
-        for operation in range(before, min(self._consumed)):
-            self._decided.pop(operation, None)
+        before = self._consumed[sender]
+        self._consumed[sender] = max(before, message.consumed)
+        if before == self._needed < message.consumed:
+            self._needed = min(self._consumed.values())
+            for operation in range(before, self._needed):
+                self._decided.pop(operation, None)
 
     def _on_done(self, operation: int, sender: int, done_s: float) -> None:
         if operation > self._done_to:
@@ -215,7 +221,7 @@ class Coordinator(Protocol[Message, Fault]):
         state = self._states.get(operation)
         if state is not None:
             state.done_s[sender] = done_s
-            if len(state.done_s) == self.world_size == len(state.at_s):
+            if len(state.done_s) == len(self._consumed) and not state.missing:
                 self._forget(operation)
                 if state.aligned:
                     self._learn(state)
@@ -234,13 +240,11 @@ class Coordinator(Protocol[Message, Fault]):
         self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 
-def disagreement(operation: int, buffers: dict[int, Buffer]) -> Fault:
-    """Who has come to ``operation`` with another buffer than most."""
-    counts = Counter(buffers.values())
-    (usual, most), *others = counts.most_common()
-    tie = any(count == most for _, count in others)
-    ranks = tuple(rank for rank in sorted(buffers) if tie or buffers[rank] != usual)
-    shown = "; ".join(
-        f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in sorted(buffers.items())
-    )
+def disagreement(operation: int, buffers: dict[Buffer, list[int]]) -> Fault:
+    """Which ranks have come to ``operation`` with another buffer than most."""
+    most = max(map(len, buffers.values()))
+    usual = [buffer for buffer, ranks in buffers.items() if len(ranks) == most]
+    by_rank = sorted((rank, buffer) for buffer, ranks in buffers.items() for rank in ranks)
+    ranks = tuple(rank for rank, buffer in by_rank if [buffer] != usual)
+    shown = "; ".join(f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in by_rank)
     return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({shown})")

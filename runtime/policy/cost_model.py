@@ -166,12 +166,16 @@ def learned(
     mean_for_all_s = float(native_means.mean())
     best = Wait(mean_s=mean_for_all_s, native_s=mean_for_all_s)
     limit_s = mean_for_all_s - LEAST_GAIN * native_s
+    if not found:
+        return best
     begins = np.maximum(taus, free_s)[:, None]
-    for each in found:
-        started = begins + np.maximum(seen[None, :] - begins, each.waiting_s) + each.completion_s
-        means = np.where(in_time, native_means[None, :], started).mean(1)
-        place = int(means.argmin())
-        if means[place] < min(limit_s, best.mean_s):
-            tau_s, mean_s = float(taus[place]), float(means[place])
-            best = Wait(tau_s, each.candidate, mean_s, mean_for_all_s)
-    return best
+    waiting_s, completion_s = (
+        np.array(each)[:, None, None]
+        for each in zip(*((each.waiting_s, each.completion_s) for each in found), strict=True)
+    )  # candidate, tau, lateness
+    started = begins + np.maximum(seen[None, :] - begins, waiting_s) + completion_s
+    means = np.where(in_time, native_means[None, :], started).mean(2)
+    which, place = divmod(int(means.argmin()), len(taus))
+    if (mean_s := float(means[which, place])) >= limit_s:
+        return best
+    return Wait(float(taus[place]), found[which].candidate, mean_s, mean_for_all_s)

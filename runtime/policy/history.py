@@ -10,7 +10,9 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 KEPT = 64  # operations that are remembered
 LATELY = 12  # operations that waits are learned from: few, to forget soon who is late no longer
@@ -22,45 +24,46 @@ of schedules. These seem faster than they are while several are in flight, since
 of one run beside the completion of another, and take its bandwidth."""
 
 
-@dataclass
 class History:
-    """Arrivals of the last operations, on one clock."""
+    """Arrivals of the last operations on one clock; ``added`` is how many there ever were."""
 
-    world_size: int
-    added: int = 0  # all there ever were
-    _arrivals: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    def __init__(self, world_size: int) -> None:
+        self.world_size, self.added = world_size, 0
+        self._arrivals = np.zeros((KEPT, world_size))  # a row per operation, round and round
+        self._in_order = np.zeros((KEPT, world_size))  # each row sorted
+        self._behind = np.zeros((KEPT, world_size))  # each row from its first arrival on
 
     def __len__(self) -> int:
-        return len(self._arrivals)
+        return min(self.added, KEPT)
 
     def add(self, arrivals: Mapping[int, float]) -> None:
         """An operation at which all ranks have arrived."""
         assert len(arrivals) == self.world_size
+        row = self.added % KEPT
+        self._arrivals[row] = [arrivals[rank] for rank in range(self.world_size)]
+        self._in_order[row] = np.sort(self._arrivals[row])
+        self._behind[row] = self._arrivals[row] - self._in_order[row, 0]
         self.added += 1
-        self._arrivals.append(tuple(arrivals[rank] for rank in range(self.world_size)))
 
     def gaps(self, late: int, recent: int) -> list[float]:
         """Per operation: from the last but ``late`` arrival to the next one; 0 or more."""
-        ordered = [sorted(arrivals) for arrivals in list(self._arrivals)[-recent:]]
-        return [arrivals[-late] - arrivals[-1 - late] for arrivals in ordered]
+        rows = self._last(recent)
+        return list((self._in_order[rows, -late] - self._in_order[rows, -1 - late]).tolist())
 
     def lateness(self, ranks: Collection[int], recent: int, *, first: bool = False) -> list[float]:
         """Per operation: from the last arrival of all others to the last (first) of ``ranks``."""
-        which, others = min if first else max, set(range(self.world_size)).difference(ranks)
-        return [
-            which(arrivals[rank] for rank in ranks) - max(arrivals[rank] for rank in others)
-            for arrivals in list(self._arrivals)[-recent:]
-        ]
+        rows, those = self._arrivals[self._last(recent)], list(ranks)
+        own, others = rows[:, those], np.delete(rows, those, axis=1).max(axis=1)
+        return list(((own.min(axis=1) if first else own.max(axis=1)) - others).tolist())
 
     def usual_order(self) -> list[int]:
         """All ranks, the one that is usually earliest first; equal ones by number."""
-        if not self._arrivals:
-            return list(range(self.world_size))
+        typical: NDArray[np.float64] = self._behind[: max(1, len(self))].mean(axis=0)
+        return list(np.argsort(typical, kind="stable").tolist())
 
-        def typical(rank: int) -> float:
-            return statistics.fmean(row[rank] - min(row) for row in self._arrivals)
-
-        return sorted(range(self.world_size), key=lambda rank: (typical(rank), rank))
+    def _last(self, recent: int) -> NDArray[np.intp]:
+        """The rows of the last operations, oldest first."""
+        return np.arange(self.added - min(recent, len(self)), self.added) % KEPT
 
 
 class ModelCorrection:

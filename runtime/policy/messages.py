@@ -43,11 +43,11 @@ Buffer = tuple[int, str]  # bytes and kind of a buffer; must be the same on all 
 
 
 class Arrival(NamedTuple):
-    """A rank has come to an operation; when, on the reference rank's clock (NaN: not aligned)."""
+    """Ranks have come to an operation with this buffer."""
 
     operation: int
-    at_s: float
     buffer: Buffer
+    at_s: dict[int, float]  # by rank: when, on the reference rank's clock (NaN: not aligned)
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):
@@ -81,12 +81,13 @@ class Outcome(_Message, frozen=True):
 
 
 class Arrive(_Message, frozen=True):
-    """A rank has come to operations: one (repeated while it has no decision), or many."""
+    """Ranks (the sender, or those it heads) have come to operations: one, or in reports many."""
 
     arrivals: tuple[Arrival, ...]
     asks: bool  # for a decision; in a quiet epoch no rank does, and what is told once may be lost
-    consumed: int  # operations below need no decision any more on this rank
+    consumed: int  # operations below need no decision any more on these ranks
     done: tuple[tuple[int, float], ...] = ()  # since the last message, and when (reference clock)
+    to: int | None = None  # the coordinator, if the receiver has to pass it on
 
 
 class Decide(_Message, frozen=True):

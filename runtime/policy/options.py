@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
@@ -17,6 +18,9 @@ Mode = Literal["native", "static", "predict", "eager", "auto"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
+MOST_ALONE = 64
+"""Ranks that each speak to the coordinator; more do through heads, each for about as many as there
+are heads."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +81,27 @@ class PolicyInputs:
     candidates: tuple[Candidate, ...]
     profile: Profile
     correction: ModelCorrection = field(default_factory=ModelCorrection)
+    head_of: int = 0  # how many ranks have a head that speaks for them; 0: by ``world_size``
+
+    def __post_init__(self) -> None:
+        many = self.world_size > MOST_ALONE
+        self.head_of = self.head_of or (math.isqrt(self.world_size - 1) + 1 if many else 1)
 
     @cached_property
     def history(self) -> History:
         """The arrivals of the last operations."""
         return History(self.world_size)
 
-    @property
+    @cached_property
     def most_late(self) -> int:
         """How many ranks may be missing when an operation is started."""
-        return self.options.at_most_late(self.world_size)
+        there_are = max((each.late for each in self.candidates), default=0)
+        return min(there_are, self.options.at_most_late(self.world_size))
+
+    def headed(self, rank: int) -> range:
+        """The ranks whose head is the first of them, ``rank`` among them."""
+        first = rank - rank % self.head_of
+        return range(first, min(first + self.head_of, self.world_size))
 
     def native_s(self, nbytes: int, *, corrected: bool = True) -> float:
         """N: the native all-reduce of ``nbytes`` bytes."""

@@ -18,7 +18,7 @@ import msgspec
 
 from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
 from runtime.policy.history import LATELY
-from runtime.policy.messages import NATIVE, Buffer, Decision, Epoch
+from runtime.policy.messages import NATIVE, Arrival, Buffer, Decision, Epoch
 from runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -40,28 +40,43 @@ class Later:
 
 @dataclass
 class ArrivalState:
-    """What the coordinator knows of one operation; by rank, what it has heard of it."""
+    """What the coordinator, or a head, knows of one operation."""
 
     operation: int
     nbytes: int
-    seen_s: dict[int, float] = field(default_factory=dict)  # of the arrival: own clock
-    at_s: dict[int, float] = field(default_factory=dict)  # arrival: reference clock
-    done_s: dict[int, float] = field(default_factory=dict)  # result: reference clock
-    buffers: dict[int, Buffer] = field(default_factory=dict)
+    missing: set[int]  # the ranks that have not come
+    last_s: float = -math.inf  # when the last arrival was heard of: own clock
+    at_s: dict[int, float] = field(default_factory=dict)  # by rank, arrival: reference clock
+    done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
+    buffers: dict[Buffer, list[int]] = field(default_factory=dict)  # which ranks have them
+    asking: set[int] = field(default_factory=set)  # ranks whose head does not answer
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
     started: int = 0  # how many of those before run by a schedule and still miss a rank
     ready_s: float = -math.inf  # when a schedule's waiting phases end, by prediction
     unready_s: float = 0.0  # what of them the profile left to do when the last rank came
 
-    def missing(self, world_size: int) -> tuple[int, ...]:
-        """The ranks that have not come."""
-        return tuple(rank for rank in range(world_size) if rank not in self.seen_s)
+    def enter(self, arrival: Arrival, now_s: float) -> bool:
+        """Take down those of the arrivals that are not known yet; whether there are any."""
+        if new := self.missing & arrival.at_s.keys():
+            self.missing -= new
+            self.last_s = now_s
+            self.at_s.update((rank, arrival.at_s[rank]) for rank in new)
+            self.buffers.setdefault(arrival.buffer, []).extend(new)
+        return bool(new)
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """Who has come, as it is told; several only if buffers differ."""
+        return [
+            Arrival(self.operation, buffer, {rank: self.at_s[rank] for rank in ranks})
+            for buffer, ranks in self.buffers.items()
+        ]
 
     @property
     def aligned(self) -> bool:
         """All arrivals are on one clock."""
-        return not any(math.isnan(at_s) for at_s in self.at_s.values())
+        return not math.isnan(sum(self.at_s.values()))
 
 
 Ranks = tuple[int, ...]
@@ -141,12 +156,11 @@ def _decide(
     inputs: PolicyInputs,
     wait: Callable[[Ranks, float, float], tuple[Wait, str]],
 ) -> Decision | Later:
-    missing = state.missing(inputs.world_size)
-    if not missing:
+    if not state.missing:
         return Decision(NATIVE, (), "all ranks have arrived")
-    if not state.seen_s or len(missing) > inputs.most_late:
+    if len(state.missing) > inputs.most_late:
         return Later(math.inf)
-    last_s = max(state.seen_s.values())
+    missing, last_s = tuple(sorted(state.missing)), state.last_s
     passed_s, free_s = max(0.0, now_s - last_s), max(0.0, state.free_s - last_s)
     chosen, reason = wait(missing, passed_s, free_s)
     if chosen.candidate == NATIVE:

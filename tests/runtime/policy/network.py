@@ -15,9 +15,10 @@ import msgspec
 from runtime.policy.agent import Decided, RankAgent
 from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Candidate, Line, Phase, Profile
-from runtime.policy.messages import NATIVE, Message
+from runtime.policy.messages import NATIVE, Arrive, Decide, Message
 from runtime.policy.options import Options, PolicyInputs
 
+MESSAGES = msgspec.msgpack.Decoder(Message)
 LARGE = 10**4
 """Bytes for which S*beta is 10 ms in ``inputs``."""
 CANDIDATES = (
@@ -27,9 +28,9 @@ CANDIDATES = (
 )
 
 
-def inputs(ranks, options=None):
+def inputs(ranks, options=None, head_of=0):
     profile = Profile(ranks, Line(1e-5, 1e-6), Line(2e-5, 1e-6))
-    return PolicyInputs(options or Options(), ranks, CANDIDATES, profile)
+    return PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
 
 
 @dataclass
@@ -54,17 +55,20 @@ class Network:
     window: int = 3  # operations of a step; the next begins when all of them are done
     seed: int = 0
     clocks: tuple = ()  # by how much each rank's clock is ahead of the true time
+    head_of: int = 0  # how many ranks have a head, if not as many as usual
     slower: tuple = (1.0, 1.0)  # what operations take, native and by schedule, over the profile
 
     def __post_init__(self):
         size = self.size
-        self.agents = [RankAgent(rank, inputs(size, self.options)) for rank in range(size)]
+        of = size, self.options, self.head_of
+        self.agents = [RankAgent(rank, inputs(*of)) for rank in range(size)]
         self.clocks, self.dice = self.clocks or (0.0,) * size, random.Random(self.seed)
         # per rank, by operation
         self.decisions, self.decided_s, self.arrived_s = (
             [[] for _ in range(size)] for _ in range(3)
         )
         self.done_s, self.sent, self.faults, self.now_s = [], Counter(), [], 0.0
+        self.heard = Counter()  # messages about operations, by rank
         self._events, self._count = [], itertools.count()
         self._woken = [math.inf] * size
         self._finished, self._busy = [0] * size, [False] * size
@@ -123,7 +127,8 @@ class Network:
                 self._at(self.now_s + delay_s, peer, self._receive, rank, payload)
 
     def _receive(self, rank, sender, payload):
-        message = msgspec.msgpack.decode(payload, type=Message)
+        message = MESSAGES.decode(payload)
+        self.heard[rank] += isinstance(message, Arrive | Decide)
         self.agents[rank].receive_message(message, sender, self._clock(rank))
 
     def _tick(self, rank):

@@ -35,12 +35,20 @@ def _agreed(network):
     st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6),
     st.integers(0, 2**32),
     st.integers(1, 9),
+    st.integers(1, 3),
 )
 def test_same_decision_everywhere_in_any_weather(
-    mode, lost, doubled, longest_s, clocks, seed, window
+    mode, lost, doubled, longest_s, clocks, seed, window, head_of
 ):
-    weather = {"lost": lost, "doubled": doubled, "longest_s": longest_s, "clocks": tuple(clocks)}
-    network = Network(len(clocks), Options(mode), 40, window=window, seed=seed, **weather)
+    weather = {
+        "head_of": head_of,
+        "lost": lost,
+        "doubled": doubled,
+        "longest_s": longest_s,
+        "clocks": tuple(clocks),
+    }
+    weather |= {"head_of": head_of, "window": window, "seed": seed}
+    network = Network(len(clocks), Options(mode), 40, **weather)
     dice = network.dice
     who = {operation: dice.randrange(network.size) for operation in range(network.operations)}
     habit = dice.randrange(network.size)
@@ -54,10 +62,10 @@ def test_same_decision_everywhere_in_any_weather(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("late", [0, 3])
-def test_a_persistent_straggler_is_found_even_if_it_coordinates(mode, late):
+@pytest.mark.parametrize(("late", "head_of"), [(0, 1), (3, 1), (0, 2), (2, 2)])
+def test_a_persistent_straggler_is_found_even_if_it_coordinates(mode, late, head_of):
     """Rank 0 coordinates first; being late it hands over, and is treated as any other."""
-    network = Network(4, Options(mode), operations=40, window=1)
+    network = Network(4, Options(mode), operations=40, window=1, head_of=head_of)
     network.lateness = lambda rank, _: 10.0 if rank == late else 0.001 * rank
     decisions = _agreed(network.run(limit_s=5000.0))
     assert all(decision.late == (late,) for decision in decisions[-15:])
@@ -86,6 +94,23 @@ def test_the_first_ranks_start_before_the_late_one_comes_and_two_may_be_late():
         times = zip(network.arrived_s[rank], network.decided_s[rank], strict=True)
         assert all(0.5 <= decided_s - arrived_s < 0.6 for arrived_s, decided_s in times)
     assert network.decided_s[2][0] - network.arrived_s[2][0] == 0.0  # it knows when it comes
+
+
+def test_a_head_that_stops_is_started_without_since_its_ranks_ask_past_it():
+    network = Network(6, Options("eager"), 8, head_of=2, stopped={2: (1.0, 60.0)}, window=1)
+    network.lateness = lambda rank, operation: 0.4
+    assert (2,) in {decision.late for decision in _agreed(network.run())}
+    undone = next(at for at, decision in enumerate(network.decisions[3]) if decision.late)
+    assert network.decided_s[3][undone] - network.arrived_s[3][undone] < 3.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_rank_hears_more_than_heads_and_those_it_heads(mode):
+    network = Network(100, Options(mode), 12, window=1)
+    network.lateness = lambda rank, _: 0.05 * (rank == 57) + 0.001 * network.dice.random()
+    _agreed(network.run())
+    assert network.agents[0].inputs.head_of == 10
+    assert max(network.heard.values()) < 12 * 4 * 10
 
 
 def test_small_buffers_are_native_without_a_word():
@@ -122,11 +147,15 @@ def test_who_stops_for_ever_is_the_one_waited_for(stopped, asked, named):
 
 
 @pytest.mark.parametrize(
-    ("mode", "at", "operations"),
-    [(mode, 7, 30) for mode in MODES] + [("auto", 60, 90)],  # then all are quiet: named afterwards
+    ("mode", "at", "operations", "head_of"),
+    [(mode, 7, 30, 1) for mode in MODES]
+    + [("eager", 7, 30, 2)]
+    # then all are quiet: named afterwards
+    + [("auto", 60, 90, head_of) for head_of in (1, 2)],
 )
-def test_ranks_that_disagree_on_the_buffer_are_named(mode, at, operations):
-    network = Network(4, Options(mode), operations, window=1, lateness=lambda *_: 0.05)
+def test_ranks_that_disagree_on_the_buffer_are_named(mode, at, operations, head_of):
+    network = Network(4, Options(mode), operations, window=1, head_of=head_of)
+    network.lateness = lambda *_: 0.05
     network.nbytes = lambda rank, operation: LARGE + 4 * (rank == 2 and operation == at)
     (fault,) = network.run().faults
     assert fault.ranks == (2,)

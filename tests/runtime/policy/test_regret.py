@@ -40,15 +40,8 @@ def _delays_s(name, step):
 def _mean_s(mode, name, slower=(1.0, 1.0)):
     """Seconds per step, once a mode has learned."""
     options = Options(mode, late=(LATE,) if mode == "static" else ())
-    network = Network(
-        SIZE,
-        options,
-        STEPS * BUCKETS,
-        window=BUCKETS,
-        longest_s=0.02,
-        slower=slower,
-        nbytes=lambda *_: BYTES,
-    )
+    how = {"window": BUCKETS, "longest_s": 0.02, "slower": slower, "nbytes": lambda *_: BYTES}
+    network = Network(SIZE, options, STEPS * BUCKETS, **how)
     delays_s = [_delays_s(name, step) for step in range(STEPS)]
 
     def lateness(rank, number):
@@ -78,7 +71,7 @@ def test_no_fixed_mode_is_near_the_best_everywhere():
 
 def test_the_simulation_notices_who_starts_needlessly(monkeypatch):
     def hasty(now_s, state, inputs):
-        missing = state.missing(inputs.world_size)
+        missing = tuple(state.missing)
         return Later(math.inf) if len(missing) > 1 else Decision(0, missing or (LATE,), "hasty")
 
     native_s = _mean_s("native", "nobody")

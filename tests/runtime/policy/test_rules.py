@@ -87,7 +87,7 @@ def _known(rows=(), mode="auto", **options):
 
 
 def _here(*ranks, at_s=0.0):
-    return ArrivalState(0, LARGE, dict.fromkeys(ranks, at_s))
+    return ArrivalState(0, LARGE, set(range(8)) - {*ranks}, at_s)
 
 
 @pytest.mark.parametrize("mode", ["eager", "auto"])

@@ -1,0 +1,91 @@
+"""What deciding costs the rank that coordinates, against the number of ranks, in each mode.
+
+    python -m bench.coordinator [--ranks 8 32 128 512 1024] [--operations 40]
+
+The ranks' real state machines on the simulated network of the tests, which neither loses nor
+doubles here; messages are packed and unpacked as in a job. Counted is the CPU time of what the
+coordinating rank does, sockets and threads left out, after some operations in which it learns; and
+the same of the busiest other rank. Pings that align clocks are left out: each rank sends one in two
+seconds, however many operations there are. One rank is late by 0.2 s, or none; the others come
+within a millisecond.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from runtime.network.clock import Ping, Pong
+from runtime.policy.messages import Decision
+from runtime.policy.options import MODES, Mode, Options
+from tests.runtime.policy.network import MESSAGES, Network
+
+WARM_UP = 20
+LATE_S, SPREAD_S = 0.2, 0.001
+
+
+class Timed(Network):
+    """Counts CPU seconds and messages, by rank, from operation ``WARM_UP`` on."""
+
+    def __post_init__(self) -> None:
+        """Nothing counted yet."""
+        super().__post_init__()
+        self.cpu_s, self.received = [0.0] * self.size, [0] * self.size
+
+    def _happen(self, rank: int, what: Any = None, *more: Any) -> None:
+        is_clock = what == self._receive and isinstance(MESSAGES.decode(more[1]), Ping | Pong)
+        counts = len(self.decisions[0]) >= WARM_UP and not is_clock
+        began_s, self.left_out_s = time.thread_time(), 0.0
+        super()._happen(rank, what, *more)
+        if counts:
+            self.cpu_s[rank] += time.thread_time() - began_s - self.left_out_s
+            self.received[rank] += what == self._receive
+
+    def _decided(self, rank: int, operation: int, decision: Decision) -> None:
+        """What follows in the simulation is no rank's work."""
+        began_s = time.thread_time()
+        super()._decided(rank, operation, decision)
+        self.left_out_s += time.thread_time() - began_s
+
+
+def measure(mode: Mode, ranks: int, operations: int, late_s: float) -> str:
+    """A row: the coordinator's CPU per operation and per message, the busiest other rank's."""
+    late = ranks - 2
+    options = Options(mode, late=(late,) if mode == "static" else ())
+    network = Timed(ranks, options, WARM_UP + operations, window=1, longest_s=SPREAD_S / 4)
+
+    def lateness(rank: int, number: int) -> float:
+        return float(network.dice.random() * SPREAD_S + late_s * (rank == late))
+
+    network.lateness = lateness
+    network.run()
+    assert not network.faults
+    assert all(len(each) == network.operations for each in network.decisions)
+    at = network.agents[0].epochs.latest.coordinator
+    cpu_ms = [seconds * 1e3 / operations for seconds in network.cpu_s]
+    messages = network.received[at] / operations
+    each_us = f"{cpu_ms[at] * 1e3 / messages:.0f}" if messages >= 1 else ""
+    others = max(cpu for rank, cpu in enumerate(cpu_ms) if rank != at)
+    who = f"one by {late_s:g} s" if late_s else "none"
+    figures = f"{messages:.1f} | {cpu_ms[at]:.2f} | {each_us} | {others:.2f}"
+    return f"| {mode} | {who} | {ranks} | {figures} |"
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[8, 32, 64, 128, 512, 1024])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--operations", type=int, default=40)
+    options = parser.parse_args()
+    print("| mode | late | ranks | messages heard | CPU ms per operation | us per message ", end="")
+    print("| busiest other rank, ms |\n|:--|:--|--:|--:|--:|--:|--:|")
+    for mode in options.modes:
+        for late_s in (LATE_S, 0.0):
+            for ranks in options.ranks:
+                print(measure(mode, ranks, options.operations, late_s), flush=True)
+
+
+if __name__ == "__main__":
+    main()

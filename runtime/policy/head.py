@@ -1,0 +1,160 @@
+"""What ranks say to coordinators: each for itself, or many through heads, which gather it.
+
+A coordinator of thousands of ranks that heard each of them would be as slow as it has ranks. So
+where there are many, a head gathers the arrivals of its ranks, and tells them when a decision may
+depend on them: when all have come and, those of ``TOGETHER_S`` together, when no more are missing
+than an operation may be started without. It tells what it has, too, if it has waited long, and
+again while there is no decision. Every rank is a head, if only of itself; it speaks to the head
+above it, or to the coordinator. Loss, doubling and reordering are dealt with at each step alike:
+who waits asks again, and who has the decision answers. A rank whose head says nothing asks the
+coordinator itself now and then.
+
+What a head says for all of its ranks together: operations are consumed, and done, when all have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from runtime.network.protocol import Protocol
+from runtime.policy.messages import Arrival, Arrive, Decide, Message
+from runtime.policy.options import PolicyInputs
+from runtime.policy.rules import RULES, ArrivalState
+
+TOGETHER_S = 0.001
+RETRY_S, LONGEST_RETRY_S = 0.1, 1.0  # well above a round trip through busy links
+PAST_HEAD = 6  # each so many-th time it asks not the head above it, but the coordinator
+REPORT_S, MOST_REPORTED = 0.5, 64  # in quiet times it reports so often, or when so many gather
+MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
+
+
+@dataclass
+class _Gathered(ArrivalState):
+    """What is to be told of one operation, to which coordinator, and when again."""
+
+    to: int = 0
+    again_s: float = math.inf
+    pause_s: float = RETRY_S
+    tries: int = 0
+
+
+class Head(Protocol[Message, None]):
+    """One rank's part: it speaks for the ranks that it heads, itself among them."""
+
+    def __init__(self, rank: int, inputs: PolicyInputs) -> None:
+        super().__init__()
+        self.rank, self.inputs = rank, inputs
+        group = inputs.headed(rank)
+        self._above = group[0] if rank != group[0] else None
+        members = group if self._above is None else [rank]
+        self._has_rule = inputs.options.mode in RULES
+        self._states: dict[int, _Gathered] = {}
+        self._decided: dict[int, Decide] = {}
+        self._consumed = dict.fromkeys(members, 0)
+        self._needed = 0  # operations below need no decision any more on its ranks
+        self._ends: dict[int, dict[int, float]] = {}  # of operations that not all have done
+        self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
+        self._reports: list[Arrival] = []
+        self._report_s = -math.inf  # when the next report is due
+
+    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+        """One of its ranks has come to operations, or a coordinator has decided one."""
+        if isinstance(message, Decide):
+            if message.operation >= self._needed and message.operation not in self._decided:
+                self._decided[message.operation] = message
+                self._outbox += ((rank, message) for rank in self._consumed if rank != self.rank)
+                if (state := self._states.get(message.operation)) is not None:
+                    state.again_s = math.inf
+        elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
+            if message.asks:
+                self._note(message, sender)
+                self._on_question(message.arrivals[0], message.to, sender, now_s)
+            else:
+                self._on_report(message.arrivals, message.to, now_s)
+                self._note(message, sender)
+
+    def get_timer(self) -> float | None:
+        """When something has to be said again."""
+        return min((state.again_s for state in self._states.values()), default=None)
+
+    def handle_timer(self, now_s: float) -> None:
+        """Say again what is due by now."""
+        for state in [each for each in self._states.values() if each.again_s <= now_s]:
+            self._tell(state, now_s)
+
+    def done(self, operation: int, rank: int, done_s: float) -> None:
+        """One of its ranks has the result of an operation; to be told with what comes next."""
+        ends = self._ends.setdefault(operation, {})
+        ends[rank] = done_s
+        if len(ends) == len(self._consumed):
+            self._done.append((operation, max(self._ends.pop(operation).values())))
+        elif len(self._ends) > MOST_DONE:  # of the oldest a rank's word was lost
+            del self._ends[next(iter(self._ends))]
+
+    def _on_question(self, arrival: Arrival, to: int, sender: int, now_s: float) -> None:
+        if arrival.operation < self._needed:
+            return
+        if self._reports:
+            self._report(to, now_s)
+        state, decided = self._open(arrival, to), self._decided.get(arrival.operation)
+        if decided is None:
+            state.again_s = min(state.again_s, now_s + state.pause_s)
+        elif sender != self.rank:
+            self._send(sender, decided)
+        if state.enter(arrival, now_s):
+            if not state.missing:
+                self._tell(state, now_s)
+            elif len(state.missing) <= self.inputs.most_late:
+                state.again_s = min(state.again_s, now_s + TOGETHER_S)
+
+    def _on_report(self, arrivals: tuple[Arrival, ...], to: int, now_s: float) -> None:
+        for arrival in arrivals:
+            if arrival.operation >= self._needed:
+                state = self._open(arrival, to)
+                if state.enter(arrival, now_s) and not state.missing:
+                    self._reports += state.arrivals
+        if self._reports and (now_s >= self._report_s or len(self._reports) >= MOST_REPORTED):
+            self._report(to, now_s)
+
+    def _open(self, arrival: Arrival, to: int) -> _Gathered:
+        if (state := self._states.get(arrival.operation)) is None:
+            missing, nbytes = set(self._consumed), arrival.buffer[0]
+            state = _Gathered(arrival.operation, nbytes, missing, to=to)
+            self._states[arrival.operation] = state
+        return state
+
+    def _tell(self, state: _Gathered, now_s: float) -> None:
+        """Tell who has come; until the coordinator has decided, again."""
+        state.tries += 1
+        state.again_s = now_s + state.pause_s
+        state.pause_s = min(LONGEST_RETRY_S, 2 * state.pause_s)
+        if state.operation in self._decided or not (state.missing or self._has_rule):
+            state.again_s = math.inf
+        past = state.tries % PAST_HEAD == 0
+        self._say(state.arrivals, True, state.to, None if past else self._above)
+
+    def _report(self, to: int, now_s: float) -> None:
+        """Tell what happened while nobody asked."""
+        self._report_s = now_s + REPORT_S
+        self._say(self._reports, False, to, self._above)
+        self._reports = []
+
+    def _say(self, arrivals: list[Arrival], asks: bool, to: int, above: int | None) -> None:
+        done, pass_on = tuple(self._done), None if above is None else to
+        message = Arrive(tuple(arrivals), asks, self._needed, done, pass_on)
+        self._send(to if above is None else above, message)
+        self._done.clear()
+
+    def _note(self, message: Arrive, sender: int) -> None:
+        """What a rank tells beside."""
+        for operation, done_s in message.done:
+            self.done(operation, sender, done_s)
+        before = self._consumed[sender]
+        self._consumed[sender] = max(before, message.consumed)
+        if before == self._needed < message.consumed:
+            self._needed = min(self._consumed.values())
+            for operation in range(before, self._needed):
+                self._decided.pop(operation, None)
+                self._states.pop(operation, None)
