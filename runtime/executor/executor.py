@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import torch
 
-from runtime.executor.load import Late, Verified, agree, require_size, require_summable
+from runtime.executor.load import Late, Runnable, agree, require_size, require_summable
 from runtime.executor.nccl import PhaseWorkers
-from runtime.executor.program import RankProgram, rank_program
+from runtime.executor.program import RankProgram
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.loop import EventLoop
 from runtime.health.native_work import NativeWaits
@@ -26,6 +26,8 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
 from runtime.work import AllReduceWork, Observer
 from verify.errors import ArgumentError, LatecomerError
+
+KEPT = 256  # programs: of a schedule, with a late rank
 
 
 class Executor:
@@ -50,7 +52,7 @@ class Executor:
 
     def __init__(
         self,
-        schedules: Verified | Sequence[Verified],
+        schedules: Runnable | Sequence[Runnable],
         store: Store,
         rank: int,
         size: int,
@@ -61,7 +63,7 @@ class Executor:
         observer: Observer | None = None,
         native_waits: NativeWaits | None = None,
     ) -> None:
-        self.schedules = (schedules,) if isinstance(schedules, Verified) else tuple(schedules)
+        self.schedules = (schedules,) if isinstance(schedules, Runnable) else tuple(schedules)
         if not self.schedules:
             raise ArgumentError("schedules", schedules, "must be at least one")
         for verified in self.schedules:
@@ -163,8 +165,9 @@ class Executor:
             return  # it is settled, and its tensor the caller's again
         work.key = key = schedule, self._late_ranks(schedule, late)
         if key not in self._programs:
-            for_late = self.schedules[schedule].for_late(key[1])
-            self._programs[key] = rank_program(for_late, self.rank)
+            self._programs[key] = self.schedules[schedule].program(self.rank, key[1])
+            if len(self._programs) > KEPT:
+                del self._programs[next(iter(self._programs))]
         work.program = self._programs[key]
         k = self.schedules[schedule].schedule.chunks
         work.bounds = tuple(work.flat.numel() * c // k for c in range(k + 1))

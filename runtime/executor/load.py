@@ -11,6 +11,7 @@ from functools import cached_property
 import msgspec
 import torch
 
+from runtime.executor.program import RankProgram, rank_program
 from runtime.network.store_exchange import StoreExchange
 from verify.core.check import check
 from verify.core.format import read
@@ -33,12 +34,11 @@ def named(late: Late) -> tuple[int, ...]:
     return () if late is None else (late,) if isinstance(late, int) else tuple(late)
 
 
-@dataclass(frozen=True)
-class Verified:
-    """A schedule with the report that proves it; made by :func:`load` and nothing else."""
+@dataclass(eq=False)
+class Runnable:
+    """What an executor runs: ranks, chunks, phases and the late ranks of ``schedule``."""
 
     schedule: Schedule
-    report: Report
     name: str
 
     @property
@@ -71,6 +71,24 @@ class Verified:
             remedy = f"Name {q}, in the order in which they arrive, or leave it out: {self.late}"
             raise ArgumentError("late", late, requirement, remedy)
         return ranks
+
+    def make(self) -> None:
+        """Make, or see to it that there is, what :meth:`program` is quick with."""
+
+    def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
+        """What ``rank`` does with ``late`` as late ranks; raises what proving it may raise."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Verified(Runnable):
+    """A schedule with the report that proves it; made by :func:`load` and nothing else."""
+
+    report: Report
+
+    def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
+        """As for all; ScheduleRefused as :meth:`for_late`."""
+        return rank_program(self.for_late(late), rank)
 
     def for_late(self, late: Late) -> Schedule:
         """The schedule with the ranks ``late`` in the places of the file's late ranks.
@@ -107,10 +125,10 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
     if report.verdict is not Verdict.PROVED:
         text = "a schedule that is not proved is never run\n"
         raise ScheduleRefused(text + render(name, schedule, report))
-    return Verified(schedule, report, name)
+    return Verified(schedule, name, report)
 
 
-def require_size(verified: Verified, size: int) -> None:
+def require_size(verified: Runnable, size: int) -> None:
     """Raise ScheduleRefused for a schedule for another number of ranks."""
     if verified.schedule.ranks != size:
         raise ScheduleRefused(
@@ -119,7 +137,7 @@ def require_size(verified: Verified, size: int) -> None:
         )
 
 
-def agree(group: StoreExchange, schedules: Sequence[Verified], late: tuple[int, ...]) -> None:
+def agree(group: StoreExchange, schedules: Sequence[Runnable], late: tuple[int, ...]) -> None:
     """Compare schedules, and the late ranks to begin with, through the store (collective)."""
     digests = ",".join(verified.digest for verified in schedules)
     own = f"{digests} {late}"

@@ -75,8 +75,12 @@ class RankProgram:
         )
 
 
-def rank_program(schedule: Schedule, rank: int) -> RankProgram:
-    """The part of ``rank`` in ``schedule``."""
+def rank_program(schedule: Schedule, rank: int, *, alone: bool = False) -> RankProgram:
+    """The part of ``rank`` in ``schedule``.
+
+    A transfer's index is its place in the schedule; in one that has what this rank does ``alone``
+    (and sends at most once in a round, as all others do) it follows from round and sender.
+    """
     of = programs(schedule)
     scratch = of.scratch()
     rounds = [
@@ -99,12 +103,13 @@ def rank_program(schedule: Schedule, rank: int) -> RankProgram:
             else:
                 after = tuple(sent.pop(chunk, ())) or after
                 received[chunk] = len(ends)
+            peer, by_round = int(of.peer[row]), int(of.round[row]) * schedule.ranks
             end = TransferEnd(
-                index=int(of.index[row]),
+                index=by_round + (rank if send else peer) if alone else int(of.index[row]),
                 send=send,
                 reduce=not send and bool(of.reduce[row]),
                 scratch=bool(scratch[row]),
-                peer=int(of.peer[row]),
+                peer=peer,
                 chunk=chunk,
                 phase=phase,
                 step=len(steps),

@@ -53,6 +53,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._to_tell: list[int] = []  # those of them that nobody has been told of
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
+        self.made = inputs.made  # bits: the candidates that this rank has made
         self._faulty = False
         self._forecast_at = 0
         self._collect(self.clock, 0.0)
@@ -141,7 +142,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
             if decision is None:
                 if (epoch := self.epochs.bind(arrival.operation)) is None:
                     return  # `epochs` asks for the outcome
-                told = Arrive((arrival,), not epoch.quiet, self._consumed, to=epoch.coordinator)
+                beside = self._consumed, self.made, (), epoch.coordinator
+                told = Arrive((arrival,), not epoch.quiet, *beside)
                 if epoch.quiet:
                     decision = QUIET
                 elif self.inputs.options.mode == "predict":

@@ -51,6 +51,10 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         assert decided.operation == operation
         return decided.decision
 
+    def has_made(self, candidate: int) -> None:
+        """This rank can run a candidate without making anything first."""
+        self.run(lambda now_s: setattr(self._agent, "made", self._agent.made | 1 << candidate))
+
     def done(self, operation: int) -> None:
         """This rank has the result of an operation."""
         self.run(lambda now_s: self._agent.done(operation, now_s))

@@ -5,9 +5,8 @@ that same decision until all ranks have acted on it. So decisions cannot differ 
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
 rank's main thread: it is made where messages are received, even while the coordinator is late.
 
-Heads speak to it, for as many ranks each as there are heads (up to ``options.MOST_ALONE`` ranks,
-each for itself). A message costs the same however many ranks there are, but for what its own
-arrivals cost: nothing is looked through that grows with the ranks, until all have come.
+What it hears comes from heads (``head``). A message costs what its own arrivals cost, however many
+ranks there are: nothing is looked through that grows with the ranks, until all have come.
 
 Ranks that come to one operation with different buffers are a ``Fault``: it names those that differ
 from most (with a tie, all).
@@ -15,7 +14,9 @@ from most (with a tie, all).
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
 
 from runtime.network.clock import Clock
@@ -53,6 +54,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._started: set[int] = set()  # by a schedule, and still miss a rank
         self._decided: dict[int, Decide] = {}
         self._consumed, self._reported = dict.fromkeys(heads, 0), dict.fromkeys(heads, -1)
+        self._made = dict.fromkeys(heads, inputs.made)
         self._needed = 0  # operations below need no decision any more
         self._wait_s: float | None = None  # when a wait that is going on will be over
         self._free_s = -math.inf  # when the links have done what was decided, by prediction
@@ -101,10 +103,9 @@ class Coordinator(Protocol[Message, Fault]):
             if self._rule is not None:
                 self._undecided.add(operation)
         if state is not None:
-            if sender not in self._consumed:
-                state.asking.add(sender)
-            is_new = self._enter(state, arrival, now_s)
-            if is_new and sender != self.rank and len(state.missing) <= self.inputs.most_late:
+            state.asking.add(sender)
+            is_new = self._enter(state, arrival, now_s) and sender != self.rank
+            if is_new and len(state.missing) <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
                 self.inputs.correction.add_delay(heard_s - max(arrival.at_s.values()))
         if decided is not None:
@@ -176,7 +177,7 @@ class Coordinator(Protocol[Message, Fault]):
             self._occupy(state, decision, now_s, complete=False)
             decide = Decide(operation, next(iter(state.buffers)), decision)
             self._decided[operation] = decide
-            self._outbox += ((rank, decide) for rank in (*self._consumed, *state.asking))
+            self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
     def _occupy(
         self, state: ArrivalState, decision: Decision, now_s: float, *, complete: bool
@@ -203,6 +204,9 @@ class Coordinator(Protocol[Message, Fault]):
         """What a rank tells beside: which operations are done, and need no decision any more."""
         if sender not in self._consumed:
             return  # a rank whose head does not answer
+        if message.made | self._made[sender] != self._made[sender]:
+            self._made[sender] |= message.made
+            self.inputs.made = functools.reduce(operator.and_, self._made.values())
         for operation, done_s in message.done:
             self._on_done(operation, sender, done_s)
         before = self._consumed[sender]

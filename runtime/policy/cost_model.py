@@ -90,6 +90,7 @@ class Candidate(msgspec.Struct, frozen=True):
     late: int
     waiting: Phase
     completion: Phase
+    on_demand: bool = False  # made in the background when a size asks for it
 
 
 class Times(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
     submit ── arrive ──> control plane         the caller's thread: stamps the arrival, sends it
        │
+       ├──> maker                              what the size's number of chunks needs, if it is new
        └──> queue ──> dispatcher               waits for decisions, starts operations in order
                           ├──> native          runtime.executor.gloo
                           └──> executor        runtime.executor.executor
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import queue
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -33,7 +36,7 @@ from runtime.policy.control_plane import ControlPlane, ControlPlaneClosed
 from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Profile
 from runtime.policy.messages import NATIVE, Decision
-from runtime.policy.options import Options, PolicyInputs, require_equal
+from runtime.policy.options import LEARNING, Options, PolicyInputs, require_equal
 from runtime.policy.profile import shared_profile
 from runtime.telemetry.recorder import DispatcherRecorder, Rounds
 from runtime.telemetry.records import NATIVE as NATIVE_WAY
@@ -42,6 +45,8 @@ from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 CLOSE_S = 5.0
+KEPT_SIZES = 256  # of buffers, for which what they want is looked up
+logger = logging.getLogger("latecomer")
 ALIGN_S = 2.0  # how long the start waits for aligned clocks; without them arrivals are not compared
 
 
@@ -81,6 +86,11 @@ class AllReduceDispatcher:
         group = StoreExchange(store, rank, size, timeout_s)
         require_equal(options, group)
         schedules, self.candidates = candidates(group, options.at_most_late(size))
+        for each in schedules if options.mode == "static" else ():
+            each.make()  # before the first operation: the same bits in every run
+        self._maker = ThreadPoolExecutor(1, "latecomer-maker")
+        self._asked: set[int] = set()  # candidates that are made, or being made
+        self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
         self.rounds = Rounds()
         self.executor = Executor(
             schedules,
@@ -94,7 +104,8 @@ class AllReduceDispatcher:
         self.moved_s = time.monotonic()
         self._connect(group, profile)
         watchdog = self.executor.watchdog
-        agent = RankAgent(rank, PolicyInputs(options, size, self.candidates, self.profile))
+        self._inputs = PolicyInputs(options, size, self.candidates, self.profile)
+        agent = RankAgent(rank, self._inputs)
         self.control_plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
         watchdog.on_failure(lambda failure: self.control_plane.close())
         watchdog.add(self)
@@ -115,7 +126,9 @@ class AllReduceDispatcher:
         """
         work = self.executor.open(tensor, average)
         kind = f"{tensor.dtype}{', averaged' if average else ''}"
-        self.control_plane.arrive(work.number, tensor.numel() * tensor.element_size(), kind)
+        nbytes = tensor.numel() * tensor.element_size()
+        self._prepare(nbytes)
+        self.control_plane.arrive(work.number, nbytes, kind)
         self._queue.put(work)
         return work
 
@@ -123,6 +136,7 @@ class AllReduceDispatcher:
         """End the threads and release the connections, when the operations in flight are done."""
         self.source.close()
         self._queue.put(None)
+        self._maker.shutdown(wait=False, cancel_futures=True)
         self._thread.join(CLOSE_S)
         self._native.close(CLOSE_S)
         self.executor.close()
@@ -167,6 +181,25 @@ class AllReduceDispatcher:
                 assert watchdog.failure is not None
                 raise watchdog.failure from None
             started.pop_all()
+
+    def _prepare_size(self, nbytes: int) -> None:
+        """Let it be made what buffers of this size want, the first time that they do."""
+        wanted = self._inputs.wanted(nbytes) if self.options.mode in LEARNING else None
+        if wanted is None or wanted.candidate in self._asked:
+            return
+        self._asked.add(wanted.candidate)
+        after_ms, native_ms = wanted.completion_s * 1e3, self._inputs.native_s(nbytes) * 1e3
+        about = self.rank, nbytes, self.candidates[wanted.candidate].name, after_ms, native_ms
+        text = "rank %d: %d bytes go by: %s; predicted: %.3g ms after its arrival, natively %.3g ms"
+        logger.info(text, *about)
+        self._maker.submit(self._make, wanted.candidate)
+
+    def _make(self, candidate: int) -> None:
+        try:
+            self.executor.schedules[candidate].make()
+            self.control_plane.has_made(candidate)
+        except Exception as error:
+            self.executor.watchdog.broke(error)
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:

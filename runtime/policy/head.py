@@ -14,7 +14,9 @@ What a head says for all of its ranks together: operations are consumed, and don
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections import deque
 from dataclasses import dataclass
 
@@ -27,6 +29,7 @@ TOGETHER_S = 0.001
 RETRY_S, LONGEST_RETRY_S = 0.1, 1.0  # well above a round trip through busy links
 PAST_HEAD = 6  # each so many-th time it asks not the head above it, but the coordinator
 REPORT_S, MOST_REPORTED = 0.5, 64  # in quiet times it reports so often, or when so many gather
+MOST_TOLD = 2048  # arrivals in one message: it has to fit into a datagram
 MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
 
 
@@ -53,6 +56,7 @@ class Head(Protocol[Message, None]):
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
         self._consumed = dict.fromkeys(members, 0)
+        self._made = dict.fromkeys(members, inputs.made)
         self._needed = 0  # operations below need no decision any more on its ranks
         self._ends: dict[int, dict[int, float]] = {}  # of operations that not all have done
         self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
@@ -65,8 +69,8 @@ class Head(Protocol[Message, None]):
             if message.operation >= self._needed and message.operation not in self._decided:
                 self._decided[message.operation] = message
                 self._outbox += ((rank, message) for rank in self._consumed if rank != self.rank)
-                if (state := self._states.get(message.operation)) is not None:
-                    state.again_s = math.inf
+                if message.operation in self._states:
+                    self._states[message.operation].again_s = math.inf
         elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
             if message.asks:
                 self._note(message, sender)
@@ -137,13 +141,15 @@ class Head(Protocol[Message, None]):
 
     def _report(self, to: int, now_s: float) -> None:
         """Tell what happened while nobody asked."""
-        self._report_s = now_s + REPORT_S
-        self._say(self._reports, False, to, self._above)
+        self._report_s, most = now_s + REPORT_S, max(1, MOST_TOLD // len(self._consumed))
+        for at in range(0, len(self._reports), most):
+            self._say(self._reports[at : at + most], False, to, self._above)
         self._reports = []
 
     def _say(self, arrivals: list[Arrival], asks: bool, to: int, above: int | None) -> None:
-        done, pass_on = tuple(self._done), None if above is None else to
-        message = Arrive(tuple(arrivals), asks, self._needed, done, pass_on)
+        made, done = functools.reduce(operator.and_, self._made.values()), tuple(self._done)
+        pass_on = None if above is None else to
+        message = Arrive(tuple(arrivals), asks, self._needed, made, done, pass_on)
         self._send(to if above is None else above, message)
         self._done.clear()
 
@@ -151,6 +157,7 @@ class Head(Protocol[Message, None]):
         """What a rank tells beside."""
         for operation, done_s in message.done:
             self.done(operation, sender, done_s)
+        self._made[sender] |= message.made
         before = self._consumed[sender]
         self._consumed[sender] = max(before, message.consumed)
         if before == self._needed < message.consumed:

@@ -53,8 +53,9 @@ class History:
     def lateness(self, ranks: Collection[int], recent: int, *, first: bool = False) -> list[float]:
         """Per operation: from the last arrival of all others to the last (first) of ``ranks``."""
         rows, those = self._arrivals[self._last(recent)], list(ranks)
-        own, others = rows[:, those], np.delete(rows, those, axis=1).max(axis=1)
-        return list(((own.min(axis=1) if first else own.max(axis=1)) - others).tolist())
+        own = rows[:, those].min(axis=1) if first else rows[:, those].max(axis=1)
+        rows[:, those] = -math.inf  # a copy
+        return list((own - rows.max(axis=1)).tolist())
 
     def usual_order(self) -> list[int]:
         """All ranks, the one that is usually earliest first; equal ones by number."""

@@ -37,6 +37,7 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
     delay_s: float = 0.0  # by how much,
     reason: str = ""  # and why
     quiet: bool = False
+    made: int = -1  # bits: the candidates that all ranks have made (mode predict)
 
 
 Buffer = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
@@ -86,6 +87,7 @@ class Arrive(_Message, frozen=True):
     arrivals: tuple[Arrival, ...]
     asks: bool  # for a decision; in a quiet epoch no rank does, and what is told once may be lost
     consumed: int  # operations below need no decision any more on these ranks
+    made: int  # bits: the candidates that these ranks have made
     done: tuple[tuple[int, float], ...] = ()  # since the last message, and when (reference clock)
     to: int | None = None  # the coordinator, if the receiver has to pass it on
 

@@ -18,6 +18,7 @@ Mode = Literal["native", "static", "predict", "eager", "auto"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
+LEARNING: tuple[Mode, ...] = ("predict", "eager", "auto")
 MOST_ALONE = 64
 """Ranks that each speak to the coordinator; more do through heads, each for about as many as there
 are heads."""
@@ -49,7 +50,7 @@ class Options:
 
     def at_most_late(self, ranks: int) -> int:
         """Q: how many may be missing when an operation is started; 0 for fewer than 3 ranks."""
-        if self.mode == "static":
+        if self.mode in DETERMINISTIC:
             return len(self.late)
         wanted = min(3, max(1, ranks // 4)) if self.most_late is None else self.most_late
         return max(0, min(wanted, ranks - 2))
@@ -82,8 +83,10 @@ class PolicyInputs:
     profile: Profile
     correction: ModelCorrection = field(default_factory=ModelCorrection)
     head_of: int = 0  # how many ranks have a head that speaks for them; 0: by ``world_size``
+    made: int = field(init=False)  # bits: the candidates that, by what is known here, all have made
 
     def __post_init__(self) -> None:
+        self.made = sum(1 << i for i, each in enumerate(self.candidates) if not each.on_demand)
         many = self.world_size > MOST_ALONE
         self.head_of = self.head_of or (math.isqrt(self.world_size - 1) + 1 if many else 1)
 
@@ -107,7 +110,15 @@ class PolicyInputs:
         """N: the native all-reduce of ``nbytes`` bytes."""
         return (self.correction.factor(True) if corrected else 1.0) * self.profile.native_s(nbytes)
 
-    def times(self, late: int, nbytes: int, *, corrected: bool = True) -> list[Times]:
-        """W and C of the candidates for ``late`` late ranks."""
+    def times(
+        self, late: int, nbytes: int, *, corrected: bool = True, made: int = -1
+    ) -> list[Times]:
+        """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""
         factor = self.correction.factor(False) if corrected else 1.0
-        return times(self.candidates, self.profile, late, nbytes, factor)
+        found = times(self.candidates, self.profile, late, nbytes, factor)
+        return [each for each in found if made >> each.candidate & 1]
+
+    def wanted(self, nbytes: int) -> Times | None:
+        """What ``nbytes`` bytes would run by with one late rank that is late enough, if made."""
+        found = self.times(1, nbytes, corrected=False)
+        return min(found, key=lambda each: each.completion_s, default=None)

@@ -49,7 +49,7 @@ class ArrivalState:
     at_s: dict[int, float] = field(default_factory=dict)  # by rank, arrival: reference clock
     done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
     buffers: dict[Buffer, list[int]] = field(default_factory=dict)  # which ranks have them
-    asking: set[int] = field(default_factory=set)  # ranks whose head does not answer
+    asking: set[int] = field(default_factory=set)  # who is told the decision, besides heads
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
     started: int = 0  # how many of those before run by a schedule and still miss a rank
@@ -61,7 +61,8 @@ class ArrivalState:
         if new := self.missing & arrival.at_s.keys():
             self.missing -= new
             self.last_s = now_s
-            self.at_s.update((rank, arrival.at_s[rank]) for rank in new)
+            is_all = len(new) == len(arrival.at_s)
+            self.at_s |= arrival.at_s if is_all else {rank: arrival.at_s[rank] for rank in new}
             self.buffers.setdefault(arrival.buffer, []).extend(new)
         return bool(new)
 
@@ -95,12 +96,13 @@ def static(nbytes: int, inputs: PolicyInputs) -> Decision:
     """Modes static (the named ranks come when the others have done their part) and native."""
     if inputs.options.mode == "native":
         return Decision(NATIVE, (), "mode native")
-    return _for_late(nbytes, inputs.options.late, math.inf, "named by the user", inputs)
+    always = Epoch(0, 0, 0, inputs.options.late, math.inf)
+    return _for_late(nbytes, always, "named by the user", inputs)
 
 
 def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
     """Mode predict: how an operation of ``nbytes`` bytes runs in ``epoch``."""
-    return _for_late(nbytes, epoch.late, epoch.delay_s, epoch.reason or NO_STRAGGLER, inputs)
+    return _for_late(nbytes, epoch, epoch.reason or NO_STRAGGLER, inputs)
 
 
 def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
@@ -109,7 +111,8 @@ def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision |
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
         nbytes = state.nbytes
-        found = break_even(inputs.native_s(nbytes), inputs.times(len(missing), nbytes))
+        times = inputs.times(len(missing), nbytes, made=inputs.made)
+        found = break_even(inputs.native_s(nbytes), times)
         if threshold_s is None or found.candidate == NATIVE:
             return _patient(found, state, free_s), PATIENCE
         tau_s = max(free_s, threshold_s) if state.started else free_s + threshold_s
@@ -122,7 +125,8 @@ def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | 
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        native_s, found = inputs.native_s(state.nbytes), inputs.times(len(missing), state.nbytes)
+        native_s = inputs.native_s(state.nbytes)
+        found = inputs.times(len(missing), state.nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
         anybodys = inputs.history.gaps(len(missing), LATELY)
@@ -171,23 +175,22 @@ def _decide(
     return Decision(chosen.candidate, tuple(sorted(missing, key=usual.index)), reason)
 
 
-def _for_late(
-    nbytes: int, late: tuple[int, ...], delay_s: float, reason: str, inputs: PolicyInputs
-) -> Decision:
-    """The best candidate for ranks that come ``delay_s`` after the others."""
-    if not late:
+def _for_late(nbytes: int, epoch: Epoch, reason: str, inputs: PolicyInputs) -> Decision:
+    """The best candidate for the epoch's late ranks, which come that much after the others."""
+    if not epoch.late:
         return Decision(NATIVE, (), reason)
 
     def beyond_s(each: Times) -> float:
         """From the late rank's arrival to the end."""
-        return max(0.0, each.waiting_s - delay_s) + each.completion_s
+        return max(0.0, each.waiting_s - epoch.delay_s) + each.completion_s
 
-    best = min(inputs.times(len(late), nbytes, corrected=False), key=beyond_s, default=None)
+    found = inputs.times(len(epoch.late), nbytes, corrected=False, made=epoch.made)
+    best = min(found, key=beyond_s, default=None)
     if best is None:
-        return Decision(NATIVE, (), f"there is no schedule for {len(late)} late ranks")
+        return Decision(NATIVE, (), f"there is no schedule for {len(epoch.late)} late ranks")
     if beyond_s(best) >= (1 - LEAST_GAIN) * inputs.native_s(nbytes, corrected=False):
         return Decision(NATIVE, (), "small, or hardly late: no schedule would be faster")
-    return Decision(best.candidate, late, reason)
+    return Decision(best.candidate, epoch.late, reason)
 
 
 def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | None:
@@ -197,14 +200,16 @@ def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | Non
     found = current
     if inputs.options.mode == "predict":
         late, delay_s, reason = predicted_late(nbytes, inputs)
-        found = msgspec.structs.replace(current, late=late, delay_s=delay_s, reason=reason)
+        known = {"late": late, "delay_s": delay_s, "reason": reason, "made": inputs.made}
+        found = msgspec.structs.replace(current, **known)
     elif inputs.options.mode == "auto":
         found = msgspec.structs.replace(current, quiet=quiet(nbytes, inputs, now=current.quiet))
     coordinator = better_coordinator(current.coordinator, nbytes, inputs)
     found = msgspec.structs.replace(found, coordinator=coordinator)
 
-    def what_counts(epoch: Epoch) -> tuple[set[int], int, bool]:
-        return set(epoch.late), epoch.coordinator, epoch.quiet
+    def what_counts(epoch: Epoch) -> tuple[set[int], int, bool, int]:
+        made = epoch.made if epoch.late else 0
+        return set(epoch.late), epoch.coordinator, epoch.quiet, made
 
     return found if what_counts(found) != what_counts(current) else None
 
@@ -222,7 +227,7 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
         late = tuple(order[-count:])
         apart = history.lateness(late, RECENT, first=True)
         delay_s = statistics.median(history.lateness(late, RECENT))
-        found = inputs.times(count, nbytes)
+        found = inputs.times(count, nbytes, made=inputs.made)
         if not found or sum(gap > 0 for gap in apart) < MOSTLY * len(apart):
             continue
         gain_s = delay_s + native_s - min(each.total_s(delay_s) for each in found)
@@ -241,7 +246,8 @@ def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
     native_s, gain_s = inputs.native_s(nbytes), 0.0
     for late in range(1, inputs.most_late + 1):
         gaps = [max(gap, SHORTEST_S) for gap in inputs.history.gaps(late, LATELY)]
-        wait = learned(gaps, 0.0, native_s, inputs.times(late, nbytes))
+        found = inputs.times(late, nbytes, made=inputs.made)
+        wait = learned(gaps, 0.0, native_s, found)
         gain_s = max(gain_s, wait.native_s - wait.mean_s)
     limit_s = LEAST_GAIN * native_s + inputs.correction.latency_s
     return gain_s < (limit_s if now else limit_s / 2)

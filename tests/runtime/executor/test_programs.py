@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.executor.closed_form import ClosedForm
 from runtime.executor.program import rank_program
+from synth.straggler.generate import generate
 from tests.runtime import schedules
 
 ALL = [
@@ -50,6 +53,21 @@ def test_every_transfer_has_its_two_ends_in_the_order_of_rounds_and_scratch_if_n
     columns = range(len(table)), table.src.tolist(), table.dst.tolist(), table.chunk.tolist()
     expected = list(zip(*columns, strict=True))
     assert sorted(found[True]) == sorted(found[False]) == expected
+
+
+@pytest.mark.parametrize(("n", "k"), [(3, 1), (6, 3), (8, 5)])
+def test_the_closed_forms_parts_are_those_of_the_proved_schedule_whoever_is_late(n, k):
+    forms = [ClosedForm(n, rank, k) for rank in range(n)]
+    for late in range(n):
+        whole, found = generate(n, late=late, chunks=k, owners="free"), {True: set(), False: set()}
+        for rank, form in enumerate(forms):
+            own, other = form.program(rank, (late,)), rank_program(whole, rank)
+            same = [replace(a, index=b.index) for a, b in zip(own.ends, other.ends, strict=True)]
+            assert (same, len(own.at)) == ([*other.ends], len(own.ends))
+            for end in own.ends:  # a transfer has the same index at both ends
+                pair = (rank, end.peer) if end.send else (end.peer, rank)
+                found[end.send].add((end.index, *pair, end.chunk))
+        assert found[True] == found[False]
 
 
 def _byte_by_byte(schedule, dice):

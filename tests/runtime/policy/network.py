@@ -23,14 +23,16 @@ LARGE = 10**4
 """Bytes for which S*beta is 10 ms in ``inputs``."""
 CANDIDATES = (
     Candidate("m = 1", 1, Phase(6, 6 / 7), Phase(9, 9 / 7)),
-    Candidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28)),
+    Candidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28), on_demand=True),
     Candidate("two late", 2, Phase(20, 5 / 6), Phase(30, 1.25)),
 )
 
 
-def inputs(ranks, options=None, head_of=0):
+def inputs(ranks, options=None, head_of=0, *, all_made=True):
     profile = Profile(ranks, Line(1e-5, 1e-6), Line(2e-5, 1e-6))
-    return PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
+    known = PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
+    known.made = -1 if all_made else known.made
+    return known
 
 
 @dataclass
@@ -55,13 +57,15 @@ class Network:
     window: int = 3  # operations of a step; the next begins when all of them are done
     seed: int = 0
     clocks: tuple = ()  # by how much each rank's clock is ahead of the true time
+    made_at: dict = field(default_factory=dict)  # rank -> the operation by which it has made all
     head_of: int = 0  # how many ranks have a head, if not as many as usual
     slower: tuple = (1.0, 1.0)  # what operations take, native and by schedule, over the profile
 
     def __post_init__(self):
         size = self.size
         of = size, self.options, self.head_of
-        self.agents = [RankAgent(rank, inputs(*of)) for rank in range(size)]
+        known = [inputs(*of, all_made=not self.made_at) for _ in range(size)]
+        self.agents = [RankAgent(rank, each) for rank, each in enumerate(known)]
         self.clocks, self.dice = self.clocks or (0.0,) * size, random.Random(self.seed)
         # per rank, by operation
         self.decisions, self.decided_s, self.arrived_s = (
@@ -147,6 +151,8 @@ class Network:
         self._busy[rank] = False
         self.arrived_s[rank].append(self.now_s)
         nbytes = self.nbytes(rank, number)
+        if number >= self.made_at.get(rank, 0):
+            self.agents[rank].made = -1
         self.agents[rank].arrive(number, nbytes, "float32", self._clock(rank))
         self._post(rank)
         self._next(rank)
@@ -165,6 +171,7 @@ class Network:
             return
         began = sorted(each[operation] for each in self.decided_s)
         known, nbytes = self.agents[0].inputs, self.nbytes(0, operation)
+        assert all(each.made >> max(0, decision.candidate) & 1 for each in self.agents)
         if decision.candidate == NATIVE:
             native_s = known.native_s(nbytes, corrected=False)
             end_s = self._serve(began[-1], self.slower[0] * native_s)

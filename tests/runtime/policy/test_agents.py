@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 
 import msgspec
@@ -40,14 +41,8 @@ def _agreed(network):
 def test_same_decision_everywhere_in_any_weather(
     mode, lost, doubled, longest_s, clocks, seed, window, head_of
 ):
-    weather = {
-        "head_of": head_of,
-        "lost": lost,
-        "doubled": doubled,
-        "longest_s": longest_s,
-        "clocks": tuple(clocks),
-    }
-    weather |= {"head_of": head_of, "window": window, "seed": seed}
+    weather = {"lost": lost, "doubled": doubled, "longest_s": longest_s, "clocks": tuple(clocks)}
+    weather |= {"head_of": head_of, "made_at": {0: 9}, "window": window, "seed": seed}
     network = Network(len(clocks), Options(mode), 40, **weather)
     dice = network.dice
     who = {operation: dice.randrange(network.size) for operation in range(network.operations)}
@@ -58,6 +53,7 @@ def test_same_decision_everywhere_in_any_weather(
         return dice.random() * 0.01 + (dice.choice([0.3, 5.0]) if rank == late else 0.0)
 
     network.lateness = lateness
+    network.made_at |= {rank: dice.randrange(20) for rank in range(network.size)}
     _agreed(network.run(limit_s=5000.0))
 
 
@@ -171,6 +167,20 @@ def test_a_late_rank_with_another_buffer_than_was_decided_on_acts_on_nothing():
     network.run()
     assert [fault.ranks for fault in network.faults] == [(2,)]
     assert [len(decisions) for decisions in network.decisions] == [1, 1, 0, 1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_size_wants_runs_once_all_have_made_it_or_the_simulation_notices(mode, monkeypatch):
+    def decided():
+        network = Network(4, Options(mode), 30, window=1, head_of=2, made_at={1: 15})
+        network.lateness = lambda rank, _: 1.0 * (rank == 3)
+        return [decision.candidate for decision in _agreed(network.run())]
+
+    assert 1 not in decided()[:15]
+    assert 1 in decided()
+    monkeypatch.setattr(operator, "and_", operator.or_)  # of what ranks have made
+    with pytest.raises(AssertionError):
+        decided()
 
 
 def test_the_simulation_notices_a_coordinator_that_changes_its_mind(monkeypatch):

@@ -55,7 +55,8 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
     _start("gloo", name, rank, size, store)
     plain = _train(_model(), rank, lambda step: 0.0)
     # native is plain DDP, bit for bit; static, twice, gives the same bits
-    found, by_schedule = {"native": bits(plain)}, f"one late, m = 1, late: {LATE}"
+    # the size's number of chunks: static has it at once, eager when all ranks have made it
+    found, by_schedule = {"native": bits(plain)}, f"one late, k = 1, late: {LATE}"
     for number, mode in enumerate((*MODES, "static")):
         name, model = f"{mode} {number}", _model()
         late = LATE if mode == "static" else None
