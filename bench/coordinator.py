@@ -54,6 +54,7 @@ class Timed(Network):
             self.agents[rank] = RankAgent(rank, PolicyInputs(self.options, self.size, *known))
             self.agents[rank].made = -1
         self.cpu_s, self.received = [0.0] * self.size, [0] * self.size
+        self.left_out_s = 0.0
 
     def _happen(self, rank: int, what: Any = None, *more: Any) -> None:
         is_clock = what == self._receive and isinstance(MESSAGES.decode(more[1]), Ping | Pong)
@@ -66,8 +67,14 @@ class Timed(Network):
 
     def _decided(self, rank: int, operation: int, decision: Decision) -> None:
         """What follows in the simulation is no rank's work."""
-        began_s = time.thread_time()
+        began_s, before_s = time.thread_time(), self.left_out_s
         super()._decided(rank, operation, decision)
+        self.left_out_s = before_s + time.thread_time() - began_s
+
+    def _at(self, at_s: float, rank: int, what: Any, *more: Any) -> None:
+        """Nor is what the network does."""
+        began_s = time.thread_time()
+        super()._at(at_s, rank, what, *more)
         self.left_out_s += time.thread_time() - began_s
 
 

@@ -29,6 +29,7 @@ TOGETHER_S = 0.001
 RETRY_S, LONGEST_RETRY_S = 0.1, 1.0  # well above a round trip through busy links
 PAST_HEAD = 6  # each so many-th time it asks not the head above it, but the coordinator
 REPORT_S, MOST_REPORTED = 0.5, 64  # in quiet times it reports so often, or when so many gather
+MOST_TOLD = 2048  # arrivals in one message: it has to fit into a datagram
 MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
 
 
@@ -140,8 +141,9 @@ class Head(Protocol[Message, None]):
 
     def _report(self, to: int, now_s: float) -> None:
         """Tell what happened while nobody asked."""
-        self._report_s = now_s + REPORT_S
-        self._say(self._reports, False, to, self._above)
+        self._report_s, most = now_s + REPORT_S, max(1, MOST_TOLD // len(self._consumed))
+        for at in range(0, len(self._reports), most):
+            self._say(self._reports[at : at + most], False, to, self._above)
         self._reports = []
 
     def _say(self, arrivals: list[Arrival], asks: bool, to: int, above: int | None) -> None:
