@@ -10,9 +10,10 @@ per node and round each way, and a barrier after every round. With c(link) = alp
                      that know a chunk grow at most (P + 1)-fold in a network round
 
 A network round costs c(outer) at least, any other one c(inner), so the time is at least
-B c(outer) + max(0, R - B) min(c(inner), c(outer)). This grows with B and with R, so lower bounds
-may be put in for both; without its ceilings it is A k + C + D / k, hence at least C + 2 sqrt(A D)
-for every k. Without barriers only the bytes count: :func:`bytes_s`.
+B c(outer) + max(0, R - B) min(c(inner), c(outer)): ``time_bound`` in proofs/coq/TwoLevel.v. This
+grows with B and with R, so lower bounds may be put in for both; without its ceilings it is
+A k + C + D / k, hence at least C + 2 sqrt(A D) for every k. Without barriers only the bytes count:
+:func:`bytes_s`.
 
 Deviation from :mod:`verify.core.bounds`: seconds, not rounds, and never the ground of "optimal".
 """
