@@ -54,6 +54,7 @@ Print Assumptions ClosedForm.optimal.
 Print Assumptions ClosedForm.waiting_length.
 Print Assumptions ClosedForm.completion_completes.
 Print Assumptions ClosedForm.completion_optimal.
+Print Assumptions ClosedForm.in_pairs.
 Print Assumptions ClosedForm.own_program.
 Print Assumptions ClosedForm.programs_together.
 Print Assumptions Renaming.renamed_right.

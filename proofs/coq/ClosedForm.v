@@ -37,7 +37,7 @@ Section ClosedForm.
     if k =? 1 then (0, receiver 0)
     else match find (fun t => can_return (beside t) t) (rounds_in last (broadcast_rounds n k)) with
          | Some t => (t, beside t)
-         | None => (0, 0)   (* never: [way_back_found] *)
+         | None => (0, receiver 0)   (* never: [way_back_found] *)
          end.
 
   (** Of all moves of the broadcast, or of some rank's. *)
@@ -1089,4 +1089,91 @@ Section Right.
     - apply completion_proper.
     - apply own_completion.
   Qed.
+
+  (** ** Disjoint pairs, where the number of ranks is a power of two *)
+
+  Section Pairs.
+    Hypothesis full_cube : n = corners (dimensions n).
+
+    Lemma nobody_paired v : v < corners (dimensions n) -> pair n v = false.
+    Proof.
+      intros Hv. unfold pair, second_member, root. rewrite <- full_cube in *.
+      destruct (N.ltb_spec 0 v); auto. destruct (N.ltb_spec (v + n - 2) (n - 1)); auto. lia.
+    Qed.
+
+    Lemma alone v t : v < corners (dimensions n) -> front (acting n k v t) = first_member n v /\
+      back (acting n k v t) = first_member n v.
+    Proof.
+      intros Hv. pose proof (members_acting n k v t) as M. unfold members in M.
+      rewrite nobody_paired in M by exact Hv. tauto.
+    Qed.
+
+    Lemma receiver_beside t : beside t = receiver t.
+    Proof.
+      pose proof (beside_root_here n k two_ranks some_chunk t).
+      unfold Broadcast.beside, Broadcast.receiver. destruct (alone (beside_root (dimensions n) t) t) as [-> ->]; tauto.
+    Qed.
+
+    (** The partner of a rank in a round. *)
+    Definition facing (r t : N) : N := first_member n (across n (corner_of n r) t).
+
+    Definition faces (t : N) (y : transfer) : Prop := src y = facing (dst y) t /\ dst y = facing (src y) t.
+
+    Lemma move_faces t m : In m (moves t) -> faces t m.
+    Proof.
+      intros Hm. apply in_moves in Hm as (v & Hv & Hm); auto.
+      pose proof (move_dst n k two_ranks some_chunk t v m Hv Hm) as [C _].
+      destruct (move_src n k two_ranks some_chunk t v m Hv Hm) as [(_ & P & _)|(S & _ & C' & D)].
+      - rewrite nobody_paired in P by tauto. discriminate.
+      - pose proof (across_corner n k two_ranks some_chunk v t (proj2 Hv)) as U.
+        unfold faces, facing. rewrite C, C', across_twice, S, D.
+        destruct (alone v t) as [-> _]; [tauto|]. destruct (alone (across n v t) t U) as [_ ->]. auto.
+    Qed.
+
+    Lemma root_faces t c o : faces t (Transfer (receiver t) late c o).
+    Proof.
+      assert (E : beside_root (dimensions n) t < corners (dimensions n))
+        by apply (beside_root_here n k two_ranks some_chunk t).
+      assert (R : receiver t = first_member n (beside_root (dimensions n) t)).
+      { unfold Broadcast.receiver. now destruct (alone (beside_root (dimensions n) t) t) as [-> _]. }
+      assert (Z : corner_of n late = 0) by (unfold corner_of; now rewrite N.eqb_refl).
+      unfold faces, facing. simpl. rewrite Z, R, (corner_of_first n k two_ranks some_chunk) by exact E. split.
+      - f_equal.
+      - now rewrite across_root.
+    Qed.
+
+    Lemma faces_pairs t rd : (forall y, In y rd -> faces t y) -> disjoint_pairs rd.
+    Proof. intros F y z Hy Hz E. destruct (F y Hy), (F z Hz). congruence. Qed.
+
+    Lemma lone_pair y : src y <> dst y -> disjoint_pairs [y].
+    Proof. intros H u z [<-|[]] [<-|[]] E. congruence. Qed.
+
+    Theorem in_pairs : Forall (fits_ports Matching) (all_rounds closed_form).
+    Proof.
+      apply Forall_forall. intros rd Hrd. pose proof (all_proper rd Hrd) as (S & D & F).
+      destruct (fits_duplex rd S D) as (P & R & _). split; [exact P|]. split; [exact R|]. intros _.
+      rewrite all_rounds_closed, in_app_iff in Hrd. destruct Hrd as [H|H].
+      - apply in_waiting in H as (t & [->|[_ ->]]).
+        + destruct (last_moves t) eqn:B.
+          * pose proof B as B'. apply last_moves_spec in B' as [-> B']. intros y z Hy Hz E.
+            assert (One : forall y, In y (again 0) -> y = Transfer (receiver last) (receiver 0) 0 Copy).
+            { intros w Hw. apply in_again in Hw as [(m & Hm & X & _)|[[X _]|[_ ->]]]; auto.
+              - now apply first_round in Hm.
+              - apply straight_spec in X as [_ X]. now rewrite receiver_beside in X. }
+            apply One in Hy, Hz. subst. simpl in *. congruence.
+          * apply (faces_pairs t). intros y Hy.
+            apply in_again in Hy as [(m & Hm & X & ->)|[[X _]|[X _]]]; [|exfalso|congruence].
+            -- apply move_faces in Hm as [F1 F2]. split; auto.
+            -- apply straight_spec in X as [_ X]. now rewrite receiver_beside in X.
+        + apply lone_pair. apply (F _ (or_introl eq_refl)).
+      - apply in_map_iff in H as (t & <- & _). apply (faces_pairs t). intros y Hy.
+        apply in_completion in Hy as [(m & Hm & ->)|[[_ ->]|[T ->]]].
+        + apply move_faces in Hm as [F1 F2]. split; auto.
+        + rewrite receiver_beside. apply root_faces.
+        + assert (B : snd way_back = receiver t).
+          { rewrite T. unfold ClosedForm.way_back. destruct (k =? 1); auto.
+            destruct (find _ _); simpl; [apply receiver_beside|reflexivity]. }
+          rewrite B. apply root_faces.
+    Qed.
+  End Pairs.
 End Right.
