@@ -47,7 +47,7 @@ class Coordinator(Protocol[Message, Fault]):
         self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
         self.largest = 0  # bytes of a buffer
         self._epochs, self._clock = epochs, clock
-        heads = range(0, self.world_size, inputs.head_of)
+        heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
         self._states: dict[int, ArrivalState] = {}
         self._undecided: set[int] = set()  # may have to be decided here

@@ -5,9 +5,9 @@ where there are many, a head gathers the arrivals of its ranks, and tells them w
 depend on them: when all have come and, those of ``TOGETHER_S`` together, when no more are missing
 than an operation may be started without. It tells what it has, too, if it has waited long, and
 again while there is no decision. Every rank is a head, if only of itself; it speaks to the head
-above it, or to the coordinator. Loss, doubling and reordering are dealt with at each step alike:
-who waits asks again, and who has the decision answers. A rank whose head says nothing asks the
-coordinator itself now and then.
+above it in a tree, or to the coordinator. Loss, doubling and reordering are dealt with at each step
+alike: who waits asks again, and who has the decision answers. Who hears nothing from the head above
+it asks the coordinator itself now and then.
 
 What a head says for all of its ranks together: operations are consumed, and done, when all have.
 """
@@ -49,14 +49,11 @@ class Head(Protocol[Message, None]):
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
         super().__init__()
         self.rank, self.inputs = rank, inputs
-        group = inputs.headed(rank)
-        self._above = group[0] if rank != group[0] else None
-        members = group if self._above is None else [rank]
+        self._above, heard, self._below = inputs.headed(rank)
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
-        self._consumed = dict.fromkeys(members, 0)
-        self._made = dict.fromkeys(members, inputs.made)
+        self._consumed, self._made = dict.fromkeys(heard, 0), dict.fromkeys(heard, inputs.made)
         self._needed = 0  # operations below need no decision any more on its ranks
         self._ends: dict[int, dict[int, float]] = {}  # of operations that not all have done
         self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
@@ -124,7 +121,7 @@ class Head(Protocol[Message, None]):
 
     def _open(self, arrival: Arrival, to: int) -> _Gathered:
         if (state := self._states.get(arrival.operation)) is None:
-            missing, nbytes = set(self._consumed), arrival.buffer[0]
+            missing, nbytes = set(self._below), arrival.buffer[0]
             state = _Gathered(arrival.operation, nbytes, missing, to=to)
             self._states[arrival.operation] = state
         return state
@@ -141,7 +138,7 @@ class Head(Protocol[Message, None]):
 
     def _report(self, to: int, now_s: float) -> None:
         """Tell what happened while nobody asked."""
-        self._report_s, most = now_s + REPORT_S, max(1, MOST_TOLD // len(self._consumed))
+        self._report_s, most = now_s + REPORT_S, max(1, MOST_TOLD // len(self._below))
         for at in range(0, len(self._reports), most):
             self._say(self._reports[at : at + most], False, to, self._above)
         self._reports = []

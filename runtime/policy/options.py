@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
@@ -19,9 +18,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
 LEARNING: tuple[Mode, ...] = ("predict", "eager", "auto")
-MOST_ALONE = 64
-"""Ranks that each speak to the coordinator; more do through heads, each for about as many as there
-are heads."""
+MOST_ALONE, FAN_IN = 64, 16
+"""Ranks that each speak to the coordinator; more do through a tree of heads, each for so many."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +80,15 @@ class PolicyInputs:
     candidates: tuple[Candidate, ...]
     profile: Profile
     correction: ModelCorrection = field(default_factory=ModelCorrection)
-    head_of: int = 0  # how many ranks have a head that speaks for them; 0: by ``world_size``
+    head_of: int = 0  # how many ranks, or heads, have a head, itself included; 0: see FAN_IN
     made: int = field(init=False)  # bits: the candidates that, by what is known here, all have made
 
     def __post_init__(self) -> None:
         self.made = sum(1 << i for i, each in enumerate(self.candidates) if not each.on_demand)
-        many = self.world_size > MOST_ALONE
-        self.head_of = self.head_of or (math.isqrt(self.world_size - 1) + 1 if many else 1)
+        self.head_of = self.head_of or (FAN_IN if self.world_size > MOST_ALONE else 1)
+        self.stride = self.head_of  # of the ranks that speak to coordinators themselves
+        while 1 < self.head_of < self.world_size / self.stride:
+            self.stride *= self.head_of
 
     @cached_property
     def history(self) -> History:
@@ -101,18 +101,22 @@ class PolicyInputs:
         there_are = max((each.late for each in self.candidates), default=0)
         return min(there_are, self.options.at_most_late(self.world_size))
 
-    def headed(self, rank: int) -> range:
-        """The ranks whose head is the first of them, ``rank`` among them."""
-        first = rank - rank % self.head_of
-        return range(first, min(first + self.head_of, self.world_size))
+    def headed(self, rank: int) -> tuple[int | None, list[int], range]:
+        """The head above a rank, if any; who speaks to this rank, and for whom it speaks."""
+        heard, stride, above, n = [rank], 1, None, self.world_size
+        while stride < self.stride and above is None:
+            if rank % (wide := stride * self.head_of):
+                above = rank - rank % wide
+            else:
+                heard += range(rank + stride, min(rank + wide, n), stride)
+                stride = wide
+        return above, heard, range(rank, min(rank + stride, n))
 
     def native_s(self, nbytes: int, *, corrected: bool = True) -> float:
         """N: the native all-reduce of ``nbytes`` bytes."""
         return (self.correction.factor(True) if corrected else 1.0) * self.profile.native_s(nbytes)
 
-    def times(
-        self, late: int, nbytes: int, *, corrected: bool = True, made: int = -1
-    ) -> list[Times]:
+    def times(self, late: int, nbytes: int, corrected: bool = True, made: int = -1) -> list[Times]:
         """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""
         factor = self.correction.factor(False) if corrected else 1.0
         found = times(self.candidates, self.profile, late, nbytes, factor)
