@@ -5,11 +5,12 @@
     sum of chunk t + 1 comes to it in round t, from the helper beside its receiver, whose port to
     send is idle. Chunk 0 it gives raw to the helper that has its sum, and receives it back later.
     The waiting phase is the broadcast backwards, every move a reduction from receiver to sender;
-    what would go to the late rank goes straight to the owner. *)
+    what would go to the late rank goes straight to the owner. A single chunk has a single owner,
+    helper 0, and is reduced to it along a binomial tree ([Tree.v]). *)
 
 From Coq Require Import List Arith NArith Lia Bool Permutation.
 From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce SameBits Structure Knowledge
-  Bounds Check Corners Broadcast.
+  Bounds Check Corners Broadcast Tree.
 Import ListNotations.
 Open Scope N_scope.
 
@@ -71,10 +72,12 @@ Section ClosedForm.
         then [pick [Transfer (receiver t) (receiver last) 0 Reduce]] else []).
 
   Definition waiting_with (moves : N -> list transfer) (pick : round -> round) : list round :=
-    if n =? 2 then []
-    else flat_map (waiting_rounds moves pick) (rev (range (broadcast_rounds n k))).
+    flat_map (waiting_rounds moves pick) (rev (range (broadcast_rounds n k))).
 
-  Definition waiting : list round := waiting_with moves (fun rd => rd).
+  Definition one_owner : bool := (k =? 1) || (n =? 2).
+
+  Definition waiting : list round :=
+    if one_owner then tree late else waiting_with moves (fun rd => rd).
 
   Definition closed_form : schedule :=
     Schedule n k [late] Duplex ((if n =? 2 then [] else [Phase [late] waiting]) ++ [Phase [] completion]).
@@ -87,7 +90,7 @@ Section ClosedForm.
       (range (broadcast_rounds n k)).
 
   Definition waiting_of (r : N) : list round :=
-    waiting_with (moves_of n k r) (filter (takes_part r)).
+    if one_owner then tree_of late r else waiting_with (moves_of n k r) (filter (takes_part r)).
 End ClosedForm.
 
 (** Round by round, the transfers of rank [r] and no others. *)
@@ -450,6 +453,21 @@ Section Right.
     intros H H'. rewrite !name_spec by auto.
     destruct (N.eqb_spec b last), (N.eqb_spec b' last); lia.
   Qed.
+
+  Lemma one_owner_spec : reflect (k = 1 \/ n = 2) (one_owner n k).
+  Proof.
+    unfold one_owner. destruct (N.eqb_spec k 1), (N.eqb_spec n 2); constructor; tauto.
+  Qed.
+
+  Lemma receiver_first : receiver 0 = 0.
+  Proof.
+    unfold Broadcast.receiver, acting, Broadcast.state. pose proof (dimensions_some n two_ranks).
+    unfold beside_root. rewrite N.mod_0_l by lia. unfold turned. simpl.
+    now destruct (going n k 1 0).
+  Qed.
+
+  Lemma two_alone : n = 2 -> tree late = [].
+  Proof. intros E. unfold root. now rewrite E. Qed.
 
   Lemma in_again t x : In x (again t) <->
     (exists m, In m (moves t) /\ src m <> late /\ x = reversed m) \/
@@ -840,9 +858,13 @@ Section Right.
     (** Every owner ends with the sum of the helpers. *)
     Theorem waiting_gathers c : c < k -> run (add M) x waiting (owner c) c = total c.
     Proof.
-      intros Hc. unfold ClosedForm.waiting, waiting_with. destruct (N.eqb_spec n 2) as [E|E].
-      - simpl. pose proof (owner_helper c) as Ho. unfold total. unfold root in *.
-        assert (O : owner c = 0) by lia. rewrite O, E. simpl. now rewrite add_comm, add_zero.
+      intros Hc. unfold ClosedForm.waiting. destruct one_owner_spec as [E|E].
+      - destruct (N.eq_dec k 1) as [K|K].
+        + assert (c = 0) by lia. subst c. unfold ClosedForm.owner. simpl. rewrite receiver_first.
+          apply tree_gathers. unfold root. lia.
+        + assert (n = 2) by lia. pose proof (owner_helper c) as Ho. unfold total.
+          rewrite two_alone by auto. replace late with 1 in * by (unfold root; lia).
+          assert (O : owner c = 0) by lia. rewrite O. simpl. now rewrite add_comm, add_zero.
       - pose proof (gathered_end x (broadcast_rounds n k) ltac:(lia) gathered_start) as G.
         unfold ClosedForm.owner. destruct (N.eqb_spec c 0) as [->|Hne].
         + destruct (G last) as [_ W]; [unfold ClosedForm.last; lia|].
@@ -873,11 +895,13 @@ Section Right.
   Qed.
 
   Lemma in_waiting rd : In rd waiting -> exists t,
-    rd = again t \/
+    rd = tree_round late (range late) t \/ rd = again t \/
     (last < t < outside_rounds n k /\ rd = [Transfer (receiver t) (receiver last) 0 Reduce]).
   Proof.
-    unfold ClosedForm.waiting, waiting_with. destruct (n =? 2); [easy|].
-    rewrite in_flat_map. intros (t & _ & H). exists t. unfold ClosedForm.waiting_rounds in H.
+    unfold ClosedForm.waiting. destruct (one_owner n k).
+    { intros H. apply in_tree in H as (t & ->). eauto. }
+    unfold waiting_with. rewrite in_flat_map. intros (t & _ & H). exists t.
+    unfold ClosedForm.waiting_rounds in H.
     apply in_app_iff in H as [H|H].
     - destruct ((0 <? t) || straight t || last_moves t); [|easy]. destruct H as [<-|[]]. auto.
     - destruct ((last <? t) && (t <? outside_rounds n k)) eqn:E; [|easy].
@@ -894,7 +918,10 @@ Section Right.
 
   Lemma waiting_proper rd : In rd waiting -> proper rd /\ silent late rd.
   Proof.
-    intros H. apply in_waiting in H as (t & [->|[L ->]]).
+    intros H. apply in_waiting in H as (t & [->|[->|[L ->]]]).
+    - split; [split; [apply tree_sends_once|split; [apply tree_receives_once|]]|];
+        intros y Hy; apply tree_inside in Hy as (S & D & C & Apart); [|lia].
+      pose proof late_rank as [Hl _]. repeat split; auto; lia.
     - assert (Each : forall y, In y (again t) -> transfer_well_formed n k y /\ src y < late /\ dst y < late).
       { intros y Hy. pose proof late_rank as [Hl _]. pose proof (beside_helper n k two_ranks some_chunk t).
         pose proof (receiver_helper n k two_ranks some_chunk) as R.
@@ -915,8 +942,9 @@ Section Right.
 
   Lemma all_rounds_closed : all_rounds closed_form = waiting ++ completion.
   Proof.
-    unfold all_rounds, rounds_of, ClosedForm.closed_form. simpl. unfold ClosedForm.waiting, waiting_with.
-    destruct (n =? 2); simpl; now rewrite app_nil_r.
+    unfold all_rounds, rounds_of, ClosedForm.closed_form. simpl.
+    destruct (N.eqb_spec n 2) as [E|E]; simpl; rewrite app_nil_r; auto.
+    unfold ClosedForm.waiting. destruct one_owner_spec; [|lia]. now rewrite two_alone.
   Qed.
 
   Lemma all_proper rd : In rd (all_rounds closed_form) -> proper rd.
@@ -1016,8 +1044,10 @@ Section Right.
   (** The wait takes few rounds more than the completion. *)
   Theorem waiting_length : N.of_nat (length waiting) <= (k + N.log2_up n - 1) + (N.log2_up n - 1).
   Proof.
+    unfold ClosedForm.waiting. destruct (one_owner n k).
+    { rewrite tree_length, N2Nat.id. pose proof (N.log2_up_le_mono late n). unfold root in *. lia. }
     rewrite <- completion_length. unfold ClosedForm.completion. rewrite map_length, range_length, N2Nat.id.
-    unfold ClosedForm.waiting, waiting_with. destruct (n =? 2); [simpl; lia|].
+    unfold waiting_with.
     assert (G : forall m, N.of_nat (length (flat_map (waiting_rounds moves (fun rd => rd)) (rev (range m))))
                   <= m + (N.min m (outside_rounds n k) - (last + 1))).
     { induction m as [|m IH] using N.peano_ind; [simpl; lia|].
@@ -1047,7 +1077,9 @@ Section Right.
   Lemma own_waiting r : r < n -> part_of r (waiting_of n k r) waiting.
   Proof.
     intros Hr. unfold waiting_of, ClosedForm.waiting, waiting_with, part_of.
-    destruct (n =? 2); [constructor|].
+    destruct (one_owner n k).
+    { unfold tree_of, tree. induction (range (N.log2_up late)); constructor; auto.
+      intros y. rewrite mine. apply own_tree_round. }
     induction (rev (range (broadcast_rounds n k))) as [|t l IH]; simpl; [constructor|].
     apply Forall2_app; auto. unfold ClosedForm.waiting_rounds. apply Forall2_app.
     - destruct ((0 <? t) || straight t || last_moves t); constructor; [|constructor].
@@ -1153,7 +1185,8 @@ Section Right.
       apply Forall_forall. intros rd Hrd. pose proof (all_proper rd Hrd) as (S & D & F).
       destruct (fits_duplex rd S D) as (P & R & _). split; [exact P|]. split; [exact R|]. intros _.
       rewrite all_rounds_closed, in_app_iff in Hrd. destruct Hrd as [H|H].
-      - apply in_waiting in H as (t & [->|[_ ->]]).
+      - apply in_waiting in H as (t & [->|[->|[_ ->]]]).
+        + intros y z Hy Hz E. now apply (tree_apart late t z y) in E.
         + destruct (last_moves t) eqn:B.
           * pose proof B as B'. apply last_moves_spec in B' as [-> B']. intros y z Hy Hz E.
             assert (One : forall y, In y (again 0) -> y = Transfer (receiver last) (receiver 0) 0 Copy).
