@@ -35,7 +35,7 @@ from verify.pipeline.format import decode as decode_pipeline
 from verify.pipeline.format import encode as encode_pipeline
 from verify.pipeline.render import render as render_pipeline
 from verify.pipeline.schedule import PipelineSchedule
-from verify.pipeline.timeline import decode_timeline
+from verify.pipeline.simu_txt import decode_timeline
 from verify.pipeline.torch_csv import decode_csv
 from verify.pipeline.verdict import PipelineReport
 from verify.report.render import render, to_json

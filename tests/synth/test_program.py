@@ -42,7 +42,7 @@ def test_partners_agree_among_a_million(rank):
 def test_command(synth):
     code, out, _ = synth("program", "--n", "8", "--rank", "3", "--chunks", "4")
     assert (code, out[:40]) == (0, "rank 3 of 8 in 4 chunks, rank 7 late: 7 ")
-    assert "optimal (paper: " in out
+    assert "optimal (theorem: ClosedForm" in out
     made = json.loads(synth("program", "--n=1000", "--rank=3", "--bytes=1MiB", "--json")[1])
     assert (made["ranks"], made["late"]) == (1000, 999)
     assert len(made["completion"]) == made["chunks"] + 9
