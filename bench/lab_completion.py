@@ -12,8 +12,8 @@ run and in turn (A B C D A B C D), every result compared with the exact sum:
     k = 7, 28       the closed form with so many chunks (m = 1 and m = 4 of 8 ranks)
     chosen          the closed form with the k that the cost model takes for the size
 
-What the cost model needs is measured in the same run, before: alpha is the time per round of the
-smallest buffer with k = 1, beta that of the port. Medians, in units of the fastest of all.
+What the cost model needs is measured in the same run, before: alpha is what one more round costs,
+by the smallest buffer in 1 and in 28 chunks, beta that of the port. Medians, and half the spread.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from verify.output import write
 SIZES = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB", "4MiB", "16MiB", "64MiB"]
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 56)
 """The chunks that ``chosen`` is taken from: each at most half as many again as the one before."""
+MANY = 28
 TIMEOUT_S = 120.0
 HEADERS = 1448 / 1514
 NATIVE, CHOSEN = "Gloo", "chosen"
@@ -87,8 +88,11 @@ def rank_side(folder: Path, options: argparse.Namespace) -> None:
         last: float = max(done for _, done, _ in times) - max(came for came, _, _ in times)
         return last
 
-    smallest = [once("k = 1", 4096, 1) for _ in range(3 + options.repeats)][3:]
-    alpha = [statistics.median(smallest) / straggler_cost(size, 1).messages]
+    few, many = (
+        statistics.median([once(f"k = {k}", 4096, 1) for _ in range(3 + options.repeats)][3:])
+        for k in (1, MANY)
+    )
+    alpha = [max(1e-6, many - few) / (MANY - 1)]
     dist.broadcast_object_list(alpha)  # rank 0's, so that all choose the same
     link = Link(alpha[0], options.rate * 1e6 / 8 * HEADERS)
     for nbytes in (parse_bytes("--sizes", text) for text in options.sizes):
