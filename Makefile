@@ -77,7 +77,7 @@ lint: $(READY)   ## ruff and mypy
 bench: $(READY)  ## the measurements of docs/benchmarks.md
 	$(BIN)/python -m bench
 
-bench-lab: $(READY)  ## the measurements of docs/lab.md and docs/auto.md, on an emulated network (under 20 minutes)
+bench-lab: $(READY)  ## the measurements of docs/lab.md and docs/auto.md, on an emulated network (under 25 minutes)
 	$(BIN)/python -m bench.lab calibrate
 	$(BIN)/python -m bench.lab_completion
 	$(BIN)/python -m bench.auto
