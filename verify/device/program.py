@@ -1,0 +1,55 @@
+"""A device program: what one kernel per rank does with a schedule, as rows of numbers.
+
+Every rank has *staging*, a slot for each chunk that it receives, and for each slot a *flag*. A rank
+runs its rows in order:
+
+    PUT     store the own chunk in the slot of the peer's staging, then raise the peer's flag of
+            that slot to the epoch (release at system scope)
+    REDUCE  wait until the own flag of the slot has reached the epoch (acquire), then add the slot
+            to the own chunk
+    COPY    wait likewise, then store the slot in the own chunk
+
+A put never waits. A kernel runs as several *blocks*; each does all rows on its slice of every
+chunk, with slots and flags of its own, and there is no barrier between blocks. Operations are
+numbered by *epochs* that grow by one and wrap around at 32 bits; flags are compared by the sign of
+the difference. Staging and flags outlive operations: epoch e uses the staging set ``e mod sets``,
+while there is one flag for each slot and block, which is never reset.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Action(IntEnum):
+    """What a row does; the numbers are those in the kernel's table."""
+
+    PUT = 0
+    REDUCE = 1
+    COPY = 2
+
+
+class DeviceProgram(msgspec.Struct, frozen=True, eq=False):
+    """The rows of all ranks.
+
+    Attributes:
+        chunks: into which the buffer is cut.
+        slots: in the staging of each rank, for each set and block.
+        sets: staging sets; 2 in what the runtime runs.
+        rows: for each rank int32[length, 4]: action, peer, chunk, slot. The slot is the
+            receiver's: the peer's in a PUT, the rank's own in REDUCE and COPY.
+    """
+
+    chunks: int
+    slots: int
+    sets: int
+    rows: tuple[NDArray[np.int32], ...]
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        return len(self.rows)
