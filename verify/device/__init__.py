@@ -1,1 +1,1 @@
-"""Programs that GPUs run on their own: one kernel per rank and operation, with staging and flags."""
+"""Programs that GPUs run on their own: one kernel per rank and operation, staging and flags."""
