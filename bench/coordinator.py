@@ -3,11 +3,11 @@
     python -m bench.coordinator [--ranks 8 32 128 512 1024] [--operations 40]
 
 The ranks' real state machines on the simulated network of the tests, which neither loses nor
-doubles here; messages are packed and unpacked as in a job. Counted is the CPU time of what the
-coordinating rank does, sockets and threads left out, after some operations in which it learns; and
-the same of the busiest other rank. Pings that align clocks are left out: each rank sends one in two
-seconds, however many operations there are. One rank is late by 0.2 s, or none; the others come
-within a millisecond.
+doubles here. Counted is the CPU time of what the coordinating rank's state machine does and of
+packing and unpacking its messages, sockets and threads left out, after some operations in which it
+learns; and the same of the busiest other rank. Pings that align clocks are left out: each rank
+sends one in two seconds, however many operations there are. One rank is late by 0.2 s, or none; the
+others come within a millisecond.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ import gc
 import time
 from typing import Any
 
+import msgspec
+
 from runtime.network.clock import Ping, Pong
 from runtime.policy.agent import RankAgent
 from runtime.policy.candidates import CLASSES
 from runtime.policy.cost_model import Candidate, Line, Phase, Profile
-from runtime.policy.messages import Decision
 from runtime.policy.options import MODES, Mode, Options, PolicyInputs
 from synth.candidates import closed_form_costs
 from tests.runtime.policy.network import MESSAGES, Network
 
 WARM_UP = 20
 LATE_S, SPREAD_S = 0.2, 0.001
+METER_S = -sum(time.thread_time() - time.thread_time() for _ in range(1000)) / 1000
+"""What reading the meter costs; it is taken off."""
 LINE = Line(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
 
 
@@ -43,6 +46,31 @@ def closed_forms(ranks: int) -> tuple[Candidate, ...]:
     return tuple(map(priced, CLASSES))
 
 
+class Metered:
+    """A rank's agent whose calls are timed: CPU seconds, while it is ``counting``."""
+
+    def __init__(self, agent: RankAgent) -> None:
+        self.agent, self.cpu_s, self.counting = agent, 0.0, False
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.agent, name)
+        if not callable(found):
+            return found
+
+        def timed(*args: Any) -> Any:
+            began_s = time.thread_time()
+            result = found(*args)
+            if name == "messages_to_send":
+                for message in {id(message): message for _, message in result}.values():
+                    msgspec.msgpack.encode(message)  # as the sender does, once
+            if self.counting:
+                self.cpu_s += time.thread_time() - began_s - METER_S
+            return result
+
+        setattr(self, name, timed)
+        return timed
+
+
 class Timed(Network):
     """Counts CPU seconds and messages, by rank, from operation ``WARM_UP`` on."""
 
@@ -51,31 +79,21 @@ class Timed(Network):
         super().__post_init__()
         known = closed_forms(self.size), Profile(self.size, LINE, LINE)
         for rank in range(self.size):
-            self.agents[rank] = RankAgent(rank, PolicyInputs(self.options, self.size, *known))
-            self.agents[rank].made = -1
-        self.cpu_s, self.received = [0.0] * self.size, [0] * self.size
-        self.left_out_s = 0.0
+            agent = RankAgent(rank, PolicyInputs(self.options, self.size, *known))
+            agent.made = -1
+            self.agents[rank] = Metered(agent)
+        self.received = [0] * self.size
 
     def _happen(self, rank: int, what: Any = None, *more: Any) -> None:
         is_clock = what == self._receive and isinstance(MESSAGES.decode(more[1]), Ping | Pong)
-        counts = len(self.decisions[0]) >= WARM_UP and not is_clock
-        began_s, self.left_out_s = time.thread_time(), 0.0
+        agent = self.agents[rank]
+        agent.counting = len(self.decisions[0]) >= WARM_UP and not is_clock
+        if agent.counting and what == self._receive:
+            began_s = time.thread_time()
+            MESSAGES.decode(more[1])
+            agent.cpu_s += time.thread_time() - began_s - METER_S
+            self.received[rank] += 1
         super()._happen(rank, what, *more)
-        if counts:
-            self.cpu_s[rank] += time.thread_time() - began_s - self.left_out_s
-            self.received[rank] += what == self._receive
-
-    def _decided(self, rank: int, operation: int, decision: Decision) -> None:
-        """What follows in the simulation is no rank's work."""
-        began_s, before_s = time.thread_time(), self.left_out_s
-        super()._decided(rank, operation, decision)
-        self.left_out_s = before_s + time.thread_time() - began_s
-
-    def _at(self, at_s: float, rank: int, what: Any, *more: Any) -> None:
-        """Nor is what the network does."""
-        began_s = time.thread_time()
-        super()._at(at_s, rank, what, *more)
-        self.left_out_s += time.thread_time() - began_s
 
 
 def measure(mode: Mode, ranks: int, operations: int, late_s: float) -> str:
@@ -94,7 +112,8 @@ def measure(mode: Mode, ranks: int, operations: int, late_s: float) -> str:
     assert not network.faults
     assert all(len(each) == network.operations for each in network.decisions)
     at = network.agents[0].epochs.latest.coordinator
-    cpu_ms = [seconds * 1e3 / operations for seconds in network.cpu_s]
+    cpu_s = [agent.cpu_s for agent in network.agents]
+    cpu_ms = [seconds * 1e3 / operations for seconds in cpu_s]
     messages = network.received[at] / operations
     each_us = f"{cpu_ms[at] * 1e3 / messages:.0f}" if messages >= 1 else ""
     others = max(cpu for rank, cpu in enumerate(cpu_ms) if rank != at)

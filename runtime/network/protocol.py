@@ -101,9 +101,12 @@ class ProtocolRunner(Generic[Message, Event]):
                 self._earlier.notify()
             sends = self._protocol.messages_to_send(time.monotonic())
             self._sent.update(type(message) for _, message in sends)
+        payloads: dict[int, Any] = {}  # many get the same message: it is packed once
         for peer, message in sends:
-            payload: Any = msgspec.msgpack.encode(message) if self._decoder else message
-            self._datagrams.send(peer, self._channel, payload)
+            if id(message) not in payloads:
+                packed = msgspec.msgpack.encode(message) if self._decoder else message
+                payloads[id(message)] = packed
+            self._datagrams.send(peer, self._channel, payloads[id(message)])
         return result
 
     def close(self) -> None:

@@ -30,6 +30,8 @@ from runtime.policy.messages import NATIVE, Arrival, Arrive, Decide, Decision, M
 from runtime.policy.options import DETERMINISTIC, PolicyInputs
 from runtime.policy.rules import RULES, next_epoch, predicted, small, static
 
+ASKING = 4  # operations between two forecasts while ranks ask: then it can only save messages
+
 
 @dataclass(frozen=True)
 class Decided:
@@ -94,8 +96,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def get_timer(self) -> float | None:
         """When something is to be sent, or decided."""
-        timers = [part.get_timer() for part in self._parts]
-        return min((timer for timer in timers if timer is not None), default=None)
+        timers = [timer for part in self._parts if (timer := part.get_timer()) is not None]
+        return min(timers, default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Send, and decide, what is due by now."""
@@ -193,11 +195,12 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""
-        seen = self.inputs.history.added
-        if seen == self._forecast_at or not self.epochs.may_propose:
+        seen, current = self.inputs.history.added, self.epochs.latest
+        if seen < self._forecast_at or not self.epochs.may_propose:
             return
-        self._forecast_at = seen
-        largest, current = self._coordinator.largest, self.epochs.latest
+        asking = self.inputs.options.mode in RULES and not current.quiet
+        self._forecast_at = seen + (ASKING if asking else 1)
+        largest = self._coordinator.largest
         if (epoch := next_epoch(current, largest, self.inputs)) is not None:
             self.epochs.propose(epoch, now_s)
             self._collect(self.epochs, now_s)

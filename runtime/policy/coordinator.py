@@ -47,6 +47,7 @@ class Coordinator(Protocol[Message, Fault]):
         self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
         self.largest = 0  # bytes of a buffer
         self._epochs, self._clock = epochs, clock
+        self._all = frozenset(range(self.world_size))
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
         self._states: dict[int, ArrivalState] = {}
@@ -121,7 +122,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._enter(state, arrival, now_s)
 
     def _open(self, operation: int, nbytes: int) -> ArrivalState:
-        state = ArrivalState(operation, nbytes, set(range(self.world_size)))
+        state = ArrivalState(operation, nbytes, set(self._all))
         self._states[operation] = state
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))

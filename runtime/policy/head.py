@@ -49,7 +49,8 @@ class Head(Protocol[Message, None]):
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
         super().__init__()
         self.rank, self.inputs = rank, inputs
-        self._above, heard, self._below = inputs.headed(rank)
+        self._above, heard, below = inputs.headed(rank)
+        self._below = frozenset(below)
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}

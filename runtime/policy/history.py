@@ -40,7 +40,7 @@ class History:
         """An operation at which all ranks have arrived."""
         assert len(arrivals) == self.world_size
         row = self.added % KEPT
-        self._arrivals[row] = [arrivals[rank] for rank in range(self.world_size)]
+        self._arrivals[row, list(arrivals)] = list(arrivals.values())
         self._in_order[row] = np.sort(self._arrivals[row])
         self._behind[row] = self._arrivals[row] - self._in_order[row, 0]
         self.added += 1
@@ -52,10 +52,15 @@ class History:
 
     def lateness(self, ranks: Collection[int], recent: int, *, first: bool = False) -> list[float]:
         """Per operation: from the last arrival of all others to the last (first) of ``ranks``."""
-        rows, those = self._arrivals[self._last(recent)], list(ranks)
-        own = rows[:, those].min(axis=1) if first else rows[:, those].max(axis=1)
-        rows[:, those] = -math.inf  # a copy
-        return list((own - rows.max(axis=1)).tolist())
+        rows, found = self._last(recent), []
+        own = self._arrivals[rows[:, None], list(ranks)].tolist()
+        last_ones = self._in_order[rows, -1 - len(ranks) :].tolist()
+        for theirs, last in zip(own, last_ones, strict=True):
+            for each in theirs:
+                if each in last:
+                    last.remove(each)
+            found.append((min(theirs) if first else max(theirs)) - last[-1])
+        return found
 
     def usual_order(self) -> list[int]:
         """All ranks, the one that is usually earliest first; equal ones by number."""

@@ -171,8 +171,9 @@ def _decide(
         return Later(math.inf)
     if now_s < last_s + chosen.tau_s:
         return Later(last_s + chosen.tau_s)
-    usual = inputs.history.usual_order()
-    return Decision(chosen.candidate, tuple(sorted(missing, key=usual.index)), reason)
+    if len(missing) > 1:
+        missing = tuple(sorted(missing, key=inputs.history.usual_order().index))
+    return Decision(chosen.candidate, missing, reason)
 
 
 def _for_late(nbytes: int, epoch: Epoch, reason: str, inputs: PolicyInputs) -> Decision:
