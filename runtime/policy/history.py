@@ -40,9 +40,12 @@ class History:
         """An operation at which all ranks have arrived."""
         assert len(arrivals) == self.world_size
         row = self.added % KEPT
-        self._arrivals[row, list(arrivals)] = list(arrivals.values())
-        self._in_order[row] = np.sort(self._arrivals[row])
-        self._behind[row] = self._arrivals[row] - self._in_order[row, 0]
+        ranks = np.fromiter(arrivals.keys(), np.intp, self.world_size)
+        at_s = np.fromiter(arrivals.values(), np.float64, self.world_size)
+        self._arrivals[row, ranks] = at_s
+        at_s.sort()
+        self._in_order[row] = at_s
+        self._behind[row] = self._arrivals[row] - at_s[0]
         self.added += 1
 
     def gaps(self, late: int, recent: int) -> list[float]:
