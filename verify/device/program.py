@@ -13,7 +13,7 @@ A put never waits. A kernel runs as several *blocks*; each does all rows on its 
 chunk, with slots and flags of its own, and there is no barrier between blocks. Operations are
 numbered by *epochs* that grow by one and wrap around at 32 bits; flags are compared by the sign of
 the difference. Staging and flags outlive operations: epoch e uses the staging set ``e mod sets``,
-while there is one flag for each slot and block, which is never reset.
+and each set has flags of its own, which are never reset.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DeviceProgram(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         chunks: into which the buffer is cut.
-        slots: in the staging of each rank, for each set and block.
+        slots: in the staging of each rank, for each set and block, with a flag each.
         sets: staging sets; 2 in what the runtime runs.
         rows: for each rank int32[length, 4]: action, peer, chunk, slot. The slot is the
             receiver's: the peer's in a PUT, the rank's own in REDUCE and COPY.
