@@ -39,6 +39,7 @@ Print Assumptions DeviceOrder.never_stuck.
 Print Assumptions DeviceOrder.cut_reached.
 Print Assumptions DeviceBlocks.slices_partition.
 Print Assumptions DeviceBlocks.staging_apart.
+Print Assumptions DeviceBlocks.flags_apart.
 Print Assumptions DeviceBlocks.each_block_alone.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.

@@ -1,9 +1,9 @@
-(** The blocks of a kernel share nothing: each has its own slice of every chunk, and its own slots.
+(** Blocks of a kernel share nothing: each has its own slice of every chunk, and its own staging.
 
     Chunk c of a buffer of [numel] elements is the elements from [c * size] on, and block b's slice
-    of it those from [b * part] on. The slot of a staging set has room for [room] elements of each
-    block. Every element is in one slice ([slices_partition]); places of two different slots, sets
-    or blocks are different ([staging_apart]). So each block runs as if it were alone
+    of it those from [b * part] on; a buffer that is moved in pieces has the chunks of all pieces.
+    Every element is in one slice ([slices_partition]); places of two different sets, slots or
+    blocks are different ([staging_apart], [flags_apart]). So each block runs as if it were alone
     ([each_block_alone]): what is shown of one program (DeviceOrder.v) holds for all blocks. *)
 
 From Coq Require Import Arith Lia.
@@ -44,26 +44,42 @@ Section Slices.
 End Slices.
 
 Section Staging.
-  Variables slots blocks room : nat.
+  (** Staging is an area for each set and block, in which slots of [part] elements stand in a row;
+      operations may cut an area in different ways, but it is one block's. *)
+  Variables blocks slots area part : nat.
+  Hypothesis all_slots : slots * part <= area.
 
-  Definition place (set slot block offset : nat) : nat :=
-    ((set * slots + slot) * blocks + block) * room + offset.
+  Definition staged (set block slot offset : nat) : nat :=
+    (set * blocks + block) * area + slot * part + offset.
 
-  Theorem staging_apart set slot block offset set' slot' block' offset' :
-    slot < slots -> slot' < slots -> block < blocks -> block' < blocks ->
-    offset < room -> offset' < room ->
-    place set slot block offset = place set' slot' block' offset' ->
-    set = set' /\ slot = slot' /\ block = block' /\ offset = offset'.
+  Definition flag (set slot block : nat) : nat := (set * slots + slot) * blocks + block.
+
+  Theorem staging_apart set block slot offset set' block' slot' offset' :
+    block < blocks -> block' < blocks -> slot < slots -> slot' < slots ->
+    offset < part -> offset' < part ->
+    staged set block slot offset = staged set' block' slot' offset' ->
+    set = set' /\ block = block' /\ slot = slot' /\ offset = offset'.
   Proof.
-    unfold place. intros A A' B B' C C' E.
-    assert (E1 : (set * slots + slot) * blocks + block = (set' * slots + slot') * blocks + block').
-    { apply (one_quotient room _ _ (((set * slots + slot) * blocks + block) * room + offset));
-        lia. }
+    unfold staged. intros B B' L L' O O' E.
+    assert (R : forall s o, s < slots -> o < part -> s * part + o < area).
+    { intros s o Ls Lo. pose proof (Nat.mul_le_mono_r (S s) slots part Ls). simpl in *. lia. }
+    pose proof (R slot offset L O). pose proof (R slot' offset' L' O').
+    assert (E1 : set * blocks + block = set' * blocks + block').
+    { apply (one_quotient area _ _ ((set * blocks + block) * area + slot * part + offset)); lia. }
     rewrite E1 in E.
-    assert (E2 : set * slots + slot = set' * slots + slot').
+    assert (E2 : slot = slot') by (apply (one_quotient part _ _ (slot * part + offset)); lia).
+    assert (E3 : set = set') by (apply (one_quotient blocks _ _ (set * blocks + block)); lia).
+    subst. lia.
+  Qed.
+
+  Theorem flags_apart set slot block set' slot' block' :
+    slot < slots -> slot' < slots -> block < blocks -> block' < blocks ->
+    flag set slot block = flag set' slot' block' -> set = set' /\ slot = slot' /\ block = block'.
+  Proof.
+    unfold flag. intros A A' B B' E.
+    assert (E1 : set * slots + slot = set' * slots + slot').
     { apply (one_quotient blocks _ _ ((set * slots + slot) * blocks + block)); lia. }
-    rewrite E2 in E1.
-    assert (E3 : set = set') by (apply (one_quotient slots _ _ (set * slots + slot)); lia).
+    assert (E2 : set = set') by (apply (one_quotient slots _ _ (set * slots + slot)); lia).
     subst. lia.
   Qed.
 End Staging.

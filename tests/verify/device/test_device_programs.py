@@ -316,7 +316,7 @@ def test_edited_programs_against_all_interleavings(drawn):
 
 
 @pytest.mark.long
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(edited())
 def test_more_edited_programs(drawn):
     judged(drawn)
