@@ -16,6 +16,7 @@ number (proofs/coq/DeviceOrder.v):
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verify.asynchronous.deadlock import deadlock_free
 from verify.asynchronous.order import Events, Flat, Run
@@ -68,13 +69,13 @@ def race_free(program: DeviceProgram) -> Result:
     )
 
 
-def _before(run: Run, event: int) -> np.ndarray:
+def _before(run: Run, event: int) -> NDArray[np.bool_]:
     """Which events come before ``event`` in every execution; it is one of them itself."""
     waits: dict[int, list[int]] = {}
     for earlier, later in zip(run.before.tolist(), run.after.tolist(), strict=True):
         waits.setdefault(later, []).append(earlier)
     block = run.events.block
-    done, todo = np.zeros(len(block), bool), [event]
+    done, todo = np.zeros(len(block), np.bool_), [event]
     while todo:
         at = todo.pop()
         if not done[at]:

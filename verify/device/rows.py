@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verify.core.schedule import IntArray, occurrence
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
@@ -55,7 +56,11 @@ def slots_match(program: DeviceProgram) -> Result:
 
 
 def _matched(
-    put: np.ndarray, holder: IntArray, row: IntArray, rank: IntArray, at: Callable[..., Result]
+    put: NDArray[np.bool_],
+    holder: IntArray,
+    row: IntArray,
+    rank: IntArray,
+    at: Callable[..., Result],
 ) -> Result:
     _, peer, chunk, slot = row.T
     key = holder * (1 + slot.max(initial=0)) + slot
@@ -73,8 +78,7 @@ def _matched(
     puts, receives = (side[np.argsort(key[side])] for side in sides)
     wrong = (peer[receives] != rank[puts]) | (chunk[receives] != chunk[puts])
     for index in np.flatnonzero(wrong)[:1].tolist():
-        one, other = int(receives[index]), int(puts[index])
-        expected = f"chunk {chunk[one]} from rank {peer[one]}"
-        found = f"chunk {chunk[other]} from rank {rank[other]}"
-        return at(one, expected, found, other)
+        receive, sent = int(receives[index]), int(puts[index])
+        expected = f"chunk {chunk[receive]} from rank {peer[receive]}"
+        return at(receive, expected, f"chunk {chunk[sent]} from rank {rank[sent]}", sent)
     return PROVED
