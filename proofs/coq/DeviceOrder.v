@@ -147,6 +147,11 @@ Section Device.
   Lemma path_later x y : path x y -> epoch x <= epoch y.
   Proof. induction 1 as [x y H|]; [now apply edge_later|lia]. Qed.
 
+  (** A slot is used again before half of all numbers have gone by. *)
+  Definition often : Prop := forall e q x, used e q x -> (Z.of_nat e < 2 ^ 31)%Z \/
+    exists e', e' < e /\ e' mod sets = e mod sets /\ used e' q x /\
+      (Z.of_nat e - Z.of_nat e' <= 2 ^ 31)%Z.
+
   (** ** One program, over and over *)
 
   Section Repeated.
@@ -240,6 +245,15 @@ Section Device.
         rewrite <- E, <- E'. apply H; auto.
         + rewrite Nat.mod_same, Nat.mod_small; lia.
         + now apply same_used.
+    Qed.
+
+    (** And its flags are never left behind. *)
+    Theorem repeated_often : (Z.of_nat sets <= 2 ^ 31)%Z -> often.
+    Proof.
+      intros B e q x U. destruct (Z.lt_ge_cases (Z.of_nat e) (2 ^ 31)) as [|G]; auto. right.
+      exists (e - sets). repeat split; try lia.
+      - rewrite <- (Nat.mod_add (e - sets) 1 sets) by lia. f_equal. lia.
+      - apply same_used. now apply same_used in U.
     Qed.
   End Repeated.
 
@@ -357,11 +371,6 @@ Section Device.
 
   Lemma done_sooner s r e i j : i <= j -> done s r e j -> done s r e i.
   Proof. unfold done. lia. Qed.
-
-  (** A slot is used again before half of all numbers have gone by. *)
-  Definition often : Prop := forall e q x, used e q x -> (Z.of_nat e < 2 ^ 31)%Z \/
-    exists e', e' < e /\ e' mod sets = e mod sets /\ used e' q x /\
-      (Z.of_nat e - Z.of_nat e' <= 2 ^ 31)%Z.
 
   (** Who waits finds its own raise, or an older one, from not too long ago. *)
   Lemma passes_iff s q x : ordered -> often -> counted s -> waited s ->
