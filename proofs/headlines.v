@@ -31,7 +31,7 @@ Print Assumptions DeviceOrder.all_before.
 Print Assumptions DeviceOrder.two_sets_enough.
 Print Assumptions DeviceOrder.unrolled_enough.
 Print Assumptions DeviceOrder.repeated_ordered.
-Print Assumptions DeviceOrder.repeated_often.
+Print Assumptions DeviceOrder.refreshed_often.
 Print Assumptions DeviceOrder.waits_for_its_own.
 Print Assumptions DeviceOrder.takes_what_was_put.
 Print Assumptions DeviceOrder.stored_after_taken.

@@ -152,6 +152,17 @@ Section Device.
     exists e', e' < e /\ e' mod sets = e mod sets /\ used e' q x /\
       (Z.of_nat e - Z.of_nat e' <= 2 ^ 31)%Z.
 
+  (** So it is where every slot is used in every operation: those of a program that is repeated, and
+      all slots where owners raise the flags that nobody else does, a put to itself. *)
+  Theorem refreshed_often : (forall e q x, used e q x -> sets <= e -> used (e - sets) q x) ->
+    (Z.of_nat sets <= 2 ^ 31)%Z -> often.
+  Proof.
+    intros H B e q x U. destruct (Z.lt_ge_cases (Z.of_nat e) (2 ^ 31)) as [|G]; auto. right.
+    exists (e - sets). repeat split; try lia.
+    - rewrite <- (Nat.mod_add (e - sets) 1 sets) by lia. f_equal. lia.
+    - apply H; auto. lia.
+  Qed.
+
   (** ** One program, over and over *)
 
   Section Repeated.
@@ -245,15 +256,6 @@ Section Device.
         rewrite <- E, <- E'. apply H; auto.
         + rewrite Nat.mod_same, Nat.mod_small; lia.
         + now apply same_used.
-    Qed.
-
-    (** And its flags are never left behind. *)
-    Theorem repeated_often : (Z.of_nat sets <= 2 ^ 31)%Z -> often.
-    Proof.
-      intros B e q x U. destruct (Z.lt_ge_cases (Z.of_nat e) (2 ^ 31)) as [|G]; auto. right.
-      exists (e - sets). repeat split; try lia.
-      - rewrite <- (Nat.mod_add (e - sets) 1 sets) by lia. f_equal. lia.
-      - apply same_used. now apply same_used in U.
     Qed.
   End Repeated.
 

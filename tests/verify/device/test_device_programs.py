@@ -55,7 +55,12 @@ DOCUMENTS = {
     "straggler 3": straggler(3),
     "straggler 3, 4 chunks": straggler(3, blocks=2),
 }
-LARGE = {"doubling 4": recursive_doubling(4), "ring 4": ring(4), "straggler 4": straggler(4)}
+LARGE = {
+    "doubling 4": recursive_doubling(4),
+    "ring 4": ring(4),
+    "straggler 4": straggler(4),
+    "straggler 5": straggler(5),
+}
 
 
 @pytest.mark.parametrize(
@@ -316,7 +321,7 @@ def test_edited_programs_against_all_interleavings(drawn):
 
 
 @pytest.mark.long
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=3000, deadline=None)
 @given(edited())
 def test_more_edited_programs(drawn):
     judged(drawn)
