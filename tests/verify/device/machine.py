@@ -30,6 +30,7 @@ class Machine:
     """``operations`` of programs, one for each epoch; epoch 0 has the number ``first``.
 
     ``flag_first``: a put raises the flag before it stores. ``shared_flags``: all sets share theirs.
+    ``refresh``: in each operation ranks first raise their own flags of slots that nobody puts into.
     """
 
     def __init__(
@@ -42,25 +43,26 @@ class Machine:
         bits: int = 32,
         flag_first: bool = False,
         shared_flags: bool = False,
+        refresh: bool = False,
     ) -> None:
         self.ranks, self.chunks, self.sets = len(operations[0]), chunks, sets
         self.slots = 1 + max((r[3] for of in operations for rows in of for r in rows), default=0)
         self.first, self.size, self.shared_flags = first, 2**bits, shared_flags
         self.trees: dict[Any, int] = {}
         put = ("raise", "store") if flag_first else ("store", "raise")
-        self.steps = [
-            [
-                (what, epoch, place, *row)
-                for epoch, of in enumerate(operations)
-                for place, row in enumerate(of[rank])
-                for what in (put if row[0] == PUT else ("wait", "take"))
-            ]
-            for rank in range(self.ranks)
-        ]
-        self.ends = [  # of each operation, in steps
-            [2 * sum(len(of[rank]) for of in operations[: e + 1]) for e in range(len(operations))]
-            for rank in range(self.ranks)
-        ]
+        self.steps: list[list[tuple[Any, ...]]] = [[] for _ in range(self.ranks)]
+        self.ends: list[list[int]] = [[] for _ in range(self.ranks)]  # of operations, in steps
+        for epoch, of in enumerate(operations):
+            for steps, ends, rows in zip(self.steps, self.ends, of, strict=True):
+                received = {row[3] for row in rows if row[0] != PUT}
+                if refresh:
+                    steps.append(("refresh", epoch, -1, -1, -1, -1, received))
+                steps += [
+                    (what, epoch, place, *row)
+                    for place, row in enumerate(rows)
+                    for what in (put if row[0] == PUT else ("wait", "take"))
+                ]
+                ends.append(len(steps))
 
     def tree(self, key: Any) -> int:
         return self.trees.setdefault(key, len(self.trees))
@@ -101,6 +103,10 @@ class Machine:
         flags, slots, own, wrong = state.flags, state.slots, state.held[rank], False
         if what == "raise":
             flags = _put(flags, self._flag(peer, epoch, slot), (self.first + epoch) % self.size)
+        elif what == "refresh":
+            for unused in set(range(self.slots)) - slot:
+                place = self._flag(rank, epoch, unused)
+                flags = _put(flags, place, (self.first + epoch) % self.size)
         elif what == "store":
             slots = _put(slots, self._slot(peer, epoch, slot), (epoch, rank, chunk, own[chunk]))
         elif what == "take":

@@ -143,6 +143,19 @@ def test_programs_that_take_turns():
     assert explore(Machine(turns, 1, 1)).wrong_take
 
 
+def test_a_flag_that_is_left_alone_for_half_of_all_numbers():
+    """Slot 1 of rank 0 is used again after six operations; flags of 3 bits are then mistaken."""
+    rounds = [moves_of(move) for move in ("2+1:0", "1+0:0", "0=1:0", "1=2:0")]
+    chain = document(3, 1, [("chain", [], rounds)])
+    rarely, often = (lowered(json.dumps(doc)) for doc in (star(0, (1, 2)), chain))
+    turns = [rarely, *[often] * 5, rarely]
+    assert not explore(Machine(turns, 1, 2, bits=4)).wrong_take
+    assert explore(Machine(turns, 1, 2, bits=3)).wrong_take
+    found = explore(Machine(turns, 1, 2, bits=3, refresh=True))
+    assert not found.wrong_take
+    assert not found.stuck
+
+
 def test_the_flag_after_the_data_and_the_wait_before_it():
     program = device_program(schedule_of(recursive_doubling(2)))
     assert explore(Machine([rows_of(program)], 1, 2, flag_first=True)).wrong_take
