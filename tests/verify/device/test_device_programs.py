@@ -209,6 +209,7 @@ def mutants():
     yield "received twice", [[*rows[0], rows[0][1]], *rows[1:]], "slots_match"
     yield "wrong slot", changed(rows, 0, 0, slot=rows[0][0][3] + 1), "slots_match"
     yield "wrong peer", changed(rows, 0, 0, peer=2), "slots_match"
+    yield "wrong sender", changed(rows, 0, 1, peer=3 - rows[0][1][1]), "slots_match"
     yield "to itself", changed(rows, 0, 0, peer=0), "slots_match"
     yield "no such peer", changed(rows, 0, 0, peer=3), "slots_match"
     yield "no such chunk", changed(rows, 0, 0, chunk=-1), "slots_match"
