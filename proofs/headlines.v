@@ -2,6 +2,7 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
+  DeviceOrder DeviceBlocks
   Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
@@ -26,6 +27,21 @@ Print Assumptions Asynchronous.acyclic_never_stuck.
 Print Assumptions Asynchronous.cycle_never_ends.
 Print Assumptions Asynchronous.same_end.
 Print Assumptions Asynchronous.ends.
+Print Assumptions DeviceOrder.all_before.
+Print Assumptions DeviceOrder.two_sets_enough.
+Print Assumptions DeviceOrder.unrolled_enough.
+Print Assumptions DeviceOrder.repeated_ordered.
+Print Assumptions DeviceOrder.refreshed_often.
+Print Assumptions DeviceOrder.waits_for_its_own.
+Print Assumptions DeviceOrder.takes_what_was_put.
+Print Assumptions DeviceOrder.stored_after_taken.
+Print Assumptions DeviceOrder.one_result.
+Print Assumptions DeviceOrder.never_stuck.
+Print Assumptions DeviceOrder.cut_reached.
+Print Assumptions DeviceBlocks.slices_partition.
+Print Assumptions DeviceBlocks.staging_apart.
+Print Assumptions DeviceBlocks.flags_apart.
+Print Assumptions DeviceBlocks.each_block_alone.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
 Print Assumptions Spread.spread_bound_holds.

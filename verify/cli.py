@@ -27,6 +27,7 @@ from verify.core.check import check
 from verify.core.format import PIPELINE, decode, kind_of, read_bounded
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
+from verify.device import command as device_command
 from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
 from verify.loss.command import addition, check_options
 from verify.output import write_atomically
@@ -39,14 +40,13 @@ from verify.pipeline.simu_txt import decode_timeline
 from verify.pipeline.torch_csv import decode_csv
 from verify.pipeline.verdict import PipelineReport
 from verify.report.render import render, to_json
-from verify.symbolic import all_sums, smt2
+from verify.symbolic import all_sums, require_few_unknowns, smt2
 
 EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
 MALFORMED = 2
 WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
 
 MAX_TIMEOUT_S = 1e6
-MAX_UNKNOWNS = 2**22
 
 Others = AsynchronousReport | FlowReport
 """Reports on others' programs, which their readers make."""
@@ -117,6 +117,9 @@ def verify(
         int | None,
         typer.Option(help="MSCCL: messages that a FIFO holds, in place of the protocol's."),
     ] = None,
+    device: Annotated[
+        int | None, typer.Option(metavar="SETS", help="Also prove one kernel per rank (runs: 2).")
+    ] = None,
 ) -> None:
     """Prove or refute schedules.
 
@@ -131,17 +134,18 @@ def verify(
       verify algorithm.xml --max-bytes 64MiB
       verify schedule.json --smt2 question.smt2 && cvc5 question.smt2
       verify schedule.json --loss 2 --draw loss.svg
+      verify schedule.json --device 2
       verify schedule.json --kernel coq
       verify schedule.json --certify proof.v && coqc -Q proofs/coq Latecomer proof.v
       verify -q *.json || echo "not all proved"
     """
     _require_options(files, timeout, smt2_file, json, certify)
     check_options(loss, draw, len(files))
+    device_command.require_sets(device)
     largest = require_options(max_bytes, slots)
     if use_kernel is not None:
         kernel.program()
-    question_on_stdout = str(smt2_file) == "-"
-    report_to = sys.stderr if question_on_stdout else sys.stdout
+    report_to = sys.stderr if str(smt2_file) == "-" else sys.stdout
     codes = []
     for path in files:
         try:
@@ -157,8 +161,9 @@ def verify(
             continue
         report: Report | PipelineReport | Others
         if isinstance(schedule, Schedule):
-            second = {"symbolic_sum": partial(all_sums, timeout_s=timeout)} if z3 else {}
-            report = check(schedule, second)
+            report = check(
+                schedule, {"symbolic_sum": partial(all_sums, timeout_s=timeout)} if z3 else {}
+            )
             if use_kernel is not None:
                 report.results["coq_kernel"] = kernel.opinion(data, report, timeout)
             if certify is not None:
@@ -171,14 +176,13 @@ def verify(
                 losses = addition(str(path), schedule, report, loss, timeout, draw)
                 text, facts = f"{text}\n{losses.text}", {**facts, "loss": losses.json}
                 codes.append(EXIT[losses.verdict])
+            if device is not None:
+                kernels = device_command.addition(schedule, report, device)
+                text, facts = f"{text}\n{kernels.text}", {**facts, "device": kernels.json}
+                codes.append(EXIT[kernels.verdict])
         else:
-            only_collectives = {
-                "--z3": z3,
-                "--smt2": smt2_file,
-                "--loss": loss,
-                "--certify": certify,
-            }
-            _refuse(only_collectives, path, schedule)
+            given = {"--z3": z3, "--smt2": smt2_file, "--loss": loss, "--certify": certify}
+            _refuse({**given, "--device": device}, path, schedule)
             report, text = _of_programs(path, data, schedule, use_kernel, timeout)
             facts = report.to_json()
         codes.append(EXIT[report.verdict])
@@ -263,11 +267,7 @@ def _print(text: str, stream: TextIO) -> None:
 
 
 def _write_question(schedule: Schedule, path: Path) -> None:
-    unknowns = schedule.ranks * schedule.chunks
-    if unknowns > MAX_UNKNOWNS:
-        raise ArgumentError(
-            "--smt2", str(path), f"the question has {unknowns} unknowns, at most {MAX_UNKNOWNS}"
-        )
+    require_few_unknowns(schedule, str(path))
     if str(path) == "-":
         _print(smt2(schedule), sys.stdout)
     else:

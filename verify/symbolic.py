@@ -14,8 +14,19 @@ from collections.abc import Iterable, Iterator
 
 from verify.core.schedule import Schedule, Transfer
 from verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
+from verify.errors import ArgumentError
 
 Rounds = dict[int, list[list[Transfer]]]
+
+MAX_UNKNOWNS = 2**22
+
+
+def require_few_unknowns(schedule: Schedule, path: str) -> None:
+    """ArgumentError where the question for ``--smt2`` would be too long to be of use."""
+    unknowns = schedule.ranks * schedule.chunks
+    if unknowns > MAX_UNKNOWNS:
+        requirement = f"the question has {unknowns} unknowns, at most {MAX_UNKNOWNS}"
+        raise ArgumentError("--smt2", path, requirement)
 
 
 def smt2(schedule: Schedule) -> str:

@@ -66,14 +66,14 @@ def _decide(events: Events, sizes: Sizes | None) -> Result:
     run = Run(events, None)
     if not run.ends:
         return unknown(STUCK)
-    found = _race(run)
+    found = first_race(run)
     if slots is None:
         return refuted(_told(run, *found, sizes)) if found else PROVED
     if found:
         bounded = Run(events, slots)
         if not bounded.ends:
             return unknown(UNBOUNDED.format(slots))
-        found = _race(bounded)
+        found = first_race(bounded)
         if found:
             return refuted(_told(bounded, *found, sizes))
         return Result(Verdict.PROVED, note=BY_SLOTS.format(slots))
@@ -119,7 +119,7 @@ def _accesses(events: Events) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
     return event, (start[row] + low)[chunk] + within, write[row][chunk].astype(bool)
 
 
-def _race(run: Run) -> tuple[int, int, int] | None:
+def first_race(run: Run) -> tuple[int, int, int] | None:
     """An unordered pair of events and the chunk that they meet at, as early as there is one."""
     event, address, write = _accesses(run.events)
     block = run.events.block[event]

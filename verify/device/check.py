@@ -1,0 +1,82 @@
+"""Decide every property of a device program, and of the schedule that it claims to carry out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from verify.core.schedule import Schedule
+from verify.core.verdict import Counterexample, Result, Verdict, overall, unknown
+from verify.device.order import all_heard, one_operation, race_free
+from verify.device.program import DeviceProgram
+from verify.device.rows import slots_match
+from verify.device.sums import same_sums
+
+EVIDENCE = ("property", "rank", "position", "action", "chunk", "expected", "found", "actions")
+"""What is printed of a counterexample in JSON."""
+
+
+class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything ``verify`` says about one device program.
+
+    Attributes:
+        ranks, chunks, sets, slots: of the program.
+        rows: of the rank that has most.
+        results: property name -> result, in the order of the checks.
+    """
+
+    ranks: int
+    chunks: int
+    sets: int
+    slots: int
+    rows: int
+    results: dict[str, Result]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over all properties."""
+        return overall(result.verdict for result in self.results.values())
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """The counterexample of the first refuted property, if any."""
+        found = (result.counterexample for result in self.results.values())
+        return next((c for c in found if c is not None), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``device`` that ``verify --json`` prints."""
+        wrong = self.counterexample
+        return {
+            "verdict": self.verdict.value,
+            "sets": self.sets,
+            "slots": self.slots,
+            "rows": self.rows,
+            "properties": {name: r.verdict.value for name, r in self.results.items()},
+            "notes": {name: r.note for name, r in self.results.items() if r.note},
+            "counterexample": wrong and {name: getattr(wrong, name) for name in EVIDENCE},
+        }
+
+
+def check(program: DeviceProgram, schedule: Schedule) -> DeviceReport:
+    """Check a program of any maker against a well formed schedule; for any number of operations."""
+    names = ("slots_match", "deadlock_free", "race_free", "all_heard", "same_sums")
+    results = {"slots_match": slots_match(program)}
+    if results["slots_match"].verdict is Verdict.PROVED:
+        results["deadlock_free"], run = one_operation(program)
+        if results["deadlock_free"].verdict is Verdict.PROVED:
+            results["race_free"] = race_free(program)
+            results["all_heard"] = all_heard(program, run)
+            if results["race_free"].verdict is Verdict.PROVED:
+                results["same_sums"] = same_sums(program, schedule, run)
+    broken = next((name for name, r in results.items() if r.verdict is Verdict.REFUTED), "")
+    for name in names:
+        results.setdefault(name, unknown(f"{broken} is refuted, so there is nothing to speak of"))
+    return DeviceReport(
+        ranks=program.ranks,
+        chunks=program.chunks,
+        sets=program.sets,
+        slots=program.slots,
+        rows=max(len(rows) for rows in program.rows),
+        results=results,
+    )

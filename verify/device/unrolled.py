@@ -1,0 +1,79 @@
+"""A device program as a program without rounds, for as many operations in sequence as are wanted.
+
+The theory of :mod:`verify.asynchronous` is used as it is: a rank is one block of its steps, a PUT a
+step with a target at the peer, a flag a counter that the PUT raises to the epoch. Staging is memory
+like the own tensor; epochs that are ``sets`` apart share it. Epochs count from 1 here. Of a
+kernel's blocks one is looked at: each has memory of its own (proofs/coq/DeviceBlocks.v).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from verify.asynchronous.model import Block, Buffer, Program, Signal, Step
+from verify.device.program import Action, DeviceProgram
+
+
+def unrolled(program: DeviceProgram, operations: int) -> Program:
+    """``operations`` of a program with valid indices, one after another on each rank.
+
+    A step's place is its row. There is no demand: what is added up is compared with the schedule
+    (:mod:`verify.device.sums`).
+    """
+    n, k, sets, slots = program.ranks, program.chunks, program.sets, program.slots
+    staging, places = n * k, n * sets * slots
+
+    def steps(rank: int) -> tuple[Step, ...]:
+        made = []
+        rows = program.rows[rank].tolist()
+        for epoch in range(1, operations + 1):
+            for place, row in enumerate(rows):
+                action, peer, chunk, slot = row
+                at = ((peer if action == Action.PUT else rank) * sets + epoch % sets) * slots + slot
+                own, staged, flag = (rank * k + chunk,), (staging + at,), (Signal(at, epoch),)
+                put = action == Action.PUT
+                made.append(
+                    Step(
+                        text=f"epoch {epoch}: {in_words(row)}",
+                        place=place,
+                        count=1,
+                        sources=own if put else staged + own * (action == Action.REDUCE),
+                        targets=staged if put else own,
+                        waits=() if put else flag,
+                        signals=flag if put else (),
+                    )
+                )
+        return tuple(made)
+
+    of_set = [
+        (rank, number, staging + (rank * sets + number) * slots)
+        for rank in range(n)
+        for number in range(sets)
+    ]
+    memory = np.arange(staging + places)
+    return Program(
+        kind="allreduce",
+        placement="in place",
+        ranks=n,
+        blocks=tuple(Block(rank, "kernel", steps(rank)) for rank in range(n)),
+        slots=None,
+        fifos=(),
+        counters=tuple(f"flag {place}" for place in range(places)),
+        buffers=(
+            *(Buffer(rank, "chunk ", rank * k, k) for rank in range(n)),
+            *(Buffer(rank, f"set {number} slot ", at, slots) for rank, number, at in of_set),
+        ),
+        addresses=len(memory),
+        input_rank=np.where(memory < staging, memory // k, -1),
+        input_chunk=np.where(memory < staging, memory % k, -1),
+        demands=(),
+    )
+
+
+def in_words(row: list[int]) -> str:
+    """A row as people read it."""
+    action, peer, chunk, slot = row
+    if action == Action.PUT:
+        return f"put chunk {chunk} into slot {slot} of rank {peer}"
+    does = "add" if action == Action.REDUCE else "copy"
+    return f"{does} slot {slot}, from rank {peer}, to chunk {chunk}"
