@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.verify.asynchronous.explore import explore
 from verify.asynchronous.check import check
@@ -59,9 +60,10 @@ def programs(draw: st.DrawFn) -> Program:
     for b, other in draw(st.lists(st.sampled_from([(0, 1), (1, 0), (1, 2), (0, 2)]), max_size=3)):
         if steps[b] and steps[other]:
             by = draw(st.integers(0, len(steps[other]) - 1))
-            steps[other][by]["signals"] = (Signal(other, by),)
+            raised = draw(st.integers(0, 3) | st.just(by))  # maybe less than before
+            steps[other][by]["signals"] = (Signal(other, raised),)
             at = draw(st.integers(0, len(steps[b]) - 1))
-            steps[b][at]["waits"] = (Signal(other, draw(st.integers(0, by))),)
+            steps[b][at]["waits"] = (Signal(other, draw(st.integers(0, raised))),)
     rows = [
         Block(
             HOME[b] // CHUNKS,
@@ -87,6 +89,22 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
+def rendezvous(program: Program) -> Program:
+    """The same, where each send is followed by a wait until its message has been received."""
+    acks, blocks = len(program.counters), []
+    for block in program.blocks:
+        sent, taken, steps = 0, 0, list[Step]()
+        for step in block.steps:
+            sent, taken = sent + (step.sends >= 0), taken + (step.receives >= 0)
+            ack = (Signal(acks + step.receives, taken),) if step.receives >= 0 else ()
+            wait = (Signal(acks + step.sends, sent),) if step.sends >= 0 else ()
+            steps.append(replace(step, signals=ack))
+            steps.append(Step("over", step.place, 0, waits=wait, signals=step.signals))
+        blocks.append(replace(block, steps=tuple(steps)))
+    names = tuple(f"ack {fifo}" for fifo in program.fifos)
+    return replace(program, blocks=tuple(blocks), counters=program.counters + names, slots=None)
+
+
 @settings(max_examples=150, deadline=None)
 @given(programs())
 def test_the_verdict_is_that_of_all_interleavings(program: Program) -> None:
@@ -95,6 +113,7 @@ def test_the_verdict_is_that_of_all_interleavings(program: Program) -> None:
     free = results["deadlock_free"].verdict is Verdict.PROVED
     assert free == (not bounded.stuck)
     assert freedom.unlimited == (not unbounded.stuck)
+    assert freedom.rendezvous == (not explore(rendezvous(program), None).stuck)
     assert not (bounded.stuck and bounded.ends)  # all runs end, or none does
     if results["race_free"].verdict is Verdict.REFUTED:
         assert (bounded if free else unbounded).races
