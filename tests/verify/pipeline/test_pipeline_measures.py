@@ -25,12 +25,6 @@ from verify.pipeline.costs import Costs, exact
 from verify.pipeline.picture import LEFT, WIDTH, Sheet, svg, trace
 
 
-def _measures(doc: Document) -> Measures:
-    measures = report_of(doc).measures
-    assert measures is not None
-    return measures
-
-
 def _random_right(rng: random.Random) -> Document:
     return in_a_random_instance(copy.deepcopy(rng.choice(list(all_right().values()))), rng)
 
@@ -41,7 +35,9 @@ def _measured(count: int, seed: int) -> Iterator[tuple[Document, Measures]]:
     for _ in range(count):
         doc = _random_right(rng)
         doc["situation"]["sends"] = "buffered"
-        yield doc, _measures(doc)
+        measures = report_of(doc).measures
+        assert measures is not None
+        yield doc, measures
 
 
 def _delayed(doc: Document, pair: tuple[int, int], extra: float) -> Document:
