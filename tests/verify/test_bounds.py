@@ -8,6 +8,7 @@ import pytest
 from tests.verify.builders import (
     Document,
     broken,
+    document,
     optimal_four,
     optimal_two,
     report_of,
@@ -41,7 +42,7 @@ PORTS: list[Ports] = ["duplex", "matching", Incast(2)]
 TWO: list[Pattern] = [(None,), ((1,), None), (None, (1,)), ((1,), None, (0,))]
 THREE: list[Pattern] = [
     *[(None,), ((2,), None), (None, (2,)), ((2,), None, (2,)), ((1, 2), (2,), None)],
-    *[((2,), (1,), None), ((1,), None, (2,)), ((2,), (2,), None, (2,))],
+    *[((2,), (1,), None), ((1,), None, (2,)), ((2,), (2,), None, (2,)), ((2,), (1,), (2,), None)],
 ]
 CASES: list[tuple[int, int, Ports, Pattern]] = [
     *itertools.product([2], [1, 2, 3], PORTS, TWO),
@@ -62,6 +63,7 @@ ATTAINED: list[tuple[int, int, Ports, Pattern]] = [
     (2, 3, "duplex", (None,)),
     (3, 1, "matching", ((2,), None)),
     (3, 1, "duplex", ((2,), None, (2,))),  # its data spreads while rank 2 is away again
+    (3, 1, "duplex", ((2,), (1,), (2,), None)),  # in no round
     (3, 1, Incast(2), (None,)),
     (3, 2, "matching", ((2,), None)),  # one more than the dissemination bound
     (4, 1, "duplex", (None,)),
@@ -79,11 +81,13 @@ def test_no_right_schedule_beats_the_bound(case: tuple[int, int, Ports, Pattern]
 def test_the_bounds_in_numbers() -> None:
     assert [dissemination_bound(n, n - 1) for n in (2, 4, 8, 16)] == [1, 4, 9, 18]
     assert dissemination_bound(9, 8, ports=2) == 4 + 2 - 1
-    assert bandwidth_bound(8, 28) == 49
+    assert [bandwidth_bound(*sizes) for sizes in ((8, 28), (3, 2), (5, 3, 2))] == [49, 3, 3]
     assert [spread_bound(n, n - 1) for n in (4, 8, 16, 64)] == [4, 9, 18, 68]
     assert [spread_bound(n, n - 1, "matching") for n in (3, 5, 7, 9)] == [3, 6, 9, 11]
     assert spread_bound(7, 24, "matching") == 30 > dissemination_bound(7, 24)
     assert lower_bound(schedule_of(straggler(8))) == 7 + 3 - 1
+    one_round_each = document(4, 8, [("wait", [3], [[]]), ("completion", [], [[]])], late=[3])
+    assert lower_bound(schedule_of(one_round_each)) == 2 * 8 * 3 // 4 - 1
 
 
 @pytest.mark.parametrize("ports", ["duplex", "matching", Incast(2), Incast(3)], ids=str)

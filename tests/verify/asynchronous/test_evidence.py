@@ -70,6 +70,13 @@ def kept_in_order(by_slots: bool) -> Algorithm:
     return algorithm("allreduce", 2, gpus)
 
 
+def in_two_parts(count: int, first: int, least: int) -> Algorithm:
+    """Rank 0 sends so many chunks in one step, rank 1 receives them in two."""
+    parts = [step("r", 0, cnt=first), step("r", first, cnt=count - first)]
+    gpus = [block(1, -1, [step("s", cnt=count)]), block(-1, 0, parts)]
+    return algorithm("allreduce", count, [[tb] for tb in gpus], minBytes=least)
+
+
 def racing(of: Algorithm) -> Algorithm:
     """Another block of rank 0 writes what is sent."""
     return changed(of, lambda of: of["gpus"][0].append(block(-1, -1, [step("cpy", 0, dstoff=1)])))
@@ -83,6 +90,7 @@ CASES: dict[str, Callable[[], Algorithm]] = {
     "full from some size on": lambda: exchange(4),
     "full from some size on, with LL": lambda: exchange(9, proto="LL"),
     "full at every size": lambda: full(3),
+    "agreed on as long as messages are large": lambda: in_two_parts(5, 3, 5 * (2**21 // 3)),
     "nobody sends": lambda: one_way(1, 2),
     "nobody takes": lambda: one_way(3, 0),
     "taken too seldom": lambda: one_way(4, 1),
