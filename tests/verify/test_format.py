@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import re
 import string
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from proofs.trusted_lines import ROOT
 from tests.verify.builders import Document, all_right, optimal_four, report_of, schedule_of
 from tests.verify.pipeline import documents
 from verify import Incast, Phase, Schedule, Transfer, Verdict, check, decode, encode, read, write
+from verify.arrays import ArrayRounds, phase
 from verify.core.format import MAX_BYTES, MAX_CHUNKS, MAX_PHASES, MAX_RANKS, MAX_TOKENS
 from verify.errors import ArgumentError, FormatError, InputError
 from verify.output import write_atomically
@@ -77,6 +77,9 @@ def test_defaults_and_a_renamed_copy() -> None:
     assert other.late == (0,)
     assert other.table.src[0] == 3  # not the table of the original
     assert renamed(other, {0: 3, 3: 0}) == four
+    assert renamed(schedule, {0: 1, 1: 0}) == schedule
+    mixed = Schedule(ranks=4, chunks=3, phases=(phase("-", (), ArrayRounds(())), *four.phases))
+    assert len(renamed(mixed, {}).table) == len(four.table)
 
 
 def _changed(**fields: Any) -> bytes:
@@ -246,7 +249,7 @@ def test_the_last_byte_and_the_last_token(tmp_path: Path, suffix: str, monkeypat
     path.write_bytes(PACK[suffix](text))
     assert f"{MAX_BYTES // 2**20} MiB" in (page := (ROOT / "docs" / "format.md").read_text())
     assert f"{MAX_TOKENS // 2**20} Mi JSON tokens" in page
-    tokens = len(re.findall(b"[,[{]", text))
+    tokens = sum(map(text.count, b",[{"))
     for name, most, problem in [("BYTES", len(text), "larger"), ("TOKENS", tokens, "JSON tokens")]:
         monkeypatch.setattr(f"verify.core.format.MAX_{name}", most - 1)
         with pytest.raises(FormatError, match=problem):

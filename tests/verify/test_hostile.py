@@ -22,8 +22,7 @@ from tests.verify.builders import Document, document
 MEMORY = 3 * 2**30
 PAIRS = [[i, i ^ 1, 0, "reduce"] for i in range(16384)]
 INTO_ONE = [[i % 8191 + 1, 0, 0, "reduce"] for i in range(50_000)]
-LARGE = document(16384, 2**20, [("p", [], [])])
-PAIRED = LARGE | {"ports": "matching"}
+LARGE, PAIRED = (document(16384, 2**20, [("p", [], [])], ports=p) for p in ("duplex", "matching"))
 META = json.dumps(document(2, 1, []))[:-3]
 NAME = json.dumps(document(2, 1, [("NAME", [], [])])).split("NAME")
 

@@ -52,7 +52,6 @@ def test_z3_agrees_on_mutants_and_cvc5_on_some_and_on_right_ones() -> None:
             answer = ask_cvc5(smt2(schedule))
             assert answer == ("unsat" if first is Verdict.PROVED else "sat"), doc
             seen[answer] += 1
-    print(seen)
     assert min(seen["proved"], seen["refuted"]) > MUTANTS // 10
     assert min(seen["unsat"], seen["sat"]) > 10
 
