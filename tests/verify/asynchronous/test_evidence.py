@@ -79,8 +79,9 @@ def in_two_parts(count: int, first: int, least: int) -> Algorithm:
 
 
 def racing(of: Algorithm) -> Algorithm:
-    """Another block of rank 0 writes what is sent."""
-    return changed(of, lambda of: of["gpus"][0].append(block(-1, -1, [step("cpy", 0, dstoff=1)])))
+    """Another block of rank 0 reads two chunks while they change."""
+    reads = block(-1, -1, [step("cpy", dstbuf="s", cnt=2)])
+    return changed(of, lambda of: of["gpus"][0].append(reads))
 
 
 CASES: dict[str, Callable[[], Algorithm]] = {
