@@ -1,6 +1,7 @@
 """Do the tests notice a fault of the trusted core? Mutants of ``verify/core``, and how they fare.
 
-    python -m tests.mutation [--each 20] [--seed 1] [bits bounds ...]
+    python -m tests.mutation [--each 20] [--seed 1] [core/bits core/bounds ...]
+    python -m tests.mutation asynchronous/races asynchronous/order --tests tests/verify/asynchronous
 
 Of every module a random sample of cosmic-ray's mutants is tried, one after the other, on a copy of
 the working tree: first by the quick tests of ``tests/verify``, and what survives them by the slow
@@ -31,7 +32,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = Path("verify", "core")
+VERIFY = Path("verify")
 SLOW = ["tests/verify/test_symbolic.py", "tests/verify/test_hostile.py"]
 IMPORTED = ("hypothesis", "msgspec", "numpy", "rich.console", "typer.testing", "z3", "zstandard")
 MOST_MEMORY = 8 * 2**30
@@ -53,7 +54,7 @@ class Mutant(NamedTuple):
 
 def sample(module: str, size: int, rng: random.Random) -> list[Mutant]:
     """Random mutants of a module, no two of which replace the same operator at the same place."""
-    source = (ROOT / CORE / f"{module}.py").read_text()
+    source = (ROOT / VERIFY / f"{module}.py").read_text()
     nodes = list(ast_nodes(get_ast(source)))
     places = [
         (name, occurrence)
@@ -92,7 +93,7 @@ def _meaning(source: str) -> str | None:
 
 def tried(copy: Path, mutant: Mutant, number: int, tests: list[str], limit_s: float) -> str:
     """``killed``, ``timeout`` or ``survived``."""
-    path = copy / CORE / f"{mutant.module}.py"
+    path = copy / VERIFY / f"{mutant.module}.py"
     original = path.read_text()
     path.write_text(mutant.code)
     os.utime(path, (number, number))  # else Python may take the byte code of the one before
@@ -122,7 +123,7 @@ def run_tests(copy: Path, tests: list[str]) -> None:
 
 def shown(mutant: Mutant) -> str:
     """What the mutant changes, as a diff."""
-    path = CORE / f"{mutant.module}.py"
+    path = VERIFY / f"{mutant.module}.py"
     lines = [(ROOT / path).read_text().splitlines(), mutant.code.splitlines()]
     diff = difflib.unified_diff(*lines, str(path), mutant.operator, n=1, lineterm="")
     return "\n".join(diff)
@@ -131,21 +132,23 @@ def shown(mutant: Mutant) -> str:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modules", nargs="*", help="all of verify/core where none is given")
+    parser.add_argument("modules", nargs="*", help="of verify; all of verify/core by default")
+    parser.add_argument("--tests", nargs="*", help="the quick ones, where others than those above")
     parser.add_argument("--each", type=int, default=20, help="mutants of a module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=120, help="for the tests of one mutant")
     options = parser.parse_args()
     for name in IMPORTED:
         importlib.import_module(name)
-    names = options.modules or sorted(p.stem for p in (ROOT / CORE).glob("[!_]*.py"))
+    core = sorted(f"core/{path.stem}" for path in (ROOT / VERIFY / "core").glob("[!_]*.py"))
+    names = options.modules or core
     chosen = [
         mutant
         for name in names
-        for mutant in sample(name, options.each, random.Random(f"{options.seed} {name}"))
+        for mutant in sample(name, options.each, random.Random(f"{options.seed} {Path(name).name}"))
     ]
     here = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests" / "verify").glob("test_*.py"))
-    quick = [path for path in here if path not in SLOW]
+    quick = options.tests or [path for path in here if path not in SLOW]
     results = ("killed", "timeout", "survived")
     score = {name: dict.fromkeys(results, 0) for name in names}
     with tempfile.TemporaryDirectory() as folder:
@@ -154,7 +157,7 @@ def main() -> None:
             ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "out", "__pycache__")
         )
         number = count()
-        right = Mutant(names[0], "none", (ROOT / CORE / f"{names[0]}.py").read_text())
+        right = Mutant(names[0], "none", (ROOT / VERIFY / f"{names[0]}.py").read_text())
         if tried(copy, right, next(number), quick + SLOW, 10 * options.limit_s) != "survived":
             sys.exit("the tests fail without any mutant")
         for tests in (quick, SLOW):
@@ -170,9 +173,9 @@ def main() -> None:
     for mutant in chosen:
         score[mutant.module]["survived"] += 1
         print(f"\n{shown(mutant)}")
-    print(f"\nseed {options.seed}\n{'module':<12}" + "".join(f"{result:>10}" for result in results))
+    print(f"\nseed {options.seed}\n{'module':<24}" + "".join(f"{result:>10}" for result in results))
     for name, row in score.items():
-        print(f"{name:<12}" + "".join(f"{row[result]:>10}" for result in results))
+        print(f"{name:<24}" + "".join(f"{row[result]:>10}" for result in results))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from typing import Any
 from verify import Report, Schedule, check, decode
 
 Document = dict[str, Any]
-
-
 OPS = {"+": "reduce", "=": "copy"}
 
 

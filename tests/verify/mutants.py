@@ -7,6 +7,7 @@ A change is made at one item, ``row[i]``, in whatever row it stands.
 import copy
 import random
 import re
+from functools import partialmethod
 from typing import Any, ClassVar
 
 from tests.verify.builders import Document, all_right, document, shuffled
@@ -52,18 +53,12 @@ class CollectiveChange(Change):
     def rows_of(self, doc: Document) -> list[list[Any]]:
         return [moves for phase in doc["phases"] for moves in phase["rounds"]]
 
-    def _field(self, number: int, limit: int) -> None:
-        outside, rng = self.rng.random() < 0.02, self.rng
+    def _field(self, number: int, indexed: str) -> None:
+        outside, rng, limit = self.rng.random() < 0.02, self.rng, self.doc[indexed]
         self.row[self.i][number] = rng.choice((-1, limit, 2**70) if outside else range(limit))
 
-    def src(self) -> None:
-        self._field(0, self.doc["ranks"])
-
-    def dst(self) -> None:
-        self._field(1, self.doc["ranks"])
-
-    def chunk(self) -> None:
-        self._field(2, self.doc["chunks"])
+    src, dst = partialmethod(_field, 0, "ranks"), partialmethod(_field, 1, "ranks")
+    chunk = partialmethod(_field, 2, "chunks")
 
     def op(self) -> None:
         move = self.row[self.i]

@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proofs.trusted_lines import COLLECTIVE_CHECKER, ROOT, closure, counts, others
 from tests.verify.builders import broken, document, optimal_four, schedule_of, straggler
 from tests.verify.pipeline import documents as pipelines
+from verify import Incast, check, cli
 from verify import __all__ as public
-from verify import cli
+from verify.core.programs import programs
 from verify.symbolic import smt2
 
 words = str.split
@@ -269,6 +271,21 @@ def test_odd_file_names(tmp_path: Path, flags: list[str]) -> None:
 def test_public_names() -> None:
     types = words("Counterexample Incast Phase Report Schedule Transfer Verdict")
     assert public == [*types, *words("check decode encode read write")]
+
+
+def test_what_was_checked_can_not_be_changed_or_mixed_up() -> None:
+    """No field is set again, and those of many fields are made by name."""
+    schedule = schedule_of(FILES["out_of_range.json"][1])
+    report, phase, table = check(schedule), schedule.phases[0], schedule.table
+    found = report.counterexample
+    assert found is not None
+    structs = [schedule, phase, phase.rounds[0][0], Incast(2), table, programs(schedule)]
+    for value in [*structs, report, report.results["ports"], found, found.transfers[0]]:
+        with pytest.raises(AttributeError, match="immutable"):
+            setattr(value, type(value).__struct_fields__[0], 0)
+    for value in (schedule, report, found):
+        with pytest.raises(TypeError, match="positional"):
+            type(value)(*msgspec.structs.astuple(value))
 
 
 def test_verify_stands_alone() -> None:

@@ -12,10 +12,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proofs.trusted_lines import ROOT
 from tests.verify.builders import Document, all_right, optimal_four, report_of, schedule_of
 from tests.verify.pipeline import documents
 from verify import Incast, Phase, Schedule, Transfer, Verdict, check, decode, encode, read, write
-from verify.core.format import MAX_CHUNKS, MAX_PHASES, MAX_RANKS
+from verify.arrays import ArrayRounds, phase
+from verify.core.format import MAX_BYTES, MAX_CHUNKS, MAX_PHASES, MAX_RANKS, MAX_TOKENS
 from verify.errors import ArgumentError, FormatError, InputError
 from verify.output import write_atomically
 from verify.pipeline.format import decode as decode_pipeline
@@ -75,6 +77,9 @@ def test_defaults_and_a_renamed_copy() -> None:
     assert other.late == (0,)
     assert other.table.src[0] == 3  # not the table of the original
     assert renamed(other, {0: 3, 3: 0}) == four
+    assert renamed(schedule, {0: 1, 1: 0}) == schedule
+    mixed = Schedule(ranks=4, chunks=3, phases=(phase("-", (), ArrayRounds(())), *four.phases))
+    assert len(renamed(mixed, {}).table) == len(four.table)
 
 
 def _changed(**fields: Any) -> bytes:
@@ -156,12 +161,14 @@ BAD: dict[str, tuple[bytes, str]] = {
 }
 
 
+PACK: dict[str, Any] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+
+
 @pytest.mark.parametrize(("text", "named"), BAD.values(), ids=BAD)
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("suffix", PACK)
 def test_bad_input_is_named(tmp_path: Path, text: bytes, named: str, suffix: str) -> None:
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
     path = tmp_path / f"bad.json{suffix}"
-    path.write_bytes(pack(text))
+    path.write_bytes(PACK[suffix](text))
     with pytest.raises(FormatError) as caught:
         read(path)
     assert caught.value.path == str(path)
@@ -228,10 +235,27 @@ def test_names_that_look_like_fields_are_read() -> None:
     assert decode(text).meta == odd
 
 
-def test_many_phases() -> None:
+def test_as_much_as_is_allowed_is_read() -> None:
     doc = optimal_four()
-    doc["phases"] += [IDLE] * (MAX_PHASES - len(doc["phases"]))
+    doc["phases"] += [{**IDLE, "name": "x" * 200}] * (MAX_PHASES - len(doc["phases"]))
+    doc["meta"] = {"a": "x" * (2**16 - len('{"a": ""}'))}
     assert report_of(doc).verdict is Verdict.PROVED
+    schedule_of({**doc, "ranks": MAX_RANKS, "chunks": MAX_CHUNKS, "ports": {"incast": MAX_RANKS}})
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_the_last_byte_and_the_last_token(tmp_path: Path, suffix: str, monkeypatch) -> None:
+    text, path = _changed(meta={"a": ",[{"}), tmp_path / f"s.json{suffix}"
+    path.write_bytes(PACK[suffix](text))
+    assert f"{MAX_BYTES // 2**20} MiB" in (page := (ROOT / "docs" / "format.md").read_text())
+    assert f"{MAX_TOKENS // 2**20} Mi JSON tokens" in page
+    tokens = sum(map(text.count, b",[{"))
+    for name, most, problem in [("BYTES", len(text), "larger"), ("TOKENS", tokens, "JSON tokens")]:
+        monkeypatch.setattr(f"verify.core.format.MAX_{name}", most - 1)
+        with pytest.raises(FormatError, match=problem):
+            read(path)
+        monkeypatch.setattr(f"verify.core.format.MAX_{name}", most)
+        assert read(path) == decode(text)
 
 
 # writing

@@ -22,6 +22,7 @@ from tests.verify.builders import Document, document
 MEMORY = 3 * 2**30
 PAIRS = [[i, i ^ 1, 0, "reduce"] for i in range(16384)]
 INTO_ONE = [[i % 8191 + 1, 0, 0, "reduce"] for i in range(50_000)]
+LARGE, PAIRED = (document(16384, 2**20, [("p", [], [])], ports=p) for p in ("duplex", "matching"))
 META = json.dumps(document(2, 1, []))[:-3]
 NAME = json.dumps(document(2, 1, [("NAME", [], [])])).split("NAME")
 
@@ -36,23 +37,14 @@ def _one_round(moves: list[list[Any]], ports: Any) -> str:
     return json.dumps(document(16384, 1, [("p", [], [moves])], ports=ports))
 
 
-def _filled(doc: Document, field: str, filling: str) -> str:
-    """The text of the document with ``filling`` in the empty list ``field``."""
-    return json.dumps(doc).replace(f'"{field}": []', f'"{field}": [{filling}]')
-
-
-def _many_rounds(ports: str) -> str:
-    doc = document(16384, 2**20, [("p", [], [])], ports=ports)
-    return _filled(doc, "rounds", ",".join(["[]"] * 4_000_000))
+def _filled(doc: Document, field: str, item: str, times: int = 4_000_000) -> str:
+    """The text of the document with so many equal items in the empty list ``field``."""
+    return json.dumps(doc).replace(f'"{field}": []', f'"{field}": [{",".join([item] * times)}]')
 
 
 def _many_moves() -> str:
     moves = ",".join(f'[{i % 99},99,{i % 7},"reduce"]' for i in range(1_000_000))
-    return _filled(document(100, 7, [("p", [], [])]), "rounds", f"[{moves}]")
-
-
-def _late() -> str:
-    return _filled(document(16384, 1, []), "late", ",".join(["8000"] * 4_000_000))
+    return _filled(document(100, 7, [("p", [], [])]), "rounds", f"[{moves}]", 1)
 
 
 def _long(head: str, filling: str, tail: str = "", length: int = 2**27) -> str:
@@ -70,8 +62,8 @@ HOSTILE: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "huge numbers, rounds": (partial(_tiny, 1000), "REFUTED"),
     "many ranks, duplex": (partial(_one_round, PAIRS, "duplex"), "REFUTED"),
     "many ranks, matching": (partial(_one_round, PAIRS, "matching"), "REFUTED"),
-    "many rounds, duplex": (partial(_many_rounds, "duplex"), "REFUTED"),
-    "many rounds, matching": (partial(_many_rounds, "matching"), "REFUTED"),
+    "many rounds, duplex": (partial(_filled, LARGE, "rounds", "[]"), "REFUTED"),
+    "many rounds, matching": (partial(_filled, PAIRED, "rounds", "[]"), "REFUTED"),
     "all write one buffer": (partial(_one_round, INTO_ONE, {"incast": 16383}), "REFUTED"),
     "a million transfers in one round": (_many_moves, "REFUTED"),
     "a gigabyte": (partial(bytes, 2**30), "larger than"),
@@ -79,7 +71,7 @@ HOSTILE: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "small frames.zst": (partial(_packed, zstandard.compress), "larger than"),
     "one small frame.zst": (lambda: zstandard.compress(bytes(2**30)), "larger than"),
     "deep": (partial(_long, "", "[", "", 2**28), "JSON tokens"),
-    "millions of late ranks": (_late, "late"),
+    "millions of late ranks": (partial(_filled, document(16384, 1, []), "late", "8000"), "late"),
     "a long name": (partial(_long, NAME[0], "x", NAME[1]), "phases[0].name"),
     "a long text": (partial(_long, META + '{"a": "', "y", '"}}'), "meta is larger"),
     "a long number": (partial(_long, META + '{"a": ', "9", "}}"), "meta is larger"),

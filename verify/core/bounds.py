@@ -47,7 +47,7 @@ def spread_bound(ranks: int, chunks: int, ports: Ports = "duplex") -> int:
     while missing > 0 and each * (knowers + 1) < capacity:
         missing -= each * (knowers + 1)
         rounds, knowers = rounds + 1, knowers * (each + 1)
-    return rounds + max(0, -(-missing // capacity))
+    return rounds - -missing // capacity
 
 
 def bandwidth_bound(ranks: int, chunks: int, ports: int = 1) -> int:

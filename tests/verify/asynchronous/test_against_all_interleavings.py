@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.verify.asynchronous.explore import explore
 from verify.asynchronous.check import check
@@ -59,9 +60,15 @@ def programs(draw: st.DrawFn) -> Program:
     for b, other in draw(st.lists(st.sampled_from([(0, 1), (1, 0), (1, 2), (0, 2)]), max_size=3)):
         if steps[b] and steps[other]:
             by = draw(st.integers(0, len(steps[other]) - 1))
-            steps[other][by]["signals"] = (Signal(other, by),)
+            raised = draw(st.integers(0, 3) | st.just(by))  # maybe less than before
+            steps[other][by]["signals"] = (Signal(other, raised),)
             at = draw(st.integers(0, len(steps[b]) - 1))
-            steps[b][at]["waits"] = (Signal(other, draw(st.integers(0, by))),)
+            steps[b][at]["waits"] = (Signal(other, draw(st.integers(0, raised))),)
+    return made(steps, draw(st.sampled_from([1, 1, 2, None])))
+
+
+def made(steps: list[list[dict[str, Any]]], slots: int | None) -> Program:
+    """The program of three blocks with these steps."""
     rows = [
         Block(
             HOME[b] // CHUNKS,
@@ -76,7 +83,7 @@ def programs(draw: st.DrawFn) -> Program:
         placement="in place",
         ranks=2,
         blocks=tuple(rows),
-        slots=draw(st.sampled_from([1, 1, 2, None])),
+        slots=slots,
         fifos=("f0", "f1", "f2"),
         counters=("c0", "c1", "c2"),
         buffers=(Buffer(0, "i", 0, CHUNKS), Buffer(1, "i", CHUNKS, CHUNKS)),
@@ -87,14 +94,37 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
+RAISED = {"signals": (Signal(0, 2),)}, {"signals": (Signal(0, 1),)}
+LOWERED = made([[*RAISED], [], [{"waits": (Signal(0, 2),)}]], None)
+"""A counter that is raised to 2 and then, which does nothing, to 1."""
+
+
+def rendezvous(program: Program) -> Program:
+    """The same, where each send is followed by a wait until its message has been received."""
+    acks, blocks = len(program.counters), []
+    for block in program.blocks:
+        sent, taken, steps = 0, 0, list[Step]()
+        for step in block.steps:
+            sent, taken = sent + (step.sends >= 0), taken + (step.receives >= 0)
+            ack = (Signal(acks + step.receives, taken),) if step.receives >= 0 else ()
+            wait = (Signal(acks + step.sends, sent),) if step.sends >= 0 else ()
+            steps.append(replace(step, signals=ack))
+            steps.append(Step("over", step.place, 0, waits=wait, signals=step.signals))
+        blocks.append(replace(block, steps=tuple(steps)))
+    names = tuple(f"ack {fifo}" for fifo in program.fifos)
+    return replace(program, blocks=tuple(blocks), counters=program.counters + names, slots=None)
+
+
 @settings(max_examples=150, deadline=None)
 @given(programs())
+@example(LOWERED)
 def test_the_verdict_is_that_of_all_interleavings(program: Program) -> None:
     results, freedom = check(program)
     bounded, unbounded = explore(program, program.slots), explore(program, None)
     free = results["deadlock_free"].verdict is Verdict.PROVED
     assert free == (not bounded.stuck)
     assert freedom.unlimited == (not unbounded.stuck)
+    assert freedom.rendezvous == (not explore(rendezvous(program), None).stuck)
     assert not (bounded.stuck and bounded.ends)  # all runs end, or none does
     if results["race_free"].verdict is Verdict.REFUTED:
         assert (bounded if free else unbounded).races

@@ -9,9 +9,8 @@ import random
 import re
 from typing import Any
 
+from tests.verify.builders import Document
 from verify.pipeline import PipelineReport, PipelineSchedule, check, decode
-
-Document = dict[str, Any]
 
 
 def schedule_of(doc: Document) -> PipelineSchedule:

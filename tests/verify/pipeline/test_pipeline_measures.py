@@ -10,25 +10,15 @@ from fractions import Fraction
 
 import pytest
 
+from tests.verify.builders import Document
 from tests.verify.mutants import pipeline_mutant
-from tests.verify.pipeline.documents import (
-    Document,
-    all_right,
-    in_a_random_instance,
-    report_of,
-    schedule_of,
-)
+from tests.verify.pipeline.documents import all_right, in_a_random_instance, report_of, schedule_of
 from tests.verify.pipeline.simulation import Buffered, Case
 from verify.core.verdict import Verdict
 from verify.pipeline import Bar, Measures, check, lowered, timeline
+from verify.pipeline.bounds import lower_bound
 from verify.pipeline.costs import Costs, exact
 from verify.pipeline.picture import LEFT, WIDTH, Sheet, svg, trace
-
-
-def _measures(doc: Document) -> Measures:
-    measures = report_of(doc).measures
-    assert measures is not None
-    return measures
 
 
 def _random_right(rng: random.Random) -> Document:
@@ -41,7 +31,9 @@ def _measured(count: int, seed: int) -> Iterator[tuple[Document, Measures]]:
     for _ in range(count):
         doc = _random_right(rng)
         doc["situation"]["sends"] = "buffered"
-        yield doc, _measures(doc)
+        measures = report_of(doc).measures
+        assert measures is not None
+        yield doc, measures
 
 
 def _delayed(doc: Document, pair: tuple[int, int], extra: float) -> Document:
@@ -119,6 +111,15 @@ def test_no_right_schedule_beats_the_lower_bound() -> None:
             assert report.measures.makespan >= report.measures.lower_bound, json.dumps(doc)
             tight += report.measures.makespan == report.measures.lower_bound
     assert tight > 10
+
+
+def test_the_lower_bound_in_numbers() -> None:
+    """Where ranks can hold nine activations, which is no limit to speak of, and two."""
+    for name, bounds in {"gpipe": (113, 133), "1f1b-slow": (185, 300), "vee": (146, 146)}.items():
+        for memory, bound in zip((9, 2), bounds, strict=True):
+            doc = all_right()[name]
+            doc["situation"]["memory"] = [memory] * len(doc["programs"])
+            assert lower_bound(schedule_of(doc), Costs.of(schedule_of(doc).instance)) == bound
 
 
 def test_lowering_keeps_the_times_and_is_safe_in_order() -> None:
