@@ -43,8 +43,8 @@ def well_formed(schedule: Schedule) -> Result:
     """
     table, n, k = schedule.table, schedule.ranks, schedule.chunks
     incast = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
-    sizes = [("ranks", n), ("chunks", k), ("incast", incast)]
-    wrong = [(f"{name} >= 1", f"{name} = {value}") for name, value in sizes if value < 1]
+    sizes = [("ranks", n, 2), ("chunks", k, 1), ("incast", incast, 1)]
+    wrong = [(f"{name} >= {low}", f"{name} = {value}") for name, value, low in sizes if value < low]
     ranks = f"late ranks in 0..{n - 1}"
     wrong += [(ranks, f"late rank {rank}") for rank in schedule.late if not 0 <= rank < n]
     for expected, found in wrong:
