@@ -17,8 +17,12 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import torch
+import torch.distributed as dist
+
+from runtime.health.native_work import close_connections
 
 Frontier = dict["SimulatedStream", int]  # of a capture: up to where in each stream
 
@@ -31,13 +35,13 @@ class SimulatedEvent:
         self.reached = threading.Event()
 
     def query(self) -> bool:
-        """Whether it was reached; RuntimeError as the device does it."""
-        if self._device.graph is not None:
+        """Whether it was reached; raises what broke the device before, and in captures."""
+        if (graph := self._device.graph) is not None and graph.forbids_queries():
             raise RuntimeError("an event was queried while a graph is captured")
         if self.before is not None:
             raise RuntimeError("an event of a captured graph was queried")
         if not self.reached.is_set() and self._device.error is not None:
-            raise RuntimeError(f"the device has failed: {self._device.error}")
+            raise self._device.error
         return self.reached.is_set()
 
 
@@ -82,7 +86,7 @@ class SimulatedStream:
         """Python keeps it with the calls that use it."""
 
     def synchronize(self) -> None:
-        """Wait on the host until all that was launched so far is done; RuntimeError as a query."""
+        """Wait on the host until all that was launched so far is done; raises as a query."""
         event = self.record()
         self._device.wait_for(event)
         event.query()
@@ -104,9 +108,13 @@ class SimulatedStream:
 class SimulatedGraph:
     """What was captured, in order, and for each stream in it what comes before its next work."""
 
-    def __init__(self, origin: SimulatedStream) -> None:
-        self._origin, self._calls = origin, list[Callable[[], object]]()
+    def __init__(self, origin: SimulatedStream, thread: int | None) -> None:
+        self._origin, self._calls, self._thread = origin, list[Callable[[], object]](), thread
         self.frontiers: dict[SimulatedStream, Frontier] = {origin: {origin: 0}}
+
+    def forbids_queries(self) -> bool:
+        """Whether the calling thread may not ask for events."""
+        return self._thread in (None, threading.get_ident())
 
     def add(self, stream: SimulatedStream, call: Callable[[], object]) -> None:
         """One more piece of work on a stream."""
@@ -168,15 +176,26 @@ class SimulatedDevice:
         return self.graph is not None and self.current() in self.graph.frontiers
 
     @contextlib.contextmanager
-    def capture(self) -> Iterator[SimulatedGraph]:
-        """Capture what is launched inside; RuntimeError if what ends it is not allowed."""
+    def capture(
+        self, error_mode: Literal["global", "thread_local"] = "global"
+    ) -> Iterator[SimulatedGraph]:
+        """Capture what is launched inside; RuntimeError if what ends it is not allowed.
+
+        ``error_mode``, as torch's ``capture_error_mode``: whom asking for events is forbidden, all
+        threads or the capturing one.
+        """
         assert self.graph is None
-        self.graph = graph = SimulatedGraph(self.current())
+        thread = threading.get_ident() if error_mode == "thread_local" else None
+        self.graph = graph = SimulatedGraph(self.current(), thread)
         try:
             yield graph
             graph.end()
         finally:
             self.graph = None
+
+    def abort(self, group: dist.ProcessGroup) -> None:
+        """Gloo has no abort that ends waits."""
+        close_connections(group, group.rank(), group.size())
 
     def wait_for(self, event: SimulatedEvent) -> None:
         """Wait for an event on the calling thread, or until the device has failed."""
@@ -185,7 +204,7 @@ class SimulatedDevice:
                 return
 
     def synchronize(self) -> None:
-        """Wait on the host for all streams; RuntimeError if the device has failed."""
+        """Wait on the host for all streams; raises what broke the device."""
         for stream in list(self._streams):
             stream.synchronize()
 

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 
 class Event(Protocol):
     """A place in a stream."""
 
     def query(self) -> bool:
-        """Whether its stream is past it; RuntimeError if the device has failed."""
+        """Whether its stream is past it; raises why the device has failed, if it has."""
 
 
 class Stream(Protocol):
@@ -40,6 +41,9 @@ class Stream(Protocol):
     def keep(self, tensor: torch.Tensor) -> None:
         """Give the memory of ``tensor`` to nobody else before what was launched so far is done."""
 
+    def synchronize(self) -> None:
+        """Wait on the host until all that was launched so far is done; raises as a query."""
+
 
 class Device(Protocol):
     """A device with streams; ``tensors`` is where its tensors live, ``backend`` moves them."""
@@ -55,6 +59,9 @@ class Device(Protocol):
 
     def is_capturing(self) -> bool:
         """Whether the calling thread's current stream is captured in a graph."""
+
+    def abort(self, group: dist.ProcessGroup) -> None:
+        """End all that is under way in a process group of ``backend``, here and on the peers."""
 
 
 class CudaStream:
@@ -82,6 +89,10 @@ class CudaStream:
         stream: Any = self._stream  # the stub asks for a base class
         tensor.record_stream(stream)
 
+    def synchronize(self) -> None:
+        """The host waits."""
+        self._stream.synchronize()
+
 
 class CudaDevice:
     """A GPU; default: the current one."""
@@ -106,6 +117,10 @@ class CudaDevice:
         """Asked of CUDA."""
         with torch.cuda.device(self.tensors):
             return bool(torch.cuda.is_current_stream_capturing())
+
+    def abort(self, group: dist.ProcessGroup) -> None:
+        """By NCCL."""
+        group.abort()
 
 
 def device_of(device: Device | torch.device | str) -> Device | None:

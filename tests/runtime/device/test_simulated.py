@@ -42,10 +42,10 @@ def test_the_first_error_breaks_the_device(device):
     device.current().launch(lambda: 1 / 0)
     device.current().launch(lambda: pytest.fail("ran on a broken device"))
     after = device.current().record()
-    with pytest.raises(RuntimeError, match="division by zero"):
+    with pytest.raises(ZeroDivisionError):
         device.synchronize()
     assert before.query()
-    with pytest.raises(RuntimeError, match="division by zero"):
+    with pytest.raises(ZeroDivisionError):
         device.stream().record().query()
     del after
 
