@@ -19,10 +19,17 @@ while there is one flag for each slot and block, which is never reset.
 from __future__ import annotations
 
 from enum import IntEnum
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from verify.core.programs import programs
+from verify.core.schedule import Schedule, occurrence
+
+SETS = 2
+"""Staging sets of what the runtime runs: enough for every all-reduce (docs/gpu.md)."""
 
 
 class Action(IntEnum):
@@ -53,3 +60,23 @@ class DeviceProgram(msgspec.Struct, frozen=True, eq=False):
     def ranks(self) -> int:
         """How many ranks take part."""
         return len(self.rows)
+
+
+def device_program(schedule: Schedule, sets: int = SETS) -> DeviceProgram:
+    """The device program of a well formed schedule; as the executor, it runs ``programs``.
+
+    A rank's part in a round is: all its PUTs, which read what it holds at the start, then its
+    receives, both in the order of the file. A receiver's slots are numbered in that order, too.
+    """
+    of = programs(schedule)
+    puts_first = np.lexsort((of.index, ~of.sends, of.step))
+    slot_of = occurrence(schedule.table.dst)  # by transfer
+    action = np.where(of.sends, Action.PUT, np.where(of.reduce, Action.REDUCE, Action.COPY))
+    columns = np.stack([action, of.peer, of.chunk, slot_of[of.index]], axis=1)[puts_first]
+    ends = np.searchsorted(of.rank[puts_first], np.arange(schedule.ranks + 1)).tolist()
+    return DeviceProgram(
+        chunks=schedule.chunks,
+        slots=1 + int(slot_of.max(initial=-1)),
+        sets=sets,
+        rows=tuple(columns[a:b].astype(np.int32) for a, b in pairwise(ends)),
+    )
