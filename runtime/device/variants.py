@@ -17,6 +17,7 @@ from runtime.device.memory import SymmetricMemory
 from verify.device.program import SETS, Action, DeviceProgram
 
 WARPS = 16
+REGISTERS = 80  # of a thread: by itself the assembler takes 32, and spills
 TILE, INTERPRETED_TILE = 4096, 128  # elements that a block moves at once
 ALIGNMENT = 16  # bytes, of the tensors that the kernel takes
 
@@ -98,4 +99,5 @@ class Kernel:
             DEVICE_CLOCK=self._has_clock,
             TILE=TILE if self._has_clock else INTERPRETED_TILE,
             num_warps=WARPS,
+            maxnreg=REGISTERS,
         )
