@@ -25,7 +25,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store
 from runtime.work import AllReduceWork
 from verify.device.program import device_program
-from verify.errors import KernelUnavailable, TensorError
+from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
 BLOCKS = 32
 STAGING = 64 << 20  # bytes
@@ -75,8 +75,15 @@ class KernelAllReduce(Executor):
         super().__init__(schedules, store, rank, size, device=found.tensors, **options)
 
     def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
-        """As the executor's; TensorError also for a dtype that was not compiled."""
+        """As the executor's; TensorError also for a dtype that was not compiled.
+
+        ArgumentError while a CUDA graph is captured: an operation's epoch would be in the graph,
+        and each replay would take what the last one has left for its own.
+        """
         require_summable(tensor, self.device, average, self._dtypes)
+        if self._streams.is_capturing():
+            remedy = "Capture transfers (runtime.Executor), or leave all-reduces out of the graph"
+            raise ArgumentError("capture", "a CUDA graph", "can't hold a kernel's epoch", remedy)
         return super().open(tensor, average)
 
     def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:

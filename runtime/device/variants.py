@@ -6,6 +6,7 @@ be loaded while another runs may have to wait for it, and that for a rank that w
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,12 +57,13 @@ class Kernel:
 
     def compile(self, dtypes: Iterable[torch.dtype], loaded: LoadedProgram) -> None:
         """Compile and load for sums and averages of ``dtypes``; launches without a piece."""
-        for dtype in dtypes:
-            for average in (False, True) if dtype.is_floating_point else (False,):
-                empty = torch.zeros(ALIGNMENT, dtype=dtype, device=self._device)
-                self._launch(empty, Launch(loaded, average, 0, 0, -1), 0, 0)
-        if self._has_clock:
-            torch.cuda.synchronize(self._device)
+        with torch.cuda.device(self._device) if self._has_clock else contextlib.nullcontext():
+            for dtype in dtypes:
+                for average in (False, True) if dtype.is_floating_point else (False,):
+                    empty = torch.zeros(ALIGNMENT, dtype=dtype, device=self._device)
+                    self._launch(empty, Launch(loaded, average, 0, 0, -1), 0, 0)
+            if self._has_clock:
+                torch.cuda.synchronize(self._device)
 
     def run(self, flat: torch.Tensor, launch: Launch) -> None:
         """Enqueue an operation on the current stream (interpreter: run it), in place."""

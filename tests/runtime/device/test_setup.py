@@ -18,12 +18,14 @@ from runtime.device.capability import Capability, decide, own_capability
 from runtime.device.layout import KEPT, UNIT, Layout, cut
 from runtime.device.memory import join
 from runtime.device.simulated import SimulatedDevice
-from runtime.executor.load import load
+from runtime.executor.closed_form import ClosedForm
+from runtime.executor.load import Verified, load
 from runtime.network.store_exchange import StoreExchange
+from synth import generate
 from tests.runtime.device.test_kernel import kernels
 from tests.runtime.schedules import direct, ring, straggler
 from tests.runtime.spawning import on_ranks
-from verify.device.program import SETS, device_program
+from verify.device.program import SETS, Action, device_program
 from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
 PROGRAMS = [device_program(each) for each in (ring(2), ring(5), direct(4), straggler(4, 3))]
@@ -50,6 +52,21 @@ def test_pieces_cover_the_tensor_and_fit_into_the_staging(program, numel, itemsi
     if of.pieces > 1:  # one piece less would not do
         most = layout.area // (program.slots * itemsize) // UNIT * UNIT
         assert (of.pieces - 1) * most * blocks * program.chunks < numel
+
+
+@pytest.mark.parametrize("runnable", [load(direct(4)), load(straggler(4, 2)), ClosedForm(5, 1, 3)])
+def test_a_row_is_what_the_executor_does(runnable):
+    """The engine names what a kernel waits for by the executor's program."""
+    schedule, late = runnable.schedule, runnable.late
+    if isinstance(runnable, ClosedForm):
+        schedule = generate(5, chunks=3, owners="free")
+    for rank in range(schedule.ranks) if isinstance(runnable, Verified) else (1,):
+        rows = device_program(schedule).rows[rank].tolist()
+        ends = runnable.program(rank, late).ends
+        actions = {(True, False): Action.PUT, (False, True): Action.REDUCE}
+        kinds = [actions.get((end.send, end.reduce), Action.COPY) for end in ends]
+        places = [[kind, end.peer, end.chunk] for kind, end in zip(kinds, ends, strict=True)]
+        assert [row[:3] for row in rows] == places
 
 
 def test_too_little_staging_says_how_much_is_enough():
