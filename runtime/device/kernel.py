@@ -44,11 +44,14 @@ def signal(flag, epoch):
 
 @triton.jit
 def arrived(flag, epoch, stop):
-    """Wait for a flag; whether it has come (the stop word was raised where not)."""
+    """Wait for a flag; whether it has come (the stop word was raised where not).
+
+    Both are read by one thread for all: threads that saw different words would part at barriers.
+    """
     ahead = tl.atomic_add(flag, 0, sem="acquire", scope="sys") - epoch
     stopped = 0
     while (ahead < 0) & (stopped == 0):
-        stopped = tl.load(stop, volatile=True)
+        stopped = tl.atomic_add(stop, 0, sem="relaxed", scope="sys")
         ahead = tl.atomic_add(flag, 0, sem="acquire", scope="sys") - epoch
     tl.debug_barrier()
     return ahead >= 0

@@ -96,6 +96,8 @@ def problems(ptx, dtype, average):
         yield "no barrier between stores and a release"
     if any(follows[acquire] & {*loads, *stores} for acquire in acquires):
         yield "no barrier between an acquire and what it orders"
+    if any("volatile" in name for name in names):
+        yield "a word that may change is read by all threads"
     wide_loads = [i for i in loads if WIDE.search(names[i])]
     wide_stores = [i for i in stores if WIDE.search(names[i])]
     for store in wide_stores:

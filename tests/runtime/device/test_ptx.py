@@ -78,6 +78,11 @@ MUTANTS = {
         'tl.atomic_xchg(flag, epoch, sem="release", scope="gpu")',
         "no release at system scope",
     ),
+    "threads that see different stop words": (
+        'tl.atomic_add(stop, 0, sem="relaxed", scope="sys")',
+        "tl.load(stop, volatile=True)",
+        "a word that may change is read by all threads",
+    ),
     "nothing known of where slots begin": (
         "slot_data = tl.multiple_of(slot_data, 16)",
         "pass",
