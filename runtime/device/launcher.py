@@ -25,7 +25,7 @@ from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork
 from verify.errors import ArgumentError
 
-FIRST_EPOCH = 1  # flags begin with 0
+FIRST_EPOCH = 1  # flags begin with 0, and so do stamps: operations count from 1
 SHORTEST_S, LONGEST_S = 50e-6, 1e-3  # between two looks at an event
 COMPARE_S = 0.25  # an operation that takes longer is compared with the others' in between
 CLOSE_S = 5.0
@@ -59,7 +59,7 @@ class KernelEngine:
         self._device, self._memory, self._kernel, self._rank = device, memory, kernel, rank
         self._program_of, self._ended, self._failed = program_of, ended, failed
         self._stream = device.stream()
-        self._epoch, self._operations = FIRST_EPOCH, itertools.count()
+        self._epoch, self._operations = FIRST_EPOCH, itertools.count(1)
         self._order = threading.Lock()  # of launches; on all ranks the same
         self._flights: dict[int, Flight] = {}  # in order
         self._marks: dict[int, int] = {}  # of the last operations
