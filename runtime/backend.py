@@ -48,15 +48,16 @@ class ModeCollectives(Collectives):
         return f"mode {self.chosen.options.mode}"
 
     def unfit(self, device: torch.device) -> str:
-        """A mode takes CPU tensors, and late ranks that are in the group."""
-        if any(rank >= self.size for rank in self.chosen.options.late):
-            return f"{self.size} ranks, without {self.chosen.options.late}"
-        return "" if device.type == "cpu" else f"mode on {device.type}"
+        """A mode takes late ranks that are in the group."""
+        late = self.chosen.options.late
+        is_here = all(rank < self.size for rank in late)
+        return "" if is_here else f"{self.size} ranks, without {late}"
 
     def start(self, device: torch.device, *place: Any, **common: Any) -> AllReduceDispatcher:
         """A dispatcher (collective)."""
         options, profile = self.chosen.options, self.chosen.profile
-        return AllReduceDispatcher(*place, options=options, profile=profile, **common)
+        common |= {"options": options, "profile": profile, "device": device}
+        return AllReduceDispatcher(*place, **common)
 
 
 class ScheduleCollectives(Collectives):

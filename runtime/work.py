@@ -31,7 +31,7 @@ class AllReduceWork:
     key: tuple[int, tuple[int, ...]] | None = None  # by which schedule it runs, and who is late
     program: RankProgram | None = None  # this rank's part in that
     bounds: tuple[int, ...] = ()  # chunk c is ``flat[bounds[c]:bounds[c + 1]]``
-    ready: Any = None  # a CUDA event after which the data may be read
+    join: Callable[[], None] | None = None  # captured in a graph: lets the current stream wait
     before_done: Callable[[], None] | None = None  # called with the result, before who waits
 
     def __post_init__(self) -> None:
@@ -85,15 +85,16 @@ class AllReduceWork:
             raise TimeoutError(f"operation {self.number} is not done after {timeout}")
         if self.error is not None:
             raise self.error
+        if self.join is not None:
+            self.join()
         return self.tensor
 
     def future(self, *, as_list: bool = False) -> torch.futures.Future[Any]:
         """A future of the tensor (or of ``[tensor]``) that raises what :meth:`wait` raises."""
 
         def result(_: torch.futures.Future[Any]) -> Any:
-            if self.error is not None:
-                raise self.error
-            return [self.tensor] if as_list else self.tensor
+            tensor = self.wait()
+            return [tensor] if as_list else tensor
 
         return self._base.then(result)
 

@@ -1,8 +1,9 @@
 """The executor: runs proved schedules on tensors, several in flight, off the caller's thread.
 
-CPU tensors go over TCP connections of our own, CUDA tensors over NCCL; neither falls back to the
-other. Whatever goes wrong closes all connections, so that nobody waits in vain; then the watchdog
-finds out who failed, and every operation, present and future, raises that same error.
+CPU tensors go over TCP connections of our own, those of a device with streams (CUDA: over NCCL) by
+``runtime.device``; neither falls back to the other. Whatever goes wrong closes all connections, so
+that nobody waits in vain; then the watchdog finds out who failed, and every operation, present and
+future, raises that same error.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 
 import torch
 
+from runtime.device.engine import DeviceEngine
+from runtime.device.streams import Device, device_of
 from runtime.executor.load import Late, Runnable, agree, require_size, require_summable
-from runtime.executor.nccl import PhaseWorkers
 from runtime.executor.program import RankProgram
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.loop import EventLoop
@@ -36,7 +38,8 @@ class Executor:
     Args:
         schedules: from :func:`runtime.load`: one, or several, among which each operation chooses.
         store: for connecting; all ranks of the group use it under the same prefix, nothing else.
-        device: ``cpu`` (over TCP) or a CUDA device (over NCCL).
+        device: ``cpu`` (over TCP), a CUDA device (over NCCL; torch.distributed has to have its
+            default group), or any other device with streams.
         late: the late rank of the first schedule, or several in the order of their arrival;
             default: as the file says. May be changed (:attr:`late`), on all before the same one.
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
@@ -57,7 +60,7 @@ class Executor:
         rank: int,
         size: int,
         *,
-        device: torch.device | str = "cpu",
+        device: Device | torch.device | str = "cpu",
         late: Late = None,
         timeout_s: float = 300.0,
         observer: Observer | None = None,
@@ -70,9 +73,11 @@ class Executor:
             require_size(verified, size)
         if not timeout_s > 0:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
-        self.rank, self.size, self.device = rank, size, torch.device(device)
+        self.rank, self.size, self.streams = rank, size, device_of(device)
+        self.device = self.streams.tensors if self.streams else torch.device(str(device))
         self.observer = observer or Observer()
         self.late = late
+        self.entered = 0  # operations that this rank has submitted
         self._closed: LatecomerError | None = None
         self._open: dict[int, AllReduceWork] = {}
         self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
@@ -84,12 +89,12 @@ class Executor:
             self.watchdog = Watchdog(self.datagrams, timeout_s)
             started.callback(self.watchdog.close)
             limit_s = self.watchdog.limits.wait_s
-            self._engine = self._connected(dataclasses.replace(group, timeout_s=limit_s))
+            self.engine = self._connected(dataclasses.replace(group, timeout_s=limit_s))
             started.pop_all()
         self.find_silent = self.watchdog.find_silent
         self.watchdog.describe = self._describe
-        self.watchdog.add(self._engine)
-        self.watchdog.on_trouble(self._engine.abort)
+        self.watchdog.add(self.engine)
+        self.watchdog.on_trouble(self.engine.abort)
         self.watchdog.on_failure(self._fail_open)
         if native_waits is not None:
             native_waits.watch(self.watchdog)
@@ -116,11 +121,6 @@ class Executor:
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
         self.watchdog.limits.timeout_s = timeout_s
-
-    @property
-    def entered(self) -> int:
-        """How many operations this rank has submitted."""
-        return self.watchdog.entered
 
     def submit(
         self, tensor: torch.Tensor, *, schedule: int = 0, late: Late = None, average: bool = False
@@ -154,7 +154,9 @@ class Executor:
             raise self.failure
         work = AllReduceWork(self.entered, tensor, average)
         self._open[work.number] = work
-        self.watchdog.enter(work.number)
+        self.entered += 1
+        if not isinstance(self.engine, DeviceEngine):  # it enters when its device comes to it
+            self.watchdog.enter(work.number)
         if self.failure is not None:
             self._fail_open(self.failure)
         return work
@@ -171,7 +173,15 @@ class Executor:
         work.program = self._programs[key]
         k = self.schedules[schedule].schedule.chunks
         work.bounds = tuple(work.flat.numel() * c // k for c in range(k + 1))
-        self._engine.submit(work)
+        self.hand_over(work)
+
+    def hand_over(self, work: AllReduceWork) -> None:
+        """Let the engine run an open operation; on a device natively, if it has no program."""
+        try:
+            self.engine.submit(work)
+        except LatecomerError as error:
+            self.end(work, error)
+            raise
 
     def end(self, work: AllReduceWork, error: LatecomerError | None = None) -> None:
         """Settle an open operation; whoever takes it out of ``_open`` does."""
@@ -181,7 +191,7 @@ class Executor:
 
     def close(self) -> None:
         """Release threads and connections; what is not done after some seconds fails."""
-        self._engine.close()
+        self.engine.close()
         self.watchdog.close()
         self._closed = LatecomerError(f"rank {self.rank} has closed its executor")
         self._fail_open(self.failure or self._closed)
@@ -194,15 +204,19 @@ class Executor:
             return self._late
         return self.schedules[schedule].late_ranks(late)
 
-    def _connected(self, group: StoreExchange) -> EventLoop | PhaseWorkers:
+    def _connected(self, group: StoreExchange) -> EventLoop | DeviceEngine:
         """What moves the data, connected with all other ranks (collective)."""
         phases = max(len(verified.schedule.phases) for verified in self.schedules)
-        common, group = (phases, self.observer, self.end, self._engine_failed), group.under("data")
-        if self.device.type == "cuda":
-            return PhaseWorkers(group, *common)
+        common, group = (self.observer, self.end, self._engine_failed), group.under("data")
+        if self.streams is not None:
+            try:
+                return DeviceEngine(self.streams, group, phases, self.watchdog.enter, *common)
+            except (RuntimeError, TimeoutError) as error:  # torch's, which name no rank
+                self.watchdog.fail(f"rank {self.rank} could not connect: {error}")
+                raise self.watchdog.failure or error from error
         place, (lower, higher) = self.datagrams, (range(self.rank), range(self.rank + 1, self.size))
         to, origin = connect(group, place.address, place.token, to=lower, origin=higher)
-        return EventLoop(to | origin, self.rank, *common)
+        return EventLoop(to | origin, self.rank, phases, *common)
 
     def _describe(self, number: int | None = None) -> str:
         """What this rank takes an operation to be; default: its oldest one."""

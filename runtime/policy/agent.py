@@ -9,6 +9,9 @@ Who decides an operation:
                       all, while the epoch is quiet: nobody asks then, and what ranks report now
                       and then tells the coordinator when to ask again
 
+On a device with streams nobody asks (``dispatcher``), and a rank tells of an arrival when its
+stream has come to the operation, which may be long after it was decided and enqueued.
+
 What a rank tells the coordinator, and how it asks again, is its ``head``'s part.
 
 Why no two ranks can act on different decisions: see ``epochs`` and ``coordinator``. A rank whose
@@ -18,6 +21,7 @@ buffer is not the one that was decided on says so (``Fault``) and acts on nothin
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -52,7 +56,9 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
         self._head = Head(rank, inputs)
         self._entered: dict[int, Arrival] = {}  # and not handed out as decided
-        self._to_tell: list[int] = []  # those of them that nobody has been told of
+        self._to_bind: list[int] = []  # those of them whose epoch is not known
+        self._unseen: dict[int, Arrival] = {}  # the device has yet to come to them
+        self._to_tell: deque[Arrive] = deque()  # in order, and when the device has come to them
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
         self.made = inputs.made  # bits: the candidates that this rank has made
@@ -60,14 +66,26 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._forecast_at = 0
         self._collect(self.clock, 0.0)
 
-    def arrive(self, operation: int, nbytes: int, kind: str, now_s: float) -> None:
-        """This rank comes to ``operation`` (they come in order) with this buffer."""
-        alignment = self.clock.alignment(now_s)
-        at_s = now_s + alignment.offset_s if math.isfinite(alignment.uncertainty_s) else math.nan
-        self._entered[operation] = Arrival(operation, (nbytes, kind), {self.rank: at_s})
-        self._to_tell.append(operation)
+    def arrive(
+        self, operation: int, nbytes: int, kind: str, now_s: float, *, on_device: bool = False
+    ) -> None:
+        """This rank comes to ``operation`` (they come in order) with this buffer.
+
+        ``on_device``: it is to be decided now, but its device has yet to come (:meth:`reached`).
+        """
+        arrival = Arrival(operation, (nbytes, kind), {self.rank: self._aligned(now_s, now_s)})
+        self._entered[operation] = arrival
+        if on_device:
+            self._unseen[operation] = arrival
+        self._to_bind.append(operation)
         self._compare(operation)
         self._progress(now_s)
+
+    def reached(self, operation: int, at_s: float, now_s: float) -> None:
+        """This rank's device came to ``operation`` at ``at_s`` (own clock)."""
+        if (arrival := self._unseen.pop(operation, None)) is not None:
+            arrival.at_s[self.rank] = self._aligned(at_s, now_s)
+            self._tell(now_s)
 
     def done(self, operation: int, now_s: float) -> None:
         """This rank has the result of ``operation``."""
@@ -138,8 +156,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def _progress(self, now_s: float) -> None:
         """Decide what can be decided here, and tell of all else that this rank has come."""
-        while self._to_tell:
-            arrival = self._entered[self._to_tell[0]]
+        while self._to_bind:
+            arrival = self._entered[self._to_bind[0]]
             decision, told = self._own_decision(arrival.buffer[0]), None
             if decision is None:
                 if (epoch := self.epochs.bind(arrival.operation)) is None:
@@ -154,9 +172,20 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
                         self._coordinator.decided_elsewhere(*arrival[:2], decision)
             if decision is not None:
                 self._decided[arrival.operation] = Decide(*arrival[:2], decision)
-            del self._to_tell[0]
+            del self._to_bind[0]
             if told is not None:
-                self._pass(told, self.rank, now_s)
+                self._to_tell.append(told)
+                self._tell(now_s)
+
+    def _tell(self, now_s: float) -> None:
+        """Tell of the arrivals that are known, in order."""
+        while self._to_tell and self._to_tell[0].arrivals[0].operation not in self._unseen:
+            self._pass(self._to_tell.popleft(), self.rank, now_s)
+
+    def _aligned(self, at_s: float, now_s: float) -> float:
+        """``at_s`` on the reference's clock; NaN while that is unknown."""
+        alignment = self.clock.alignment(now_s)
+        return at_s + alignment.offset_s if math.isfinite(alignment.uncertainty_s) else math.nan
 
     def _own_decision(self, nbytes: int) -> Decision | None:
         """How an operation runs about which nothing has to be sent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import Callable
@@ -38,9 +39,14 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         """Wait until this rank's clock is aligned, but no longer than ``within_s``."""
         self._aligned.wait(within_s)
 
-    def arrive(self, operation: int, nbytes: int, kind: str) -> None:
+    def arrive(self, operation: int, nbytes: int, kind: str, *, on_device: bool = False) -> None:
         """This rank comes to an operation with a buffer of ``nbytes`` bytes."""
-        self.run(lambda now_s: self._agent.arrive(operation, nbytes, kind, now_s))
+        arrive = functools.partial(self._agent.arrive, operation, nbytes, kind, on_device=on_device)
+        self.run(arrive)
+
+    def reached(self, operation: int, at_s: float) -> None:
+        """This rank's device came to an operation at ``at_s`` (``time.monotonic()``)."""
+        self.run(lambda now_s: self._agent.reached(operation, at_s, now_s))
 
     def decision(self, operation: int) -> Decision:
         """Wait for the decision on ``operation``, the next; or raise ControlPlaneClosed."""

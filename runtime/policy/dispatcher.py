@@ -11,6 +11,9 @@ All ranks submit in the same order and act on the same decision for the same ope
 executor and the native group each see the same operations in the same order everywhere. Should a
 rank act on another decision nevertheless, the executor's connections notice it, and all ranks
 raise. Whatever fails ends in the watchdog's verdict, which every operation raises then.
+
+On a device with streams (CUDA) both ways are one engine's, and there is no thread between: the one
+that submits finds each decision made (``runtime.device.modes``) and enqueues the operation.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from runtime.device.engine import DeviceEngine
+from runtime.device.modes import NativeOnDevice, on_device, require_no_capture
+from runtime.device.streams import Device, device_of
 from runtime.executor.executor import Executor
 from runtime.executor.gloo import NativeAllReduce
 from runtime.health.diagnosis import WaitFor
@@ -58,10 +64,10 @@ class AllReduceDispatcher:
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
-        device: tensors live on the CPU.
+        device: see :class:`runtime.Executor`; what modes are on a device: ``runtime.device.modes``.
 
     Raises:
-        ArgumentError: CUDA, or ranks with different options.
+        ArgumentError: a mode that can't run on the device, or ranks with different options.
         RankFailure: ranks that did not join within ``timeout_s``.
     """
 
@@ -73,13 +79,12 @@ class AllReduceDispatcher:
         *,
         options: Options,
         profile: Profile | None = None,
-        device: torch.device | str = "cpu",
+        device: Device | torch.device | str = "cpu",
         timeout_s: float = 300.0,
         native_waits: NativeWaits | None = None,
     ) -> None:
-        if torch.device(device).type != "cpu":
-            remedy = "Use a schedule and late=..., which run on CUDA"
-            raise ArgumentError("device", str(device), "modes run on CPU tensors only", remedy)
+        streams = device_of(device)
+        options = options if streams is None else on_device(options)
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options, self.rank, self.size, self.store = options, rank, size, store
@@ -95,6 +100,7 @@ class AllReduceDispatcher:
         self.executor = Executor(
             schedules,
             *(PrefixStore("executor", store), rank, size),
+            device=streams or device,
             timeout_s=timeout_s,
             observer=self.rounds,
             native_waits=native_waits,
@@ -111,9 +117,12 @@ class AllReduceDispatcher:
         watchdog.add(self)
         self.control_plane.align(ALIGN_S)
         self.source = DispatcherRecorder(
-            group, self.control_plane, self.rounds, lambda: watchdog.entered
+            group, self.control_plane, self.rounds, lambda: self.executor.entered
         )
         self.records = self.source.records  # of the last operations, oldest first; reference clock
+        self._submitting = threading.Lock()
+        if isinstance(self.executor.engine, DeviceEngine):
+            self.executor.engine.arrived = self.control_plane.reached
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()
@@ -121,16 +130,29 @@ class AllReduceDispatcher:
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
-        All ranks submit CPU tensors of equal size and dtype in the same order. What else is asked
-        of them, and what is raised: see :meth:`runtime.Executor.submit`.
+        All ranks submit tensors of equal size and dtype in the same order. What else is asked of
+        them, and what is raised: see :meth:`runtime.Executor.submit`; ArgumentError in a capture by
+        a graph, where the mode decides.
         """
-        work = self.executor.open(tensor, average)
+        streams, learning = self.executor.streams, self.options.mode in LEARNING
+        if streams is not None and learning:
+            require_no_capture(streams, self.options)
+        with self._submitting:
+            work = self.executor.open(tensor, average)
+            self._arrive(work, on_device=streams is not None and learning)
+            if streams is None:
+                self._queue.put(work)
+            else:
+                self._launch(work)
+        return work
+
+    def _arrive(self, work: AllReduceWork, *, on_device: bool) -> None:
+        """The host comes to an operation, and with it this rank, unless ``on_device``."""
+        tensor, average = work.tensor, work.average
         kind = f"{tensor.dtype}{', averaged' if average else ''}"
         nbytes = tensor.numel() * tensor.element_size()
         self._prepare(nbytes)
-        self.control_plane.arrive(work.number, nbytes, kind)
-        self._queue.put(work)
-        return work
+        self.control_plane.arrive(work.number, nbytes, kind, on_device=on_device)
 
     def close(self) -> None:
         """End the threads and release the connections, when the operations in flight are done."""
@@ -171,16 +193,25 @@ class AllReduceDispatcher:
             started.callback(self.executor.close)
             try:
                 group.all_gather("native")
-                self._native = NativeAllReduce(group.under("native"), self._ended, watchdog.fail)
-                watchdog.add(self._native)
-                watchdog.on_trouble(self._native.abort)
+                self._native = self._native_way(group.under("native"))
                 runs = self._native.run, lambda tensor: self.executor.submit(tensor).wait()
-                self.profile = shared_profile(group, given, runs, self.candidates[0])
+                place = self.candidates[0], self.executor.device
+                self.profile = shared_profile(group, given, runs, *place)
             except RuntimeError as error:  # Gloo's, which names no rank
                 watchdog.fail(f"rank {self.rank} lost the native all-reduce: {reason(error)}")
                 assert watchdog.failure is not None
                 raise watchdog.failure from None
             started.pop_all()
+
+    def _native_way(self, group: StoreExchange) -> NativeAllReduce | NativeOnDevice:
+        """What runs the library's own all-reduce."""
+        if self.executor.streams is not None:
+            return NativeOnDevice(self.executor)
+        watchdog = self.executor.watchdog
+        native = NativeAllReduce(group, self._ended, watchdog.fail)
+        watchdog.add(native)
+        watchdog.on_trouble(native.abort)
+        return native
 
     def _prepare_size(self, nbytes: int) -> None:
         """Let it be made what buffers of this size want, the first time that they do."""
@@ -210,6 +241,17 @@ class AllReduceDispatcher:
             except Exception as error:  # whatever it is, nobody may be left waiting
                 self.executor.watchdog.broke(error)
 
+    def _launch(self, work: AllReduceWork) -> None:
+        """Start it on the thread that submits, which learns what is wrong with a capture."""
+        try:
+            self._start(work)
+        except ControlPlaneClosed:
+            return  # it has failed
+        except Exception as error:
+            if not work.is_done:
+                self.executor.watchdog.broke(error)
+            raise
+
     def _start(self, work: AllReduceWork) -> None:
         self._deciding = work.number, time.monotonic()
         decision = self.control_plane.decision(work.number)
@@ -231,6 +273,7 @@ class AllReduceDispatcher:
         self.control_plane.done(work.number)
         is_native = decision.candidate == NATIVE
         way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
+        decided_s = max(decided_s, work.arrived_s)  # a device comes to it later
         self.source.record(work, work.number, way, decision.reason, decided_s, decision.late)
 
     def _disagree(self, fault: Fault) -> None:

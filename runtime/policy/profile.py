@@ -25,7 +25,7 @@ from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
 
-SMALL, LARGE = 2**14, 2**21  # bytes
+SIZES = SMALL, LARGE = 2**14, 2**21  # bytes
 REPEATS = 3
 LEAST_ALPHA_S, LEAST_BETA_S = 1e-7, 1e-13
 LEAVE_S = 5.0
@@ -34,11 +34,14 @@ PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 Run = Callable[[torch.Tensor], object]  # sums a tensor over all ranks, in place; returns when done
 
 
-def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Profile:
+def measure(
+    ranks: int, native: Run, schedule: Run, candidate: Candidate, device: torch.device
+) -> Profile:
     """The profile of the native all-reduce and ``candidate``'s schedule, here (collective)."""
     hops, phases = 2 * (ranks - 1), (candidate.waiting, candidate.completion)
     natives, schedules = (
-        [_least_s(native, run, nbytes) for nbytes in (SMALL, LARGE)] for run in (native, schedule)
+        [_least_s(native, run, torch.zeros(nbytes // 4, device=device)) for nbytes in SIZES]
+        for run in (native, schedule)
     )
     messages, share = sum(each.messages for each in phases), sum(each.share for each in phases)
     native_line = _line(*natives, messages=hops, share=hops / ranks)
@@ -46,15 +49,19 @@ def measure(ranks: int, native: Run, schedule: Run, candidate: Candidate) -> Pro
 
 
 def shared_profile(
-    group: StoreExchange, given: Profile | None, methods: tuple[Run, Run], candidate: Candidate
+    group: StoreExchange,
+    given: Profile | None,
+    methods: tuple[Run, Run],
+    candidate: Candidate,
+    device: torch.device,
 ) -> Profile:
-    """The profile that rank 0 was given or, together with all others, measures.
+    """The profile that rank 0 was given or, together with all others, measures on ``device``.
 
     RankFailure is raised for ranks that did not join in time, or where a measurement failed.
     """
     received = group.all_gather("profile given", "" if given is None else "yes")
     if not received[0]:
-        given = measure(group.world_size, *methods, candidate)
+        given = measure(group.world_size, *methods, candidate, device)
     if group.rank == 0:
         group.send("profile", msgspec.json.encode(given).decode())
     return PROFILE.decode(group.receive_from(0, "profile"))
@@ -111,9 +118,9 @@ def _line(small_s: float, large_s: float, *, messages: float, share: float) -> L
     return Line(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
 
 
-def _least_s(native: Run, run: Run, nbytes: int) -> float:
+def _least_s(native: Run, run: Run, data: torch.Tensor) -> float:
     """The shortest of some runs, each begun by all ranks together."""
-    data, start = torch.zeros(nbytes // 4), torch.zeros(1)
+    start = torch.zeros(1, device=data.device)
     found = []
     for _ in range(REPEATS + 1):  # the first one warms connections and buffers
         native(start)

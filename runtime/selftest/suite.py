@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -114,12 +114,15 @@ def late_s(rank: int, late: tuple[int, ...]) -> float:
 def _executor(
     verified: Verified, late: tuple[int, ...], device: str, store: Store, *place: int
 ) -> str:
-    executor = Executor(verified, store, *place, device=device, late=late, timeout_s=TIMEOUT_S)
+    options: Any = {"device": device, "late": late, "timeout_s": TIMEOUT_S}
 
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         return executor.submit(tensor, average=average).wait()
 
-    with closing(executor):
+    with ExitStack() as stack:
+        if device != "cpu":  # its process groups need a default one
+            stack.enter_context(_process_group(PrefixStore("default", store), *place, kind="nccl"))
+        executor = stack.enter_context(closing(Executor(verified, store, *place, **options)))
         return _cases(reduce, store, *place, device=device, late_s=late_s(place[0], late))
 
 
@@ -168,9 +171,11 @@ def _cases(reduce: conformance.AllReduce, store: Store, *place: int, **options: 
 
 
 @contextmanager
-def _process_group(store: Store, rank: int, size: int) -> Iterator[Any]:
+def _process_group(
+    store: Store, rank: int, size: int, *, kind: str = backend.BACKEND
+) -> Iterator[Any]:
     limit = timedelta(seconds=TIMEOUT_S)
-    dist.init_process_group(backend.BACKEND, store=store, rank=rank, world_size=size, timeout=limit)
+    dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit)
     yield dist.group.WORLD
     dist.destroy_process_group()
 

@@ -1,0 +1,198 @@
+"""Runs this rank's program on a device with streams: a group of transfers per round, in order.
+
+Every phase has a process group and a stream of its own, and so has the library's all-reduce. An
+operation goes through its phases in order, and the phases work on different operations at the same
+time, so that the ReduceScatter of one bucket can run while the completion of the last one still
+waits for the late rank. Rounds follow each other on the stream, with what is summed between them.
+
+All of it is enqueued by the thread that submits, in the order in which it submits: that is the same
+on all ranks, also between our transfers and others that the program has on the device, which NCCL
+asks for where communicators overlap. With the schedule's own proof this rules out deadlock. The
+host waits for nothing; a thread looks at the events of operations in flight (``watcher``).
+
+The same makes a whole operation something that a CUDA graph can capture: nothing is decided,
+queried or waited for on the host. What NCCL sets up with first transfers it does outside, before;
+and no event may be queried while a graph is captured, so nothing may be in flight then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from runtime.device.groups import PeerGroup, make_groups
+from runtime.device.streams import Device, Event, Stream
+from runtime.device.watcher import Watcher
+from runtime.executor.program import TransferEnd
+from runtime.health.diagnosis import WaitFor
+from runtime.network.store_exchange import StoreExchange
+from runtime.work import AllReduceWork, Observer
+from verify.errors import ArgumentError
+
+Arrived = Callable[[int, float], None]
+
+
+class DeviceEngine:
+    """As ``runtime.executor.tcp.loop.EventLoop``; operations have ``group.timeout_s``.
+
+    ``entered`` and :attr:`arrived` are told when this rank's device has come to an operation, the
+    latter also at what time (``time.monotonic()``).
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        group: StoreExchange,
+        phases: int,
+        entered: Callable[[int], None],
+        observer: Observer,
+        ended: Callable[[AllReduceWork], None],
+        failed: Callable[[str, Exception | None], None],
+    ) -> None:
+        self._device, self._rank, self._size = device, group.rank, group.world_size
+        self._observer, self._entered = observer, entered
+        self._ended, self._failed = ended, failed
+        self.arrived: Arrived = lambda operation, at_s: None
+        self._groups = make_groups(device, group, phases + 1)  # the last one for the library's own
+        self._streams = [device.stream() for _ in self._groups]
+        self._ran: set[object] = set()  # the ways in which operations have run
+        self._enqueuing = threading.Lock()  # of two operations one is first, on all streams
+        self._watcher = Watcher(group.timeout_s, self._reached, ended, self._broke)
+        self._is_over = False
+
+    @property
+    def moved_s(self) -> float:
+        """When an operation last went on here."""
+        return self._watcher.moved_s
+
+    def submit(self, work: AllReduceWork) -> None:
+        """Enqueue an operation, by its program or, without one, the library's own.
+
+        On the thread whose current stream makes its data, which may be captured by a graph:
+        ArgumentError where that can't be. What else goes wrong goes to ``failed``.
+        """
+        captured = self._device.is_capturing()
+        if captured:
+            self._require_capturable(work)
+        try:
+            with self._enqueuing:
+                arrival, done = self._enqueue(work)
+        except Exception as error:
+            self._broke(error)
+            return
+        if captured:  # it is over for the host; each replay runs it without the host
+            work.join = lambda: self._device.current().wait(done)
+            self._reached(work.number, time.monotonic())
+            self._ended(work)
+        else:
+            self._ran.add(work.key)
+            self._watcher.add(work, arrival, done)
+
+    def waiting(self) -> tuple[WaitFor, float] | None:
+        """The host sees no single waits: an operation has its time, and then it has failed."""
+        return None
+
+    def abort(self) -> None:
+        """Stop at once, with what is enqueued; the groups together, none may wait for another."""
+        self._is_over = True
+        self._watcher.stop()
+        for group in self._groups:
+            threading.Thread(target=group.abort, name="latecomer-abort", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop when the operations under way are done, or after some seconds."""
+        self._watcher.close()
+        self._is_over = True
+        for group in self._groups:
+            group.close()
+
+    def _enqueue(self, work: AllReduceWork) -> tuple[Event, Event]:
+        """The places on the streams at which the data is there, and at which the sum is."""
+        arrival = done = self._device.current().record()
+        divide = work.average
+        if work.program is None:
+            return arrival, self._after(done, self._streams[-1], work, divide, [self._native(work)])
+        for phase, stream in enumerate(self._streams[: work.program.phases]):
+            ends = [end for end in work.program.ends if end.phase == phase]
+            steps = itertools.groupby(ends, lambda end: end.step)
+            rounds = [self._round(phase, work, step, list(those)) for step, those in steps]
+            if rounds or divide:
+                done = self._after(done, stream, work, divide, rounds)
+            divide = False
+        return arrival, done
+
+    def _after(
+        self,
+        before: Event,
+        stream: Stream,
+        work: AllReduceWork,
+        divide: bool,
+        calls: list[Callable[[], None]],
+    ) -> Event:
+        stream.wait(before)
+        if divide:
+            stream.launch(lambda: work.flat.div_(self._size))
+        for call in calls:
+            stream.launch(call)
+        stream.keep(work.flat)
+        return stream.record()
+
+    def _native(self, work: AllReduceWork) -> Callable[[], None]:
+        return lambda: self._groups[-1].all_reduce(work.flat)
+
+    def _round(
+        self, phase: int, work: AllReduceWork, step: int, ends: list[TransferEnd]
+    ) -> Callable[[], None]:
+        """One round of this rank, for a stream."""
+        assert work.program is not None
+        group, place = self._groups[phase], (work.number, *work.program.steps[step])
+
+        def call() -> None:
+            self._observer.step_begins(*place)
+            _exchange(group, work, ends)
+            self._observer.step_ends(*place)
+
+        return call
+
+    def _require_capturable(self, work: AllReduceWork) -> None:
+        text, remedy = "", ""
+        if not self._watcher.idle:
+            text = "operations before it are in flight, and can't be looked at in a capture"
+            remedy = "Wait for their results before the capture"
+        elif work.key not in self._ran:
+            text = "it has not run before, and what NCCL sets up for it can't be captured"
+            remedy = "Run it once before, by the same schedule with the same late ranks"
+        if text:
+            shown = f"a CUDA graph of operation {work.number}"
+            raise ArgumentError("capture", shown, text, remedy)
+
+    def _reached(self, operation: int, at_s: float) -> None:
+        self._entered(operation)
+        self.arrived(operation, at_s)
+
+    def _broke(self, error: Exception) -> None:
+        if not self._is_over:  # else it is a consequence of the failure that stopped us
+            is_theirs = isinstance(error, TimeoutError | dist.DistBackendError)
+            self._failed(f"rank {self._rank} {error}", None if is_theirs else error)
+
+
+def _exchange(group: PeerGroup, work: AllReduceWork, ends: list[TransferEnd]) -> None:
+    """Move the chunks of a round, and sum what came."""
+    moving = [
+        (end, chunk, torch.empty_like(chunk) if end.scratch else chunk)
+        for end in ends
+        if (chunk := work.chunk(end.chunk)).numel()
+    ]
+    if not moving:
+        return
+    group.transfer((end.send, data, end.peer) for end, _, data in moving)
+    for end, chunk, data in moving:
+        if end.reduce:
+            chunk.add_(data)
+        elif end.scratch:
+            chunk.copy_(data)

@@ -1,0 +1,75 @@
+"""The modes where a device's streams, and not the host, come to operations.
+
+The host enqueues operations long before the device comes to them, and has to know by which schedule
+when it does. So nothing can be decided from who has come to *this* operation; what is decided from
+earlier ones is known at once, on all ranks alike:
+
+    native, static    as on the CPU
+    predict           as on the CPU; arrivals are those of the streams (``watcher``), reported when
+                      they are known. Epochs begin at an operation that no *host* has come to
+    auto              as predict: it is what remains of it without a wait
+    eager             refused: it is nothing but that wait
+
+The policy is the same code (``runtime.policy``). A host waits only where an epoch that begins at
+its operation is being agreed on: for a round trip, however late any device is.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from runtime.device.streams import Device
+from runtime.policy.options import Options
+from verify.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from runtime.executor.executor import Executor
+    from runtime.work import AllReduceWork
+
+logger = logging.getLogger("latecomer")
+
+
+def on_device(options: Options) -> Options:
+    """The options by which a device's operations are decided; ArgumentError for mode eager."""
+    if options.mode == "eager":
+        text = "waits on the host until ranks have come, while a device's work is enqueued before"
+        raise ArgumentError("mode", "eager", text, "Use mode='auto', which predicts on a device")
+    if options.mode != "auto":
+        return options
+    logger.info("on a device mode auto predicts from earlier operations, as mode predict does")
+    return replace(options, mode="predict")
+
+
+def require_no_capture(device: Device, options: Options) -> None:
+    """Raise ArgumentError where the current stream is captured in a graph."""
+    if device.is_capturing():
+        text = "decides each operation anew, which a CUDA graph would replay as it was once decided"
+        raise ArgumentError("mode", options.mode, text, "Use mode='static', 'native' or a schedule")
+
+
+class NativeOnDevice:
+    """The library's own all-reduce, by the engine of a device; as ``runtime.executor.gloo``."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def start(self, work: AllReduceWork) -> None:
+        """Start an open operation, unless it has failed."""
+        if self._executor.failure is None:
+            self._executor.hand_over(work)
+
+    def run(self, flat: torch.Tensor) -> None:
+        """The sum of ``flat``, in place."""
+        work = self._executor.open(flat, average=False)
+        self.start(work)
+        work.wait()
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """The watchdog's is the only one."""
+
+    def close(self, timeout_s: float) -> None:
+        """The executor releases its engine."""

@@ -1,0 +1,161 @@
+"""Looks at the events of operations in flight: when the device came to them, when they were done.
+
+A rank has come to an operation when the *stream* on which its caller works is there, not when the
+host has enqueued it: with hosts far ahead of their devices only that says who is late. The host
+learns of it, a little later, by looking; nothing waits for it.
+
+An operation fails when it is not done in time, counted from when this rank's device came to it and
+those before were done. A rank whose own device does not come waits for nobody: the others, whose
+devices have come, ask in time who has not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from runtime.device.streams import Event
+from runtime.work import AllReduceWork
+
+SHORTEST_S, LONGEST_S = 50e-6, 1e-3  # between two looks; longer the longer nothing has happened
+SHARE = 0.02  # of that time
+CLOSE_S = 5.0
+
+
+class ArrivalSource(Protocol):
+    """Knows when this rank's device has come to operations."""
+
+    def take(self) -> list[tuple[int, float]]:
+        """What has become known since the last call: operation, and when (``time.monotonic()``).
+
+        Each operation once. It may become known only after the operation: what is decided from it
+        is decided for later ones.
+        """
+
+
+class EventArrivals:
+    """By events on the streams of the callers; a look is as exact as looks are frequent."""
+
+    def __init__(self) -> None:
+        self._events: dict[int, Event] = {}
+
+    def add(self, operation: int, event: Event) -> None:
+        """The device has come to ``operation`` when it has come to ``event``."""
+        self._events[operation] = event
+
+    def take(self) -> list[tuple[int, float]]:
+        """Those that have been reached by now."""
+        found = [(each, time.monotonic()) for each, event in self._events.items() if event.query()]
+        for operation, _ in found:
+            del self._events[operation]
+        return found
+
+
+@dataclass
+class Flight:
+    """An operation that was enqueued."""
+
+    work: AllReduceWork
+    done: Event
+    arrived_s: float | None = None
+
+
+class Watcher:
+    """A thread that looks while there are operations in flight.
+
+    ``arrived`` and ``ended`` are told of each operation; ``failed`` of what ended the looking:
+    TimeoutError, or what the device raised.
+    """
+
+    def __init__(
+        self,
+        limit_s: float,
+        arrived: Callable[[int, float], None],
+        ended: Callable[[AllReduceWork], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._limit_s, self._arrived = limit_s, arrived
+        self._ended, self._failed = ended, failed
+        self._events = EventArrivals()
+        self.sources: list[ArrivalSource] = [self._events]
+        self.moved_s = self._landed_s = time.monotonic()
+        self._flights: dict[int, Flight] = {}
+        self._news = threading.Condition()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="latecomer-device", daemon=True)
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no event is being looked at."""
+        return not self._flights
+
+    def add(self, work: AllReduceWork, arrival: Event, done: Event) -> None:
+        """Look after an operation."""
+        with self._news:
+            self._events.add(work.number, arrival)
+            self._flights[work.number] = Flight(work, done)
+            self._news.notify()
+
+    def stop(self) -> None:
+        """Look no more."""
+        with self._news:
+            self._is_over = True
+            self._news.notify()
+
+    def close(self) -> None:
+        """Stop when nothing is in flight, or after ``CLOSE_S`` seconds."""
+        limit_s = time.monotonic() + CLOSE_S
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or self.idle, limit_s - time.monotonic())
+        self.stop()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while self._has_flights():
+            try:
+                self._look()
+            except Exception as error:  # whatever it is, nobody may be left waiting
+                self.stop()
+                self._failed(error)
+            quiet_s = time.monotonic() - self.moved_s
+            time.sleep(min(LONGEST_S, max(SHORTEST_S, SHARE * quiet_s)))
+
+    def _has_flights(self) -> bool:
+        """Wait for some; false when it is over."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or self._flights)
+            return not self._is_over
+
+    def _look(self) -> None:
+        with self._news:  # what is done by now, and then who has come: never only the former
+            flights = list(self._flights.values())
+            landed = [flight for flight in flights if flight.done.query()]
+            found = [arrival for source in self.sources for arrival in source.take()]
+        for operation, at_s in found:
+            self.moved_s = time.monotonic()
+            if (flight := self._flights.get(operation)) is not None:
+                flight.arrived_s = flight.work.arrived_s = at_s
+            self._arrived(operation, at_s)
+        for flight in landed:
+            self._land(flight)
+        if late := next((flight for flight in flights if self._is_overdue(flight)), None):
+            text = f"operation {late.work.number} not done in {self._limit_s:g} s on the device"
+            raise TimeoutError(text)
+
+    def _is_overdue(self, flight: Flight) -> bool:
+        if flight.arrived_s is None or flight.work.number not in self._flights:
+            return False
+        began_s = max(flight.arrived_s, self._landed_s)
+        return time.monotonic() > began_s + self._limit_s
+
+    def _land(self, flight: Flight) -> None:
+        self.moved_s = self._landed_s = time.monotonic()
+        with self._news:
+            del self._flights[flight.work.number]
+            self._news.notify_all()
+        self._ended(flight.work)

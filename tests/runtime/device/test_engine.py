@@ -1,0 +1,212 @@
+"""The engine for devices, all of it, with Gloo and simulated streams in place of NCCL and CUDA's.
+
+Nothing of it is replaced here: what stays untested are NCCL's and CUDA's own parts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import runtime
+from runtime import Executor, load
+from runtime.device.groups import make_groups
+from runtime.device.simulated import SimulatedDevice
+from runtime.network.store_exchange import StoreExchange
+from runtime.selftest import conformance
+from runtime.torch_versions import PrefixStore
+from runtime.work import Observer
+from tests.runtime import schedules
+from tests.runtime.spawning import on_ranks, python, spawn, together, values
+from verify import Phase, Schedule, Transfer
+from verify.errors import ArgumentError, RankFailure
+
+LIMIT = timedelta(seconds=60)
+
+
+def _two_late():
+    """Ranks 2 and 3 come one after the other; rank 0 sums chunk 0, rank 1 chunk 1."""
+
+    def rounds(*texts):
+        """Each transfer as source, destination, chunk, r(educe) or c(opy)."""
+        op = {"r": "reduce", "c": "copy"}
+        return tuple(
+            tuple(Transfer(*map(int, t[:3]), op[t[3]]) for t in text.split()) for text in texts
+        )
+
+    phases = (
+        Phase("helpers", (2, 3), rounds("100r 011r")),
+        Phase("second", (3,), rounds("200r", "211r")),
+        Phase("all", (), rounds("300r", "311r 020c", "131c 010c", "121c 030c", "101c")),
+    )
+    return Schedule(ranks=4, chunks=2, late=(2, 3), phases=phases)
+
+
+KINDS = {
+    "straggler": schedules.straggler(4, m=2),
+    "ring": schedules.ring(4),
+    "direct": schedules.direct(4),
+    "two late": _two_late(),
+}
+
+
+def _executor(rank, size, store, *kinds, backend="gloo", timeout_s=60.0, **options):
+    """With a device of its own, under a default group of all ranks."""
+    if not dist.is_initialized():
+        place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
+        dist.init_process_group(backend, timeout=LIMIT, **place)
+    device, loaded = SimulatedDevice(), [load(each) for each in kinds]
+    store = PrefixStore("executor", store)
+    return Executor(loaded, store, rank, size, device=device, timeout_s=timeout_s, **options)
+
+
+def _model(schedule, tensors, average=False):
+    """The sum as the schedule has it, round by round: bit by bit what every rank must get."""
+    n, k, numel = schedule.ranks, schedule.chunks, tensors[0].numel()
+    bounds = [numel * c // k for c in range(k + 1)]
+    parts = [t / n if average else t for t in tensors]
+    state = {(r, c): parts[r][bounds[c] : bounds[c + 1]] for r in range(n) for c in range(k)}
+    state = schedules.by_rounds(schedule, state, torch.add)
+    return torch.cat([state[0, c] for c in range(k)])
+
+
+@on_ranks(4)
+def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store):
+    """Up to a dozen operations in flight, with kernels before them that take their time."""
+    executor, dice = _executor(rank, size, store, *KINDS.values()), random.Random(rank)
+    works, operations = [], []
+    for index, schedule in enumerate(KINDS.values()):
+        verified = executor.schedules[index]
+        for turn in range(size if schedule.late else 1):
+            late = tuple((turn + i) % size for i in range(len(verified.late)))
+            for numel, dtype, average in ((7, torch.bfloat16, False), (1001, torch.float32, True)):
+                data = torch.Generator().manual_seed(len(operations))
+                tensors = [torch.randn(numel, generator=data).to(dtype) for _ in range(size)]
+                operations.append((verified.for_late(late or None), tensors, average))
+                tensor, delay_s = torch.empty(numel, dtype=dtype), 0.004 * dice.random()
+                here = executor.streams.current()
+                here.launch(lambda s=delay_s: time.sleep(s))
+                here.launch(lambda a=tensor, b=tensors[rank]: a.copy_(b))
+                options = {"schedule": index, "late": late or None, "average": average}
+                works.append(executor.submit(tensor, **options))
+    for work, operation in zip(works, operations, strict=True):
+        expected = _model(*operation)
+        assert torch.equal(work.wait(LIMIT), expected), operation[0]
+
+    def all_reduce(tensor, average):
+        return executor.submit(tensor, average=average).wait(LIMIT)
+
+    place = PrefixStore("cases", store), rank, size
+    assert conformance.run(all_reduce, *place, sizes=(0, 1, 7)) == 51
+    executor.close()
+
+
+@on_ranks(3)
+def test_some_ranks_of_the_backend_have_an_engine_and_graphs_of_their_own(rank, size, store):
+    """Under the default group ``latecomer``; a graph is captured, replayed, and refused."""
+    runtime.configure(schedules.ring(3))
+    place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
+    dist.init_process_group("latecomer", timeout=LIMIT, **place)
+    if rank == 0:
+        return
+    swapping = schedules.swapping()
+    executor = _executor(rank - 1, 2, PrefixStore("some", store), swapping)
+    device, tensor = executor.streams, torch.zeros(5)
+
+    def refused(text):
+        with device.capture("thread_local"), pytest.raises(ArgumentError, match=text):
+            executor.submit(tensor)
+
+    refused("has not run before")
+    gate = threading.Event()
+    device.current().launch(gate.wait)
+    work = executor.submit(tensor)
+    refused("in flight")
+    gate.set()
+    work.wait(LIMIT)
+    with device.capture() as graph:
+        captured = executor.submit(tensor)
+        assert captured.future().wait() is tensor
+    data = torch.Generator()
+    for step in range(3):
+        data.manual_seed(step)
+        tensors = [torch.randn(5, generator=data) for _ in range(2)]
+        tensor.copy_(tensors[rank - 1])
+        graph.replay()
+        device.synchronize()
+        assert torch.equal(tensor, _model(swapping, tensors))
+    assert executor.submit(torch.ones(3)).wait(LIMIT).tolist() == [2.0] * 3
+    executor.close()
+
+
+class _Told(Observer):
+    """Says in the store which steps have ended."""
+
+    def __init__(self, store, rank):
+        self._store, self._rank = store, rank
+
+    def step_ends(self, operation, phase, round):
+        self._store.set(f"{self._rank} {operation} {phase} {round}", "")
+
+
+@on_ranks(4)
+def test_helpers_go_on_with_the_next_operation_while_the_late_rank_is_missing(rank, size, store):
+    """Rank 3's device comes only when the helpers have reduced both operations; no host waits."""
+    schedule = KINDS["straggler"]
+    executor = _executor(rank, size, store, schedule, observer=_Told(store, rank))
+    last = len(schedule.phases[0].rounds) - 1
+    told = [f"{r} {o} reduce_scatter {last}" for r in range(3) for o in range(2)]
+    if rank == 3:
+        executor.streams.current().launch(lambda: store.wait(told))
+    works = [executor.submit(torch.full((50,), float(rank))) for _ in range(2)]
+    assert [work.wait(LIMIT)[7].item() for work in works] == [6.0, 6.0]
+    executor.close()
+
+
+def _lost(rank, size, store, victim, how):
+    """Whom a survivor names when the victim dies, or its device does not come."""
+    executor = _executor(rank, size, store, KINDS["straggler"], timeout_s=4.0)
+    executor.submit(torch.ones(50)).wait(LIMIT)
+    together(store, rank, size, "begun")
+    if rank == victim and how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == victim and how == "hangs":
+        executor.streams.current().launch(threading.Event().wait)
+    if rank == victim and how == "breaks":
+        executor.streams.current().launch(lambda: 1 / 0)
+    with pytest.raises(RankFailure) as failed:
+        executor.submit(torch.ones(50)).wait(LIMIT)
+    with pytest.raises(RankFailure):
+        executor.submit(torch.ones(50)).wait(LIMIT)
+    executor.close()
+    return failed.value.ranks
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs", "breaks"])
+def test_a_rank_or_a_device_that_is_lost_is_named_by_all(how):
+    victims = [1] if how == "dies" else []
+    outcomes = spawn(_lost, 4, 1, how, timeout_s=60, victims=victims)
+    if victims:
+        del outcomes[1]
+    assert values(outcomes) == [(1,)] * len(outcomes)
+
+
+def test_without_a_default_group_the_remedy_is_named():
+    alone = StoreExchange(dist.HashStore(), 0, 1, 1.0)
+    with pytest.raises(ArgumentError, match="init_process_group"):
+        make_groups(SimulatedDevice(), alone, 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_selftest_on_cuda():
+    result = python("-m", "runtime", "selftest", "--device", "cuda", "--ranks", "4")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "passed" in result.stdout

@@ -1,0 +1,190 @@
+"""Modes on a device: who is late there, not on the host, is found; alike on all ranks; no waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.device.modes import on_device
+from runtime.device.simulated import SimulatedDevice
+from runtime.policy.cost_model import Line, Profile
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.messages import NATIVE
+from runtime.policy.options import Options
+from runtime.torch_versions import PrefixStore, own_connection
+from tests.runtime.policy.network import Network
+from tests.runtime.spawning import on_ranks, spawn, together, values
+from verify.errors import ArgumentError, RankFailure
+
+LIMIT = timedelta(seconds=60)
+SIZE, LATE, SLOW_HOST = 4, 2, 1
+PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+"""By it schedules are worth it however small the buffer."""
+
+
+class DeviceNetwork(Network):
+    """Hosts enqueue at once, ``window`` operations ahead; devices come when they come."""
+
+    device_lateness = staticmethod(lambda rank, operation: 0.0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._device_s = [0.0] * self.size
+        self._reached = {}
+
+    def _arrive(self, rank, number):
+        self._busy[rank] = False
+        self.arrived_s[rank].append(self.now_s)
+        nbytes, now_s = self.nbytes(rank, number), self._clock(rank)
+        self.agents[rank].arrive(number, nbytes, "float32", now_s, on_device=True)
+        at_s = max(self._device_s[rank], self.now_s) + self.device_lateness(rank, number)
+        self._device_s[rank] = at_s
+        self._at(at_s + 1e-4, rank, self._seen, number, at_s)  # a little later the host sees it
+        self._next(rank)
+
+    def _seen(self, rank, number, at_s):
+        self.agents[rank].reached(number, at_s + self.clocks[rank], self._clock(rank))
+        self._reached.setdefault(number, set()).add(rank)
+        if len(self._reached[number]) == self.size:
+            end_s = at_s + self._takes_s(self.decisions[0][number], self.nbytes(rank, number))
+            for each in range(self.size):
+                self._at(end_s, each, self._done, number)
+
+    def _takes_s(self, decision, nbytes):
+        """From the last arrival, all others having come long before it."""
+        known = self.agents[0].inputs
+        if decision.candidate == NATIVE:
+            return known.native_s(nbytes, corrected=False)
+        found = known.times(len(decision.late), nbytes, corrected=False)
+        return next(each for each in found if each.candidate == decision.candidate).completion_s
+
+    def _decided(self, rank, operation, decision):
+        assert operation == len(self.decisions[rank])
+        self.decisions[rank].append(decision)
+        self.decided_s[rank].append(self.now_s)
+
+
+def _simulated(device_lateness, **options):
+    network = DeviceNetwork(SIZE, Options("predict"), 60, window=4, **options)
+    network.device_lateness = device_lateness
+    return network.run()
+
+
+def _slow_host(rank, operation):
+    return 0.02 * (rank == SLOW_HOST)
+
+
+def test_the_late_device_is_found_and_not_the_slow_host():
+    found = _simulated(lambda rank, _: 0.05 * (rank == LATE), lateness=_slow_host)
+    assert found.decisions[0][0].candidate == NATIVE
+    assert found.decisions[0][-1].late == (LATE,)
+    on_time = _simulated(lambda rank, _: 0.0, lateness=_slow_host)
+    assert on_time.decisions[0][-1].late == (SLOW_HOST,)  # its device can't be there before it
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.2]), st.integers(0, SIZE - 1))
+def test_all_ranks_launch_the_same_whatever_the_network_does(seed, lost, late):
+    found = _simulated(
+        lambda rank, operation: 0.05 * (rank == (late + operation // 30) % SIZE),
+        seed=seed,
+        lost=lost,
+        doubled=lost,
+        longest_s=0.02,
+        clocks=(0.0, 900.0, -3.0, 0.5),
+    )
+    assert not found.faults
+    assert len(found.decisions[0]) == 60
+    assert all(each == found.decisions[0] for each in found.decisions)
+
+
+def _dispatcher(rank, size, store, options, timeout_s=60.0, profile=PROFILE):
+    if not dist.is_initialized():
+        place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
+        dist.init_process_group("gloo", timeout=LIMIT, **place)
+    known = {"options": options, "profile": profile, "device": SimulatedDevice()}
+    return AllReduceDispatcher(
+        PrefixStore(options.mode, store), rank, size, timeout_s=timeout_s, **known
+    )
+
+
+@on_ranks(SIZE)
+def test_auto_predicts_the_late_device_without_a_host_that_waits(rank, size, store):
+    """Rank 2's device comes after all others', and only when all hosts have enqueued the window."""
+    reducer, window = _dispatcher(rank, size, store, Options("auto")), 5
+    here = reducer.executor.streams.current()
+    others = [r for r in range(size) if r != LATE]
+    seen = own_connection(store)  # by the device
+    for turn in range(40):
+        works = []
+        if rank == SLOW_HOST:
+            store.wait([f"host {turn} {r}" for r in range(size) if r != SLOW_HOST])
+        for number in range(window):
+            key = f"device {turn} {number}"
+            if rank != LATE:
+                here.launch(lambda k=key: seen.set(f"{k} {rank}", ""))
+            else:
+                hosts = [f"host {turn} {r}" for r in range(size)] if number == 0 else []
+                awaited = hosts + [f"{key} {r}" for r in others]
+                here.launch(lambda keys=awaited: seen.wait(keys))
+            works.append(reducer.submit(torch.full((100,), float(rank))))
+        store.set(f"host {turn} {rank}", "")
+        assert [work.wait(LIMIT)[7].item() for work in works] == [6.0] * window
+        if reducer.records[-1].late == (LATE,):  # as all ranks see
+            break
+    ways = [(each.operation, each.way, each.late) for each in reducer.records]
+    store.set(f"ways {rank}", repr(ways))
+    assert store.get("ways 0").decode() == repr(ways)
+    assert ways[0][2] == ()
+    assert ways[-1][2] == (LATE,)
+    assert all(each.arrived_s <= each.decided_s <= each.done_s for each in reducer.records)
+    with reducer.executor.streams.capture(), pytest.raises(ArgumentError, match="as it was once"):
+        reducer.submit(torch.ones(5))
+    together(store, rank, size, "over")
+    reducer.close()
+
+    options = Options("static", late=(LATE,))
+    reducer, tensor = _dispatcher(rank, size, store, options), torch.zeros(5)
+    device = reducer.executor.streams
+    with device.capture("thread_local"), pytest.raises(ArgumentError, match="has not run before"):
+        reducer.submit(tensor)
+    reducer.submit(tensor).wait(LIMIT)  # that was no harm
+    with device.capture("thread_local") as graph:
+        reducer.submit(tensor).wait()
+    tensor.fill_(rank)
+    graph.replay()
+    device.synchronize()
+    assert tensor.tolist() == [6.0] * 5
+    reducer.close()
+
+
+def _coordinator_dies(rank, size, store):
+    """Whom the others name when rank 0 dies; the profile is measured on the device before."""
+    reducer = _dispatcher(rank, size, store, Options("predict"), 4.0, None)
+    assert min(reducer.profile.native.beta_s, reducer.profile.schedule.alpha_s) > 0
+    reducer.submit(torch.ones(100)).wait(LIMIT)
+    together(store, rank, size, "begun")
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RankFailure) as failed:
+        [reducer.submit(torch.ones(100)).wait(LIMIT) for _ in range(2)]
+    return failed.value.ranks
+
+
+def test_a_coordinator_that_dies_is_named():
+    outcomes = spawn(_coordinator_dies, SIZE, timeout_s=60, victims=[0])
+    assert values(outcomes[1:]) == [(0,)] * (SIZE - 1)
+
+
+def test_what_waits_for_arrivals_is_refused_and_says_what_to_use():
+    with pytest.raises(ArgumentError, match="Use mode='auto'"):
+        on_device(Options("eager"))
+    assert on_device(Options("auto", most_late=2)) == Options("predict", most_late=2)
+    assert on_device(Options("static", late=(3,))) == Options("static", late=(3,))
