@@ -9,6 +9,7 @@ version; the versions are those with which the tests were run. ``docs/runtime.md
 | c10d types of ``torch._C`` | there | there | there | no public module has all |
 | ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
+| ``_SymmetricMemory``: :func:`symmetric_buffer` | there | there | there | alpha; no public way |
 | Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | hooks and C++ callers see it |
 | :func:`count_operations` | must | must | warns | native operations are numbered |
 | :func:`allow_monitored_barrier` | Gloo only | Gloo only | CPU groups | ours is called otherwise |
@@ -117,6 +118,23 @@ def own_connection(store: Store) -> Store:
     """The same store over a connection of its own."""
     clone: Store = store.clone()  # type: ignore[attr-defined]
     return clone
+
+
+def symmetric_buffer(
+    nbytes: int, device: torch.device, name: str, rank: int, world_size: int, store: Store
+) -> tuple[torch.Tensor, list[int], object]:
+    """A buffer of ``device`` that all ranks can reach, by rank its address here; collective.
+
+    The object must be kept as long as addresses are used. The ranks meet through ``store``, which
+    is used for nothing else, under a ``name`` that all have and that serves once. RuntimeError if
+    they are not of one NVLink domain.
+    """
+    kind: Any = import_module("torch._C._distributed_c10d")._SymmetricMemory
+    kind.set_group_info(name, rank, world_size, store)
+    buffer = kind.empty_strided_p2p((nbytes,), (1,), torch.uint8, device)
+    handle = kind.rendezvous(buffer, name)
+    peers = [handle.get_buffer(peer, (nbytes,), torch.uint8) for peer in range(world_size)]
+    return buffer, [peer.data_ptr() for peer in peers], handle
 
 
 def announce_inputs(stage: PipelineStageBase, count: int) -> None:

@@ -10,6 +10,7 @@
     │   ├── Infeasible           the search space was exhausted: there is none of this form
     │   └── SearchTimeout        the time ran out first: nothing is known
     ├── RankFailure              a rank is dead or silent; ``ranks`` names it
+    ├── KernelUnavailable        no kernel on these GPUs, on any rank; says why
     └── LossExceeded             the network loses more than training is allowed to bear
 
 A time-out of a search is ``SearchTimeout``, never ``Infeasible``.
@@ -26,6 +27,7 @@ __all__ = [
     "FormatError",
     "Infeasible",
     "InputError",
+    "KernelUnavailable",
     "LatecomerError",
     "LossExceeded",
     "RankFailure",
@@ -85,6 +87,10 @@ class RankFailure(LatecomerError):
         self.ranks = tuple(ranks)
         self.evidence = tuple(evidence)
         super().__init__("\n  ".join([message, *evidence]))
+
+
+class KernelUnavailable(LatecomerError):
+    """A rank can't run the kernel, so none does; all ranks raise it, for the same reason."""
 
 
 class LossExceeded(LatecomerError):

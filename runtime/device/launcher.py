@@ -1,0 +1,215 @@
+"""Launches operations as kernels, one each, in order; knows what they wait for; can stop them.
+
+The host only launches. Who is late, and for how long, is the kernels' own affair: one that begins
+before another's has put what it has and waits, on the device. The host looks at events to see
+operations end; when one takes long, it reads this rank's flags and says for whom its kernel waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from runtime.device.layout import KEPT, Cut, cut
+from runtime.device.memory import SymmetricMemory
+from runtime.device.streams import Device, Event
+from runtime.device.variants import Kernel, Launch, LoadedProgram
+from runtime.executor.tcp.connection import Mismatch
+from runtime.health.diagnosis import WaitFor
+from runtime.work import AllReduceWork
+from verify.errors import ArgumentError
+
+FIRST_EPOCH = 1  # flags begin with 0, and so do stamps: operations count from 1
+SHORTEST_S, LONGEST_S = 50e-6, 1e-3  # between two looks at an event
+COMPARE_S = 0.25  # an operation that takes longer is compared with the others' in between
+CLOSE_S = 5.0
+
+
+@dataclass
+class Flight:
+    """An operation that was launched."""
+
+    work: AllReduceWork
+    launch: Launch
+    cut: Cut
+    done: Event
+    waits: tuple[int, int] | None = None  # for which piece and row, when last looked at
+    since_s: float = field(default_factory=time.monotonic)  # for so long
+
+
+class KernelEngine:
+    """As ``runtime.executor.tcp.loop.EventLoop``; ``program_of`` makes what an operation runs."""
+
+    def __init__(
+        self,
+        device: Device,
+        memory: SymmetricMemory,
+        kernel: Kernel,
+        rank: int,
+        program_of: Callable[[AllReduceWork], LoadedProgram],
+        ended: Callable[[AllReduceWork], None],
+        failed: Callable[[str, Exception | None], None],
+    ) -> None:
+        self._device, self._memory, self._kernel, self._rank = device, memory, kernel, rank
+        self._program_of, self._ended, self._failed = program_of, ended, failed
+        self._stream = device.stream()
+        self._epoch, self._operations = FIRST_EPOCH, itertools.count(1)
+        self._order = threading.Lock()  # of launches; on all ranks the same
+        self._flights: dict[int, Flight] = {}  # in order
+        self._marks: dict[int, int] = {}  # of the last operations
+        self._news = threading.Condition()
+        self._is_over = False
+        self.moved_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="latecomer-kernels", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: AllReduceWork) -> None:
+        """Launch an operation behind what the caller's current stream has to do before."""
+        try:
+            with self._order:
+                if self._is_over:
+                    return
+                flight = self._launch(work)
+                with self._news:
+                    self._flights[work.number] = flight
+                    self._news.notify_all()
+        except Exception as error:
+            self._broke(error)
+
+    def waiting(self) -> tuple[WaitFor, float] | None:
+        """For whose put this rank's oldest kernel waits, and since when that was first seen."""
+        with self._news:
+            flight = next(iter(self._flights.values()), None)
+        if flight is None or self._is_over:
+            return None
+        found = self._missing(flight) if self._has_begun(flight, self._rank) else None
+        if found != flight.waits:
+            flight.waits, flight.since_s = found, time.monotonic()
+            self.moved_s = flight.since_s
+        if found is None:
+            return None
+        program = flight.work.program
+        assert program is not None
+        end = program.ends[found[1]]  # a device program has a row for each end, in this order
+        place = flight.work.number, *program.steps[end.step]
+        return WaitFor(*place, end.peer), flight.since_s
+
+    def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
+        """By rank, when its kernel began this operation, which is done, by its device's clock.
+
+        ArgumentError for one that is older than the last ``KEPT`` operations.
+        """
+        mark = self._marks.get(work.number)
+        if mark is not None:
+            stamps = self._memory.read(self._memory.stamps[_place(mark)])
+            if (stamps[:, 0] == mark).all():
+                return tuple(stamps[:, 1].tolist())
+        requirement = f"must be one of the last {KEPT - 2} operations, and done"
+        raise ArgumentError("operation", work.number, requirement)
+
+    def abort(self) -> None:
+        """Stop at once: kernels that wait end, and put nothing any more."""
+        self._is_over = True
+        self._memory.raise_stop()
+        with self._news:
+            self._news.notify_all()
+
+    def close(self) -> None:
+        """Stop when the operations under way are done, or after ``CLOSE_S`` seconds."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or not self._flights, CLOSE_S)
+        self.abort()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_S)
+
+    def _launch(self, work: AllReduceWork) -> Flight:
+        loaded = self._program_of(work)
+        of = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
+        what = work.description.partition(": ")[2]
+        mark = next(self._operations) % 2**31 << 32 | zlib.crc32(what.encode())
+        launch = Launch(loaded, work.average, self._epoch, _place(mark), mark)
+        self._marks[work.number] = mark
+        if len(self._marks) > KEPT:
+            del self._marks[next(iter(self._marks))]
+        self._epoch = _signed(self._epoch + of.pieces)
+        self._stream.wait(self._device.current().record())
+        self._stream.launch(lambda: self._kernel.run(work.flat, launch))
+        self._stream.keep(work.flat)
+        return Flight(work, launch, of, self._stream.record())
+
+    def _run(self) -> None:
+        while (flight := self._next()) is not None:
+            try:
+                self._land(flight)
+            except Exception as error:  # whatever it is, nobody may be left waiting
+                self._broke(error)
+                return
+
+    def _next(self) -> Flight | None:
+        """The oldest operation, as soon as there is one; nothing when it is over."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or self._flights)
+            return None if self._is_over else next(iter(self._flights.values()))
+
+    def _land(self, flight: Flight) -> None:
+        """Wait for an operation on the host, and tell that it has ended."""
+        began_s = compared_s = time.monotonic()
+        while not flight.done.query():
+            if self._is_over:
+                return
+            now_s = time.monotonic()
+            if now_s > compared_s + COMPARE_S:
+                compared_s = now_s
+                self._compare(flight)
+            time.sleep(min(LONGEST_S, max(SHORTEST_S, (now_s - began_s) / 20)))
+        if self._is_over:
+            return  # the kernel may have ended because it was stopped
+        self._compare(flight)
+        with self._news:
+            del self._flights[flight.work.number]
+            self._news.notify_all()
+        self.moved_s = time.monotonic()
+        self._ended(flight.work)
+
+    def _compare(self, flight: Flight) -> None:
+        """Raise Mismatch if another rank has begun something else as this operation."""
+        mark = flight.launch.mark
+        marks = self._memory.read(self._memory.stamps[_place(mark)])[:, 0]
+        begun = marks >> 32 == mark >> 32
+        for peer in torch.nonzero(begun & (marks != mark)).flatten().tolist():
+            raise Mismatch(flight.work.number, peer)
+
+    def _has_begun(self, flight: Flight, rank: int) -> bool:
+        mark = flight.launch.mark
+        return int(self._memory.read(self._memory.stamps[_place(mark), rank, :1])) == mark
+
+    def _missing(self, flight: Flight) -> tuple[int, int] | None:
+        """The first piece and row whose put has not come to all blocks."""
+        flags, loaded = self._memory.read(self._memory.flags), flight.launch.loaded
+        for piece in range(flight.cut.pieces):
+            epoch = flight.launch.epoch + piece
+            ahead = flags[epoch % len(flags), loaded.slots.long()].long() - epoch
+            is_behind = ((ahead + 2**31) % 2**32 < 2**31).any(dim=1)
+            if is_behind.any():
+                return piece, int(loaded.receives[is_behind.int().argmax()])
+        return None
+
+    def _broke(self, error: Exception) -> None:
+        if not self._is_over:  # else it is a consequence of the failure that stopped us
+            self._failed(f"rank {self._rank} {error}", error)
+
+
+def _place(mark: int) -> int:
+    """Where the stamps of an operation stand."""
+    return (mark >> 32) % KEPT
+
+
+def _signed(epoch: int) -> int:
+    """In 32 bits, as the kernel counts."""
+    return (epoch + 2**31) % 2**32 - 2**31

@@ -1,0 +1,105 @@
+"""Triton's kernel as the engine launches it: compiled and loaded for each dtype, once, beforehand.
+
+A kernel that is compiled between two launches would only keep others waiting; but one that has to
+be loaded while another runs may have to wait for it, and that for a rank that waits for this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from runtime.device.layout import cut
+from runtime.device.memory import SymmetricMemory
+from verify.device.program import SETS, Action, DeviceProgram
+
+WARPS = 16
+REGISTERS = 80  # of a thread: by itself the assembler takes 32, and spills
+TILE, INTERPRETED_TILE = 4096, 128  # elements that a block moves at once
+ALIGNMENT = 16  # bytes, of the tensors that the kernel takes
+
+
+class LoadedProgram:
+    """A rank's rows, on its device."""
+
+    def __init__(self, program: DeviceProgram, rank: int, device: torch.device) -> None:
+        self.program = program
+        own = torch.from_numpy(program.rows[rank])
+        self.receives = torch.nonzero(own[:, 0] != Action.PUT).flatten()
+        self.slots, self.peers = own[self.receives, 3], own[self.receives, 1]
+        self.rows = own.to(device)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What one operation is to its kernel."""
+
+    loaded: LoadedProgram
+    average: bool
+    epoch: int  # of the first piece, in 32 bits with a sign
+    place: int  # among the stamps
+    mark: int  # number and checksum
+
+
+class Kernel:
+    """One rank's; ``pieces`` and launches are the same for the same tensor on all ranks."""
+
+    def __init__(self, memory: SymmetricMemory, rank: int) -> None:
+        from runtime.device.kernel import all_reduce  # with triton: only where there is one
+
+        self._call, self._memory, self._rank = all_reduce, memory, rank
+        self._device = memory.bases.device
+        self._has_clock = self._device.type == "cuda"
+
+    def compile(self, dtypes: Iterable[torch.dtype], loaded: LoadedProgram) -> None:
+        """Compile and load for sums and averages of ``dtypes``; launches without a piece."""
+        with torch.cuda.device(self._device) if self._has_clock else contextlib.nullcontext():
+            for dtype in dtypes:
+                for average in (False, True) if dtype.is_floating_point else (False,):
+                    empty = torch.zeros(ALIGNMENT, dtype=dtype, device=self._device)
+                    self._launch(empty, Launch(loaded, average, 0, 0, -1), 0, 0)
+            if self._has_clock:
+                torch.cuda.synchronize(self._device)
+
+    def run(self, flat: torch.Tensor, launch: Launch) -> None:
+        """Enqueue an operation on the current stream (interpreter: run it), in place."""
+        whole = flat if flat.data_ptr() % ALIGNMENT == 0 else flat.clone()
+        of = cut(flat.numel(), flat.itemsize, launch.loaded.program, self._memory.layout)
+        self._launch(whole, launch, of.pieces, of.part)
+        if whole is not flat:
+            flat.copy_(whole)
+
+    def _launch(self, flat: torch.Tensor, launch: Launch, pieces: int, part: int) -> None:
+        layout, loaded = self._memory.layout, launch.loaded
+        self._call[(layout.blocks,)](
+            loaded.rows,
+            flat,
+            self._memory.bases,
+            self._memory.stop,
+            length=len(loaded.rows),
+            received=len(loaded.receives),
+            numel=flat.numel(),
+            part=part,
+            pieces=pieces,
+            chunks=loaded.program.chunks,
+            epoch=launch.epoch,
+            rank=self._rank,
+            ranks=layout.ranks,
+            place=launch.place,
+            mark=launch.mark,
+            now=time.monotonic_ns(),
+            slots=layout.slots,
+            area=layout.area,
+            flags_at=layout.flags_at,
+            stamps_at=layout.stamps_at,
+            SETS=SETS,
+            AVERAGE=launch.average,
+            DEVICE_CLOCK=self._has_clock,
+            TILE=TILE if self._has_clock else INTERPRETED_TILE,
+            num_warps=WARPS,
+            maxnreg=REGISTERS,
+        )

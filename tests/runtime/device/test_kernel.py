@@ -1,0 +1,317 @@
+"""Kernels in triton's interpreter, a process for each rank, against rounds one after the other.
+
+Sums of small integers are exact, so all ranks are compared with the sum itself; other sums with the
+schedule's own order of additions, bit by bit. The interpreter rounds bfloat16 in a way of its own:
+there ranks are compared with each other, and with the sum within rounding.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.device import layout
+from runtime.device.layout import cut
+from runtime.device.simulated import SimulatedDevice
+from runtime.executor.load import load
+from runtime.work import AllReduceWork
+from synth import generate, rhd
+from synth.cost import Link
+from synth.transpose.generate import transpose
+from synth.twolevel.machine import Machine
+from synth.twolevel.search import two_level
+from tests.runtime.schedules import arrivals, by_rounds, direct, ring, straggler, swapping
+from tests.runtime.spawning import PATIENCE, on_ranks, spawn, values
+from verify.device.program import Action
+from verify.errors import ArgumentError, RankFailure, TensorError
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
+WRAPS = 2**31 - 3  # an epoch just before they turn negative
+ADDED = 2**30  # epochs in which a program with more slots did not run
+
+
+def kernels(schedules, store, rank, size, device, **options):
+    """A KernelAllReduce for tests: the interpreter is slow and asked for little."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    from runtime.device.allreduce import KernelAllReduce
+
+    polls_are_patient()
+    options = {"blocks": 2, "staging": 1 << 14, "dtypes": DTYPES, "timeout_s": 60.0} | options
+    loaded = [load(each) for each in schedules]
+    return KernelAllReduce(loaded, store, rank, size, device=device, **options)
+
+
+def polls_are_patient():
+    """Kernels that wait leave the processors to those for whom they wait."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    original = InterpreterBuilder.create_atomic_rmw
+    if not hasattr(original, "is_patient"):
+
+        def create_atomic_rmw(*arguments):
+            result = original(*arguments)
+            time.sleep(1e-4)
+            return result
+
+        create_atomic_rmw.is_patient = True
+        InterpreterBuilder.create_atomic_rmw = create_atomic_rmw
+
+
+def kinds(n):
+    """Schedules of all kinds for n ranks."""
+    yield ring(n)
+    if n == 2:
+        yield swapping()
+    yield generate(n, chunks=n, owners="free")
+    yield direct(n)
+    yield transpose(n, incast=2 if n > 2 else 1)
+    if n in (3, 5, 6, 7):
+        yield rhd(n)
+    if n == 4:
+        yield arrivals(4, {2: 1, 3: 3})
+    if n in (4, 6, 8):
+        machine = Machine(2, n // 2, 1, Link(1e-6, 1e9), Link(1e-5, 1e8))
+        yield two_level(machine, n - 1, 2 * (n // 2 - 1) or 2, 1)
+
+
+def brought(rank, operation, numel, dtype, exact):
+    """The data of a rank, the same on whichever rank it is made."""
+    numbers = np.random.default_rng((rank, operation))
+    data = numbers.integers(-9, 9, numel) if exact else numbers.standard_normal(numel)
+    return torch.from_numpy(data).to(dtype)
+
+
+def expected(schedule, inputs, size):
+    """What the rounds of the schedule make of it; chunks take turns every ``size`` elements."""
+    places = np.arange(len(inputs[0])) // size % schedule.chunks
+    chunks = [np.flatnonzero(places == chunk) for chunk in range(schedule.chunks)]
+    state = {(r, c): x.numpy()[at] for r, x in enumerate(inputs) for c, at in enumerate(chunks)}
+    held = by_rounds(schedule, state, np.add)
+    result = np.empty_like(inputs[0].numpy())
+    for chunk, at in enumerate(chunks):
+        result[at] = held[0, chunk]
+    return torch.from_numpy(result)
+
+
+def run_and_compare(engine, number, schedule, late, numel, dtype, *, exact, average=False):
+    """One operation on all ranks, compared with the rounds."""
+    size, rank = engine.size, engine.rank
+    inputs = [brought(r, number, numel, dtype, exact) for r in range(size)]
+    offset = number % 2  # every other tensor begins between two multiples of 16 bytes
+    tensor = torch.zeros(numel + offset, dtype=dtype)[offset:]
+    tensor.copy_(inputs[rank])
+    if rank == number % size:
+        time.sleep(0.2)  # a late rank, as often as not another one than the schedule takes
+    work = engine.submit(tensor, schedule=schedule, late=late, average=average)
+    work.wait()
+    runnable = engine.schedules[schedule]
+    loaded = engine._load(schedule, runnable.late_ranks(late))
+    part = cut(numel, tensor.itemsize, loaded.program, engine._kernels._memory.layout).part
+    if average:
+        inputs = [x / size for x in inputs]
+    total = torch.stack([x.double() for x in inputs]).sum(0)
+    if exact and not average:
+        assert torch.equal(tensor.double(), total)
+    if dtype is not torch.bfloat16:
+        run = runnable.for_late(late)
+        assert torch.equal(tensor, expected(run, inputs, part * 2))
+    else:
+        torch.testing.assert_close(tensor.double(), total, rtol=0.1, atol=0.1)
+    return tensor
+
+
+def after_a_long_time(engine, number):
+    """The first schedule runs for so long that flags of the second could seem to be ahead."""
+    how = None, 128, torch.float32  # all chunks of both blocks have something
+    run_and_compare(engine, number, 1, *how, exact=True)
+    for _ in range(2):
+        for again in range(2):  # both staging sets
+            run_and_compare(engine, number + again, 0, *how, exact=True)
+        epoch = engine._kernels._epoch + ADDED
+        engine._kernels._epoch = (epoch + 2**31) % 2**32 - 2**31
+    run_and_compare(engine, number + engine.size, 1, *how, exact=True)
+
+
+def conform(rank, size, store, cases, epoch):
+    """Run operations of all schedules in turn; all ranks end with the same bits."""
+    device, schedules = SimulatedDevice(), list(kinds(size))
+    engine = kernels(schedules, store, rank, size, device)
+    engine._kernels._epoch = epoch
+    try:
+        for number in range(cases):
+            chosen = number % len(schedules)
+            runnable = engine.schedules[chosen]
+            late = None
+            if len(runnable.late) == 1:
+                late = number // len(schedules) % size
+            if len(runnable.late) == 2:
+                late = (number % size, (number + 1) % size)
+            numel = (301, 1, 2000, 33, 0)[number // 2 % 5]
+            dtype = DTYPES[number % len(DTYPES)]
+            exact = number % 3 == 0 or not dtype.is_floating_point
+            average = number % 7 == 3 and dtype.is_floating_point
+            place = number, chosen, late, numel, dtype
+            tensor = run_and_compare(engine, *place, exact=exact, average=average)
+            store.set(f"{number} {rank}", tensor.view(torch.uint8).numpy().tobytes().hex())
+            assert store.get(f"{number} 0") == store.get(f"{number} {rank}")
+    finally:
+        engine.close()
+        device.close()
+
+
+@on_ranks(3)
+def test_all_kinds_in_turn_while_epochs_turn_negative(rank, size, store):
+    conform(rank, size, store, 2 * len(list(kinds(size))), WRAPS)
+
+
+@pytest.mark.gpu_logic
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
+def test_any_number_of_ranks(n):
+    values(spawn(_conform, n, 15 if n > 5 else 30, timeout_s=300))
+
+
+def _conform(rank, size, store, cases):
+    conform(rank, size, store, cases, -1 if size == 3 else 1)
+
+
+def _long_time(rank, size, store, old="", new="", program=None):
+    """Operations a long time apart, maybe with a mutant of the kernel, or of rank 0's program."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    if old:
+        path = Path(tempfile.mkdtemp()) / "kernel.py"
+        source = Path(layout.__file__).with_name("kernel.py").read_text()
+        assert source.count(old) == 1
+        path.write_text(source.replace(old, new))
+        spec = importlib.util.spec_from_file_location("runtime.device.kernel", path)
+        sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[spec.name])
+    device = SimulatedDevice()
+    schedules = ring(3), generate(3, chunks=4, owners="free")
+    engine = kernels(schedules, store, rank, size, device, timeout_s=6.0)
+    if program is not None and rank == 0:
+        loaded = engine._load(1, engine.schedules[1].late)
+        program(loaded.rows)
+    try:
+        after_a_long_time(engine, 2)  # rank 2 is late
+    except (AssertionError, RankFailure) as error:
+        return type(error).__name__
+    finally:
+        engine.close()
+        device.close()
+    return ""
+
+
+def other_op(rows):
+    reduces = torch.nonzero(rows[:, 0] == Action.REDUCE).flatten()
+    rows[reduces[-1], 0] = Action.COPY
+
+
+def other_chunk(rows):
+    receives = torch.nonzero(rows[:, 0] != Action.PUT).flatten()
+    rows[receives[-1], 2] = (rows[receives[-1], 2] + 1) % 4
+
+
+def other_slot(rows):
+    receives = torch.nonzero(rows[:, 0] != Action.PUT).flatten()
+    rows[receives[-1], 3] = rows[receives[0], 3]  # it has come already: there is no wait
+
+
+def no_put(rows):
+    puts = torch.nonzero(rows[:, 0] == Action.PUT).flatten()
+    rows[puts[-1], 3] = 0  # another flag is raised instead
+
+
+MUTANTS = {
+    "flags are not brought up to date": {
+        "old": "refresh(fresh, epoch, received, slots, blocks)",
+        "new": "pass",
+    },
+    "a wait takes what is there": {
+        "old": "while (ahead < 0) & (stopped == 0):",
+        "new": "while (ahead < -epoch) & (stopped == 0):",
+    },
+    **{each.__name__: {"program": each} for each in (other_op, other_chunk, other_slot, no_put)},
+}
+
+
+def test_flags_that_were_not_used_for_a_long_time():
+    assert values(spawn(_long_time, 3)) == [""] * 3
+
+
+@pytest.mark.gpu_logic
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_of_kernel_and_program_are_caught(name):
+    mutant = MUTANTS[name]
+    place = mutant.get("old", ""), mutant.get("new", ""), mutant.get("program")
+    outcomes = spawn(_long_time, 3, *place)
+    assert any(values(outcomes)), outcomes
+
+
+@on_ranks(3)
+def test_arrivals_mismatches_and_refusals(rank, size, store):
+    device = SimulatedDevice()
+    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=10.0)
+    tensor = torch.ones(40)
+    time.sleep(0.5 * (rank == 1))
+    works = [engine.submit(tensor, late=1) for _ in range(3)]  # without a wait in between
+    for work in works:
+        work.wait()
+    assert torch.equal(tensor, torch.full((40,), 27.0))
+    arrivals_ns = engine.arrivals_ns(works[0])
+    assert len(arrivals_ns) == size
+    assert arrivals_ns[1] - max(arrivals_ns[0], arrivals_ns[2]) > 0.2e9
+    with pytest.raises(ArgumentError, match="one of the last"):
+        engine.arrivals_ns(AllReduceWork(999, tensor, False))
+    with pytest.raises(TensorError, match="int8"):
+        engine.submit(torch.ones(4, dtype=torch.int8))
+    with device.capture(), pytest.raises(ArgumentError, match="epoch"):
+        engine.submit(tensor)
+    work = engine.submit(torch.ones(40 + (rank == 2)))
+    with pytest.raises(RankFailure, match="did not submit the same operation") as failure:
+        work.wait()
+    assert 2 in failure.value.ranks
+    engine.close()
+    device.close()
+
+
+@on_ranks(3, victims=(1,))
+def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
+    device = SimulatedDevice()
+    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=8.0)
+    engine.submit(torch.ones(40)).wait()
+    if rank == 1:
+        os._exit(1)
+    began_s = time.monotonic()
+    with pytest.raises(RankFailure) as failure:
+        engine.submit(torch.ones(40)).wait()
+    assert failure.value.ranks == (1,)
+    assert time.monotonic() - began_s < 60 * PATIENCE
+    device.current().synchronize()
+    engine.close()  # its kernel has ended
+    assert not engine._kernels._thread.is_alive()
+    device.close()
+
+
+@pytest.mark.gpu_logic
+@on_ranks(3)
+def test_a_rank_that_does_not_come_is_named(rank, size, store):
+    device = SimulatedDevice()
+    engine = kernels([straggler(3)], store, rank, size, device, timeout_s=4.0)
+    engine.submit(torch.ones(40)).wait()
+    if rank != 2:
+        with pytest.raises(RankFailure, match="not entered operation 1") as failure:
+            engine.submit(torch.ones(40)).wait()
+        assert failure.value.ranks == (2,)
+    else:
+        while engine.failure is None:
+            time.sleep(0.05)
+    engine.close()
+    device.close()

@@ -1,0 +1,157 @@
+"""Memory and cuts of tensors, and that ranks take the kernel all together or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.device import capability
+from runtime.device.capability import Capability, decide, own_capability
+from runtime.device.layout import KEPT, UNIT, Layout, cut
+from runtime.device.memory import join
+from runtime.device.simulated import SimulatedDevice
+from runtime.executor.closed_form import ClosedForm
+from runtime.executor.load import Verified, load
+from runtime.network.store_exchange import StoreExchange
+from synth import generate
+from tests.runtime.device.test_kernel import kernels
+from tests.runtime.schedules import direct, ring, straggler
+from tests.runtime.spawning import on_ranks
+from verify.device.program import SETS, Action, device_program
+from verify.errors import ArgumentError, KernelUnavailable, TensorError
+
+PROGRAMS = [device_program(each) for each in (ring(2), ring(5), direct(4), straggler(4, 3))]
+
+
+@given(
+    st.sampled_from(PROGRAMS),
+    st.integers(0, 10**7),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 40),
+    st.integers(0, 1 << 24),
+)
+def test_pieces_cover_the_tensor_and_fit_into_the_staging(program, numel, itemsize, blocks, more):
+    least = Layout.within(1 << 30, program.ranks, blocks, program.slots)
+    staging = SETS * blocks * program.slots * UNIT * 8 + 512 * SETS * blocks + more
+    layout = Layout.within(staging, program.ranks, blocks, program.slots)
+    of = cut(numel, itemsize, program, layout)
+    piece = of.part * blocks * program.chunks
+    assert of.part % UNIT == 0
+    assert of.part * itemsize * program.slots <= layout.area <= staging // (SETS * blocks)
+    assert of.pieces * piece >= numel
+    assert of.pieces >= 1
+    assert cut(numel, itemsize, program, least).pieces <= of.pieces
+    if of.pieces > 1:  # one piece less would not do
+        most = layout.area // (program.slots * itemsize) // UNIT * UNIT
+        assert (of.pieces - 1) * most * blocks * program.chunks < numel
+
+
+@pytest.mark.parametrize("runnable", [load(direct(4)), load(straggler(4, 2)), ClosedForm(5, 1, 3)])
+def test_a_row_is_what_the_executor_does(runnable):
+    """The engine names what a kernel waits for by the executor's program."""
+    schedule, late = runnable.schedule, runnable.late
+    if isinstance(runnable, ClosedForm):
+        schedule = generate(5, chunks=3, owners="free")
+    for rank in range(schedule.ranks) if isinstance(runnable, Verified) else (1,):
+        rows = device_program(schedule).rows[rank].tolist()
+        ends = runnable.program(rank, late).ends
+        actions = {(True, False): Action.PUT, (False, True): Action.REDUCE}
+        kinds = [actions.get((end.send, end.reduce), Action.COPY) for end in ends]
+        places = [[kind, end.peer, end.chunk] for kind, end in zip(kinds, ends, strict=True)]
+        assert [row[:3] for row in rows] == places
+
+
+def test_too_little_staging_says_how_much_is_enough():
+    with pytest.raises(ArgumentError, match="staging") as error:
+        Layout.within(1000, 4, 8, 20)
+    least = int(error.value.requirement.split()[4])
+    assert Layout.within(least, 4, 8, 20).area >= 20 * UNIT * 8
+    with pytest.raises(ArgumentError):
+        Layout.within(least - 1, 4, 8, 20)
+
+
+def test_parts_of_the_memory_do_not_overlap():
+    layout = Layout.within(1 << 16, 1, 4, 10)
+    group = StoreExchange(dist.HashStore(), 0, 1, 5.0)
+    memory = join(layout, group, torch.device("cpu"))
+    assert memory.bases.tolist() == [memory._buffer.data_ptr()]
+    assert memory.flags.shape == (SETS, 10, 4)
+    assert memory.stamps.shape == (KEPT, 1, 2)
+    memory._buffer[: layout.flags_at] = 1
+    for number, part in enumerate((memory.flags, memory.stamps, memory.stop), 2):
+        assert not part.any()
+        part.fill_(number)
+    expected = [layout.flags_at, memory.flags.numel(), memory.stamps.numel(), 1]
+    words = memory._buffer.numpy()
+    assert (words == 1).sum() == expected[0]
+    assert [(np.array(words) == number).sum() for number in (2, 3, 4)] == expected[1:]
+    memory.raise_stop()
+    assert memory.read(memory.stop).tolist() == [1]
+
+
+SAID = {rank: Capability("", "m", f"gpu{rank}", "v", ("gpu0", "gpu1", "gpu2")) for rank in range(3)}
+
+
+def test_what_all_ranks_say_decides():
+    assert decide(SAID) == ""
+    for change, reason in [
+        ({"problem": "no triton"}, "rank 1: no triton"),
+        ({"machine": "other"}, "ranks 0 and 1 are on different machines"),
+        ({"versions": "w"}, "rank 1 has w, rank 0 v"),
+        ({"reaches": ("gpu0", "gpu1")}, "rank 1 (gpu1) can't raise flags on the device of rank 2"),
+    ]:
+        said = SAID | {1: msgspec.structs.replace(SAID[1], **change)}
+        assert reason in decide(said)
+
+
+def test_what_a_rank_says_of_itself(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    cpu = torch.device("cpu")
+    own = own_capability(cpu, "settings")
+    assert own.problem == ""
+    assert "settings" in own.versions
+    assert decide({0: own, 1: own}) == ""
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert "TRITON_INTERPRET=1" in own_capability(cpu, "").problem
+
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(capability, "importlib", replace_import(missing))
+        assert "latecomer[gpu]" in own_capability(cpu, "").problem
+
+
+def replace_import(call):
+    module = type(importlib)("importlib")
+    module.import_module = call
+    return module
+
+
+@on_ranks(2)
+def test_all_ranks_take_transfers_if_one_has_no_kernel(rank, size, store):
+    device = SimulatedDevice()
+    os.environ["TRITON_INTERPRET"] = "1" if rank == 0 else "0"
+    from runtime.device.allreduce import KernelAllReduce, kernel_or_transfers
+
+    schedule = load(ring(size))
+    place = store, rank, size
+    with pytest.raises(KernelUnavailable, match="rank 1: a CPU"):
+        KernelAllReduce(schedule, dist.PrefixStore("a", store), rank, size, device=device)
+    executor, reason = kernel_or_transfers(schedule, *place, device=device, timeout_s=60.0)
+    assert "rank 1: a CPU runs kernels in triton's interpreter alone" in reason
+    tensor = torch.ones(7)
+    executor.submit(tensor).wait()
+    assert tensor.tolist() == [size] * 7
+    executor.close()
+    with pytest.raises(TensorError, match="has no streams"):
+        kernels([ring(size)], dist.PrefixStore("b", store), rank, size, "cpu")
+    device.close()
