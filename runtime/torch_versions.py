@@ -9,6 +9,8 @@ version; the versions are those with which the tests were run. ``docs/runtime.md
 | c10d types of ``torch._C`` | there | there | there | no public module has all |
 | ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
+| ``_sleep``: :func:`occupy_gpu` | there | there | there | no public way to be late on a GPU |
+| ``_symmetric_memory``: :func:`symmetric_tensor` | there | there | there | to compare with |
 | ``_SymmetricMemory``: :func:`symmetric_buffer` | there | there | there | alpha; no public way |
 | Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | hooks and C++ callers see it |
 | :func:`count_operations` | must | must | warns | native operations are numbered |
@@ -120,6 +122,22 @@ def own_connection(store: Store) -> Store:
     return clone
 
 
+def occupy_gpu(cycles: int) -> None:
+    """Hold up the current CUDA stream for so many cycles, and not the host."""
+    sleep: Any = torch.cuda._sleep
+    sleep(cycles)
+
+
+def symmetric_tensor(
+    numel: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, bool]:
+    """One that ``torch.ops.symm_mem`` takes in the default group, and whether by multicast, too.
+
+    Collective; RuntimeError where these GPUs share no memory.
+    """
+    torch_memory: Any = import_module("torch.distributed._symmetric_memory")
+    tensor = torch_memory.empty(numel, dtype=dtype, device=device)
+    return tensor, bool(torch_memory.rendezvous(tensor, dist.group.WORLD).multicast_ptr)
 def symmetric_buffer(
     nbytes: int, device: torch.device, name: str, rank: int, world_size: int, store: Store
 ) -> tuple[torch.Tensor, list[int], object]:
