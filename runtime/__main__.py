@@ -28,7 +28,7 @@ def selftest(
         typer.Option(help="cpu (TCP), cuda (GPUs), or simulated: what cuda does, without a GPU."),
     ] = "cpu",
     ranks: Annotated[
-        int | None, typer.Option(help="Processes to start; default: 4, or as many as GPUs.")
+        int | None, typer.Option(help="Processes to start; default: 4; GPUs: as many as there are.")
     ] = None,
     schedule: Annotated[
         list[Path] | None,

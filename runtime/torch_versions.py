@@ -138,6 +138,8 @@ def symmetric_tensor(
     torch_memory: Any = import_module("torch.distributed._symmetric_memory")
     tensor = torch_memory.empty(numel, dtype=dtype, device=device)
     return tensor, bool(torch_memory.rendezvous(tensor, dist.group.WORLD).multicast_ptr)
+
+
 def symmetric_buffer(
     nbytes: int, device: torch.device, name: str, rank: int, world_size: int, store: Store
 ) -> tuple[torch.Tensor, list[int], object]:

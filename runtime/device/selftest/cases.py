@@ -8,7 +8,8 @@ random floats are summed, which must come out within rounding and with the same 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,32 +35,29 @@ class Case:
         return f"{how} of {self.numel} x {str(self.dtype).removeprefix('torch.')}"
 
 
-def cases(sizes: Iterable[int]) -> Iterator[Case]:
-    """All combinations."""
-    for dtype in FLOATS:
-        for numel in sizes:
-            yield from (Case(dtype, numel, average) for average in (False, True))
+def every(*sizes: int) -> tuple[Case, ...]:
+    """All dtypes and sizes, sums and averages."""
+    return tuple(Case(*each) for each in itertools.product(FLOATS, sizes, (False, True)))
 
 
 def check(
-    way: str, method: Method, place: Place, sizes: Iterable[int], late: dict[int, float], what: str
+    way: str, method: Method, place: Place, cases: Sequence[Case], late: dict[int, float], what: str
 ) -> Checked:
-    """Run all cases on this rank (collective); the same answer on all ranks.
+    """Run the cases on this rank (collective); the same answer on all ranks.
 
     ``late`` are the ranks whose streams are held up, with seconds; ``what`` names the schedule.
     """
-    count, bad, first = 0, 0, ""
-    for case in cases(sizes):
+    bad, first = 0, ""
+    for case in cases:
         wrong = _exact(method, place, case, late)
         found = f"{wrong} element(s) wrong" if wrong else _rounded(method, place, case)
         if found:
             bad += max(wrong, 1)
             first = first or f"{case}: {found}"
-        count += 1
     said = place.gather({"wrong": str(bad), "first": first})
     total = sum(int(one["wrong"]) for one in said)
     ranks = [f"rank {rank}, {one['first']}" for rank, one in enumerate(said) if one["first"]]
-    return Checked(way, what, count, total, ranks[0] if ranks else "")
+    return Checked(way, what, len(cases), total, ranks[0] if ranks else "")
 
 
 def _exact(method: Method, place: Place, case: Case, late: dict[int, float]) -> int:

@@ -15,7 +15,7 @@ from runtime.selftest.suite import selftest
 from verify.errors import ArgumentError
 from verify.output import write_atomically
 
-RANKS = 4  # where there are no GPUs to count
+RANKS = 3  # where there are not several GPUs to count
 
 
 def on_gpus(kind: str, ranks: int | None, json: Path | None, say: Callable[[str], None]) -> bool:

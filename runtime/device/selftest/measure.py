@@ -4,7 +4,8 @@ A repetition, on every rank: a barrier; the late rank's stream is held up; a mar
 barrier; a mark. All barriers are one-element all-reduces of the device's own library. The last mark
 stands behind the end on all ranks, and whoever arrives last has the least time between the marks:
 that is the time wanted, and what the closing barrier takes by itself is subtracted. So clocks of
-different GPUs are never compared. What the host does between submitting and going on is in it.
+different GPUs are never compared. The closing barrier comes when the stream gets to it; or else
+(``by_host``) when the host that has waited for the result goes on, as jobs do with our operations.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from runtime.device.selftest import oracle
-from runtime.device.selftest.methods import Method
+from runtime.device.selftest.methods import Method, Wait
 from runtime.device.selftest.place import Place
 
 LEAST_S = 1e-7  # what is left when noise makes the barrier longer than barrier and operation
@@ -36,6 +37,7 @@ def time_s(
     late_s: float,
     repetitions: int,
     closing_s: float,
+    by_host: bool,
 ) -> tuple[float, int]:
     """Median seconds, and elements that were wrong on any rank (collective).
 
@@ -43,20 +45,23 @@ def time_s(
     is from :func:`barrier_s`. One more repetition than asked for goes before, and is checked only.
     """
     one = torch.zeros(1, device=place.tensors)
-    times, wrong, results = [], 0, list[torch.Tensor]()
+    times, wrong, waits = [], 0, list[Wait]()
     for operation in range(repetitions + 1):
         place.advance(f"submits {tensor.nbytes} bytes")
         oracle.fill(tensor, place.rank, place.size, operation, average=False)
         place.synchronize()
-        results.clear()
+        waits.clear()
 
         def reduce() -> None:
-            wait = method.submit(tensor, average=False)
+            waits.append(method.submit(tensor, average=False))
             place.advance(f"waits for {tensor.nbytes} bytes")
-            results.append(wait())
+            if by_host:
+                waits[0]()
+            else:
+                place.join()
 
         times.append(_timed(place, one, reduce, late_s))
-        wrong += oracle.wrong(results[0], place.size, operation)
+        wrong += oracle.wrong(waits[0](), place.size, operation)
     total = sum(int(said["wrong"]) for said in place.gather({"wrong": str(wrong)}))
     took = statistics.median(_least(place, times[1:]))
     return max(LEAST_S, took - closing_s), total

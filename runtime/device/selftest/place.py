@@ -17,12 +17,36 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from runtime.device.simulated import SimulatedDevice
-from runtime.device.streams import CudaDevice, Device
+from runtime.device.simulated import SimulatedDevice, SimulatedStream
+from runtime.device.streams import CudaDevice, CudaStream, Stream
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store, occupy_gpu
 
 Mark = Any  # a CUDA event, or a list that gets the host's time
+
+
+class _Cuda(CudaDevice):
+    """Knows the streams that were made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Stream] = []
+
+    def stream(self) -> CudaStream:
+        self.made.append(made := super().stream())
+        return made
+
+
+class _Simulated(SimulatedDevice):
+    """Likewise."""
+
+    def __init__(self) -> None:
+        self.made: list[Stream] = []
+        super().__init__()
+
+    def stream(self) -> SimulatedStream:
+        self.made.append(made := super().stream())
+        return made
 
 
 @dataclass
@@ -34,7 +58,7 @@ class Place:
     rank: int
     size: int
     timeout_s: float
-    device: Device
+    device: _Cuda | _Simulated
     cycles_per_s: float = 0.0
     steps: int = field(default=0, init=False)
     doing: str = field(default="starts", init=False)
@@ -80,13 +104,18 @@ class Place:
         """Enqueue on the current stream."""
         self.device.current().launch(call)
 
+    def join(self) -> None:
+        """Let the current stream wait for those that were made lately; no host waits."""
+        current: Any = self.device.current()
+        for stream in self.device.made:
+            current.wait(stream.record())
+
     def synchronize(self) -> None:
         """Wait on the host for all streams; raises what broke the device."""
-        if self.kind == "cuda":
+        if isinstance(self.device, CudaDevice):
             torch.cuda.synchronize(self.tensors)
         else:
-            simulated: Any = self.device
-            simulated.synchronize()
+            self.device.synchronize()
 
     def mark(self) -> Mark:
         """A place in the current stream, with the time at which it is reached."""
@@ -123,17 +152,17 @@ def stand(kind: str, store: Store, rank: int, size: int, timeout_s: float) -> Pl
     Where there are more ranks than GPUs, NCCL takes the ranks for different hosts, and symmetric
     memory is allowed on a GPU that it has already: neither is meant for jobs.
     """
-    device: Device
+    device: _Cuda | _Simulated
     if kind == "cuda":
         count = torch.cuda.device_count()
         if size > count:
             os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
             os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
         torch.cuda.set_device(rank % count)
-        device = CudaDevice()
+        device = _Cuda()
     else:
         os.environ["TRITON_INTERPRET"] = "1"
-        device = SimulatedDevice()
+        device = _Simulated()
     limit = timedelta(seconds=timeout_s)
     dist.init_process_group(
         device.backend, store=PrefixStore("torch", store), rank=rank, world_size=size, timeout=limit

@@ -12,9 +12,21 @@ from runtime.device.predict import Range
 from runtime.device.selftest.environment import Environment
 
 KIB = 1024
-HEAD = ("size", "dtype", "way", "late", "chunks", "time", "predicted", "algbw", "busbw", "#wrong")
-UNITS = ("", "", "", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "")
-WIDTHS = (9, 9, 10, 5, 6, 11, 13, 8, 8, 8)
+HEAD = (
+    "size",
+    "dtype",
+    "way",
+    "late",
+    "chunks",
+    "time",
+    "predicted",
+    "by host",
+    "algbw",
+    "busbw",
+    "#wrong",
+)
+UNITS = ("", "", "", "", "", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "")
+WIDTHS = (9, 9, 10, 5, 6, 11, 13, 9, 8, 8, 8)
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -33,6 +45,7 @@ class Row(msgspec.Struct, frozen=True):
     Attributes:
         late: the rank that came last, by much more than the wait is worth; none if none.
         time_s: from the last arrival to the end on all ranks, median of ``repetitions``.
+        host_s: the same until hosts that wait for the result go on; none where none has to wait.
         wrong: elements that were not what the oracle says, in all repetitions on all ranks.
         shared: ranks share a GPU, or there is none: no bandwidth means anything.
     """
@@ -44,6 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     late: int | None
     chunks: int | None
     time_s: float
+    host_s: float | None
     repetitions: int
     wrong: int
     shared: bool
@@ -70,8 +84,9 @@ class Row(msgspec.Struct, frozen=True):
         chunks = "-" if self.chunks is None else f"{self.chunks}"
         predicted = "-" if self.predicted is None else str(self.predicted)
         took, where = f"{self.time_s * 1e6:.1f}", (size_text(self.nbytes), self.dtype, self.way)
-        bandwidths = rate(self.algbw), rate(self.busbw)
-        return columns((*where, late, chunks, took, predicted, *bandwidths, f"{self.wrong}"))
+        host = "-" if self.host_s is None else f"{self.host_s * 1e6:.1f}"
+        measured = took, predicted, host, rate(self.algbw), rate(self.busbw), f"{self.wrong}"
+        return columns((*where, late, chunks, *measured))
 
 
 class Report(msgspec.Struct):
@@ -115,7 +130,10 @@ def columns(cells: tuple[str, ...]) -> str:
 
 def head(shared: bool) -> list[str]:
     """The lines above the table."""
-    notes = ["time: from the last arrival to the end on all ranks; predicted: docs/gpu.md"]
+    notes = [
+        "time: from the last arrival to the end on all ranks; predicted: docs/gpu.md",
+        "by-host: until a host that waits for the result goes on; NCCL's wait only on the device",
+    ]
     if shared:
         notes.append("no GPU for each rank: times say nothing of a job, so no bandwidths")
     return [*(f"# {note}" for note in notes), columns(HEAD), columns(UNITS)]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ import torch.distributed as dist
 import synth
 from runtime.device import predict
 from runtime.device.selftest import cases, measure
+from runtime.device.selftest.cases import Case, every
 from runtime.device.selftest.environment import Environment, look
-from runtime.device.selftest.methods import Make, Method, NotTried
+from runtime.device.selftest.methods import FLOATS, Make, Method, NotTried
 from runtime.device.selftest.place import Place, stand
 from runtime.device.selftest.report import Checked, Report, Row, head
 from runtime.device.selftest.watch import Stuck, behind, watched
@@ -40,11 +42,11 @@ OURS = "kernel", "transfers"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is tried: ways, elements of a case, bytes of the table, and the most time of a step."""
+    """What is tried: ways, cases, bytes of the table, and the most time that a step may take."""
 
     kind: str
     ways: Mapping[str, Make]
-    case_sizes: tuple[int, ...] = (1, 7, 1000, 65537, 8 * MIB + 3)
+    cases: tuple[Case, ...] = every(1, 7, 1000, 65537, 8 * MIB + 3)
     table_sizes: tuple[int, ...] = tuple(64 * KIB * 4**i for i in range(8))
     repetitions: int = 20
     limit_s: float = 120.0  # the first operation compiles its kernel
@@ -52,8 +54,9 @@ class Plan:
 
     @classmethod
     def simulated(cls, ways: Mapping[str, Make]) -> Plan:
-        """What the simulated device does in seconds."""
-        return cls("simulated", ways, (1, 7, 100), (KIB, 4 * KIB), repetitions=2)
+        """What the simulated device does within a minute or so: the interpreter is slow."""
+        few = zip(FLOATS, (1, 99, 7), (False, True, False), strict=True)
+        return cls("simulated", ways, tuple(starmap(Case, few)), (KIB,), repetitions=1)
 
 
 def run(plan: Plan, report: Report, say: Callable[[str], None]) -> None:
@@ -138,7 +141,7 @@ def _checks(way: str, make: Make, place: Place, plan: Plan) -> Iterator[Checked]
             late = (rank,) if verified.late else ()
             with _made(make, place, verified, late) as method:
                 what = f"{name}, rank {rank} held up"
-                yield cases.check(way, method, place, plan.case_sizes, {rank: LATE_S}, what)
+                yield cases.check(way, method, place, plan.cases, {rank: LATE_S}, what)
 
 
 def _rows(
@@ -155,12 +158,17 @@ def _rows(
         with _made(make, place, verified, ranks) as method:
             tensor = method.buffer(nbytes // dtype.itemsize, dtype)
             times = plan.repetitions if nbytes <= 16 * MIB else max(2, plan.repetitions // 4)
-            took_s, wrong = measure.time_s(method, place, tensor, late_s, times, closing_s)
-            del tensor
+            how = method, place, tensor, late_s, times, closing_s
+            took_s, wrong = measure.time_s(*how, by_host=False)
+            host_s = None
+            if way in OURS:
+                host_s, more = measure.time_s(*how, by_host=True)
+                wrong += more
+            del tensor, how
         chunks = verified.schedule.chunks if way in OURS else None
         known = predicted(way, verified.schedule, nbytes, machine, late=late is not None)
         where = nbytes, str(dtype).removeprefix("torch."), way, size, late, chunks
-        yield Row(*where, took_s, times, wrong, place.shared, known)
+        yield Row(*where, took_s, host_s, times, wrong, place.shared, known)
 
 
 def schedule_for(
@@ -186,6 +194,7 @@ def predicted(
 @contextmanager
 def _made(make: Make, place: Place, verified: Verified, late: tuple[int, ...]) -> Iterator[Method]:
     place.advance("makes a way")
+    place.device.made.clear()
     with closing(make(place, verified, late)) as method:
         yield method
 
