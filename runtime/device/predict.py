@@ -27,10 +27,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-import synth
-from synth.cost import Link, best_chunks, completion_cost, waiting_cost
+from synth.cost import (
+    Cost,
+    Latency,
+    Link,
+    best_chunks,
+    completion_cost,
+    rhd_cost,
+    straggler_cost,
+    waiting_cost,
+)
 from verify.core.schedule import Schedule
 
 SOURCES = {
@@ -114,19 +121,27 @@ def ours(way: str, schedule: Schedule, nbytes: int, machine: Machine, *, late: b
     If the late rank is late, it is so late that all was done that can be done without it.
     """
 
-    def seconds(latency: Literal["message", "round"], start_us: float, alpha_us: float) -> float:
-        cost = completion_cost(schedule, latency)
-        cost = cost if late else cost + waiting_cost(schedule, latency)
-        exposed = TOUCHES / machine.memory if latency == "message" else 0.0
-        beta = 1 / machine.link + exposed
+    def cost(latency: Latency) -> Cost:
+        completion = completion_cost(schedule, latency)
+        return completion if late else completion + waiting_cost(schedule, latency)
+
+    return priced(way, cost("round"), cost("message"), nbytes, machine)
+
+
+def priced(way: str, least: Cost, most: Cost, nbytes: int, machine: Machine) -> Range:
+    """The time of ours: ``least`` counts a message for each round, ``most`` one for each peer."""
+
+    def seconds(cost: Cost, start_us: float, alpha_us: float, beta: float) -> float:
         return (start_us + cost.messages * alpha_us) * 1e-6 + float(cost.share) * nbytes * beta
 
+    start, end = STARTS_US["Simple"], HOPS_US["Simple"]
+    low, low_start, high, high_start = GROUP_US, 0.0, start + end, 0.0
     if way == "kernel":
-        low, high = HOPS_US["LL128"], HOPS_US["Simple"]
-        best = seconds("round", ONE_SHOT_US - 2 * low, low)
-        return Range(best, seconds("message", ONE_SHOT_US, high))
-    worst = STARTS_US["Simple"] + HOPS_US["Simple"]
-    return Range(seconds("round", 0.0, GROUP_US), seconds("message", 0.0, worst))
+        low, high, high_start = HOPS_US["LL128"], end, ONE_SHOT_US
+        low_start = ONE_SHOT_US - 2 * low
+    beta = 1 / machine.link
+    worst = seconds(most, high_start, high, beta + TOUCHES / machine.memory)
+    return Range(seconds(least, low_start, low, beta), worst)
 
 
 def others(way: str, n: int, nbytes: int, machine: Machine) -> Range | None:
@@ -165,17 +180,15 @@ def table(n: int, machine: Machine) -> str:
     ways = [way for way in SPREAD if others(way, n, 1, machine)]
     heads = [*ways, "k", "kernel, late", "kernel", "k", "transfers, late", "transfers"]
     lines = [f"| {n} {machine.name} | " + " | ".join(heads) + " |", "|--:" * (len(heads) + 1) + "|"]
-    on_time = synth.rhd(n)
+    on_time = rhd_cost(n)
     for power in range(8):
         nbytes = 2**16 << 2 * power
         cells = [str(others(way, n, nbytes, machine)) for way in ways]
         for way in ("kernel", "transfers"):
-            schedule = synth.generate(n, chunks=chunks(way, n, nbytes, machine))
-            times = (
-                ours(way, schedule, nbytes, machine, late=True),
-                ours(way, on_time, nbytes, machine, late=False),
-            )
-            cells += [str(schedule.chunks), *map(str, times)]
+            k = chunks(way, n, nbytes, machine)
+            late = straggler_cost(n, k)
+            times = (priced(way, cost, cost, nbytes, machine) for cost in (late, on_time))
+            cells += [str(k), *map(str, times)]
         size = f"{nbytes >> 10} KiB" if nbytes < 2**20 else f"{nbytes >> 20} MiB"
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

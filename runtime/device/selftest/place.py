@@ -22,6 +22,7 @@ from runtime.device.streams import CudaDevice, CudaStream, Stream
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store, occupy_gpu
 
+PATIENCE = 3  # times our limit is torch's, which names nobody and may end the process
 Mark = Any  # a CUDA event, or a list that gets the host's time
 
 
@@ -163,7 +164,7 @@ def stand(kind: str, store: Store, rank: int, size: int, timeout_s: float) -> Pl
     else:
         os.environ["TRITON_INTERPRET"] = "1"
         device = _Simulated()
-    limit = timedelta(seconds=timeout_s)
+    limit = timedelta(seconds=PATIENCE * timeout_s)
     dist.init_process_group(
         device.backend, store=PrefixStore("torch", store), rank=rank, world_size=size, timeout=limit
     )

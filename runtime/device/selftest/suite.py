@@ -36,7 +36,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 GRACE_S = 5.0  # from the first rank that says it hangs: the others' time to say where they are
 LATE_S = 0.002  # how long late ranks are held up in a case
 MUCH = 3, 0.0005  # and in the table: times what an operation takes when none is late, and seconds
-ROOM = 4  # times the buffer must be free on each GPU, for each of its ranks
+ROOM = 4, GIB  # times the buffer, and bytes, that must be free for each rank of a GPU
 OURS = "kernel", "transfers"
 
 
@@ -204,5 +204,5 @@ def _no_room(place: Place, nbytes: int) -> str:
         return ""
     free, _ = torch.cuda.mem_get_info()
     each = -(-place.size // torch.cuda.device_count())
-    short = free < ROOM * nbytes * each
+    short = free < (ROOM[0] * nbytes + ROOM[1]) * each
     return f"{free / GIB:.1f} GiB free on the GPU" if short else ""

@@ -10,7 +10,7 @@ import time
 import msgspec
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.__main__ import app, run
@@ -26,6 +26,7 @@ from runtime.device.selftest.watch import Stuck, behind
 ROW = Row(2**20, "float32", "kernel", 8, 7, 2, 20e-6, 90e-6, 5, 0, False, Range(15e-6, 27e-6))
 
 
+@settings(max_examples=30)
 @given(
     st.integers(1, 9),
     st.integers(0, 40),

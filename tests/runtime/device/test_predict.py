@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synth
-from runtime.device.predict import A100, H100, SPREAD, machine_of, others, ours, table
+from runtime.device.predict import A100, H100, SPREAD, machine_of, others, ours, priced, table
+from synth.cost import rhd_cost, straggler_cost
 
 MIB = 2**20
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
@@ -74,6 +75,16 @@ def test_the_completion_of_eight_ranks_by_hand():
     assert found.low * 1e6 == pytest.approx(5.7 - 2 * 1.9 + 6 * 1.9 + 6 * MIB / 370e3)
     worst = 5.7 + 6 * 3.4 + 6 * MIB * (1 / 370e3 + 3 / 2500e3)
     assert found.high * 1e6 == pytest.approx(worst)
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+@pytest.mark.parametrize("way", ["kernel", "transfers"])
+def test_the_closed_forms_of_the_page_are_what_the_schedules_cost(n, way):
+    where = 3 * MIB, H100
+    late, on_time = straggler_cost(n, 5), rhd_cost(n)
+    found = ours(way, synth.generate(n, chunks=5), *where, late=True)
+    assert found == priced(way, late, late, *where)
+    assert ours(way, synth.rhd(n), *where, late=False) == priced(way, on_time, on_time, *where)
 
 
 def test_which_machines_are_known():
