@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from runtime.device.selftest import oracle
-from runtime.device.selftest.methods import FLOATS, Method
+from runtime.device.selftest.methods import FLOATS, Method, What
 from runtime.device.selftest.place import Place
-from runtime.device.selftest.report import Checked
 
 AT_ONCE = 3  # operations of a case
 
@@ -41,26 +40,26 @@ def every(*sizes: int) -> tuple[Case, ...]:
 
 
 def check(
-    way: str, method: Method, place: Place, cases: Sequence[Case], late: dict[int, float], what: str
-) -> Checked:
-    """Run the cases on this rank (collective); the same answer on all ranks.
+    method: Method, place: Place, cases: Sequence[Case], what: What, late: dict[int, float]
+) -> tuple[int, str]:
+    """How much is wrong in all cases on all ranks, and what first (collective).
 
-    ``late`` are the ranks whose streams are held up, with seconds; ``what`` names the schedule.
+    ``late`` are the ranks whose streams are held up, with seconds.
     """
     bad, first = 0, ""
     for case in cases:
-        wrong = _exact(method, place, case, late)
-        found = f"{wrong} element(s) wrong" if wrong else _rounded(method, place, case)
+        wrong = _exact(method, place, case, what, late)
+        found = f"{wrong} element(s) wrong" if wrong else _rounded(method, place, case, what)
         if found:
             bad += max(wrong, 1)
             first = first or f"{case}: {found}"
     said = place.gather({"wrong": str(bad), "first": first})
     total = sum(int(one["wrong"]) for one in said)
     ranks = [f"rank {rank}, {one['first']}" for rank, one in enumerate(said) if one["first"]]
-    return Checked(way, what, len(cases), total, ranks[0] if ranks else "")
+    return total, ranks[0] if ranks else ""
 
 
-def _exact(method: Method, place: Place, case: Case, late: dict[int, float]) -> int:
+def _exact(method: Method, place: Place, case: Case, what: What, late: dict[int, float]) -> int:
     """How many elements are wrong in operations that are under way at the same time."""
     tensors = [method.buffer(case.numel, case.dtype) for _ in range(AT_ONCE)]
     for operation, tensor in enumerate(tensors):
@@ -71,14 +70,14 @@ def _exact(method: Method, place: Place, case: Case, late: dict[int, float]) -> 
         if place.rank in late:
             place.delay(late[place.rank])
         place.advance(f"submits {case}")
-        waits.append(method.submit(tensor, case.average))
+        waits.append(method.submit(tensor, case.average, what))
     place.advance(f"waits for {case}")
     results = [wait() for wait in waits]
     place.synchronize()
     return sum(oracle.wrong(result, place.size, n) for n, result in enumerate(results))
 
 
-def _rounded(method: Method, place: Place, case: Case) -> str:
+def _rounded(method: Method, place: Place, case: Case, what: What) -> str:
     """What is wrong with a sum of random floats; "" if nothing is."""
     made = torch.Generator().manual_seed(case.numel)
     drawn = torch.randn(place.size, case.numel, generator=made, dtype=torch.float64)
@@ -87,7 +86,7 @@ def _rounded(method: Method, place: Place, case: Case) -> str:
     tensor.copy_(brought[place.rank])
     place.synchronize()
     place.advance(f"submits {case} of random floats")
-    wait = method.submit(tensor, case.average)
+    wait = method.submit(tensor, case.average, what)
     place.advance(f"waits for {case} of random floats")
     result = wait()
     place.synchronize()

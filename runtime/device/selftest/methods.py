@@ -8,9 +8,9 @@ that can't be tried says why, on all ranks alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -26,25 +26,35 @@ Wait = Callable[[], torch.Tensor]
 """Waits as a job does, and gives the result."""
 
 
+class What(NamedTuple):
+    """What ours run: the number of a schedule, and who takes the place of its late ranks."""
+
+    schedule: int
+    late: tuple[int, ...] = ()
+
+
 class NotTried(LatecomerError):
     """A way can't be tried here; the message says why. All ranks raise it together."""
 
 
 class Method(Protocol):
-    """A way that is ready to be used; all ranks submit the same, in the same order."""
+    """A way that is ready to be used; all ranks submit the same, in the same order.
+
+    Others' ways do not look at ``what``.
+    """
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """A tensor that it can take (collective)."""
 
-    def submit(self, tensor: torch.Tensor, average: bool) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
         """Start."""
 
     def close(self) -> None:
         """Give back what it holds."""
 
 
-Make = Callable[[Place, Verified, tuple[int, ...]], Method]
-"""(place, what runs, its late ranks) -> a way, or NotTried. Others' ways look at the place only."""
+Make = Callable[[Place, Sequence[Verified]], Method]
+"""(place, schedules) -> a way, or NotTried; collective."""
 
 
 class _Ordinary:
@@ -64,7 +74,7 @@ class _Ordinary:
 class _Library(_Ordinary):
     """``dist.all_reduce``."""
 
-    def submit(self, tensor: torch.Tensor, average: bool) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
         """NCCL's streams are ordered behind ours, and ours behind them."""
         assert not average
         self._place.launch(lambda: dist.all_reduce(tensor))
@@ -78,9 +88,11 @@ class _Scheduled(_Ordinary):
         super().__init__(place)
         self._executor = executor
 
-    def submit(self, tensor: torch.Tensor, average: bool) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
         """Its streams are ordered behind the current one."""
-        return self._executor.submit(tensor, average=average).wait
+        late = what.late or None
+        work = self._executor.submit(tensor, schedule=what.schedule, late=late, average=average)
+        return work.wait
 
     def close(self) -> None:
         """Close the executor."""
@@ -109,7 +121,7 @@ class _Symmetric:
             raise NotTried(reason)
         return tensor
 
-    def submit(self, tensor: torch.Tensor, average: bool) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
         """On the current stream."""
         assert not average
         in_place = "" if self._name == "one_shot" else "_"
@@ -122,7 +134,7 @@ class _Symmetric:
         """The tensors are held by whoever asked for them."""
 
 
-def kernel(place: Place, verified: Verified, late: tuple[int, ...]) -> Method:
+def kernel(place: Place, schedules: Sequence[Verified]) -> Method:
     """Our kernel: NotTried where no rank may use it, with the reason on which all agreed."""
     reason = ""
     try:
@@ -132,30 +144,30 @@ def kernel(place: Place, verified: Verified, late: tuple[int, ...]) -> Method:
     if reason := place.agree(reason):
         raise NotTried(reason)
     where = place.fresh_store("kernel"), place.rank, place.size
-    options = _options(place, late) | ({} if place.kind == "cuda" else SMALL)
+    options = _options(place) | ({} if place.kind == "cuda" else SMALL)
     try:
-        return _Scheduled(place, KernelAllReduce(verified, *where, **options))
+        return _Scheduled(place, KernelAllReduce(schedules, *where, **options))
     except KernelUnavailable as error:
         raise NotTried(str(error)) from error
 
 
-def transfers(place: Place, verified: Verified, late: tuple[int, ...]) -> Method:
+def transfers(place: Place, schedules: Sequence[Verified]) -> Method:
     """The executor over the device's library."""
     where = place.fresh_store("transfers"), place.rank, place.size
-    return _Scheduled(place, Executor(verified, *where, **_options(place, late)))
+    return _Scheduled(place, Executor(schedules, *where, **_options(place)))
 
 
-def _options(place: Place, late: tuple[int, ...]) -> dict[str, Any]:
+def _options(place: Place) -> dict[str, Any]:
     """Ranks that fail are named by the executor before the self-test's own limit is over."""
-    return {"device": place.device, "late": late, "timeout_s": place.timeout_s / 2}
+    return {"device": place.device, "timeout_s": place.timeout_s / 2}
 
 
-def library(place: Place, _: Verified, __: tuple[int, ...]) -> Method:
+def library(place: Place, _: Sequence[Verified]) -> Method:
     """The library's own."""
     return _Library(place)
 
 
-def symmetric(name: str, place: Place, _: Verified, __: tuple[int, ...]) -> Method:
+def symmetric(name: str, place: Place, _: Sequence[Verified]) -> Method:
     """``one_shot``, ``two_shot`` or ``multimem`` of PyTorch's symmetric memory."""
     return _Symmetric(name, place)
 

@@ -106,7 +106,7 @@ class Place:
         self.device.current().launch(call)
 
     def join(self) -> None:
-        """Let the current stream wait for those that were made lately; no host waits."""
+        """Let the current stream wait for all that were made of the device; no host waits."""
         current: Any = self.device.current()
         for stream in self.device.made:
             current.wait(stream.record())

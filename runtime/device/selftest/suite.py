@@ -9,35 +9,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import starmap
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 
-import synth
 from runtime.device import predict
 from runtime.device.selftest import cases, measure
 from runtime.device.selftest.cases import Case, every
 from runtime.device.selftest.environment import Environment, look
-from runtime.device.selftest.methods import FLOATS, Make, Method, NotTried
+from runtime.device.selftest.methods import FLOATS, Make, Method, NotTried, What
 from runtime.device.selftest.place import Place, stand
-from runtime.device.selftest.report import Checked, Report, Row, head
+from runtime.device.selftest.report import Checked, Report, Row, head, size_text
+from runtime.device.selftest.schedules import CASE_CHUNKS, OURS, Schedules
 from runtime.device.selftest.watch import Stuck, behind, watched
-from runtime.executor.load import Verified, load
 from runtime.selftest.processes import RanksFailed, Say, talk
 from runtime.torch_versions import Store
-from verify.core.schedule import Schedule
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 GRACE_S = 5.0  # from the first rank that says it hangs: the others' time to say where they are
 LATE_S = 0.002  # how long late ranks are held up in a case
-MUCH = 3, 0.0005  # and in the table: times what an operation takes when none is late, and seconds
+MUCH = 3  # and in the table, at least: times what an operation takes when none is late
 ROOM = 4, GIB  # times the buffer, and bytes, that must be free for each rank of a GPU
-OURS = "kernel", "transfers"
 
 
 @dataclass(frozen=True)
@@ -105,104 +102,80 @@ def _rank(store: Store, rank: int, size: int, say: Say, plan: Plan) -> None:
     tell = say if rank == 0 else lambda word: None
     with watched(place, say, plan.limit_s):
         tell(look())
-        tried = dict(plan.ways)
-
-        def each(of: Callable[[str, Make], Iterator[Any]]) -> None:
-            for way, make in list(tried.items()):
-                try:
-                    for found in of(way, make):
-                        tell(found)
-                except NotTried as reason:
-                    tell((way, str(reason)))
-                    del tried[way]
-
-        each(lambda way, make: _checks(way, make, place, plan))
+        machine = None if place.shared else predict.machine_of(torch.cuda.get_device_name())
+        known = Schedules(size, plan.table_sizes, machine or predict.H100)
+        made: dict[str, Method] = {}
+        for way, make in plan.ways.items():
+            place.advance(f"makes {way}")
+            try:
+                made[way] = make(place, known.verified)
+            except NotTried as reason:
+                tell((way, str(reason)))
+        for way in OURS:
+            if way in made:
+                for found in _checks(way, made[way], place, plan, known):
+                    tell(found)
         closing_s = measure.barrier_s(place)
         for nbytes in plan.table_sizes:
-            if reason := place.agree(_no_room(place, nbytes)):
-                tell((f"{nbytes} bytes", reason))
-            else:
-                each(partial(_rows, place=place, plan=plan, nbytes=nbytes, closing_s=closing_s))
+            if short := place.agree(_no_room(place, nbytes)):
+                tell((size_text(nbytes), short))
+                continue
+            for way in list(made):
+                try:
+                    for row in _rows(way, made[way], place, plan, known, nbytes, closing_s):
+                        tell(msgspec.structs.replace(row, predicted=known.predicted(row)))
+                except NotTried as reason:
+                    tell((way, str(reason)))
+                    made.pop(way).close()
+        for method in made.values():
+            place.advance("closes")
+            method.close()
     dist.destroy_process_group()
 
 
-def _checks(way: str, make: Make, place: Place, plan: Plan) -> Iterator[Checked]:
-    """A way on all its schedules; each rank late in turn where a schedule has a late rank."""
-    if way not in OURS:
-        return  # what is wrong with others' ways, the table shows
-    schedules = {
-        "halving-doubling": synth.rhd(place.size),
-        "direct": synth.direct(place.size),
-        "one late": synth.generate(place.size, chunks=3),
-    }
-    for name, schedule in schedules.items():
-        verified = load(schedule)
-        for rank in range(place.size) if verified.late else (place.size - 1,):
-            late = (rank,) if verified.late else ()
-            with _made(make, place, verified, late) as method:
-                what = f"{name}, rank {rank} held up"
-                yield cases.check(way, method, place, plan.cases, {rank: LATE_S}, what)
+def _checks(
+    way: str, method: Method, place: Place, plan: Plan, known: Schedules
+) -> Iterator[Checked]:
+    """One of ours on schedules of each kind; where one is for a late rank, all are it in turn."""
+    last = place.size - 1
+    runs = [("halving-doubling", What(0), last), ("direct", What(1), last)]
+    runs += [("one late", known.one_late(CASE_CHUNKS, rank), rank) for rank in range(place.size)]
+    for name, what, rank in runs:
+        wrong, first = cases.check(method, place, plan.cases, what, {rank: LATE_S})
+        yield Checked(way, f"{name}, rank {rank} held up", len(plan.cases), wrong, first)
 
 
 def _rows(
-    way: str, make: Make, place: Place, plan: Plan, nbytes: int, closing_s: float
+    way: str,
+    method: Method,
+    place: Place,
+    plan: Plan,
+    known: Schedules,
+    nbytes: int,
+    closing_s: float,
 ) -> Iterator[Row]:
     """A way at one size: first with no rank late, which tells how late is late."""
-    dtype, size = torch.float32, place.size
-    machine = None if place.shared else predict.machine_of(torch.cuda.get_device_name())
-    took_s = 0.0
-    for late in (None, size - 1):
-        verified = load(schedule_for(way, size, nbytes, machine, late=late is not None))
-        late_s = MUCH[0] * took_s + MUCH[1] if late == place.rank else 0.0
-        ranks = () if late is None else (late,)
-        with _made(make, place, verified, ranks) as method:
-            tensor = method.buffer(nbytes // dtype.itemsize, dtype)
-            times = plan.repetitions if nbytes <= 16 * MIB else max(2, plan.repetitions // 4)
-            how = method, place, tensor, late_s, times, closing_s
-            took_s, wrong = measure.time_s(*how, by_host=False)
-            host_s = None
-            if way in OURS:
-                host_s, more = measure.time_s(*how, by_host=True)
-                wrong += more
-            del tensor, how
-        chunks = verified.schedule.chunks if way in OURS else None
-        known = predicted(way, verified.schedule, nbytes, machine, late=late is not None)
-        where = nbytes, str(dtype).removeprefix("torch."), way, size, late, chunks
-        yield Row(*where, took_s, host_s, times, wrong, place.shared, known)
-
-
-def schedule_for(
-    way: str, n: int, nbytes: int, machine: predict.Machine | None, *, late: bool
-) -> Schedule:
-    """What ours runs: the best number of chunks for a late rank, halving-doubling for none."""
-    if not late:
-        return synth.rhd(n)
-    return synth.generate(n, chunks=predict.chunks(way, n, nbytes, machine or predict.H100))
-
-
-def predicted(
-    way: str, schedule: Schedule, nbytes: int, machine: predict.Machine | None, *, late: bool
-) -> predict.Range | None:
-    """What is predicted for a row; nothing for machines without public numbers."""
-    if machine is None:
-        return None
-    if way in OURS:
-        return predict.ours(way, schedule, nbytes, machine, late=late)
-    return predict.others(way, schedule.ranks, nbytes, machine)
-
-
-@contextmanager
-def _made(make: Make, place: Place, verified: Verified, late: tuple[int, ...]) -> Iterator[Method]:
-    place.advance("makes a way")
-    place.device.made.clear()
-    with closing(make(place, verified, late)) as method:
-        yield method
+    dtype, took_s = torch.float32, 0.0
+    tensor = method.buffer(nbytes // dtype.itemsize, dtype)
+    for late in (None, place.size - 1):
+        what = known.best(way, nbytes, late)
+        much_s = MUCH * took_s + measure.LEAD_S
+        late_s = measure.LEAD_S if late is None else much_s if late == place.rank else 0.0
+        times = plan.repetitions if nbytes <= 16 * MIB else max(2, plan.repetitions // 4)
+        how = method, place, tensor, what, late_s, times, closing_s
+        took_s, wrong = measure.time_s(*how, by_host=False)
+        host_s = None
+        if way in OURS:
+            host_s, more = measure.time_s(*how, by_host=True)
+            wrong += more
+        chunks = known.verified[what.schedule].schedule.chunks if way in OURS else None
+        where = nbytes, str(dtype).removeprefix("torch."), way, place.size, late, chunks
+        yield Row(*where, took_s, host_s, times, wrong, place.shared)
 
 
 def _no_room(place: Place, nbytes: int) -> str:
     if place.kind != "cuda":
         return ""
-    free, _ = torch.cuda.mem_get_info()
-    each = -(-place.size // torch.cuda.device_count())
-    short = free < (ROOM[0] * nbytes + ROOM[1]) * each
-    return f"{free / GIB:.1f} GiB free on the GPU" if short else ""
+    needed = (ROOM[0] * nbytes + ROOM[1]) * -(-place.size // torch.cuda.device_count())
+    is_short = torch.cuda.mem_get_info()[0] < needed
+    return f"needs {needed / GIB:.1f} GiB of free memory on each GPU" if is_short else ""

@@ -120,7 +120,7 @@ class _Planted(methods._Library):
         super().__init__(place)
         self._how, self._number = how, 0
 
-    def submit(self, tensor, average):
+    def submit(self, tensor, average, what):
         self._number += 1
         is_now = self._number == 5 and self._place.rank == 1
         if is_now and self._how == "hangs":
@@ -129,25 +129,25 @@ class _Planted(methods._Library):
             os.kill(os.getpid(), signal.SIGSTOP)
         if is_now and self._how == "dies":
             os._exit(3)
-        wait = super().submit(tensor, False)
+        wait = super().submit(tensor, False, what)
         if is_now and self._how == "adds":
             self._place.launch(lambda: tensor[7:9].add_(1))
         return wait
 
 
-def adds(place, verified, late):
+def adds(place, schedules):
     return _Planted(place, "adds")
 
 
-def hangs(place, verified, late):
+def hangs(place, schedules):
     return _Planted(place, "hangs")
 
 
-def stops(place, verified, late):
+def stops(place, schedules):
     return _Planted(place, "stops")
 
 
-def dies(place, verified, late):
+def dies(place, schedules):
     return _Planted(place, "dies")
 
 
