@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -22,6 +23,7 @@ from runtime.device.selftest.report import Checked, Report, Row, size_text
 from runtime.device.selftest.suite import Plan
 from runtime.device.selftest.suite import run as run_suite
 from runtime.device.selftest.watch import Stuck, behind
+from tests.runtime.spawning import execute
 
 ROW = Row(2**20, "float32", "kernel", 8, 7, 2, 20e-6, 90e-6, 5, 0, False, Range(15e-6, 27e-6))
 
@@ -161,11 +163,11 @@ def _ran(way, **limits):
 
 def test_wrong_elements_are_counted_and_have_no_bandwidth():
     report, said = _ran(adds, limit_s=60)
-    assert [(row.late, row.wrong) for row in report.rows] == [(None, 2), (1, 2)]
+    assert [(row.late, row.wrong) for row in report.rows] == [(None, 2), (1, 0)]
     assert not report.error
     assert not report.passed
     assert any(line.startswith("# no GPU for each rank") for line in said)
-    assert said[-1].split()[-3:] == ["-", "-", "2"]
+    assert [line.split()[-3:] for line in said[-2:]] == [["-", "-", "2"], ["-", "-", "0"]]
 
 
 @pytest.mark.parametrize(
@@ -199,3 +201,37 @@ def test_bad_arguments_exit_with_2(arguments, message, monkeypatch, capsys, tmp_
         run(app)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.gpu_logic
+def test_the_whole_command_on_the_simulated_device(tmp_path):
+    command = sys.executable, "-m", "runtime", "selftest", "--device", "simulated"
+    done = execute(*command, "--ranks", "2", "--json", "report.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("SIMULATED")
+    assert "selftest on simulated: passed" in done.stdout
+    found = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert found["passed"]
+    assert found["not_tried"] == {}
+    assert {one["way"] for one in found["checked"]} == {"kernel", "transfers"}
+    assert [row["way"] for row in found["rows"][::2]] == ["kernel", "transfers", "gloo"]
+    assert all(row["busbw"] is row["predicted"] is None for row in found["rows"])
+
+
+@pytest.mark.gpu_logic
+def test_what_was_found_is_written_after_ctrl_c(tmp_path):
+    command = sys.executable, "-m", "runtime", "selftest", "--device", "simulated"
+    options = "--ranks", "2", "--json", "report.json"
+    started = subprocess.Popen(
+        (*command, *options), cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None
+    for line in started.stdout:
+        if line.startswith("versions"):
+            started.send_signal(signal.SIGINT)
+            break
+    started.communicate(timeout=60)
+    assert started.returncode == 130
+    found = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert (found["error"], found["passed"]) == ("interrupted", False)
+    assert found["environment"]["versions"]
