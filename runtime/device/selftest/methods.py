@@ -127,7 +127,10 @@ class _Symmetric:
         in_place = "" if self._name == "one_shot" else "_"
         operation = getattr(torch.ops.symm_mem, f"{self._name}_all_reduce{in_place}")
         group: Any = dist.group.WORLD
-        result: torch.Tensor = operation(tensor, "sum", group.group_name)
+        try:
+            result: torch.Tensor = operation(tensor, "sum", group.group_name)
+        except RuntimeError as error:  # on all ranks: it looks at the tensor, before it begins
+            raise NotTried(f"{operation}: {str(error).splitlines()[0]}") from error
         return lambda: result
 
     def close(self) -> None:
@@ -153,6 +156,7 @@ def kernel(place: Place, schedules: Sequence[Verified]) -> Method:
 
 def transfers(place: Place, schedules: Sequence[Verified]) -> Method:
     """The executor over the device's library."""
+    _require_library(place)
     where = place.fresh_store("transfers"), place.rank, place.size
     return _Scheduled(place, Executor(schedules, *where, **_options(place)))
 
@@ -164,7 +168,13 @@ def _options(place: Place) -> dict[str, Any]:
 
 def library(place: Place, _: Sequence[Verified]) -> Method:
     """The library's own."""
+    _require_library(place)
     return _Library(place)
+
+
+def _require_library(place: Place) -> None:
+    if place.no_library:
+        raise NotTried(place.no_library)
 
 
 def symmetric(name: str, place: Place, _: Sequence[Verified]) -> Method:

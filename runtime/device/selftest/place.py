@@ -52,7 +52,12 @@ class _Simulated(SimulatedDevice):
 
 @dataclass
 class Place:
-    """One rank; ``kind`` is cuda or simulated. Made by :func:`stand`, on all ranks together."""
+    """One rank. Made by :func:`stand`, on all ranks together.
+
+    Attributes:
+        kind: cuda or simulated.
+        no_library: why the device's library (NCCL, Gloo) does not work here; empty if it does.
+    """
 
     kind: str
     store: Store
@@ -60,6 +65,7 @@ class Place:
     size: int
     timeout_s: float
     device: _Cuda | _Simulated
+    no_library: str = ""
     cycles_per_s: float = 0.0
     steps: int = field(default=0, init=False)
     doing: str = field(default="starts", init=False)
@@ -144,7 +150,11 @@ class Place:
 
     def barrier(self, one: torch.Tensor) -> None:
         """No stream gets past it before all have come to it; ``one`` is an element to reduce."""
-        self.launch(lambda: dist.all_reduce(one))
+        if self.no_library:
+            self.synchronize()
+            self.gather({})
+        else:
+            self.launch(lambda: dist.all_reduce(one))
 
 
 def stand(kind: str, store: Store, rank: int, size: int, timeout_s: float) -> Place:
@@ -169,6 +179,7 @@ def stand(kind: str, store: Store, rank: int, size: int, timeout_s: float) -> Pl
         device.backend, store=PrefixStore("torch", store), rank=rank, world_size=size, timeout=limit
     )
     place = Place(kind, store, rank, size, timeout_s, device)
+    place.no_library = place.agree(_problem(place))
     if kind == "cuda":
         cycles = 10_000_000
         for _ in range(2):  # the first time, the kernel is loaded
@@ -178,3 +189,13 @@ def stand(kind: str, store: Store, rank: int, size: int, timeout_s: float) -> Pl
             place.synchronize()
         place.cycles_per_s = cycles / place.between_s(first, last)
     return place
+
+
+def _problem(place: Place) -> str:
+    """What the library says against all-reducing one element."""
+    try:
+        place.barrier(torch.zeros(1, device=place.tensors))
+        place.synchronize()
+    except RuntimeError as error:
+        return f"{place.device.backend}: {str(error).splitlines()[-1]}"
+    return ""
