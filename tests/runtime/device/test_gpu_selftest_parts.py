@@ -1,4 +1,4 @@
-"""What the self-test of GPUs can't try here, seen refused with its reason; what it predicts, where."""
+"""What the self-test of GPUs can't try here, seen refused with its reason; what it predicts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_symmetric_memory_that_is_not_there_is_not_tried(alone, monkeypatch):
         raise RuntimeError("no handle\nof any kind")
 
     monkeypatch.setattr("runtime.torch_versions.symmetric_tensor", refuse)
-    with pytest.raises(NotTried, match="torch gave no symmetric memory: no handle$"):
+    with pytest.raises(NotTried, match=r"torch gave no symmetric memory: no handle$"):
         methods.symmetric("one_shot", alone, []).buffer(8, torch.float32)
     found = torch.zeros(8), False
     monkeypatch.setattr("runtime.torch_versions.symmetric_tensor", lambda *_: found)
