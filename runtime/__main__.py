@@ -49,7 +49,8 @@ def selftest(
     \b
     Examples:
       python -m runtime selftest
-      python -m runtime selftest --device cuda --ranks 8 --json gpus.json
+      python -m runtime selftest --device cuda --json gpus.json
+      python -m runtime selftest --device simulated --ranks 2
       python -m runtime selftest --algorithm optireduce
       python -m runtime selftest --ranks 8 --schedule schedule.json
     """

@@ -21,7 +21,7 @@ from runtime.executor.load import Verified
 from verify.errors import KernelUnavailable, LatecomerError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-SMALL = {"blocks": 2, "staging": 1 << 18}  # for triton's interpreter, and to cut into pieces
+BLOCKS, STAGING = 2, 2048  # in triton's interpreter; bytes for each rank, to cut into pieces
 Wait = Callable[[], torch.Tensor]
 """Waits as a job does, and gives the result."""
 
@@ -147,7 +147,9 @@ def kernel(place: Place, schedules: Sequence[Verified]) -> Method:
     if reason := place.agree(reason):
         raise NotTried(reason)
     where = place.fresh_store("kernel"), place.rank, place.size
-    options = _options(place) | ({} if place.kind == "cuda" else SMALL)
+    options = _options(place)
+    if place.kind == "simulated":
+        options |= {"blocks": BLOCKS, "staging": STAGING * place.size}
     try:
         return _Scheduled(place, KernelAllReduce(schedules, *where, **options))
     except KernelUnavailable as error:

@@ -24,8 +24,8 @@ from runtime.device.selftest.cases import Case, every
 from runtime.device.selftest.environment import Environment, look
 from runtime.device.selftest.methods import FLOATS, Make, Method, NotTried, What
 from runtime.device.selftest.place import Place, stand
-from runtime.device.selftest.report import Checked, Report, Row, head, size_text
-from runtime.device.selftest.schedules import CASE_CHUNKS, OURS, Schedules
+from runtime.device.selftest.report import OURS, Checked, Report, Row, head, size_text
+from runtime.device.selftest.schedules import CASE_CHUNKS, Schedules
 from runtime.device.selftest.watch import Stuck, behind, watched
 from runtime.selftest.processes import RanksFailed, Say, talk
 from runtime.torch_versions import Store
@@ -52,12 +52,13 @@ class Plan:
     @classmethod
     def simulated(cls, ways: Mapping[str, Make]) -> Plan:
         """What the simulated device does within a minute or so: the interpreter is slow."""
-        few = zip(FLOATS, (1, 99, 7), (False, True, False), strict=True)
+        few = zip(FLOATS, (1, 999, 7), (False, True, False), strict=True)
         return cls("simulated", ways, tuple(starmap(Case, few)), (KIB,), repetitions=1)
 
 
 def run(plan: Plan, report: Report, say: Callable[[str], None]) -> None:
     """Try all of it; ``report`` grows with what was found, lines for people go to ``say``."""
+    report.error = "it did not come to its end"
     hang, until_s = dict[int, Stuck](), float("inf")
     limits = {"timeout_s": plan.limit_s, "deadline_s": plan.whole_s}
     words: Any = talk(_rank, report.ranks, plan, **limits)
@@ -71,6 +72,7 @@ def run(plan: Plan, report: Report, say: Callable[[str], None]) -> None:
                     _take(report, word, say)
                 if hang and (len(hang) == report.ranks or time.monotonic() > until_s):
                     raise RanksFailed(behind(hang, report.ranks))
+        report.error = ""
     except RanksFailed as failure:
         report.error = str(failure)
         say(f"FAILED: {failure}")

@@ -88,6 +88,8 @@ def test_a_report_passes_only_if_something_was_checked_and_all_was_right():
     assert not Report("cuda", 8, rows=[ROW]).passed
     assert not Report("cuda", 8, checked=[right, wrong]).passed
     assert not Report("cuda", 8, checked=[right], rows=[bad_row]).passed
+    others = msgspec.structs.replace(bad_row, way="nccl")
+    assert Report("cuda", 8, checked=[right], rows=[others]).passed
     assert not Report("cuda", 8, checked=[right], error="rank 1 died").passed
     written = msgspec.json.decode(Report("cuda", 8, rows=[ROW, bad_row]).to_json())
     assert [row["busbw"] is None for row in written["rows"]] == [False, True]
