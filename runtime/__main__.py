@@ -27,9 +27,7 @@ def selftest(
         Literal["cpu", "cuda", "simulated"],
         typer.Option(help="cpu (TCP), cuda (GPUs), or simulated: what cuda does, without a GPU."),
     ] = "cpu",
-    ranks: Annotated[
-        int | None, typer.Option(help="Processes to start; default: 4; GPUs: as many as there are.")
-    ] = None,
+    ranks: Annotated[int | None, typer.Option(help="Processes; default: 4, or all GPUs.")] = None,
     schedule: Annotated[
         list[Path] | None,
         typer.Option(help="Schedule files to test; default: one of each kind for RANKS."),
@@ -37,9 +35,7 @@ def selftest(
     algorithm: Annotated[
         Literal["schedule", "optireduce"], typer.Option(help="optireduce goes over UDP; CPU.")
     ] = "schedule",
-    json: Annotated[
-        Path | None, typer.Option(help="GPUs: write what was found, to attach to an issue.")
-    ] = None,
+    json: Annotated[Path | None, typer.Option(help="GPUs: a report, for an issue.")] = None,
 ) -> None:
     """Check that this machine runs schedules right: every dtype, size, late rank and way in.
 

@@ -124,17 +124,13 @@ def own_connection(store: Store) -> Store:
 
 def occupy_gpu(cycles: int) -> None:
     """Hold up the current CUDA stream for so many cycles, and not the host."""
-    sleep: Any = torch.cuda._sleep
-    sleep(cycles)
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def symmetric_tensor(
     numel: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, bool]:
-    """One that ``torch.ops.symm_mem`` takes in the default group, and whether by multicast, too.
-
-    Collective; RuntimeError where these GPUs share no memory.
-    """
+    """For ``torch.ops.symm_mem``, and if by multicast; collective. RuntimeError: there is none."""
     torch_memory: Any = import_module("torch.distributed._symmetric_memory")
     tensor = torch_memory.empty(numel, dtype=dtype, device=device)
     return tensor, bool(torch_memory.rendezvous(tensor, dist.group.WORLD).multicast_ptr)
