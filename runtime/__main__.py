@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,20 +16,6 @@ from verify.errors import ArgumentError
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-class Algorithm(StrEnum):
-    """What all_reduce goes by."""
-
-    SCHEDULE = "schedule"
-    OPTIREDUCE = "optireduce"
-
-
-class Device(StrEnum):
-    """Where tensors live."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
 @app.callback()
 def runtime() -> None:
     """Run verified schedules on torch.distributed."""
@@ -38,36 +23,51 @@ def runtime() -> None:
 
 @app.command()
 def selftest(
-    device: Annotated[Device, typer.Option(help="cpu (TCP) or cuda (NCCL).")] = Device.CPU,
-    ranks: Annotated[int, typer.Option(help="Processes to start.")] = 4,
+    device: Annotated[
+        Literal["cpu", "cuda", "simulated"],
+        typer.Option(help="cpu (TCP), cuda (GPUs), or simulated: what cuda does, without a GPU."),
+    ] = "cpu",
+    ranks: Annotated[int | None, typer.Option(help="Processes; default: 4, or all GPUs.")] = None,
     schedule: Annotated[
         list[Path] | None,
         typer.Option(help="Schedule files to test; default: one of each kind for RANKS."),
     ] = None,
     algorithm: Annotated[
-        Algorithm, typer.Option(help="schedule, or optireduce (over UDP; CPU).")
-    ] = Algorithm.SCHEDULE,
+        Literal["schedule", "optireduce"], typer.Option(help="optireduce goes over UDP; CPU.")
+    ] = "schedule",
+    json: Annotated[Path | None, typer.Option(help="GPUs: a report, for an issue.")] = None,
 ) -> None:
     """Check that this machine runs schedules right: every dtype, size, late rank and way in.
+
+    On GPUs it says what the machine is, checks the kernel and the transfers over NCCL, and times
+    them beside NCCL and PyTorch, from the last rank's arrival, with one rank late and with none.
 
     \b
     Examples:
       python -m runtime selftest
-      python -m runtime selftest --device cuda --ranks 8
+      python -m runtime selftest --device cuda --json gpus.json
+      python -m runtime selftest --device simulated --ranks 2
       python -m runtime selftest --algorithm optireduce
       python -m runtime selftest --ranks 8 --schedule schedule.json
     """
-    if ranks < 2:
+    if ranks is not None and ranks < 2:
         raise ArgumentError("--ranks", ranks, "must be at least 2")
+    say, schedules, what = functools.partial(print, flush=True), None, "of optireduce"
+    if device != "cpu" and algorithm == "schedule" and not schedule:
+        from runtime.device.selftest.command import on_gpus
+
+        raise typer.Exit(0 if on_gpus(device, ranks, json, say) else 1)
+    ranks = ranks or 4
+    if algorithm == "schedule":
+        schedules = _from_files(schedule, ranks) if schedule else _of_each_kind(ranks)
+        what = f"on {device}"
+    elif device != "cpu" or schedule:
+        raise ArgumentError("--algorithm", algorithm, "takes no --schedule; cpu only")
+    if json:
+        raise ArgumentError("--json", str(json), "is for --device cuda without --schedule")
     from runtime.selftest.suite import selftest as run_suite
 
-    schedules, what = None, "of optireduce"
-    if algorithm is Algorithm.SCHEDULE:
-        schedules = _from_files(schedule, ranks) if schedule else _of_each_kind(ranks)
-        what = f"on {device.value}"
-    elif device is not Device.CPU or schedule:
-        raise ArgumentError("--algorithm", algorithm.value, "takes no --schedule; cpu only")
-    passed = run_suite(schedules, ranks, device.value, functools.partial(print, flush=True))
+    passed = run_suite(schedules, ranks, device, say)
     print(f"selftest {what}: {'passed' if passed else 'FAILED'}")
     raise typer.Exit(0 if passed else 1)
 

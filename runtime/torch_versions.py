@@ -9,6 +9,8 @@ version; the versions are those with which the tests were run. ``docs/runtime.md
 | c10d types of ``torch._C`` | there | there | there | no public module has all |
 | ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
+| ``_sleep``: :func:`occupy_gpu` | there | there | there | no public way to be late on a GPU |
+| ``_symmetric_memory``: :func:`symmetric_tensor` | there | there | there | to compare with |
 | ``_SymmetricMemory``: :func:`symmetric_buffer` | there | there | there | alpha; no public way |
 | Python ``Backend``: :data:`PYTHON_BACKENDS` | no | no | yes | hooks and C++ callers see it |
 | :func:`count_operations` | must | must | warns | native operations are numbered |
@@ -118,6 +120,20 @@ def own_connection(store: Store) -> Store:
     """The same store over a connection of its own."""
     clone: Store = store.clone()  # type: ignore[attr-defined]
     return clone
+
+
+def occupy_gpu(cycles: int) -> None:
+    """Hold up the current CUDA stream for so many cycles, and not the host."""
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def symmetric_tensor(
+    numel: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, bool]:
+    """For ``torch.ops.symm_mem``, and if by multicast; collective. RuntimeError: there is none."""
+    torch_memory: Any = import_module("torch.distributed._symmetric_memory")
+    tensor = torch_memory.empty(numel, dtype=dtype, device=device)
+    return tensor, bool(torch_memory.rendezvous(tensor, dist.group.WORLD).multicast_ptr)
 
 
 def symmetric_buffer(

@@ -1,0 +1,51 @@
+"""What ``python -m runtime selftest --device cuda`` (or ``simulated``) does, and what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import synth
+from runtime.device.selftest.methods import ways
+from runtime.device.selftest.report import Report
+from runtime.device.selftest.suite import Plan, run
+from runtime.selftest.suite import selftest
+from verify.errors import ArgumentError
+from verify.output import write_atomically
+
+RANKS = 3  # where there are not several GPUs to count
+
+
+def on_gpus(kind: str, ranks: int | None, json: Path | None, say: Callable[[str], None]) -> bool:
+    """Run it, and write the report to ``json``, also that of a run that was interrupted.
+
+    Whether all that could be tried was right. ArgumentError for ``cuda`` where there is none.
+    """
+    gpus = torch.cuda.device_count()
+    report = Report(kind, ranks or (gpus if gpus > 1 else RANKS))
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            remedy = "To see what it does without one: --device simulated"
+            raise ArgumentError("--device", kind, "no CUDA device is visible to torch", remedy)
+        plan = Plan(kind, ways(kind))
+    else:
+        plan = Plan.simulated(ways(kind))
+        say("SIMULATED: streams are threads and no GPU is used; times mean nothing")
+    try:
+        run(plan, report, say)
+        if kind == "cuda" and report.passed:
+            say("the executor and the process group backend:")
+            one_late = {"one late": synth.generate(report.ranks)}
+            if not selftest(one_late, report.ranks, kind, say):
+                report.error = "the executor or the process group backend failed"
+    except KeyboardInterrupt:
+        report.error = "interrupted"
+        raise
+    finally:
+        if json:
+            write_atomically(json, report.to_json())
+            say(f"written: {json}")
+    say(f"selftest on {kind}: {'passed' if report.passed else 'FAILED'}")
+    return report.passed

@@ -1,0 +1,102 @@
+"""What the machine is, for whoever reads the report: asked of torch and of the driver.
+
+Nothing here fails: what can't be found out is reported with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+COMMAND_S = 20.0  # the driver's own tool may hang where a GPU has fallen off the bus
+VARIABLES = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM", "CUDA_", "LATECOMER_", "TRITON_")
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU, and the GPUs whose memory it reaches."""
+
+    name: str
+    capability: str
+    memory_bytes: int
+    processors: int
+    peers: list[int]
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """The machine and what runs on it; versions that can't be found are reasons in brackets."""
+
+    machine: str
+    versions: dict[str, str]
+    gpus: list[Gpu]
+    links: str
+    variables: dict[str, str]
+
+    def lines(self) -> list[str]:
+        """For people."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        lines = [f"machine  {self.machine}", f"versions {versions}"]
+        for number, gpu in enumerate(self.gpus):
+            reach = ", ".join(map(str, gpu.peers)) or "none"
+            size = f"{gpu.memory_bytes / 2**30:.0f} GiB, {gpu.processors} processors"
+            lines.append(f"GPU {number}    {gpu.name}, sm_{gpu.capability}, {size}; peers: {reach}")
+        lines += [f"  {line}" for line in self.links.splitlines()]
+        return [*lines, *(f"variable {name}={value}" for name, value in self.variables.items())]
+
+
+def look() -> Environment:
+    """Ask for all of it, on one rank."""
+    nvidia = "[no CUDA device]"
+    links = ""
+    if torch.cuda.is_available():
+        nvidia = _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        links = _command("nvidia-smi", "topo", "-m")
+    versions = {
+        "torch": str(torch.__version__),
+        "CUDA": torch.version.cuda or "[torch was built without]",
+        "NCCL": _nccl() if dist.is_nccl_available() else "[torch was built without]",
+        "triton": _installed("triton"),
+        "driver": nvidia.splitlines()[0] if nvidia else "[nothing said]",
+        "python": platform.python_version(),
+    }
+    variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)}
+    return Environment(platform.platform(), versions, _gpus(), links, variables)
+
+
+def _gpus() -> list[Gpu]:
+    count = torch.cuda.device_count()
+    found = []
+    for own in range(count):
+        is_peer = torch.cuda.can_device_access_peer
+        peers = [other for other in range(count) if other != own and is_peer(own, other)]
+        about = torch.cuda.get_device_properties(own)
+        place = f"{about.major}{about.minor}", about.total_memory, about.multi_processor_count
+        found.append(Gpu(about.name, *place, peers))
+    return found
+
+
+def _nccl() -> str:
+    ask: Any = torch.cuda.nccl.version  # untyped
+    version = ask()
+    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "[not installed]"
+
+
+def _command(*words: str) -> str:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"[{error}]"
+    return done.stdout.strip()

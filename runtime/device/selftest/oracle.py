@@ -1,0 +1,50 @@
+"""What an all-reduce must give, element by element, known on each rank without any transfer.
+
+The element i of rank r in operation s is a small integer that is hashed from (i, r, s), so that a
+contribution that is missing, or is counted twice, or stands in another place, is seen. The sum of
+all ranks' elements is exact in every dtype, for up to :func:`exact_ranks` ranks, and so is their
+average: it is asked for with n times the integers. Nothing here is shared with what is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+LARGEST = 3  # of the integers, and the smallest is -LARGEST
+SLICE = 2**22  # elements that are hashed at a time; a hash has 8 bytes
+
+
+def exact_ranks(dtype: torch.dtype) -> int:
+    """For how many ranks n all sums are exact, in any order, also those of n times the integers."""
+    return int((2 / torch.finfo(dtype).eps / LARGEST) ** 0.5)
+
+
+def fill(tensor: torch.Tensor, rank: int, size: int, operation: int, average: bool) -> None:
+    """Write what ``rank`` of ``size`` brings to ``operation`` into a one-dimensional ``tensor``."""
+    for first, part in _slices(tensor):
+        part.copy_(_integers(first, part, rank, operation) * (size if average else 1))
+
+
+def wrong(result: torch.Tensor, size: int, operation: int) -> int:
+    """How many elements of ``result`` are not the sum (or average) of what all ranks brought."""
+    count = torch.zeros((), dtype=torch.int64, device=result.device)
+    for first, part in _slices(result):
+        expected = sum(_integers(first, part, rank, operation) for rank in range(size))
+        count += (part.to(torch.float64) != expected).sum()  # unequal where it is no number, too
+    return int(count)
+
+
+def _slices(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    for first in range(0, tensor.numel(), SLICE):
+        yield first, tensor[first : first + SLICE]
+
+
+def _integers(first: int, like: torch.Tensor, rank: int, operation: int) -> torch.Tensor:
+    hashed = torch.arange(first, first + len(like), device=like.device)
+    hashed = (hashed * 2654435761 + rank * 40503001 + operation * 97003) & 0x7FFFFFFF
+    hashed ^= hashed >> 15
+    hashed = (hashed * 739982445) & 0x7FFFFFFF
+    hashed ^= hashed >> 12
+    return hashed % (2 * LARGEST + 1) - LARGEST
