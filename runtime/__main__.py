@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from runtime.pipeline.command import pipeline
+from runtime.telemetry.page.command import watch
 from verify.cli import run
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
@@ -107,20 +109,18 @@ def profile(
       torchrun --nproc-per-node 4 -m runtime profile
       torchrun --nnodes 8 --nproc-per-node 1 ... -m runtime profile -o profile.json
     """
-    import os
-
     from runtime.policy.dispatcher import AllReduceDispatcher
     from runtime.policy.profile import run as measure
 
     found = measure(AllReduceDispatcher, out)
     if os.environ["RANK"] == "0":
-        for name, line in (("native", found.native), ("schedule", found.schedule)):
-            megabytes = 1e-6 / line.beta_s
-            print(f"{name:<9} {line.alpha_s * 1e6:9.1f} us a message, {megabytes:9.1f} MB/s")
+        for name, of in (("native", found.native), ("schedule", found.schedule)):
+            print(f"{name:<9} {of.alpha_s * 1e6:9.1f} us a message, {1e-6 / of.beta_s:9.1f} MB/s")
         print(f"written: {out} ({found.ranks} ranks)")
 
 
 app.command()(pipeline)
+app.command()(watch)
 
 
 if __name__ == "__main__":

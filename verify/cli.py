@@ -16,43 +16,34 @@ import msgspec
 import typer
 
 from verify import kernel
-from verify.asynchronous.command import report_on, require_options
-from verify.asynchronous.mscclpp import verify_plan
-from verify.asynchronous.mscclpp_plan import is_plan
+from verify.asynchronous.command import require_options
 from verify.asynchronous.render import render as render_asynchronous
-from verify.asynchronous.teccl import FlowReport, is_solution, verify_flows
+from verify.asynchronous.teccl import FlowReport
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.certify import certificate, require_target
 from verify.core.check import check
-from verify.core.format import PIPELINE, decode, kind_of, read_bounded
+from verify.core.format import read_bounded
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.device import command as device_command
 from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
+from verify.families import TEXTS, Others, decode_any
 from verify.loss.command import addition, check_options
 from verify.output import write_atomically
 from verify.pipeline.check import check as check_pipeline
-from verify.pipeline.format import decode as decode_pipeline
 from verify.pipeline.format import encode as encode_pipeline
 from verify.pipeline.render import render as render_pipeline
 from verify.pipeline.schedule import PipelineSchedule
-from verify.pipeline.simu_txt import decode_timeline
-from verify.pipeline.torch_csv import decode_csv
 from verify.pipeline.verdict import PipelineReport
 from verify.report.render import render, to_json
 from verify.symbolic import all_sums, require_few_unknowns, smt2
+from verify.viewer.command import require_html, write_page
 
 EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
 MALFORMED = 2
 WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
 
 MAX_TIMEOUT_S = 1e6
-
-Others = AsynchronousReport | FlowReport
-"""Reports on others' programs, which their readers make."""
-
-TEXTS = {".csv": decode_csv, ".txt": decode_timeline}
-"""Pipeline schedules that are no JSON: PyTorch's, and timelines of PipeMorph."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -109,6 +100,16 @@ def verify(
             "where it is at the bound.",
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Also write a page to look at, in one file."),
+    ] = None,
+    html_part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM-TO", help="With --html: these chunks of a collective, or ranks of others."
+        ),
+    ] = None,
     max_bytes: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="MSCCL: look at buffers up to this size (64MiB)."),
@@ -133,6 +134,7 @@ def verify(
       verify pipeline.json pytorch_schedule.csv
       verify algorithm.xml --max-bytes 64MiB
       verify schedule.json --smt2 question.smt2 && cvc5 question.smt2
+      verify schedule.json --html schedule.html
       verify schedule.json --loss 2 --draw loss.svg
       verify schedule.json --device 2
       verify schedule.json --kernel coq
@@ -140,6 +142,7 @@ def verify(
       verify -q *.json || echo "not all proved"
     """
     _require_options(files, timeout, smt2_file, json, certify)
+    require_html(html, html_part, len(files))
     check_options(loss, draw, len(files))
     device_command.require_sets(device)
     largest = require_options(max_bytes, slots)
@@ -150,8 +153,7 @@ def verify(
     for path in files:
         try:
             data = read_bounded(os.fspath(path))
-            asynchronous = report_on(data, os.fspath(path), largest, slots)
-            schedule = asynchronous or _decode(path, data)
+            schedule = decode_any(path, data, largest, slots)
         except FormatError as error:
             codes.append(MALFORMED)
             if json and not quiet:
@@ -181,10 +183,20 @@ def verify(
                 text, facts = f"{text}\n{kernels.text}", {**facts, "device": kernels.json}
                 codes.append(EXIT[kernels.verdict])
         else:
-            given = {"--z3": z3, "--smt2": smt2_file, "--loss": loss, "--certify": certify}
-            _refuse({**given, "--device": device}, path, schedule)
+            _refuse(
+                {
+                    "--z3": z3,
+                    "--smt2": smt2_file,
+                    "--loss": loss,
+                    "--certify": certify,
+                    "--device": device,
+                },
+                path,
+                schedule,
+            )
             report, text = _of_programs(path, data, schedule, use_kernel, timeout)
             facts = report.to_json()
+        write_page(html, html_part, path, data, schedule, report)
         codes.append(EXIT[report.verdict])
         if json and not quiet:
             _print_json(path, facts)
@@ -237,20 +249,6 @@ def _refuse(given: Mapping[str, object], path: Path, what: PipelineSchedule | Ot
     for name, value in given.items():
         if value:
             raise ArgumentError(name, str(path), f"is not for {family}")
-
-
-def _decode(path: Path, data: bytes) -> Schedule | PipelineSchedule | Others:
-    """A schedule of whichever family the file says; on others' programs the report at once."""
-    name = os.fspath(path)
-    if path.suffix in TEXTS:
-        return TEXTS[path.suffix](data, name)
-    if is_plan(data):
-        return verify_plan(data, name)
-    if is_solution(data):
-        return verify_flows(data, name)
-    if kind_of(data) == PIPELINE:
-        return decode_pipeline(data, name)
-    return decode(data, name)
 
 
 def _print_json(path: Path, value: dict[str, object]) -> None:

@@ -11,10 +11,9 @@ def render(name: str, report: AsynchronousReport) -> str:
     """The report on the file ``name`` as lines of text."""
     lines = [
         f"{name}: {report.verdict.value.upper()}",
-        f"  {report.kind} of {report.ranks} ranks, {' and '.join(report.placements)}, "
-        f"{report.steps} steps in {report.blocks} thread blocks ({report.format})",
-        f"  {_meant(report)}",
-        f"  {_freedom(report)}",
+        f"  {headline(report)}",
+        f"  {meant_in_words(report)}",
+        f"  {freedom_in_words(report)}",
     ]
     width = max(map(len, report.results))
     for prop, result in report.results.items():
@@ -29,7 +28,16 @@ def render(name: str, report: AsynchronousReport) -> str:
     return "\n".join(lines)
 
 
-def _meant(report: AsynchronousReport) -> str:
+def headline(report: AsynchronousReport) -> str:
+    """What was checked, in a line."""
+    return (
+        f"{report.kind} of {report.ranks} ranks, {' and '.join(report.placements)}, "
+        f"{report.steps} steps in {report.blocks} thread blocks ({report.format})"
+    )
+
+
+def meant_in_words(report: AsynchronousReport) -> str:
+    """The protocol, and the sizes that the verdict is about."""
     slots = "FIFOs without bound" if report.slots is None else f"{report.slots} messages a FIFO"
     sizes = report.sizes
     if sizes is None:
@@ -41,7 +49,8 @@ def _meant(report: AsynchronousReport) -> str:
     return f"{report.protocol}: {slots}; buffers {span}, in {sizes.chunks} chunks"
 
 
-def _freedom(report: AsynchronousReport) -> str:
+def freedom_in_words(report: AsynchronousReport) -> str:
+    """What freedom from deadlock depends on."""
     freedom = report.freedom
     unlimited = "free" if freedom.unlimited else "not free"
     rendezvous = "free" if freedom.rendezvous else "not free"

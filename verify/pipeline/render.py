@@ -9,12 +9,7 @@ from verify.report.render import MARKS, MOST_SHOWN, evidence
 
 def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str:
     """The report on ``schedule``, read from ``name``, as lines of text."""
-    virtual = f" on {report.ranks} ranks" if report.ranks != report.stages else ""
-    lines = [
-        f"{name}: {report.verdict.value.upper()}",
-        f"  pipeline of {report.stages} stages{virtual}, {report.microbatches} microbatches, "
-        f"{report.form.replace('_', ' ')}{_delays(schedule.instance)}",
-    ]
+    lines = [f"{name}: {report.verdict.value.upper()}", f"  {headline(schedule, report)}"]
     if report.measures is not None:
         lines += _measures(report, report.measures)
     width = max(map(len, report.results))
@@ -27,6 +22,15 @@ def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str
     return "\n".join(lines)
 
 
+def headline(schedule: PipelineSchedule, report: PipelineReport) -> str:
+    """What was checked, in a line."""
+    virtual = f" on {report.ranks} ranks" if report.ranks != report.stages else ""
+    return (
+        f"pipeline of {report.stages} stages{virtual}, {report.microbatches} microbatches, "
+        f"{report.form.replace('_', ' ')}{_delays(schedule.instance)}"
+    )
+
+
 def _delays(instance: Instance) -> str:
     links = [
         f"{link.between[0]}-{link.between[1]}: {link.latency:g}"
@@ -36,16 +40,21 @@ def _delays(instance: Instance) -> str:
     return f", delay on {_few(links)}" if links else ""
 
 
-def _measures(report: PipelineReport, found: Measures) -> list[str]:
+def makespan_in_words(report: PipelineReport, found: Measures) -> str:
+    """The makespan against its bound; never "optimal" without what that rests on."""
     verdict = {
         True: "optimal (paper: at the lower bound)",
         False: "not right, so not optimal",
         "unknown": "optimality unknown",
     }
-    lines = [
-        f"  makespan {found.makespan:g}, lower bound {found.lower_bound:g} "
+    return (
+        f"makespan {found.makespan:g}, lower bound {found.lower_bound:g} "
         f"(gap {found.gap:.2%}): {verdict[report.optimal]}"
-    ]
+    )
+
+
+def _measures(report: PipelineReport, found: Measures) -> list[str]:
+    lines = [f"  {makespan_in_words(report, found)}"]
     if found.makespan_in_order is not None and found.makespan_in_order != found.makespan:
         lines.append(
             f"  makespan {found.makespan_in_order:g} if a send that is not received yet holds up "

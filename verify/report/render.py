@@ -21,9 +21,9 @@ MARKS = {Verdict.PROVED: "proved", Verdict.REFUTED: "REFUTED", Verdict.UNKNOWN: 
 
 def render(name: str, schedule: Schedule, report: Report) -> str:
     """The report on ``schedule``, read from ``name``, as lines of text."""
-    lines = [f"{name}: {report.verdict.value.upper()}", f"  {_instance(schedule)}"]
+    lines = [f"{name}: {report.verdict.value.upper()}", f"  {instance_in_words(schedule)}"]
     lines.append(f"  {report.rounds} rounds: {_phases(schedule)}")
-    lines.append(f"  {_bound(report)}")
+    lines.append(f"  {bound_in_words(report)}")
     width = max(map(len, report.results))
     for prop, result in report.results.items():
         note = f"  ({result.note})" if result.note else ""
@@ -56,7 +56,8 @@ def to_json(schedule: Schedule, report: Report) -> dict[str, Any]:
     }
 
 
-def _instance(schedule: Schedule) -> str:
+def instance_in_words(schedule: Schedule) -> str:
+    """What was checked, in a line."""
     ports = schedule.ports
     shown = f"incast {ports.incast}" if isinstance(ports, Incast) else ports
     late = f", late {_ranks(schedule.late)}" if schedule.late else ""
@@ -78,7 +79,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _bound(report: Report) -> str:
+def bound_in_words(report: Report) -> str:
     """How far from the lower bound; never "optimal" without what that rests on (docs/trust.md)."""
     if report.verdict is Verdict.REFUTED:
         claim = "not right, so not optimal"

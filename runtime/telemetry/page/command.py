@@ -1,0 +1,45 @@
+"""``python -m runtime watch --html OUT TRACE...``: a page on who was late, and what was decided."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.telemetry.page.model import model
+from runtime.telemetry.page.read import read_trace
+from verify.output import write_atomically
+from verify.viewer.page import page, shared, source
+from verify.viewer.part import parse_part
+
+
+def page_of(of: dict[str, Any]) -> str:
+    """The page of a model."""
+    names = "operations.js", "arrivals.js"
+    own = {name: source("runtime.telemetry.page", name) for name in names}
+    return page(of, {"timeline.js": shared("timeline.js"), **own})
+
+
+def watch(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE...", help="What w.write_trace of runtime.watch() wrote."),
+    ],
+    html: Annotated[Path, typer.Option(metavar="FILE.html", help="Where the page goes.")],
+    operations: Annotated[
+        str | None, typer.Option(metavar="FROM-TO", help="Only these; for long runs.")
+    ] = None,
+) -> None:
+    """Write a page on watched all-reduces: who was late, who waited, what was decided and why.
+
+    \b
+    Examples:
+      python -m runtime watch --html run.html trace.json
+      python -m runtime watch --html run.html --operations 200-299 trace.json
+    """
+    part = None if operations is None else parse_part(operations, "--operations")
+    blocks = {os.fspath(path): read_trace(path) for path in traces}
+    made = model(" + ".join(path.name for path in traces), blocks, part)
+    write_atomically(html, page_of(made).encode())

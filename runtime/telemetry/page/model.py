@@ -1,0 +1,155 @@
+"""The model of a run's arrivals: by operation who came when, what was decided and why.
+
+Times of an operation are seconds since its first arrival, by rank; null where a rank has no record
+of it, or did not finish it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runtime.telemetry.records import NATIVE, Rank, Record
+from runtime.telemetry.summary import Summary, summarize
+from verify.errors import ArgumentError
+from verify.viewer.part import Part
+
+MOST_ARRIVALS = 200_000
+"""Operations times ranks of one page."""
+
+MOST_SPANS = 40_000
+"""Rounds and stages of one page."""
+
+
+def model(title: str, blocks: Mapping[str, Sequence[Rank]], part: Part | None) -> dict[str, Any]:
+    """What the page shows.
+
+    Args:
+        title: of the page.
+        blocks: what ranks remember of each stretch that was watched, by the name of its trace.
+        part: the operations to show, counted over all blocks; None: as many as a page can.
+
+    Raises:
+        ArgumentError: no such operations, or more than a page can show.
+    """
+    ranks = sorted({rank.rank for block in blocks.values() for rank in block})
+    operations = [
+        {"block": number, **_operation(ranks, records, spans)}
+        for number, block in enumerate(blocks.values())
+        for records, spans in _by_operation(block)
+    ]
+    whole, most = len(operations), max(1, MOST_ARRIVALS // len(ranks))
+    low, high = part.within(whole, "operations") if part else (0, min(whole, most))
+    if high - low > most:
+        raise ArgumentError("--operations", part and part.text, f"are more than {most:,}")
+    shown = operations[low:high]
+    spans = itertools.accumulate(len(operation["spans"]) for operation in shown)
+    for operation, so_many in zip(shown, spans, strict=True):
+        if so_many > MOST_SPANS:
+            operation["spans"] = []
+    summaries = [summarize(block, max(ranks) + 1) for block in blocks.values()]
+    return {
+        "title": title,
+        "family": "arrivals",
+        "verdict": "",
+        "headline": _headline(ranks, whole, summaries),
+        "properties": [],
+        "facts": [],
+        "faults": [],
+        "cut": ""
+        if (low, high) == (0, whole)
+        else f"Shown are operations {low} to {high - 1} of {whole}; the tables are on all of "
+        f"them. Others: --operations FROM-TO, for example "
+        f"--operations {high % whole}-{min(whole, high % whole + high - low) - 1}.",
+        "ranks": ranks,
+        "native": NATIVE,
+        "first": low,
+        "blocks": list(blocks),
+        "tables": [_table(summary) for summary in summaries],
+        "operations": shown,
+    }
+
+
+Span = list[object]
+"""[rank, name, begin, end, kind]; 0 is a round, 1 a stage that lost nothing, 2 one that did."""
+
+
+def _by_operation(block: Sequence[Rank]) -> list[tuple[dict[int, Record], list[Span]]]:
+    """For each operation the record of each rank, and the rounds and stages (times as recorded)."""
+    records: defaultdict[int, dict[int, Record]] = defaultdict(dict)
+    spans: defaultdict[int, list[Span]] = defaultdict(list)
+    for rank in block:
+        for record in rank.records:
+            records[record.operation][rank.rank] = record
+        for each in rank.rounds:
+            name = f"{each.phase} round {each.round}"
+            spans[each.operation].append([rank.rank, name, each.began_s, each.ended_s, 0])
+        for stage in rank.stages:
+            name = f"stage {stage.stage}: {stage.end}, {stage.lost} of {stage.due} lost"
+            times = [stage.began_s, stage.ended_s, 1 + (stage.lost > 0)]
+            spans[stage.operation].append([rank.rank, name, *times])
+    return [(records[number], spans[number]) for number in sorted(records)]
+
+
+def _operation(ranks: list[int], found: dict[int, Record], spans: list[Span]) -> dict[str, Any]:
+    first = found[min(found)]
+    start_s = min(record.arrived_s for record in found.values())
+    row = {rank: i for i, rank in enumerate(ranks)}
+
+    def since(time_s: float) -> float | None:
+        return None if math.isnan(time_s) else round(time_s - start_s, 7)
+
+    def column(name: str) -> list[float | None]:
+        return [since(getattr(found[r], name)) if r in found else None for r in ranks]
+
+    return {
+        "number": first.operation,
+        "start": round(start_s, 6),
+        "bytes": first.bytes,
+        "way": first.way,
+        "late": list(first.late),
+        "reason": first.reason,
+        "uncertainty": max(record.uncertainty_s for record in found.values()),
+        "arrived": column("arrived_s"),
+        "decided": column("decided_s"),
+        "done": column("done_s"),
+        "spans": [[row[r], name, since(a), since(b), kind] for r, name, a, b, kind in spans],  # type: ignore[index,arg-type]
+    }
+
+
+def _headline(ranks: list[int], operations: int, summaries: Sequence[Summary]) -> str:
+    """In a line: how much was watched, and who kept the others waiting most."""
+    wasted_s: defaultdict[int, float] = defaultdict(float)
+    for summary in summaries:
+        for line in summary.lines:
+            wasted_s[line.rank] += line.wasted_s
+    text = f"{operations} operations of {len(ranks)} ranks"
+    worst = max(wasted_s, key=lambda rank: (wasted_s[rank], -rank))
+    if wasted_s[worst] <= 0:
+        return f"{text}: no rank kept the others waiting"
+    return f"{text}: rank {worst} kept the others waiting most, {wasted_s[worst]:.2f} s in all"
+
+
+def _table(summary: Summary) -> dict[str, Any]:
+    def number(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    return {
+        "lines": [
+            [
+                line.rank,
+                number(line.wait_s),
+                number(line.last),
+                number(line.lateness_p50_s),
+                number(line.lateness_p99_s),
+                line.wasted_s,
+            ]
+            for line in summary.lines
+        ],
+        "ways": sorted(summary.ways.items(), key=lambda item: -item[1]),
+        "reasons": sorted(summary.reasons.items(), key=lambda item: -item[1]),
+        "completion": number(summary.completion_s),
+    }

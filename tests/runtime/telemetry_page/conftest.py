@@ -1,0 +1,5 @@
+"""The browser of the pages."""
+
+from tests.verify.viewer.browser import browser, window
+
+__all__ = ["browser", "window"]

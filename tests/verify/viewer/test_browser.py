@@ -1,0 +1,277 @@
+"""Pages in a real browser: they load in silence, step to the right end, and show what is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from synth import standard
+from synth.export.msccl_xml import encode
+from tests.verify import builders
+from tests.verify.asynchronous import planted
+from tests.verify.asynchronous.test_mscclpp import packets
+from tests.verify.asynchronous.test_teccl import RING, solution
+from tests.verify.pipeline import documents as pipelines
+from tests.verify.viewer.pages import model_of_document, model_of_text
+from verify.asynchronous.msccl import verify_xml
+from verify.core.interpreter import run
+from verify.core.semantics import Counts
+from verify.core.verdict import Verdict
+
+LEFT, RIGHT, HOME, END, SPACE = "\ue012", "\ue014", "\ue011", "\ue010", " "
+STRAGGLER = builders.straggler(8)
+DOUBLE = builders.document(
+    2, 1, [("all", [], [builders.moves("0+1:0 1+0:0"), builders.moves("0+1:0")])]
+)
+COUNTS = """
+const { holdings, model } = window.viewer, [low, high] = model.shown, all = [];
+holdings.go(arguments[0]);
+for (let rank = 0; rank < model.ranks; rank++)
+  for (let chunk = low; chunk < high; chunk++)
+    for (let of = 0; of < model.ranks; of++) all.push(holdings.count(rank, chunk, of));
+return all.join("");
+"""
+DRAWN = """
+const canvas = document.querySelectorAll(".surface canvas")[arguments[0]];
+const copy = Object.assign(document.createElement("canvas"), { width: canvas.width });
+copy.height = canvas.height;
+const ctx = copy.getContext("2d", { willReadFrequently: true });
+ctx.drawImage(canvas, 0, 0);
+const { data } = ctx.getImageData(0, 0, canvas.width, canvas.height);
+const style = getComputedStyle(document.documentElement);
+const wanted = style.getPropertyValue("--" + arguments[1]).trim();
+const [r, g, b] = [1, 3, 5].map((i) => parseInt(wanted.slice(i, i + 2), 16));
+let count = 0;
+for (let i = 0; i < data.length; i += 4) {
+  const apart = [r, g, b].reduce((sum, part, at) => sum + Math.abs(data[i + at] - part), 0);
+  count += data[i + 3] > 200 && apart < 24;
+}
+return count;
+"""
+"""Pixels of a canvas that have (nearly) a tone of the style."""
+
+
+def deadlocked():
+    for fault in planted.faults("direct", encode(standard.direct(4))):
+        found = verify_xml(fault.data).results["deadlock_free"]
+        if found.verdict is Verdict.REFUTED:
+            return fault.data
+    raise AssertionError
+
+
+def now(browser):
+    return browser.run("return document.querySelector('.now').innerText")
+
+
+def held_by_verify(document, rounds):
+    """The counts of verify's own interpreter after so many rounds, rank, chunk, contribution."""
+    schedule = builders.schedule_of(document)
+    phases, left = [], rounds
+    for phase in schedule.phases:
+        phases.append(replace(phase, rounds=phase.rounds[: max(0, left)]))
+        left -= len(phase.rounds)
+    cut = replace(schedule, phases=tuple(phases))
+    state = run(cut, Counts(), 0, schedule.chunks)
+    bits = np.unpackbits(state, axis=3, count=schedule.ranks)
+    return "".join(map(str, bits.sum(2).ravel().tolist()))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        STRAGGLER,
+        builders.two_late(6),
+        builders.direct(5, 4),
+        builders.broken(builders.straggler(5)),
+        DOUBLE,
+    ],
+    ids=["straggler", "two late", "incast", "missing", "double"],
+)
+def test_the_page_holds_what_verify_says_at_every_moment(browser, page, document):
+    browser.open(page(model_of_document(document)))
+    rounds = len(browser.run("return viewer.model.rounds"))
+    forwards = [browser.run(COUNTS, position) for position in range(rounds + 1)]
+    assert forwards == [held_by_verify(document, position) for position in range(rounds + 1)]
+    backwards = [browser.run(COUNTS, position) for position in range(rounds, -1, -1)]
+    assert backwards == forwards[::-1]
+
+
+def test_stepping_to_the_end_shows_every_rank_complete(browser, page):
+    browser.open(page(model_of_document(STRAGGLER)))
+    rounds = len(browser.run("return viewer.model.rounds"))
+    assert "0 of 8 ranks complete" in now(browser)
+    for _ in range(rounds):
+        browser.press(RIGHT)
+    assert "all 8 ranks complete" in now(browser)
+    assert browser.run("return location.hash") == f"#{rounds}"
+    browser.press(LEFT)
+    assert "all 8 ranks complete" not in now(browser)
+    browser.press(HOME)
+    assert "Start" in now(browser)
+    browser.press(END)
+    assert "all 8 ranks complete" in now(browser)
+    assert browser.run("return document.querySelector('input[type=range]').ariaValueText")
+
+
+def test_space_plays_and_pauses(browser, page):
+    browser.open(page(model_of_document(STRAGGLER)), still=False)
+    browser.run("viewer.player.speed.value = 60")
+    browser.press(SPACE)
+    browser.wait_for("viewer.player.position === viewer.player.length && !viewer.player.playing")
+    assert "all 8 ranks complete" in now(browser)
+    browser.run("viewer.player.speed.value = 1")
+    browser.press(SPACE)
+    browser.wait_for("viewer.player.position > 0")
+    browser.press(SPACE)
+    assert browser.run("return viewer.player.playing") is False
+
+
+def test_a_refuted_file_opens_at_the_faulty_transfer(browser, page):
+    browser.open(page(model_of_document(DOUBLE)))
+    assert "all round 1" in now(browser).lower()
+    assert "exactly_once fails" in browser.run("return document.getElementById('head').innerText")
+    assert browser.run("return document.querySelector('.badge').innerText").lower() == "refuted"
+    shown = browser.run("return document.querySelector('#transfers li').innerText")
+    assert "0 → 1" in shown
+    assert "fault" in browser.run("return document.querySelector('#transfers li i').style.cssText")
+    for canvas in range(3):  # the ring, the rounds, the holdings
+        assert browser.run(DRAWN, canvas, "fault") > 50
+    browser.press(HOME)
+    assert browser.run(DRAWN, 0, "fault") == 0
+    browser.press("f")
+    assert browser.run(DRAWN, 0, "fault") > 50
+    browser.press(HOME)
+    browser.run("document.querySelector('.jump').click()")
+    browser.settle()
+    assert browser.run("return [viewer.player.position, viewer.view.followed]") == [2, 0]
+
+
+def test_what_never_arrives_is_shown_at_the_end(browser, page):
+    doc = builders.straggler(4)
+    for rounds in (phase["rounds"] for phase in doc["phases"]):
+        rounds[:] = [[m for m in moves if (m[1], m[2]) != (0, 2)] for moves in rounds]
+    model = model_of_document(doc)
+    assert [fault["faulty"] for fault in model["faults"]] == [[]] * len(model["faults"])
+    browser.open(page(model))
+    assert "3 of 4 ranks complete" in now(browser)
+    assert browser.run(DRAWN, 2, "fault") > 50  # around rank 0's chunk 2
+    browser.press(HOME)
+    assert browser.run(DRAWN, 2, "fault") == 0
+    browser.run("document.querySelector('.jump').click()")
+    assert browser.run("return viewer.view.followed") == 2
+
+
+def test_a_chunk_can_be_followed(browser, page):
+    browser.open(page(model_of_document(STRAGGLER)))
+    wanted = sum(move[2] == 3 for p in STRAGGLER["phases"] for r in p["rounds"] for move in r)
+    browser.run(
+        "const field = document.getElementById('follow');"
+        "field.value = 3; field.dispatchEvent(new Event('input'))"
+    )
+    assert browser.run("return document.querySelectorAll('#transfers li').length") == wanted
+    browser.run("document.querySelectorAll('#transfers li button')[5].click()")
+    assert browser.run("return viewer.player.position") > 0
+    browser.run("document.activeElement.blur()")
+    browser.press("\ue00c")  # escape
+    assert browser.run("return viewer.view.followed") is None
+
+
+PAGES = {
+    "straggler": lambda: model_of_document(STRAGGLER),
+    "incast": lambda: model_of_document(builders.direct(6, 3)),
+    "not well formed": lambda: model_of_document(
+        builders.document(4, 3, [("p", [], [[[0, 9, 0, "copy"]]])])
+    ),
+    "no rounds": lambda: model_of_document(builders.document(3, 2, [])),
+    "pipeline": lambda: model_of_document(
+        pipelines.document(
+            pipelines.zero_bubble(4, 6), 6, links=[{"between": [1, 2], "latency": 9}]
+        )
+    ),
+    "wrong pipeline": lambda: model_of_document(
+        pipelines.document([["0F0", "0B0", "0F1", "0B1"], ["1F1", "1B1", "1F0", "1B0"]], 2)
+    ),
+    "blocks": lambda: model_of_text("a.xml", planted.bases()["straggler 5"]),
+    "deadlock": lambda: model_of_text("a.xml", deadlocked()),
+    "plan": lambda: model_of_text("plan.json", json.dumps(packets(3)).encode()),
+    "flows": lambda: model_of_text("solution.json", solution(*RING)),
+    "early flow": lambda: model_of_text("solution.json", solution(*RING[1:])),
+}
+LUMINANCE = """
+const channel = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+const style = getComputedStyle(document.documentElement);
+const part = (name, i) => parseInt(style.getPropertyValue("--" + name).trim().substr(i, 2), 16);
+const bright = (name) => 0.2126 * channel(part(name, 1)) + 0.7152 * channel(part(name, 3))
+  + 0.0722 * channel(part(name, 5));
+const contrast = (...names) => {
+  const [low, high] = names.map(bright).sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+};
+return [...["ink", "soft", "faint", "fault"].map((name) => [name, contrast(name, "panel"), 4.5]),
+  ...["helper", "late", "whole", "accent"].map((name) => [name, contrast(name, "panel"), 3])]
+  .filter(([, found, least]) => found < least);
+"""
+UNNAMED = """
+return [...document.querySelectorAll("button, input, select, canvas, [tabindex='0']")]
+  .filter((e) => !(e.ariaLabel || e.textContent.trim() || e.labels?.[0]?.textContent.trim()))
+  .map((e) => e.outerHTML.slice(0, 90));
+"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_drawn_in_both_themes_and_narrow(browser, page, name):
+    path = page(PAGES[name]())
+    grounds = set()
+    for theme in ("light", "dark"):
+        browser.open(path, theme=theme)
+        grounds.add(browser.run("return getComputedStyle(document.body).backgroundColor"))
+        assert browser.run(LUMINANCE) == []
+        assert browser.run(DRAWN, 0, "ink") + browser.run(DRAWN, 0, "soft") > 0
+        browser.press(HOME, RIGHT, END)
+        assert browser.complaints() == []
+    assert len(grounds) == 2
+    assert browser.run(UNNAMED) == []
+    browser.run("document.getElementById('theme').click()")
+    assert browser.run("return document.documentElement.dataset.theme") == "light"
+    browser.run("localStorage.clear()")
+    browser.open(path, size=(390, 844))
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_64_ranks_step_through_all_rounds_in_few_frames(browser, page):
+    model = model_of_document(builders.straggler(64))
+    browser.open(page(model), still=False)
+    browser.run("viewer.player.speed.value = 60; window.before = viewer.frames()")
+    browser.press(SPACE)
+    browser.wait_for("viewer.player.position === viewer.player.length && !viewer.player.playing")
+    assert "all 64 ranks complete" in now(browser)
+    frames = browser.run("return viewer.frames() - before")
+    assert len(model["rounds"]) < frames < 12 * len(model["rounds"])  # 3 surfaces, and motion
+
+
+def test_1024_ranks_are_cut_and_answer(browser, page):
+    rounds = [[[i, i ^ bit, c, "reduce"] for i in range(1024)]
+              for c in range(64) for bit in (1 << t for t in range(10))]  # fmt: skip
+    document = builders.document(1024, 64, [("doubling", [], rounds)], ports="matching")
+    model = model_of_document(document)
+    assert model["shown"] == [0, 5]
+    browser.open(page(model))
+    assert "Shown are chunks 0 to 4 of 64" in browser.run("return document.body.innerText")
+    browser.press(END)
+    assert "all 1024 ranks complete in these chunks" in now(browser)
+
+
+def test_a_pipelines_critical_path_and_a_deadlocks_cycle_are_drawn(browser, page):
+    browser.open(page(PAGES["pipeline"]()))
+    assert "passes done" in now(browser)
+    assert browser.run(DRAWN, 0, "forward") > 500
+    assert browser.run("return document.querySelectorAll('#links tbody tr').length") == 3
+    browser.press(HOME)
+    assert "Time 0 of" in now(browser)
+    browser.open(page(PAGES["deadlock"]()))
+    assert browser.run(DRAWN, 0, "fault") > 100
+    assert "never happen" in now(browser)
+    browser.run("document.querySelector('.jump').click()")
+    browser.settle()
+    assert "waits for" in browser.run("return document.getElementById('step').innerText")

@@ -1,0 +1,1 @@
+"""One self-contained page that shows a schedule: its rounds, who holds what, and the verdict."""

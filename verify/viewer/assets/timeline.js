@@ -1,0 +1,273 @@
+// Rows of bars along one axis: passes and messages of a pipeline, steps of blocks.
+
+class Timeline {
+  /**
+   * `rows` [{name, tone}]; `bars` [{row, begin, end, tone, label, hollow, fault, critical, tail}] by
+   * begin; `arrows` [{from: [row, x], to: [row, x], tone, fault, critical}]; `end` of the axis.
+   */
+  constructor(
+    label,
+    {
+      rows,
+      bars,
+      arrows = [],
+      end,
+      unit = "",
+      whole = false,
+      tell,
+      pick = null,
+      left = 74,
+      row = 30,
+      lane = null,
+    },
+  ) {
+    Object.assign(this, { whole, unit, tellBar: tell, pick, left, rowHeight: row, lane });
+    this.zoom = 1;
+    this.dimmed = null;
+    this.top = 26;
+    this.set({ rows, bars, arrows, end });
+    this.surface = new Surface(label, {
+      draw: (ctx, seen) => this.draw(ctx, seen),
+      tell: (x, y) => this.tell(x, y),
+      click: pick ? (x, y) => this.click(x, y) : null,
+      most: 680,
+    });
+    this.element = this.surface.element;
+    this.surface.fitted = () => {
+      this.pitch = clamp(Math.floor(600 / rows.length), 14, this.rowHeight + 14);
+      this.height = Math.min(this.rowHeight, this.pitch - (this.pitch > 20 ? 8 : 3));
+      this.scale = ((this.surface.room - this.left - 26) * this.zoom) / this.end;
+      this.surface.size(
+        this.left + this.end * this.scale + 24,
+        this.top + rows.length * this.pitch + 10,
+      );
+    };
+  }
+
+  /** Show something else. */
+  set({ rows, bars, arrows = [], end }) {
+    Object.assign(this, { rows, bars, arrows, end: Math.max(end, 1e-9), cursor: end });
+    this.byRow = rows.map(() => []);
+    for (const bar of bars) this.byRow[bar.row].push(bar);
+    for (const list of this.byRow) list.sort((a, b) => a.begin - b.begin);
+    this.surface?.fit();
+  }
+
+  x(time) {
+    return this.left + time * this.scale;
+  }
+
+  y(row) {
+    return this.top + row * this.pitch + (this.pitch - this.height) / 2;
+  }
+
+  rescale(times) {
+    this.zoom = clamp(this.zoom * times, 1, 400);
+    this.surface.fit();
+    this.surface.reveal(this.x(this.cursor));
+  }
+
+  /** The bars of a row that can be seen; ends grow with begins there, as a row does one at a time. */
+  *visible(row, low, high) {
+    const list = this.byRow[row];
+    let from = 0,
+      to = list.length;
+    while (from < to) {
+      const middle = (from + to) >> 1;
+      if (list[middle].end + (list[middle].tail ?? 0) < low) from = middle + 1;
+      else to = middle;
+    }
+    for (let i = Math.max(0, from - 1); i < list.length && list[i].begin <= high; i++)
+      yield list[i];
+  }
+
+  draw(ctx, seen) {
+    const low = (seen.x - this.left) / this.scale,
+      high = (seen.x + seen.width - this.left) / this.scale;
+    const top = clamp(Math.floor((seen.y - this.top) / this.pitch), 0, this.rows.length),
+      bottom = clamp(
+        Math.ceil((seen.y + seen.height - this.top) / this.pitch),
+        0,
+        this.rows.length,
+      );
+    const marks = ticks(this.end, Math.max(2, (this.end * this.scale) / 90), this.whole);
+    for (const time of marks) {
+      ctx.fillStyle = tones.line;
+      ctx.fillRect(this.x(time), this.top - 4, 1, this.rows.length * this.pitch + 8);
+    }
+    for (let row = top; row < bottom; row++) {
+      ctx.fillStyle = tones.ink;
+      ctx.globalAlpha = 0.035;
+      ctx.fillRect(
+        Math.max(this.left, seen.x),
+        this.y(row),
+        Math.min(this.end * this.scale, seen.width),
+        this.height,
+      );
+      ctx.globalAlpha = 1;
+      this.lane?.(ctx, row, this, seen);
+      let drawnTo = -1;
+      for (const bar of this.visible(row, low, high)) {
+        const to = this.x(bar.end);
+        if (to - drawnTo < 0.35 && !bar.fault) continue; // would not be seen
+        drawnTo = to;
+        this.bar(ctx, bar);
+      }
+    }
+    for (const arrow of this.arrows) this.arrow(ctx, arrow, low, high, top, bottom);
+    ctx.fillStyle = tones.accent;
+    ctx.fillRect(this.x(this.cursor) - 0.75, this.top - 6, 1.5, this.rows.length * this.pitch + 12);
+    ctx.fillStyle = tones.panel;
+    ctx.fillRect(seen.x, seen.y, seen.width, this.top - 5);
+    for (const time of marks)
+      text(ctx, shown(time), this.x(time), seen.y + 9, {
+        align: "center",
+        size: 10.5,
+        tone: "faint",
+      });
+    ctx.fillStyle = tones.panel;
+    ctx.fillRect(seen.x, seen.y, this.left - 4, seen.height);
+    if (this.unit)
+      text(ctx, this.unit, seen.x + this.left - 12, seen.y + 9, {
+        align: "right",
+        size: 10,
+        tone: "faint",
+      });
+    for (let row = top; row < bottom; row++) {
+      const { name, tone } = this.rows[row];
+      if (this.y(row) > seen.y + this.top - 14)
+        text(ctx, name, seen.x + this.left - 12, this.y(row) + this.height / 2 + 0.5, {
+          align: "right",
+          size: Math.min(11.5, this.pitch - 2),
+          tone: tone ?? "soft",
+          weight: tone ? 700 : 400,
+        });
+    }
+  }
+
+  bar(ctx, bar) {
+    const x = this.x(bar.begin),
+      y = this.y(bar.row),
+      width = Math.max(0.8, (bar.end - bar.begin) * this.scale - 1),
+      { height } = this;
+    const future = bar.begin >= this.cursor,
+      dim = this.dimmed?.(bar) ? 0.22 : 1;
+    const colour = tones[bar.tone];
+    if (bar.tail) {
+      ctx.globalAlpha = 0.3 * dim;
+      ctx.fillStyle = colour;
+      ctx.fillRect(x + width, y + height - 3, bar.tail * this.scale, 3);
+    }
+    ctx.globalAlpha = dim * (future ? 0.3 : bar.critical === false ? 0.72 : 1);
+    ctx.beginPath();
+    ctx.roundRect(x, y, width, height, Math.min(4, width / 3));
+    if (bar.hollow) {
+      ctx.setLineDash([3, 3]);
+      ctx.strokeStyle = colour;
+      ctx.lineWidth = 1;
+      ctx.stroke();
+      ctx.setLineDash([]);
+    } else {
+      ctx.fillStyle = colour;
+      ctx.fill();
+    }
+    if (bar.critical || bar.fault) {
+      ctx.globalAlpha = dim * (future && !bar.fault ? 0.4 : 1);
+      ctx.strokeStyle = tones[bar.fault ? "fault" : "ink"];
+      ctx.lineWidth = bar.fault ? 3 : width > 6 ? 2 : 1;
+      ctx.stroke();
+    }
+    const letters = Math.floor((width - 2) / 6.3),
+      label = bar.label ?? "";
+    if (label && height >= 9 && (label.length <= letters || letters > 5)) {
+      ctx.globalAlpha = dim * (future ? 0.65 : 1);
+      text(
+        ctx,
+        label.length <= letters ? label : `${label.slice(0, letters - 1)}…`,
+        x + width / 2,
+        y + height / 2 + 0.5,
+        {
+          align: "center",
+          size: Math.min(11, height - 1),
+          tone: bar.hollow || future ? "ink" : readableOn(bar.tone),
+          weight: 600,
+          mono: true,
+        },
+      );
+    }
+    ctx.globalAlpha = 1;
+  }
+
+  arrow(
+    ctx,
+    { from: [row, begin], to: [other, end], tone, fault, critical, bow = 0 },
+    low,
+    high,
+    top,
+    bottom,
+  ) {
+    if (
+      Math.max(begin, end) < low ||
+      Math.min(begin, end) > high ||
+      Math.max(row, other) < top ||
+      Math.min(row, other) > bottom
+    )
+      return;
+    const down = other > row,
+      level = other === row;
+    const [ax, ay] = [
+      this.x(begin),
+      this.y(row) + (level ? this.height / 2 : down ? this.height : 0),
+    ];
+    const [bx, by] = [
+      this.x(end),
+      this.y(other) + (level ? this.height / 2 : down ? 0 : this.height),
+    ];
+    ctx.globalAlpha = fault ? 1 : begin >= this.cursor ? 0.14 : critical ? 0.95 : 0.45;
+    ctx.strokeStyle = ctx.fillStyle = tones[fault ? "fault" : tone];
+    ctx.lineWidth = fault ? 2.2 : critical ? 2 : 1.1;
+    ctx.beginPath();
+    ctx.moveTo(ax, ay);
+    const length = Math.hypot(bx - ax, by - ay) || 1; // bowed to the left of its direction, so both ways differ
+    const [cx, cy] = [
+      (ax + bx) / 2 + (bow * (by - ay)) / length,
+      (ay + by) / 2 - (bow * (bx - ax)) / length - (level ? this.pitch : 0),
+    ];
+    ctx.quadraticCurveTo(cx, cy, bx, by);
+    ctx.stroke();
+    if (fault || critical) {
+      const turn = Math.atan2(by - cy, bx - cx),
+        head = fault ? 9 : 6;
+      ctx.beginPath();
+      ctx.moveTo(bx, by);
+      ctx.lineTo(bx - head * Math.cos(turn - 0.4), by - head * Math.sin(turn - 0.4));
+      ctx.lineTo(bx - head * Math.cos(turn + 0.4), by - head * Math.sin(turn + 0.4));
+      ctx.fill();
+    }
+    ctx.globalAlpha = 1;
+  }
+
+  barAt(x, y) {
+    const row = Math.floor((y - this.top) / this.pitch),
+      time = (x - this.left) / this.scale;
+    if (row < 0 || row >= this.rows.length) return null;
+    for (const bar of this.visible(row, time, time))
+      if (bar.begin <= time && time <= bar.end) return bar;
+    return null;
+  }
+
+  tell(x, y) {
+    const bar = this.barAt(x, y);
+    return bar ? this.tellBar(bar) : "";
+  }
+
+  click(x, y) {
+    this.pick(this.barAt(x, y), (x - this.left) / this.scale);
+  }
+
+  show(cursor) {
+    this.cursor = cursor;
+    this.surface.reveal(this.x(cursor));
+    this.surface.ask();
+  }
+}

@@ -1,0 +1,178 @@
+"""The model of a program of thread blocks: its steps in one run, and who waits for whom.
+
+A step stands as early as it can in a run in which each message takes one unit (messages as coarse
+as they get). Where the program deadlocks, at the finest messages that are meant, steps that never
+happen stand behind the last that does. A race is two steps whose places here say nothing: that is
+what is wrong with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verify.asynchronous.check import check
+from verify.asynchronous.model import NONE, Program, Step
+from verify.asynchronous.msccl import FORMAT as XML
+from verify.asynchronous.msccl_program import Lowering
+from verify.asynchronous.msccl_xml import decode
+from verify.asynchronous.mscclpp_plan import decode_plan
+from verify.asynchronous.mscclpp_program import Lowering as PlanLowering
+from verify.asynchronous.order import NEVER, Events, Flat, Run
+from verify.asynchronous.render import freedom_in_words, headline, meant_in_words
+from verify.asynchronous.verdict import AsynchronousReport
+from verify.core.verdict import Counterexample, Verdict, overall
+from verify.errors import ArgumentError
+from verify.viewer.evidence import counterexamples, fault, head
+from verify.viewer.part import Part
+
+MOST_STEPS = 20_000
+MOST_EVENTS = 400_000
+MOST_BLOCKS = 1024
+
+HAPPENS, STANDS, NEVER_REACHED = 0, 1, 2
+
+
+def model(name: str, data: bytes, report: AsynchronousReport, part: Part | None) -> dict[str, Any]:
+    """What the page shows of a file of thread blocks; ``part``: the ranks to show, None: all.
+
+    Raises:
+        ArgumentError: more than a page can show, or no such ranks.
+    """
+    flat = Flat(_program(name, data, report))
+    low, high = part.within(report.ranks, "ranks") if part else (0, report.ranks)
+    rows = [i for i, block in enumerate(flat.blocks) if low <= block.rank < high]
+    steps = sum(len(flat.blocks[i].steps) for i in rows)
+    if steps > MOST_STEPS or len(rows) > MOST_BLOCKS:
+        raise ArgumentError(
+            "--html-part" if part else "--html",
+            part.text if part else name,
+            f"has {steps:,} steps in {len(rows):,} blocks; a page shows at most {MOST_STEPS:,} "
+            f"in {MOST_BLOCKS:,}",
+            "Show the blocks of some ranks: --html-part FROM-TO",
+        )
+    made = head(name, "blocks", report.verdict, headline(report), report.results)
+    row_of = {block: row for row, block in enumerate(rows)}
+    bars, number = _bars(flat, report, row_of)
+    index = {flat.describe(i): number[i] for i in range(len(flat.steps)) if i in number}
+    found = counterexamples(report.results.values())
+    made |= {
+        "rows": [f"{flat.blocks[i].rank} · {flat.blocks[i].name}" for i in rows],
+        "steps": bars,
+        "waits": _waits(flat, number),
+        "faults": [fault(c, **_places(c, flat, index, number)) for c in found],
+        "facts": [
+            ["sizes", meant_in_words(report)],
+            ["deadlock", freedom_in_words(report)],
+            *(["executor", limit] for limit in report.limits),
+        ],
+    }
+    if part:
+        made["cut"] = f"Shown are the blocks of ranks {low} to {high - 1} of {report.ranks}."
+    return made
+
+
+def _program(name: str, data: bytes, report: AsynchronousReport) -> Program:
+    """The program that was checked; of two placements the first that is refuted, if any."""
+    if report.format != XML:
+        return PlanLowering(decode_plan(data, name), name).program()
+    assert report.slots is not None
+    algorithm = decode(data, name)
+    made = [Lowering(algorithm, placement, report.slots, name) for placement in report.placements]
+    programs = [lowering.program() for lowering in made]
+    if report.verdict is Verdict.REFUTED and len(made) > 1:
+        for lowering, program in zip(made, programs, strict=True):
+            results, _ = check(program, report.sizes, lowering.found)
+            if overall(r.verdict for r in results.values()) is Verdict.REFUTED:
+                return program
+    return programs[0]
+
+
+def _run(flat: Flat, report: AsynchronousReport) -> Run:
+    stuck = report.results["deadlock_free"].verdict is Verdict.REFUTED
+    limit = min(report.sizes.finest, flat.largest) if stuck and report.sizes else flat.largest
+    events = Events(flat, limit)
+    if len(events) > MOST_EVENTS:
+        events = Events(flat, flat.largest)
+    return Run(events, flat.program.slots if stuck else None)
+
+
+def _bars(
+    flat: Flat, report: AsynchronousReport, row_of: dict[int, int]
+) -> tuple[list[list[object]], dict[int, int]]:
+    """[row, begin, end, state, kind, text] of each step shown, and step -> its place there."""
+    run = _run(flat, report)
+    events, at = run.events, _levels(run)
+    first, last = events.first.tolist(), events.last.tolist()
+    bars: list[list[object]] = []
+    number: dict[int, int] = {}
+    for block, row in row_of.items():
+        free, state = 0, HAPPENS
+        for index in range(flat.first[block], flat.first[block + 1]):
+            step = flat.steps[index]
+            if last[index] in at:
+                begin, end = at[first[index]], at[last[index]] + 1
+            else:
+                begin, end = free, free + 1
+                state = STANDS if state == HAPPENS else NEVER_REACHED
+            number[index] = len(bars)
+            bars.append([row, begin, end, state, _kind(step), f"step {step.place}: {step.text}"])
+            free = max(free, end)
+    return bars, number
+
+
+def _levels(run: Run) -> dict[int, int]:
+    """For each event that happens how many happen before it, one after another."""
+    events = run.events
+    needs: dict[int, list[int]] = {}
+    for before, after in zip(run.before.tolist(), run.after.tolist(), strict=True):
+        needs.setdefault(after, []).append(before)
+    block, level = events.block.tolist(), dict[int, int]()
+    for event in run.sequence:
+        waits = needs.get(event, [])
+        if event and block[event] == block[event - 1]:
+            waits = [*waits, event - 1]
+        level[event] = max((level[wait] + 1 for wait in waits), default=0)
+    return level
+
+
+def _kind(step: Step) -> int:
+    """0 waits or signals only, 1 computes or copies, 2 sends, 3 receives, 4 both."""
+    sends, receives = step.sends != NONE, step.receives != NONE
+    if sends or receives:
+        return 2 * sends + 3 * receives - (sends and receives)
+    return int(bool(step.targets))
+
+
+def _waits(flat: Flat, number: dict[int, int]) -> list[list[int]]:
+    """(earlier, later) steps of different blocks: flags, and messages of FIFOs by turn."""
+    pairs = [(earlier, later) for later, earlier in flat.waits if earlier != NEVER]
+    whole = Events(flat, flat.largest)
+    for sent, taken in zip(whole.sent, whole.taken, strict=True):
+        for one, other in zip(sent.tolist(), taken.tolist(), strict=False):
+            pairs.append((int(whole.step[one]), int(whole.step[other])))
+    block = flat.block.tolist()
+    return [
+        [number[a], number[b]]
+        for a, b in dict.fromkeys(pairs)
+        if a in number and b in number and block[a] != block[b]
+    ]
+
+
+def _places(
+    found: Counterexample, flat: Flat, index: dict[str, int], number: dict[int, int]
+) -> dict[str, object]:
+    """The steps that a counterexample names; per line who waits for whom, where it says so."""
+    waits: list[list[int] | None] = []
+    for line in found.actions:
+        named = [text for text in index if text in line]
+        named = [a for a in named if not any(a != b and a in b for b in named)]
+        ends = sorted(named, key=line.index)[:2]
+        waits.append([index[text] for text in ends] if ends else None)
+    faulty = [step for pair in waits if pair for step in pair]
+    if not faulty and found.action is not None:
+        for i, step in enumerate(flat.steps):
+            block = flat.blocks[int(flat.block[i])]
+            here = (block.rank, step.place, f"{block.name}: {step.text}")
+            if i in number and here == (found.rank, found.position, found.action):
+                faulty.append(number[i])
+    return {"faulty": list(dict.fromkeys(faulty)), "waits": waits}

@@ -1,0 +1,83 @@
+"""The model of a TE-CCL solution: its flows by epoch, drawn like the transfers of a collective."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import Any
+
+from verify.asynchronous.teccl import Flow, FlowReport, decode_flows
+from verify.core.verdict import Counterexample
+from verify.errors import ArgumentError
+from verify.viewer.evidence import counterexamples, fault, head
+
+MOST_FLOWS = 60_000
+MOST_VALUES = 2**23
+"""Ranks times columns times epochs, each a number in the page."""
+
+_NAMED = re.compile(r"chunk (\d+) of (\d+)(?:, (\d+) -> (\d+))?")
+_EPOCH = re.compile(r"epoch (\d+):")
+
+
+def model(name: str, data: bytes, report: FlowReport) -> dict[str, Any]:
+    """What the page shows of a solution.
+
+    Raises:
+        ArgumentError: more flows than a page can show.
+    """
+    collective, flows, _ = decode_flows(data, name)
+    owners = sorted({flow.owner for flow in flows})
+    names = sorted({*owners, *(end for flow in flows for end in (flow.src, flow.dst))})
+    columns = sorted({(flow.owner, flow.chunk) for flow in flows})
+    rank = {name: i for i, name in enumerate(names)}
+    column = {key: i for i, key in enumerate(columns)}
+    if len(flows) > MOST_FLOWS or len(names) * len(columns) * report.epochs > MOST_VALUES:
+        requirement = f"has {len(flows):,} flows of {len(columns):,} chunks: too many for a page"
+        raise ArgumentError("--html", name, requirement)
+    rounds: list[list[float]] = [[] for _ in range(report.epochs)]
+    for epoch, group in groupby(flows, lambda flow: flow.epoch):
+        for flow in group:
+            ends = rank[flow.src], rank[flow.dst], column[flow.owner, flow.chunk]
+            rounds[epoch] += [*ends, flow.volume]
+    text = f"{collective} of {report.ranks} ranks, {report.flows} flows in {report.epochs} epochs"
+    made = head(name, "flows", report.verdict, f"{text} (TE-CCL)", report.results)
+    moves = collective == "alltoall"
+    wanted = [
+        (rank[owners[chunk]] if chunk < len(owners) else -2) if moves else -1
+        for _, chunk in columns
+    ]
+    found = counterexamples(report.results.values())
+    return made | {
+        "ranks": len(names),
+        "names": [str(name) for name in names],
+        "late": [],
+        "ports": None,
+        "phases": [{"name": "epochs", "absent": [], "rounds": report.epochs}],
+        "columns": [{"name": f"{owner}.{chunk}", "owner": rank[owner]} for owner, chunk in columns],
+        "rounds": rounds,
+        "moves": moves,
+        "wanted": wanted,
+        "meaningful": True,
+        "faults": [fault(c, **_places(c, flows, rank, column)) for c in found],
+    }
+
+
+def _places(
+    found: Counterexample,
+    flows: list[Flow],
+    rank: dict[int, int],
+    column: dict[tuple[int, int], int],
+) -> dict[str, object]:
+    """The flow that a counterexample names, or the last ones into where something lacks."""
+    named, epoch = _NAMED.search(found.found), _EPOCH.search(found.found)
+    ways = []
+    if named:
+        chunk, owner, src, dst = (None if part is None else int(part) for part in named.groups())
+        for flow in flows:
+            at = (flow.epoch, flow.src, flow.dst)
+            if (flow.owner, flow.chunk) == (owner, chunk) and (
+                at == (int(epoch[1]), src, dst) if epoch else flow.dst == found.rank
+            ):
+                place = rank[flow.src], rank[flow.dst], column[flow.owner, flow.chunk]
+                ways.append([flow.epoch, *place])
+    return {"transfers": ways, "faulty": ways[-1:]}
