@@ -223,7 +223,7 @@ def _average(own, pieces, arrived, first, rank, mean):
     total, one = np.empty(each, own.dtype), own.dtype.type(1)
     for d in range(min(arrived.shape[1], pieces.shape[1] - first)):
         mine, came = own[d * each : (d + 1) * each], 1
-        size = len(mine)
+        earlier, result = mine, total[: len(mine)]
         for s in range(peers + 1):
             part = mine
             if s != rank:
@@ -233,18 +233,21 @@ def _average(own, pieces, arrived, first, rank, mean):
                     part[:] = 0
                 came += arrived[peer, d]
             if s == 0:
-                for i in range(size):
-                    total[i] = part[i]
+                earlier = part
+            elif s == 1:
+                for i in range(len(result)):
+                    result[i] = earlier[i] + part[i]
             else:
-                for i in range(size):
-                    total[i] += part[i]
-        divisor, factor = one * came, own.dtype.type((peers + 1) / came)
-        if mean:
-            for i in range(size):
-                mine[i] = total[i] / divisor
+                for i in range(len(result)):
+                    result[i] += part[i]
+        exact = came & (came - 1) == 0  # a power of two: to multiply gives the same bits, sooner
+        factor = own.dtype.type((1 if mean else peers + 1) / came)
+        if mean and not exact:
+            for i in range(len(result)):
+                mine[i] = result[i] / (one * came)
         else:
-            for i in range(size):
-                mine[i] = total[i] * factor
+            for i in range(len(result)):
+                mine[i] = result[i] * factor
 
 
 FLOATS = float32, float64

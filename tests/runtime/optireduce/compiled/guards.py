@@ -12,12 +12,14 @@ libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 PROT_NONE = 0
+AGAIN = 8  # rooms that are used in turn when all have been handed out
 
 
 class Guards:
     """Copies of arrays that end (or begin) where a forbidden page begins (or ended).
 
-    Maps so much at once, and hands it out again from the front after ``reset``.
+    Maps so much at once, and hands it out again after ``reset``; before it only the last rooms, in
+    turn, so that what was asked for first stays.
     """
 
     def __init__(self, rooms=40, pages=4):
@@ -38,7 +40,8 @@ class Guards:
     def __call__(self, array):
         """A copy of a small array of bytes or booleans."""
         assert array.nbytes <= self._room
-        room = self.rooms[self._next % len(self.rooms)]
+        fresh = self._next < len(self.rooms)
+        room = self.rooms[self._next if fresh else -1 - self._next % AGAIN]
         self._next += 1
         start = room + (self._room - array.nbytes if self._at_end else 0)
         memory = (ctypes.c_uint8 * array.nbytes).from_address(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections import Counter
 
 import numpy as np
@@ -173,3 +174,17 @@ def test_with_every_index_checked_both_paths_are_the_same(tmp_path):
         (tmp_path / f"{number}").write_bytes(random.Random(number).randbytes(100_000))
         found = python("-m", "tests.fuzz.datagrams", "--compiled", str(tmp_path / f"{number}"))
         assert found.returncode == 0, found.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("at_end", "first", "killed"), [(1, 1, 1), (0, -1, 1), (1, 0, 0)])
+def test_memory_beside_a_guarded_array_kills(at_end, first, killed):
+    """It is read from so many bytes after its beginning on, as many as it has."""
+    found = python(
+        "-c",
+        "import ctypes, numpy as np\n"
+        "from tests.runtime.optireduce.compiled.guards import Guards\n"
+        f"guards = Guards(rooms=2); guards.reset(at_end={at_end})\n"
+        "array = guards(np.ones(100, np.uint8))\n"
+        f"ctypes.string_at(array.ctypes.data + {first}, 100)",
+    )
+    assert found.returncode == (-signal.SIGSEGV if killed else 0), found.stderr
