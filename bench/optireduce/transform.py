@@ -69,7 +69,8 @@ def main() -> None:
 
 
 def datagrams(compiled: DataPath, repeats: int) -> None:
-    """What each data path takes for 128 datagrams, hot in the cache."""
+    """What each data path takes for 128 datagrams, hot in the cache, on one thread."""
+    torch.set_num_threads(1)
     count, size = 128, 1472
     payload = size - HEADER_BYTES
     nbytes = count * payload
@@ -101,7 +102,6 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
             there = np.ones((ranks - 1, count), bool)
             run = functools.partial(path.average, own, 0, pieces, 0, there, True)
             row(f"{name}: average of {ranks}", run)
-    torch.set_num_threads(1)
     for ranks in (2, 4):
         own, others = torch.rand(nbytes // 4), torch.rand(ranks - 1, nbytes // 4)
         row(f"torch, add_ and div_: average of {ranks}", lambda: _average(own, others))  # noqa: B023
