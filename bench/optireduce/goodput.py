@@ -3,12 +3,13 @@
     python -m bench.optireduce.goodput [--short] [--rates 0 100 400 1000] [--seconds 1]
                                        [--repeats 5]
 
-On loopback (rate 0) and on lab ports, four ways in turn in one run (A B C D A B ...); medians:
+On loopback (rate 0) and on lab ports, six ways in turn in one run (A B C ... A B ...); medians:
 
     TCP            two plain streams, sendall and recv_into: what the machine and the wire give
     TAR over TCP   our executor of verified schedules
-    UBT            several operations in flight (1472 bytes a datagram)
-    UBT, tags      the same, every datagram authenticated
+    UBT, numpy     several operations in flight (1472 bytes a datagram); the data path is numpy's
+    UBT, compiled  the same with the compiled data path (the extra ``fast``)
+    ..., tags      the same, every datagram authenticated
 
 A rank of two sends as many bytes as a tensor has, and receives as many, so goodput is tensor bytes
 per second and direction, from the first rank's start to the last one's end; of UBT only what
@@ -25,14 +26,21 @@ import socket
 import statistics
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bench.lab import Network
 from bench.optireduce.places import TIMEOUT_S, Place, run
 
 IN_FLIGHT = 4
-TCP, TAR, UBT, TAGS = "TCP", "TAR over TCP", "UBT", "UBT, tags"
-WAYS = (TCP, TAR, UBT, TAGS)
+TCP, TAR = "TCP", "TAR over TCP"
+UBT: dict[str, dict[str, Any]] = {
+    f"UBT, {path}{tags}": {"compiled": compiled, "authenticate": bool(tags)}
+    for tags in ("", ", tags")
+    for path, compiled in (("numpy", "off"), ("compiled", "on"))
+}
+"""Options of each way over UBT."""
+WAYS = (TCP, TAR, *UBT)
 LOOPBACK_BYTES = 64 * 2**20
 """Moved in one go where no rate says how much a second is."""
 
@@ -79,11 +87,13 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
             PrefixStore(way, place.store),
             rank,
             2,
-            options=Options(**fixed, authenticate=way == TAGS),
+            options=Options(**fixed, **UBT.get(way, {})),
             timeout_s=TIMEOUT_S,
         )
-        for way in (UBT, TAGS)
+        for way in ways
+        if way in UBT or (way == TAR and not UBT.keys() & ways)
     }
+    reliable = next(iter(engines.values())).reliable if engines else None
     streams = Streams(place)
     numel = moved_bytes // 4 // IN_FLIGHT
     right = torch.arange(numel, dtype=torch.float32) % 251
@@ -92,8 +102,8 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
         for way in ways:
             tensors = [right * (rank + 1) for _ in range(IN_FLIGHT)]
             spare = [torch.empty(numel) for _ in range(IN_FLIGHT)] if way == TCP else []
-            engine = engines.get(way, engines[UBT])
-            before = dict(engine.ledger.totals)
+            engine = engines[way] if way in UBT else None
+            before = dict(engine.ledger.totals) if engine else {}
             place.meet(f"{number}/{way}")
             began_s, busy_s = time.monotonic(), sum(os.times()[:2])
             if way == TCP:
@@ -101,11 +111,12 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
                     views = (t.numpy().view("u1").data for t in (tensor, into))
                     streams.exchange(*views)
             else:
-                submit = engine.reliable.submit if way == TAR else engine.submit
+                submit = (engine or reliable).submit
                 for operation in [submit(tensor, average=True) for tensor in tensors]:
                     operation.wait()
             ended_s, busy_s = time.monotonic(), sum(os.times()[:2]) - busy_s
-            due, lost = (engine.ledger.totals[k] - before.get(k, 0) for k in ("due", "lost"))
+            totals = engine.ledger.totals if engine else {}
+            due, lost = (totals.get(k, 0) - before.get(k, 0) for k in ("due", "lost"))
             place.store.set(f"{number}/{way}/lost/{rank}", str(lost))
             elsewhere = int(place.store.get(f"{number}/{way}/lost/{1 - rank}"))
             check(way, rank, right, spare or tensors, lost + elsewhere)
@@ -135,18 +146,28 @@ def measure(rate: float, options: argparse.Namespace) -> None:
     """Print a row for each way."""
     moved = int(rate * 1e6 / 8 * options.seconds) if rate else LOOPBACK_BYTES
     argv = ["bench.optireduce.goodput", "--rank-side", str(moved)]
-    argv += ["--repeats", str(options.repeats)]
+    argv += ["--repeats", str(options.repeats), "--ways"]
     network = Network(hosts=2, rate_mbit=rate) if rate else None
-    first, second = run(argv, 2, network, limit_s=300.0)
-    reached: dict[str, float] = {}
-    for way in WAYS:
-        pairs = list(zip(first["rows"][way], second["rows"][way], strict=True))
-        lost = statistics.mean(row[3] for pair in pairs for row in pair)
-        speeds = [
-            moved * (1 - (a[3] + b[3]) / 2) / (max(a[1], b[1]) - min(a[0], b[0])) for a, b in pairs
-        ]
-        reached[way] = statistics.median(speeds)
-        busy = statistics.median((a[2] + b[2]) / (2 * moved / 1e9) for a, b in pairs)
+    reached, found = dict[str, float](), dict[str, list[Any]]()
+    for ways in [options.ways] if options.pairs == 1 else [[way] for way in options.ways]:
+        with ThreadPoolExecutor(options.pairs) as pool:
+            commands = [[*argv, *ways]] * options.pairs
+            told = list(pool.map(lambda each: run(each, 2, network, 300.0), commands))
+        found |= {way: [[side["rows"][way] for side in pair] for pair in told] for way in ways}
+    for way in options.ways:
+        speeds, each_busy, each_lost = [], [], []
+        for first, second in found[way]:
+            pairs = list(zip(first, second, strict=True))
+            each_lost += [row[3] for pair in pairs for row in pair]
+            speeds.append(
+                statistics.median(
+                    moved * (1 - (a[3] + b[3]) / 2) / (max(a[1], b[1]) - min(a[0], b[0]))
+                    for a, b in pairs
+                )
+            )
+            each_busy += [(a[2] + b[2]) / (2 * moved / 1e9) for a, b in pairs]
+        reached[way], lost = sum(speeds), statistics.mean(each_lost)
+        busy = statistics.median(each_busy)
         place = f"{rate:g} Mbit/s" if rate else "loopback"
         print(
             f"| {place} | {way} | {reached[way] * 8e-6:.0f} | {reached[way] / reached[TCP]:.2f} "
@@ -161,13 +182,15 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[0, 100, 400, 1000])
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run on a lab port")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="TCP first")
+    parser.add_argument("--pairs", type=int, default=1, help="at once; their goodput is added up")
     parser.add_argument("--short", action="store_true", help="two repeats of half a second")
     parser.add_argument("--rank-side", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.short:
         options.repeats, options.seconds = 2, 0.5
     if options.rank_side:
-        rank_side(options.rank_side, options.repeats, list(WAYS))
+        rank_side(options.rank_side, options.repeats, options.ways)
         return
     print(f"2 hosts, {os.cpu_count()} cores, {options.repeats} repeats; reno on lab ports\n")
     print("| ports | way | Mbit/s each way | of TCP | CPU s per GB | lost |")

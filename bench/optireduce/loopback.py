@@ -24,7 +24,16 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
 
-WAYS = ("Gloo", "TAR over TCP", "UBT", "UBT, 8968 bytes", "UBT, authenticated")
+UBT: dict[str, dict[str, Any]] = {
+    f"UBT, {path}{more}": {"compiled": compiled, **options}
+    for more, options in {
+        "": {},
+        ", 8968 bytes": {"datagram_bytes": 8968},
+        ", authenticated": {"authenticate": True},
+    }.items()
+    for path, compiled in (("numpy", "off"), ("compiled", "on"))
+}
+WAYS = ("Gloo", "TAR over TCP", *UBT)
 
 
 def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, out: Any) -> None:
@@ -32,15 +41,12 @@ def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, ou
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
     dist.init_process_group("gloo", store=PrefixStore("g", store), rank=rank, world_size=ranks)
-    fixed = {"warmup_steps": 0, "bound_s": 20.0, "resync_steps": 0}
-    engines = {
-        "UBT": Options(**fixed),
-        "UBT, 8968 bytes": Options(**fixed, datagram_bytes=8968),
-        "UBT, authenticated": Options(**fixed, authenticate=True),
-    }
+    fixed: dict[str, Any] = {"warmup_steps": 0, "bound_s": 20.0, "resync_steps": 0}
     running = {
-        name: Engine(PrefixStore(name, store), rank, ranks, options=options, timeout_s=60)
-        for name, options in engines.items()
+        name: Engine(
+            PrefixStore(name, store), rank, ranks, options=Options(**fixed, **more), timeout_s=60
+        )
+        for name, more in UBT.items()
     }
 
     def once(way: str, tensor: torch.Tensor) -> tuple[float, float]:
@@ -51,7 +57,7 @@ def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, ou
             dist.all_reduce(tensor)
             tensor /= ranks
         elif way == "TAR over TCP":
-            running["UBT"].reliable.average(tensor)
+            running["UBT, numpy"].reliable.average(tensor)
         else:
             running[way].submit(tensor, average=True).wait()
         ended, busy = time.monotonic(), sum(os.times()[:2]) - busy

@@ -9,6 +9,7 @@ bucket. Medians, in turn.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import statistics
 import time
@@ -19,7 +20,10 @@ import numpy as np
 import torch
 
 from runtime.optireduce import hadamard
-from runtime.optireduce.udp.datagram import Codec, Header
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.udp.compiled.choice import choose
+from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
+from runtime.optireduce.udp.datagram import Header
 
 NUMEL = 2**22
 
@@ -61,21 +65,52 @@ def main() -> None:
         median = statistics.median(taken)
         print(f"| {way} | {median * 1e3:.1f} | {median / floor:.1f} |")
 
-    source = np.random.default_rng(0).integers(0, 256, 44 * 1424, dtype=np.uint8)
-    print("\n| 44 datagrams | write, us | read, us |\n|:--|--:|--:|")
-    for name, key in (("no tag", b""), ("authenticated", b"k" * 32)):
-        sender, receiver = Codec(1, 1, 2, 1472, key), Codec(1, 0, 2, 1472, key)
-        rows = np.zeros((44, 1472), np.uint8)
-        written, read = [], []
-        for _ in range(200):
+    datagrams(choose("auto"), repeats)
+
+
+def datagrams(compiled: DataPath, repeats: int) -> None:
+    """What each data path takes for 128 datagrams, hot in the cache, on one thread."""
+    torch.set_num_threads(1)
+    count, size = 128, 1472
+    payload = size - HEADER_BYTES
+    nbytes = count * payload
+    source = np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8)
+    passed = np.arange(count)
+    print("\n| 128 datagrams of 1472 bytes | us | GB/s |\n|:--|--:|--:|")
+
+    def row(name: str, run: Callable[[], object]) -> None:
+        times = []
+        for _ in range(40 * repeats):
             began = time.perf_counter()
-            sender.data(rows, source, 0, 40, Header(0, 0, 1))
-            middle = time.perf_counter()
-            list(receiver.read(rows, Counter()))
-            written.append(middle - began)
-            read.append(time.perf_counter() - middle)
-        medians = [statistics.median(times) * 1e6 for times in (written, read)]
-        print(f"| {name} | {medians[0]:.0f} | {medians[1]:.0f} |")
+            run()
+            times.append(time.perf_counter() - began)
+        median = statistics.median(times)
+        print(f"| {name} | {median * 1e6:.0f} | {nbytes / median * 1e-9:.1f} |")
+
+    for name, path in (("numpy", NUMPY), ("compiled", compiled)):
+        rows, into = np.zeros((count, size), np.uint8), np.zeros(nbytes, np.uint8)
+        for tags, key in (("", b""), (", tags", b"k" * 32)):
+            sender, receiver = (path.codec(1, rank, 2, size, key) for rank in (1, 0))
+            header = Header(0, 0, 1)
+            row(f"{name}: write{tags}", lambda: sender.data(rows, source, 0, 99, header, passed))  # noqa: B023
+            row(f"{name}: check{tags}", lambda: list(receiver.read(rows, Counter())))  # noqa: B023
+        (batch,) = receiver.read(rows, Counter())
+        numbers = batch.offsets // payload
+        row(f"{name}: place", lambda: path.place(into, payload, batch.payload, numbers))  # noqa: B023
+        for ranks in (2, 4):
+            own, pieces = torch.rand(nbytes // 4), np.zeros((ranks - 1, count, payload), np.uint8)
+            there = np.ones((ranks - 1, count), bool)
+            run = functools.partial(path.average, own, 0, pieces, 0, there, True)
+            row(f"{name}: average of {ranks}", run)
+    for ranks in (2, 4):
+        own, others = torch.rand(nbytes // 4), torch.rand(ranks - 1, nbytes // 4)
+        row(f"torch, add_ and div_: average of {ranks}", lambda: _average(own, others))  # noqa: B023
+
+
+def _average(own: torch.Tensor, others: torch.Tensor) -> None:
+    for other in others:
+        own.add_(other)
+    own.div_(len(others) + 1)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ the mean there (no further copy is needed), and times the number of ranks for th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +24,32 @@ import torch
 
 from runtime.optireduce import hadamard
 from runtime.optireduce.options import Options
+from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
 from runtime.optireduce.udp.datagram import Bytes, operation_id
 from runtime.optireduce.udp.reassembly import Numbers, StageReceiver
 from runtime.work import AllReduceWork
 
-ByRank = Mapping[int, np.ndarray]
+KEPT_BYTES = 256 * 2**20
+
+
+class ScratchPool:
+    """Memory that buckets had, for the next ones: fresh pages cost more than what is put there."""
+
+    def __init__(self) -> None:
+        self._free: list[Bytes] = []
+
+    def take(self, nbytes: int) -> Bytes:
+        """So much, with anything in it."""
+        for place, memory in enumerate(self._free):
+            if len(memory) == nbytes:
+                return self._free.pop(place)
+        return np.empty(nbytes, np.uint8)
+
+    def give(self, memory: Bytes) -> None:
+        """Nobody uses it any more; what was given first is dropped where too much would be kept."""
+        self._free.append(memory)
+        while sum(map(len, self._free)) > KEPT_BYTES:
+            del self._free[0]
 
 
 @dataclass(eq=False)
@@ -42,6 +63,7 @@ class Bucket:
     bounds: Sequence[int]  # world_size + 1 element offsets; rank r owns those from bounds[r] on
     options: Options
     seed: int | None = None  # of the transform; None: it is off
+    path: DataPath = NUMPY
     stages: tuple[StageReceiver, ...] = ()
     repeat_s: float = 0.0  # when credits are repeated
     fresh: int = 0  # datagrams of the own shard since it was last looked for complete runs
@@ -49,7 +71,7 @@ class Bucket:
     def __post_init__(self) -> None:
         self.number, self.operation = self.work.number, operation_id(self.step, self.index)
 
-    def encode(self) -> None:
+    def encode(self, pool: ScratchPool) -> None:
         """Transform the tensor (where that is on), lay out its shards, allocate scratch."""
         flat, payload = self.work.flat, self.options.payload_bytes
         if self.seed is not None:
@@ -59,9 +81,10 @@ class Bucket:
         ends = itertools.pairwise(bound * width for bound in self.bounds)
         self.shards: list[Bytes] = [raw[first:stop] for first, stop in ends]
         count = -(-len(self.shards[self.rank]) // payload)
-        pieces = np.empty((size - 1, count, payload), np.uint8)  # a contribution to the own shard
+        self.memory = pool.take((size - 1) * count * payload)  # for contributions to the own shard
+        self._pieces = self.memory.reshape(size - 1, count, payload)
         peers = [peer for peer in range(size) if peer != self.rank]
-        self.scratch: dict[int, Bytes] = dict(zip(peers, pieces, strict=True))
+        self.scratch: dict[int, Bytes] = dict(zip(peers, self._pieces, strict=True))
         self._reduced = np.zeros(count, bool)
 
     def open(self, now_s: float, bound_s: float) -> None:
@@ -70,7 +93,8 @@ class Bucket:
         own = dict.fromkeys(self.scratch, len(self.shards[self.rank]))
         others = {peer: len(self.shards[peer]) for peer in self.scratch}
         bounds_s = (own, bound_s), (others, 2 * bound_s)
-        self.stages = tuple(StageReceiver(s, payload, now_s, absence_s, b) for s, b in bounds_s)
+        when = payload, now_s, absence_s
+        self.stages = tuple(StageReceiver(s, *when, b, self.path.bitmap) for s, b in bounds_s)
 
     def source(self, stage: int, peer: int) -> Bytes:
         """The bytes that go to ``peer``: its shard first, then the own one."""
@@ -78,21 +102,8 @@ class Bucket:
 
     def place(self, stage: int, sender: int, rows: Bytes, numbers: Numbers) -> None:
         """Copy payloads, uint8 [datagrams, bytes], to where they belong; no number comes twice."""
-        if stage == 0:
-            self.scratch[sender][numbers] = rows
-            return
-        shard, nbytes = self.shards[sender], self.options.payload_bytes
-        whole = len(shard) // nbytes
-        table = shard[: whole * nbytes].reshape(whole, nbytes)
-        if isinstance(numbers, slice):
-            if numbers.stop <= whole:
-                table[numbers] = rows
-                return
-            numbers = np.arange(numbers.start, numbers.stop)
-        inside = numbers < whole
-        table[numbers[inside]] = rows[inside]
-        for row in rows[~inside]:  # the last, partial one
-            shard[whole * nbytes :] = row[: len(shard) - whole * nbytes]
+        into = self.scratch[sender].reshape(-1) if stage == 0 else self.shards[sender]
+        self.path.place(into, self.options.payload_bytes, rows, numbers)
 
     def reduce_runs(self, least: int) -> Iterator[tuple[int, int]]:
         """Reduce what can be, in runs of at least so many datagrams: (first, one past the last).
@@ -115,10 +126,9 @@ class Bucket:
 
     def reduce(self, first: int, stop: int) -> None:
         """No more comes of datagrams ``first`` to ``stop`` - 1 of the own shard: their mean."""
-        own = self._run(self.rank, first, stop)
-        received = {r: rows[first:stop] for r, rows in self.scratch.items()}
-        arrived = {r: s.arrived[first:stop] for r, s in self.stages[0].senders.items()}
-        own.copy_(combine(own, self.rank, received, arrived, self.work.average))
+        own, senders = self._run(self.rank, first, stop), self.stages[0].senders.values()
+        arrived = np.stack([sender.arrived[first:stop] for sender in senders])
+        self.path.average(own, self.rank, self._pieces, first, arrived, self.work.average)
 
     def finish(self) -> None:
         """The second stage is over: make the result of what is in the tensor."""
@@ -143,43 +153,3 @@ class Bucket:
 def shard_bounds(numel: int, world_size: int) -> list[int]:
     """world_size + 1 element offsets: as even as can be."""
     return [numel * rank // world_size for rank in range(world_size + 1)]
-
-
-def combine(
-    own: torch.Tensor, rank: int, received: ByRank, arrived: ByRank, average: bool
-) -> torch.Tensor:
-    """The mean of what arrived of a run of datagrams, or (not ``average``) an estimate of the sum.
-
-    Added in the order of ranks, in at least float32: without loss timing makes no difference.
-    ``own`` is the contribution of this ``rank``; per peer, ``received``, uint8 [datagrams,
-    payload], is what it sent (gaps are set to zero), and ``arrived`` bool [datagrams].
-    """
-    wide = np.float64 if own.dtype is torch.float64 else np.float32
-    raw = own.view(torch.uint8).numpy()
-    total: np.ndarray
-    ranks, complete = len(received) + 1, True
-    for sender in range(ranks):
-        if sender != rank and not arrived[sender].all():
-            complete, received[sender][~arrived[sender]] = False, 0
-        came = raw if sender == rank else received[sender].reshape(-1)[: len(raw)]
-        if sender == 0:
-            total = _numbers(came, own).astype(wide)
-        else:
-            total += _numbers(came, own)
-    if not complete:  # an element depends on what came of it alone: not on its neighbours' losses
-        divisors = 1 + sum(one.astype(np.int64) for one in arrived.values())
-        each = next(iter(received.values())).shape[1] // own.element_size()
-        if average:
-            total /= np.repeat(divisors, each)[: len(total)].astype(wide)
-        else:
-            total *= np.repeat(ranks / divisors, each)[: len(total)].astype(wide)
-    elif average:
-        total /= wide(ranks)
-    return torch.from_numpy(total)
-
-
-def _numbers(raw: Bytes, like: torch.Tensor) -> np.ndarray:
-    """The numbers in ``raw``; bfloat16, which numpy has not, as float32."""
-    if like.dtype is torch.bfloat16:
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return raw.view(f"f{like.element_size()}")

@@ -29,7 +29,7 @@ from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.recorder import EngineRecorder
 from runtime.optireduce.sync import Reliable, SyncPoint
-from runtime.optireduce.udp.datagram import Codec
+from runtime.optireduce.udp.compiled.choice import choose
 from runtime.optireduce.udp.loop import EventLoop
 from runtime.optireduce.udp.protocol import Protocol
 from runtime.optireduce.udp.socket import UdpSocket
@@ -101,6 +101,7 @@ class Engine:
         self.rank, self.size, self.step = rank, size, 0
         self.options = options or Options()
         self.sync_point = SyncPoint(self.options)
+        self._path = choose(self.options.compiled)  # compiled, if so, before anybody waits
         self.ledger = self.loss_stats = LossStats(self.options, rank)
         self._error: LatecomerError | None = None
         self._bucket = 0
@@ -109,7 +110,8 @@ class Engine:
         self._loop: EventLoop | None = None  # from the first step over UBT on
         group = StoreExchange(store, rank, size, timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
-            self._channel = UdpSocket(self.options, own_address(store))
+            address, reader = own_address(store), self._path.reader
+            self._channel = UdpSocket(self.options, address, reader)
             started.callback(self._channel.close)
             self._session = meet(group.under("ubt"), self._channel.address, self.options)
             self._channel.peers = self._session.addresses
@@ -134,7 +136,8 @@ class Engine:
         """What runs, and how, for reports."""
         if self._loop is None:
             return "TAR over TCP (the first steps of the warm-up)"
-        return f"TAR over {self._channel.how}; t_B {self.sync_point.bound_s * 1e3:.1f} ms"
+        how = f"{self._channel.how}, {self._path.how}"
+        return f"TAR over {how}; t_B {self.sync_point.bound_s * 1e3:.1f} ms"
 
     @property
     def timeout_s(self) -> float:
@@ -180,7 +183,8 @@ class Engine:
         bounds, seed = shard_bounds(tensor.numel(), self.size), None
         if self.sync_point.hadamard:
             seed = operation_seed(self._session.number >> 1, step, bucket)
-        self._loop.submit(Bucket(work, step, bucket, self.rank, bounds, self.options, seed))
+        place = work, step, bucket, self.rank, bounds, self.options, seed, self._path
+        self._loop.submit(Bucket(*place))
         return work
 
     def close(self) -> None:
@@ -203,7 +207,7 @@ class Engine:
         if self._loop is not None or self.step < min(options.reliable_steps, options.warmup_steps):
             return
         key = session.key if options.authenticate else b""
-        codec = Codec(session.number, self.rank, self.size, options.datagram_bytes, key)
+        codec = self._path.codec(session.number, self.rank, self.size, options.datagram_bytes, key)
         protocol = Protocol(options, codec, self.sync_point.bound_s, self._channel.together)
         stats.dropped, stats.dropped_from = protocol.dropped, protocol.dropped_from
         self._loop = EventLoop(protocol, self._channel, self._done, self._broke)

@@ -38,6 +38,7 @@ class Options:
     send_buffer_bytes: int = _in(4096, 2**30, 50_000)  # below a port's queue: the kernel clocks us
     receive_buffer_bytes: int = _in(4096, 2**30, 4096 * KIB)  # the most without root
     offload: bool = True  # UDP segmentation and receive offload, where the kernel has them
+    compiled: When = "auto"  # the data path: compiled where the extra ``fast`` is installed
 
     # --- hard bound t_B
     bound_s: float = _in(0, 3600, 0.0)  # 0: measured (the source), else set by hand
@@ -93,8 +94,9 @@ class Options:
             raise ArgumentError("datagram_bytes", nbytes, "must be a multiple of 8")
         if block & (block - 1):
             raise ArgumentError("hadamard_block", block, "must be a power of two")
-        if self.hadamard not in ("auto", "on", "off"):
-            raise ArgumentError("hadamard", self.hadamard, "must be auto, on or off")
+        for name in ("hadamard", "compiled"):
+            if (value := getattr(self, name)) not in ("auto", "on", "off"):
+                raise ArgumentError(name, value, "must be auto, on or off")
         if 0 < self.warmup_steps <= tcp_steps:
             raise ArgumentError("reliable_steps", tcp_steps, "must be less than warmup_steps")
         if not self.warmup_steps and not self.bound_s:

@@ -2,6 +2,7 @@
 
     python -m tests.fuzz.datagrams [--runs 100000] [--seconds 0] [--seed 1]     (needs atheris)
     python -m tests.fuzz.datagrams FILE                                         (once, from a file)
+    python -m tests.fuzz.datagrams --compiled ...           (both data paths, the compiled checked)
 
 The string is a program: noise, mutants of genuine datagrams, headers with chosen fields, in
 batches, while the clock moves. In a program without tags a header may be anything, and the payload
@@ -24,15 +25,13 @@ import typer
 from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION, Header, Type
 from runtime.optireduce.udp.reassembly import SenderBitmap
+from tests.runtime.optireduce.compiled import checked
 from tests.runtime.optireduce.simulation import SESSION, Host, content, options, result
 
-SIZES = (200, 150, 330)
-"""Bytes of the ranks' shards; rank 0 is attacked."""
+SIZES = (200, 150, 330)  # bytes of the ranks' shards; rank 0 is attacked
 OPTIONS = options()
-PAYLOAD = OPTIONS.payload_bytes
-KEY = b"k" * 32
-OPEN = (8, 2**64 - 1)
-"""Names of the operation that is open; after the second they wrap."""
+PAYLOAD, KEY = OPTIONS.payload_bytes, b"k" * 32
+OPEN = (8, 2**64 - 1)  # names of the operation that is open; after the second they wrap
 DEADLINE_S = OPTIONS.absence_s + 2 * OPTIONS.bound_s
 
 
@@ -114,21 +113,23 @@ def changed(program, data):
     return bytes(mutant[: program.pick(None, None, None, 0, 1, HEADER_BYTES, 100)])
 
 
-def attack(data):
-    """Run one program."""
+def attack(data, guard=lambda array: array):
+    """Run one program; all that came of it. ``guard`` may move arrays to other memory."""
     program = Program(data)
     operation, key = program.pick(*OPEN), program.pick(b"", KEY)
     host = Host(0, 3, OPTIONS, key)
     host.enter(0, operation, list(SIZES), 0.0)
-    now, batch = 0.0, []
+    bucket = host.buckets[operation]
+    bucket.move(guard)
+    now, batch, answers = 0.0, [], []
 
     def feed():
         nonlocal batch
         for size in sorted({len(one) for one in batch if one}):
             rows = np.frombuffer(b"".join(d for d in batch if len(d) == size), np.uint8)
-            host.protocol.receive_datagrams(rows.reshape(-1, size), now)
+            host.protocol.receive_datagrams(guard(rows).reshape(-1, size), now)
         batch = []
-        host.advance(now)
+        answers.extend(host.advance(now))
 
     while not program.over:
         choice = program.number() % 8
@@ -144,7 +145,6 @@ def attack(data):
             feed()
             now = min(now + program.number() / 4000, 0.9 * DEADLINE_S)
     feed()
-    bucket = host.buckets[operation]
     for stage in bucket.stages:
         for expected in stage.senders.values():
             assert expected.seen == expected.arrived.sum() <= expected.count
@@ -152,6 +152,7 @@ def attack(data):
     assert all(stage.end is not None for stage in bucket.stages), "not over by t_B"
     assert operation in host.over_s, "still open after t_B"
     bucket.check_results()
+    return answers, +host.protocol.dropped, [shard.tobytes() for shard in bucket.shards]
 
 
 def plant():
@@ -189,12 +190,14 @@ def main(
     seed: int = 1,
     out: Annotated[Path, typer.Option(help="for what fails")] = Path("out/fuzz"),
     planted: Annotated[bool, typer.Option("--planted", help="a fault that it has to find")] = False,
+    compiled: Annotated[bool, typer.Option("--compiled", help="both data paths")] = False,
 ):
     """Datagrams of an attacker against one rank of UBT."""
     if planted:
         plant()
+    beside = checked.target if compiled else lambda function: function
     if file:
-        attack(file.read_bytes())
+        beside(attack)(file.read_bytes())
         return
     try:
         import atheris
@@ -204,7 +207,7 @@ def main(
     print(f"seed {seed}, {instrument(atheris)} functions instrumented", flush=True)
     argv = [f"-runs={runs}", f"-seed={seed}", f"-max_total_time={seconds}"]
     argv += ["-max_len=400", "-len_control=0", f"-artifact_prefix={out}/"]
-    atheris.Setup([sys.argv[0], *argv], attack)
+    atheris.Setup([sys.argv[0], *argv], beside(attack))
     atheris.Fuzz()
 
 

@@ -23,6 +23,7 @@ IMPORTED = [
     "networkx",
     "ortools.sat.python.cp_model",
     "pytest",
+    "runtime.optireduce.udp.compiled.batches",
     "runtime.pipeline",
     "runtime.selftest.suite",
     "synth.arrivals.generate",

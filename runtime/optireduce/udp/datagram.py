@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import itertools
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PACKED = struct.Struct("<HBBHHQQIHBBIIQ")
 FLAGS_AT, TAG_AT = 30, 40
 FIXED = np.uint64(0xFFFF0000_00FFFFFF)  # magic, version and receiver in the first word
-INTERLEAVED = 8  # changes of sender in what was read together, from which on sorting pays
 
 
 class Type(IntEnum):
@@ -198,12 +196,11 @@ class Codec:
                 row[TAG_AT:HEADER_BYTES] = np.frombuffer(self._tag(row), np.uint8)
 
 
-def _parts(ids: np.ndarray) -> Sequence[slice | np.ndarray]:
-    """The rows of each sender and operation; sorted if they come interleaved."""
-    starts = np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1
-    if len(starts) < INTERLEAVED:
-        bounds = [0, *starts.tolist(), len(ids)]
-        return [slice(low, high) for low, high in itertools.pairwise(bounds)]
+def _parts(ids: np.ndarray) -> list[slice | np.ndarray]:
+    """The rows of each sender and operation, in the order of their first ones."""
     order = np.lexsort((ids[:, 1], ids[:, 0]))
     ids = ids[order]
-    return np.split(order, np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1)
+    parts = np.split(order, np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1)
+    parts.sort(key=lambda part: int(part[0]))
+    ends = ((part, int(part[0]), int(part[-1]) + 1) for part in parts)
+    return [slice(low, high) if high - low == len(p) else p for p, low, high in ends]

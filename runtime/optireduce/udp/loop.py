@@ -18,13 +18,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from runtime.optireduce.bucket import Bucket
+from runtime.optireduce.bucket import Bucket, ScratchPool
+from runtime.optireduce.options import KIB
 from runtime.optireduce.udp.protocol import BURSTS, Protocol
 from runtime.optireduce.udp.socket import UdpSocket
 
 BATCHES, DATAGRAMS = 8, 1024  # received between two looks at the clock
 LONGEST_S, CLOSE_S = 1.0, 5.0
-FEW = 64  # datagrams of data found at one look, below which the next one waits for more
+FEW_BYTES = 92 * KIB  # of data found at one look, below which the next one waits for more
 PAUSE_S = 0.0005  # so long; 200 Mbit/s bring eight full frames in it, 1000 Mbit/s 42
 
 
@@ -49,7 +50,7 @@ class EventLoop:
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        self._closing, self._found = False, 0
+        self._closing, self._found, self._pool = False, 0, ScratchPool()
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
             for run, name in ((self._loop, "latecomer-ubt"), (self._compute, "latecomer-mean"))
@@ -82,11 +83,12 @@ class EventLoop:
             self._waker.send(b"\0")
 
     def _encode(self, bucket: Bucket) -> None:
-        bucket.encode()
+        bucket.encode(self._pool)
         self._call(lambda: self.protocol.open(bucket, time.monotonic()))
 
     def _finish(self, bucket: Bucket) -> None:
         bucket.finish()
+        self._pool.give(bucket.memory)
         self._done(bucket)
 
     def _guarded(self, run: Callable[[], None]) -> None:
@@ -110,7 +112,7 @@ class EventLoop:
                 poll.modify(self._channel, select.POLLIN | (select.POLLOUT if is_full else 0))
                 was_full = is_full
             ready = poll.poll(wait_s * 1e3)
-            if 0 < self._found < FEW:
+            if 0 < self._found * self.protocol.options.datagram_bytes < FEW_BYTES:
                 time.sleep(PAUSE_S)
             if any(descriptor == self._woken.fileno() for descriptor, _ in ready):
                 self._woken.recv(4096)

@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from runtime.optireduce.bucket import Bucket
-from runtime.optireduce.options import Options
+from runtime.optireduce.options import KIB, Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
 from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Type, is_before
 from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
 
-RUN = 16  # datagrams of the own shard that are reduced together, if there are more to come
-BURSTS = 4  # written together at most
+RUN, RUN_BYTES = 16, 22 * KIB  # of the own shard that are reduced together, if more are to come
+BURSTS = 8  # written together at most
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 
 
@@ -54,6 +54,7 @@ class Protocol:
         self._newest: int | None = None
         self._early, self._over = EarlyBuffer(), deque[Bucket]()
         self._together, self._bursts = together, 1
+        self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
         self._rows: Bytes = np.zeros((BURSTS * options.burst, codec.datagram_bytes), np.uint8)
         places = np.arange(len(self._rows), dtype=np.uint32)
         self._burst_ends = (places // options.burst + 1) * options.burst
@@ -206,8 +207,8 @@ class Protocol:
         self.acks.received(bucket, batch.stage, sender)
         if batch.stage == 0:
             bucket.fresh += count
-            if bucket.fresh >= RUN * len(self.peers):
-                self._broadcast(bucket, RUN)
+            if bucket.fresh >= self._run * len(self.peers):
+                self._broadcast(bucket, self._run)
         else:  # a sender begins with its second stage to a peer when its first is sent
             bucket.stages[0].all_sent(sender, now_s)
 

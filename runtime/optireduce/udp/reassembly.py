@@ -100,9 +100,15 @@ class StageReceiver:
     """
 
     def __init__(
-        self, sizes: Mapping[int, int], payload: int, now_s: float, absence_s: float, bound_s: float
+        self,
+        sizes: Mapping[int, int],
+        payload: int,
+        now_s: float,
+        absence_s: float,
+        bound_s: float,
+        bitmap: type[SenderBitmap] = SenderBitmap,
     ) -> None:
-        self.senders = {rank: SenderBitmap(nbytes, payload) for rank, nbytes in sizes.items()}
+        self.senders = {rank: bitmap(nbytes, payload) for rank, nbytes in sizes.items()}
         self.due = self.lost = sum(sender.count for sender in self.senders.values())
         self.absent = set(sizes)  # have given no sign of having entered the operation
         self.end: End | None = None

@@ -47,13 +47,15 @@ class UdpSocket:
     the kernel does for us; one call to it takes ``together`` datagrams at most.
     """
 
-    def __init__(self, options: Options, address: str) -> None:
+    def __init__(
+        self, options: Options, address: str, reader: type[BatchReader] | None = None
+    ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self.peers: Mapping[int, tuple[str, int]] = {}
-        self._reader, self._drained = BatchReader(self._socket), False
+        self._reader, self._drained = (reader or BatchReader)(self._socket), False
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
@@ -127,6 +129,7 @@ class BatchReader:
         self._headers["vectors"] = 1
         control_at = np.arange(MESSAGES) * CONTROL.itemsize
         self._headers["control"] = self._control.ctypes.data + control_at
+        self._structures = self._headers, self._control
         self._lengths = self._headers["length"]
         self._control_bytes = self._headers["control_bytes"]
         self._call = source.fileno(), ctypes.c_void_p(self._headers.ctypes.data), MESSAGES

@@ -9,15 +9,15 @@ from itertools import accumulate, count
 import numpy as np
 import torch
 
-from runtime.optireduce.bucket import Bucket
+from runtime.optireduce.bucket import Bucket, ScratchPool
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.datagram import Codec
+from runtime.optireduce.udp.compiled.data_path import NUMPY
 from runtime.optireduce.udp.protocol import Protocol
 from runtime.optireduce.udp.socket import UdpSocket
 from runtime.work import AllReduceWork
 
 SESSION = 0x1234_5678_9ABC_DEF0
-UNTOUCHED = 255
+UNTOUCHED, PATH = 255, NUMPY
 
 
 def content(rank, shard, nbytes):
@@ -37,10 +37,18 @@ class SimulatedBucket(Bucket):
         flat = np.concatenate([content(rank, r, nbytes) for r, nbytes in enumerate(sizes)])
         work = AllReduceWork(number, torch.from_numpy(flat), True, 0.0)
         bounds = [0, *accumulate(sizes)]
-        super().__init__(work, *divmod(operation, 2**32), rank, bounds, chosen)
-        self.encode()
+        super().__init__(work, *divmod(operation, 2**32), rank, bounds, chosen, path=PATH)
+        self.encode(ScratchPool())
         for scratch in self.scratch.values():
             scratch[:] = UNTOUCHED
+
+    def move(self, guard):
+        """Have all that datagrams are written to elsewhere in memory."""
+        for stage in self.stages:
+            for sender in stage.senders.values():
+                sender.arrived = guard(sender.arrived)
+        self.shards = [guard(shard) for shard in self.shards]
+        self.scratch = {peer: guard(rows) for peer, rows in self.scratch.items()}
 
     def reduce(self, first, stop):
         """Before the first stage is over a run is complete; what came of it is right."""
@@ -77,7 +85,7 @@ class Host:
 
     def __init__(self, rank, world_size, chosen, key=b""):
         self.rank, self.options = rank, chosen
-        self.codec = Codec(SESSION, rank, world_size, chosen.datagram_bytes, key)
+        self.codec = PATH.codec(SESSION, rank, world_size, chosen.datagram_bytes, key)
         self.protocol = Protocol(chosen, self.codec, chosen.bound_s)
         self.buckets, self.entered_s, self.over_s = {}, {}, {}
 

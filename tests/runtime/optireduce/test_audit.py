@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.optireduce import bucket
 from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
@@ -42,22 +41,21 @@ ALTERED = {  # (rank, stage, sender) where datagrams are placed, None: all; what
 
 def _plant(fault, rank):
     """A contribution or a result that one rank takes wrong; or one that is made wrong."""
-    place, combine = Bucket.place, bucket.combine
+    place, reduce = Bucket.place, Bucket.reduce
 
     def placed(self, stage, sender, rows, numbers):
         (where, at_stage, of), alter = ALTERED[fault]
         wrong = (rank, stage) == (where, at_stage) and of in (None, sender)
-        place(self, stage, sender, alter(rows) if wrong else rows, numbers)
+        place(self, stage, sender, alter(rows.copy()) if wrong else rows, numbers)
 
-    def off(*arguments):
-        total = combine(*arguments)
-        total[:1] += rank == 1
-        return total
+    def off(self, first, stop):
+        reduce(self, first, stop)
+        self._run(self.rank, first, stop)[:1] += rank == 1
 
     if fault in ALTERED:
         Bucket.place = placed
     elif fault == "wrong sum":
-        bucket.combine = off
+        Bucket.reduce = off
     elif fault == "unscaled":
         Bucket.scale_missing = lambda *_: None
 

@@ -1,0 +1,1 @@
+"""UBT's work on bytes: by numpy, or compiled by numba (the extra ``latecomer[fast]``)."""

@@ -1,0 +1,161 @@
+"""The compiled data path: what stands in for numpy's reader, codec, bitmap, placing and averaging.
+
+Importing this compiles the kernels, or takes them from numba's cache. Where they came to lie in the
+receive buffer datagrams stay until they are placed: ``Scattered`` says where that is.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.udp.compiled import blake2b, data_path, kernels
+from runtime.optireduce.udp.compiled.data_path import DataPath
+from runtime.optireduce.udp.datagram import TAG_AT, Batch, Bytes, Codec, Header, Type
+from runtime.optireduce.udp.reassembly import Drop, Numbers, SenderBitmap
+from runtime.optireduce.udp.socket import STRIDE_BYTES, UDP_GRO, BatchReader
+
+assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
+KINDS = ("malformed", "foreign", "misdirected", "forged")
+GRO = socket.IPPROTO_UDP | UDP_GRO << 32
+NO_STATE = np.zeros(0, np.uint64)
+
+
+class Scattered:
+    """Datagrams (or parts of them) anywhere in ``buffer``, uint8: int64 ``starts`` and ``sizes``.
+
+    Like the rows of an array they have a length and may be indexed by a slice, by numbers or by a
+    mask; ``copy`` makes an array of them, uint8 [datagrams, bytes], where all are of one size.
+    """
+
+    def __init__(self, buffer: Bytes, starts: np.ndarray, sizes: np.ndarray) -> None:
+        self.buffer, self.starts, self.sizes = buffer, starts, sizes
+
+    @classmethod
+    def of(cls, rows: Bytes | Scattered) -> Scattered:
+        """The rows of an array, uint8 [datagrams, bytes]."""
+        if isinstance(rows, Scattered):
+            return rows
+        count, size = rows.shape
+        flat = np.ascontiguousarray(rows).reshape(-1)
+        return cls(flat, np.arange(count) * size, np.full(count, size))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, numbers: Numbers) -> Scattered:
+        return Scattered(self.buffer, self.starts[numbers], self.sizes[numbers])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all of them."""
+        return int(self.sizes.sum())
+
+    def copy(self) -> Bytes:
+        """An array of its own."""
+        count, size = len(self), int(self.sizes[0]) if len(self) else 0
+        rows: Bytes = np.zeros((count, size), np.uint8)
+        kernels.place(rows.reshape(-1), size, self.buffer, self.starts, np.arange(count))
+        return rows
+
+
+class CompiledReader(BatchReader):
+    """All that one call took is one batch, of whatever lengths, and nothing is moved."""
+
+    def _batches(self, taken: int) -> Iterator[Scattered]:  # type: ignore[override]
+        messages, controls = (a.view(np.int64).reshape(len(a), -1) for a in self._structures)
+        starts, sizes = kernels.segments(messages, controls, taken, STRIDE_BYTES, GRO)
+        if len(starts):
+            yield Scattered(self._flat, starts, sizes)
+
+
+class CompiledCodec(Codec):
+    """Checks a batch, tags included, in one call, and writes a burst in one."""
+
+    def __init__(
+        self, session: int, rank: int, world_size: int, datagram_bytes: int, key: bytes = b""
+    ) -> None:
+        super().__init__(session, rank, world_size, datagram_bytes, key)
+        about = int(self._fixed), session, rank, world_size, datagram_bytes
+        self._about, self._state = np.array(about, np.uint64), NO_STATE
+        if key:  # RFC 7693, 2.5: the parameter block's first word
+            initial = np.array(blake2b.IV, np.uint64)
+            initial[0] ^= np.uint64(0x0101_0000 | len(key) << 8 | blake2b.TAG_BYTES)
+            padded = np.frombuffer(key.ljust(blake2b.BLOCK, b"\0"), np.uint64)
+            self._state = blake2b.keyed(initial, padded)
+
+    def data(
+        self,
+        rows: Bytes,
+        source: Bytes,
+        first: int,
+        marks_from: int,
+        header: Header,
+        passed: int | np.ndarray = 0,
+    ) -> None:
+        """See :meth:`Codec.data`."""
+        head = np.frombuffer(self._pack(Type.DATA, header), np.uint8)
+        numbers = np.empty(len(rows), np.int64)
+        numbers[:] = passed
+        kernels.write(rows, source, first, marks_from, head, numbers, self._state)
+
+    def read(self, rows: Bytes | Scattered, dropped: Counter[str]) -> Iterator[Batch]:
+        """See :meth:`Codec.read`; the batch may be of datagrams of any lengths."""
+        rows = Scattered.of(rows)
+        each, drops = np.empty((5, len(rows)), np.int64), np.zeros(len(KINDS), np.int64)
+        groups, place = np.empty((len(rows), 6), np.uint64), (rows.buffer, rows.starts, rows.sizes)
+        count = kernels.check(*place, self._about, self._state, each, groups, drops)
+        if drops.any():
+            dropped.update(dict(zip(KINDS, drops.tolist(), strict=True)))
+        for head, operation, first, number, third, fourth in groups[:count].tolist():
+            starts, sizes, offsets, lengths, flags = each[:, first : first + number]
+            kind, sender = head >> 24 & 0xFF, head >> 32 & 0xFFFF
+            payload: Any = Scattered(rows.buffer, starts, sizes)
+            ends = Type(kind >> 1), kind & 1, sender, operation
+            latest = third >> 56, fourth & 0xFFFFFFFF, fourth >> 32
+            yield Batch(*ends, offsets, lengths, flags, payload, *latest)
+
+
+class CompiledBitmap(SenderBitmap):
+    """Looks at each datagram in turn."""
+
+    def take(
+        self, offsets: np.ndarray, lengths: np.ndarray, drop: Drop
+    ) -> tuple[Numbers, Numbers, int]:
+        """See :meth:`SenderBitmap.take`."""
+        chosen = np.empty((2, len(offsets)), np.int64)
+        new, right = kernels.mark(self.arrived, self.nbytes, self.payload, offsets, lengths, chosen)
+        if right < len(offsets):
+            drop("out of range", len(offsets) - right)
+        if new < right:
+            drop("duplicate", right - new)
+        self.seen += new
+        return chosen[0, :new], chosen[1, :new], new
+
+
+def place(into: Bytes, payload: int, rows: Bytes | Scattered, numbers: Numbers) -> None:
+    """See :func:`data_path.place`."""
+    rows = Scattered.of(rows)
+    if isinstance(numbers, slice):
+        numbers = np.arange(numbers.start, numbers.stop)
+    kernels.place(into, payload, rows.buffer, rows.starts, numbers)
+
+
+def average(
+    own: torch.Tensor, rank: int, pieces: Bytes, first: int, arrived: np.ndarray, mean: bool
+) -> None:
+    """See :func:`data_path.average`; what numba has no type for is left to that."""
+    if own.dtype not in (torch.float32, torch.float64):
+        data_path.average(own, rank, pieces, first, arrived, mean)
+        return
+    numbers = own.numpy()
+    kernels.average(numbers, pieces.view(numbers.dtype), arrived, first, rank, mean)
+
+
+COMPILED = DataPath("compiled", CompiledReader, CompiledCodec, CompiledBitmap, place, average)

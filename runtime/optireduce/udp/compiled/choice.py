@@ -1,0 +1,133 @@
+"""Which data path runs, and why: the compiled one where it can, else numpy's, which says so once.
+
+Compiling takes seconds, on the first use after an installation or an update: one process does it,
+the others of this machine wait for its result. What is compiled is tried out before it is used:
+``struct mmsghdr`` and ``struct cmsghdr`` are read at places that hold for Linux on 64 bits, and
+were seen to on x86-64 only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import importlib.util
+import logging
+import platform
+import select
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from runtime.optireduce.options import When
+from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
+from runtime.optireduce.udp.datagram import Header, Type
+from runtime.optireduce.udp.socket import UDP_GRO, UDP_SEGMENT
+from verify.errors import ArgumentError
+
+logger = logging.getLogger("latecomer")
+MACHINES = ("x86_64", "aarch64")
+COMPILE_S, LOOK_S, TRY_S = 120.0, 0.05, 1.0  # waits: for another process; between looks; to arrive
+REMEDY = "pip install 'latecomer[fast]'"
+
+
+def choose(when: When) -> DataPath:
+    """The data path for an option's value.
+
+    Compiles where that is due. Raises ArgumentError if it must be the compiled one, and can't.
+    """
+    if when == "off":
+        return NUMPY._replace(how="data path numpy, as was asked for")
+    path, reason = _compiled()
+    if path is not None:
+        return path
+    if when == "on":
+        raise ArgumentError("compiled", when, reason, REMEDY)
+    return NUMPY._replace(how=f"data path numpy: {reason}")
+
+
+@functools.cache
+def _compiled() -> tuple[DataPath | None, str]:
+    """The compiled path; or none, and why."""
+    reason = unfit()
+    if not reason:
+        began_s = time.monotonic()
+        with _alone():
+            from runtime.optireduce.udp.compiled.batches import COMPILED
+        took_s = time.monotonic() - began_s
+        if not (reason := fault(COMPILED)):
+            logger.info("UBT's data path is compiled; loaded in %.1f s", took_s)
+            return COMPILED._replace(how="data path compiled"), ""
+    logger.warning("UBT's data path is numpy's, which is several times slower: %s", reason)
+    return None, reason
+
+
+def unfit() -> str:
+    """Why nothing can be compiled here, or nothing."""
+    if importlib.util.find_spec("numba") is None:
+        return f"numba is not installed ({REMEDY})"
+    if sys.platform != "linux" or sys.maxsize < 2**32 or sys.byteorder != "little":
+        return "only Linux on 64 bits, little-endian, is known"
+    if platform.machine() not in MACHINES:
+        return f"no layout of structures is known for {platform.machine()}"
+    return ""
+
+
+def fault(path: DataPath) -> str:
+    """What goes wrong when datagrams are sent to oneself and read by ``path``, or nothing."""
+    codec, numpy_codec = (p.codec(1, 0, 2, 128) for p in (path, NUMPY))
+    rows, source = np.zeros((5, 128), np.uint8), np.arange(399, dtype=np.int64).astype(np.uint8)
+    sender = NUMPY.codec(1, 1, 2, 128)
+    sender.data(rows, source, 0, 4, Header(0, 0, 7), 5)
+    short = sender.control(Type.CREDIT, Header(1, 0, 9), offset=6)
+    make = functools.partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
+    with make() as receiver, make() as out:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.setblocking(False)
+        with contextlib.suppress(OSError):
+            receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+        control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", 128))]
+        try:
+            out.sendmsg([rows.data], control, 0, receiver.getsockname())
+        except OSError:  # the kernel does not segment
+            for row in rows:
+                out.sendto(row.data, receiver.getsockname())
+        out.sendto(short, receiver.getsockname())
+        reader, found = path.reader(receiver), np.zeros(399, np.uint8)
+        kinds, seen, until_s = list[Type](), 0, time.monotonic() + TRY_S
+        while seen < 6 and select.select([receiver], [], [], until_s - time.monotonic())[0]:
+            for taken in reader.read()[1]:
+                for batch in codec.read(taken, Counter()):
+                    kinds, seen = [*kinds, batch.type], seen + len(batch.offsets)
+                    if batch.type is Type.DATA:
+                        path.place(found, 80, batch.payload, batch.offsets // 80)
+    if (seen, set(kinds)) != (6, {Type.DATA, Type.CREDIT}) or (found != source).any():
+        return f"it read {seen} of 6 datagrams to itself rightly: the layouts must be others"
+    written = np.zeros_like(rows)
+    path.codec(1, 1, 2, 128).data(written, source, 0, 4, Header(0, 0, 7), 5)
+    refused = Counter[str]()
+    if (written != rows).any() or len(list(numpy_codec.read(written, refused))) != 1 or refused:
+        return "it wrote other datagrams than numpy's path"
+    return ""
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Hold a lock that all processes on this machine share, if it can be had in time."""
+    with (Path(__file__).parent / "kernels.py").open() as file:
+        until_s = time.monotonic() + COMPILE_S
+        while time.monotonic() < until_s:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(LOOK_S)
+            except OSError:  # a file system without locks: each compiles for itself
+                break
+        yield

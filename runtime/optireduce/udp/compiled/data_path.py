@@ -1,0 +1,89 @@
+"""What UBT does to bytes, in one of two ways: by numpy (here), or compiled (``batches``).
+
+Which one runs is chosen once, at the start; ranks of both kinds work together, since what is on the
+wire, what is decided and every bit of a result are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from runtime.optireduce.udp.datagram import Bytes, Codec
+from runtime.optireduce.udp.reassembly import Numbers, SenderBitmap
+from runtime.optireduce.udp.socket import BatchReader
+
+
+class DataPath(NamedTuple):
+    """One of the ways; ``how`` says for reports which, and why."""
+
+    how: str
+    reader: type[BatchReader]  # takes datagrams from a socket
+    codec: type[Codec]  # checks and writes them
+    bitmap: type[SenderBitmap]  # what has come of a sender
+    place: Callable[[Bytes, int, Any, Numbers], None]
+    average: Callable[[torch.Tensor, int, Bytes, int, np.ndarray, bool], None]
+
+
+def place(into: Bytes, payload: int, rows: Bytes, numbers: Numbers) -> None:
+    """Copy ``rows``, uint8 [datagrams, payload], to where they belong; no number comes twice.
+
+    ``into`` has a shard's bytes, of which the last datagram may fill a part only.
+    """
+    whole = len(into) // payload
+    table = into[: whole * payload].reshape(whole, payload)
+    if isinstance(numbers, slice):
+        if numbers.stop <= whole:
+            table[numbers] = rows
+            return
+        numbers = np.arange(numbers.start, numbers.stop)
+    inside = numbers < whole
+    table[numbers[inside]] = rows[inside]
+    for row in rows[~inside]:
+        into[whole * payload :] = row[: len(into) - whole * payload]
+
+
+def average(
+    own: torch.Tensor, rank: int, pieces: Bytes, first: int, arrived: np.ndarray, mean: bool
+) -> None:
+    """The mean of what arrived of a run of datagrams, or (not ``mean``) an estimate of the sum.
+
+    Added in the order of ranks, in at least float32: without loss timing makes no difference.
+    ``own`` is the contribution of this ``rank``, and becomes the result; ``pieces``, uint8 [peers,
+    datagrams, payload], has what the others sent (what is missing is set to zero), the run from
+    datagram ``first`` on; ``arrived`` is bool [peers, datagrams of the run].
+    """
+    wide = np.float64 if own.dtype is torch.float64 else np.float32
+    raw, received = own.view(torch.uint8).numpy(), pieces[:, first : first + arrived.shape[1]]
+    ranks, complete = len(pieces) + 1, bool(arrived.all())
+    if not complete:
+        received[~arrived] = 0
+    total: np.ndarray
+    for sender in range(ranks):
+        came = raw if sender == rank else received[sender - (sender > rank)].reshape(-1)[: len(raw)]
+        if sender == 0:
+            total = _numbers(came, own).astype(wide)
+        else:
+            total += _numbers(came, own)
+    if not complete:  # an element depends on what came of it alone: not on its neighbours' losses
+        divisors, each = 1 + arrived.sum(axis=0), pieces.shape[2] // own.element_size()
+        if mean:
+            total /= np.repeat(divisors, each)[: len(total)].astype(wide)
+        else:
+            total *= np.repeat(ranks / divisors, each)[: len(total)].astype(wide)
+    elif mean:
+        total /= wide(ranks)
+    own.copy_(torch.from_numpy(total))
+
+
+def _numbers(raw: Bytes, like: torch.Tensor) -> np.ndarray:
+    """The numbers in ``raw``; bfloat16, which numpy has not, as float32."""
+    if like.dtype is torch.bfloat16:
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return raw.view(f"f{like.element_size()}")
+
+
+NUMPY = DataPath("numpy", BatchReader, Codec, SenderBitmap, place, average)

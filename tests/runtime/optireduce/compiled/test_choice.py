@@ -1,0 +1,105 @@
+"""Which data path runs, and what is said about it; ranks with either work together."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import timedelta
+
+import pytest
+import torch
+from torch._C._distributed_c10d import PrefixStore
+
+from runtime.optireduce.engine import Engine
+from runtime.optireduce.options import Options
+from runtime.optireduce.udp.compiled import choice
+from runtime.optireduce.udp.compiled.choice import choose, fault
+from runtime.optireduce.udp.compiled.data_path import NUMPY
+from runtime.selftest.audit import Audit
+from runtime.selftest.conformance import Case
+from tests.runtime.spawning import on_ranks, together
+from verify.errors import ArgumentError
+
+SIZE, WAIT = 3, timedelta(seconds=300)
+
+
+@pytest.fixture(autouse=True)
+def _anew():
+    choice._compiled.cache_clear()
+    yield
+    choice._compiled.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "reason"),
+    [
+        ("importlib.util.find_spec", None, r"pip install 'latecomer\[fast\]'"),
+        ("platform.machine", "s390x", "no layout of structures is known for s390x"),
+        ("sys.byteorder", "big", "little-endian"),
+    ],
+)
+def test_where_it_can_not_be_compiled_numpy_runs_and_says_so_once(
+    monkeypatch, caplog, what, value, reason
+):
+    pytest.importorskip("numba")
+    changed = value if what == "sys.byteorder" else lambda *_: value
+    monkeypatch.setattr(f"runtime.optireduce.udp.compiled.choice.{what}", changed)
+    with caplog.at_level(logging.WARNING, "latecomer"):
+        paths = [choose("auto"), choose("auto")]
+    assert len(caplog.records) == 1
+    assert {path._replace(how="") for path in paths} == {NUMPY._replace(how="")}
+    assert all(re.search(reason, text) for text in (paths[0].how, caplog.text))
+    with pytest.raises(ArgumentError, match=reason):
+        choose("on")
+
+
+def test_what_reads_or_writes_wrongly_is_not_used(monkeypatch):
+    pytest.importorskip("numba")
+    from runtime.optireduce.udp.compiled import batches
+
+    class Shifted(batches.CompiledReader):
+        """As if the structures were laid out otherwise."""
+
+        def _batches(self, taken):
+            for rows in super()._batches(taken):
+                yield batches.Scattered(rows.buffer, rows.starts + 8, rows.sizes)
+
+    class Careless(batches.CompiledCodec):
+        def data(self, rows, *rest):
+            super().data(rows, *rest)
+            rows[0, 41] = 1
+
+    compiled = batches.COMPILED
+    assert (fault(compiled), fault(NUMPY)) == ("", "")
+    assert "0 of 6" in fault(compiled._replace(reader=Shifted))
+    assert "wrote" in fault(compiled._replace(codec=Careless))
+    monkeypatch.setattr(batches, "COMPILED", compiled._replace(reader=Shifted))
+    assert "numpy: it read 0 of 6" in choose("auto").how
+    monkeypatch.undo()
+    choice._compiled.cache_clear()
+    assert choose("on").how == "data path compiled"
+    assert choose("off").reader is NUMPY.reader
+
+
+@pytest.mark.parametrize("tags", [False, True])
+@on_ranks(SIZE, timeout_s=100)
+def test_ranks_with_either_path_work_together(rank, size, store, tags):
+    """Rank 0 has numpy's."""
+    if rank == 0:
+        choice.unfit = lambda: "told to"
+    options = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0, hadamard="off", authenticate=tags)
+    engine = Engine(store, rank, size, options=options, timeout_s=60)
+    assert ("told to" if rank == 0 else "data path") in engine.how
+    engine.ledger.missing, audited = [], []
+    audit = Audit(audited, options.payload_bytes, PrefixStore("audit", store), rank, size)
+    for step, dtype in enumerate([torch.float32, torch.bfloat16, torch.float64, torch.float16]):
+        case = Case(dtype, 70_001, average=bool(step % 2), exact=False)
+        dice = torch.Generator().manual_seed(step)
+        inputs = torch.randn(size, case.numel, generator=dice).to(dtype)
+        result = inputs[rank].clone()
+        engine.submit(result, average=case.average).wait(WAIT)
+        audited.append(engine.ledger.missing.pop(0))
+        audit(case, list(inputs), result)
+    together(store, rank, size, "done")
+    engine.close()
+    assert not engine.ledger.dropped.get("forged")

@@ -1,0 +1,190 @@
+"""Both data paths are fed the same, and every byte, counter and answer of theirs is compared."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("numba", reason="the extra fast is not installed")
+
+from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.udp.compiled.batches import COMPILED, Scattered
+from runtime.optireduce.udp.compiled.data_path import NUMPY
+from runtime.optireduce.udp.datagram import Header, Type
+from tests.fuzz.datagrams import GENUINE, KEY, OPEN, OPTIONS, Program, attack, changed, forged
+from tests.runtime.optireduce import simulation
+from tests.runtime.optireduce.compiled.guards import Guards
+from tests.runtime.optireduce.simulation import SESSION
+from tests.runtime.spawning import python
+
+PATHS = NUMPY, COMPILED
+GUARDS = Guards()
+SIZE, PAYLOAD = OPTIONS.datagram_bytes, OPTIONS.payload_bytes
+
+
+def _batches(path, rows, key):
+    """What a path makes of rows, as values that can be compared."""
+    drops, found = Counter(), []
+    for batch in path.codec(SESSION, 0, 3, SIZE, key).read(rows, drops):
+        each = [getattr(batch, name).tolist() for name in ("offsets", "lengths", "flags")]
+        payload = batch.payload.copy().tobytes()
+        found.append((batch._replace(offsets=0, lengths=0, flags=0, payload=0), each, payload))
+    return found, +drops
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(min_size=200, max_size=900), st.sampled_from([b"", KEY]), st.integers(0, 9))
+def test_batches_and_what_is_refused_are_the_same(data, key, noise):
+    """Genuine, changed and invented datagrams; of one length, as numpy's path wants them."""
+    program, rows = Program(data), []
+    while not program.over:
+        operation = program.pick(*OPEN)
+        known = GENUINE[operation, key]
+        whole = known[program.number() % len(known)]
+        invented = forged(program, operation)
+        rows += [whole, changed(program, whole), invented]
+    dice = random.Random(noise)
+    rows += [dice.randbytes(SIZE) for _ in range(noise)]
+    found = Counter()
+    for size in {len(row) for row in rows if row}:
+        alike = np.frombuffer(b"".join(r for r in rows if len(r) == size), np.uint8)
+        one, other = (_batches(path, alike.reshape(-1, size), key) for path in PATHS)
+        assert one == other
+        found += one[1]
+    flat = np.frombuffer(b"".join(rows), np.uint8)
+    sizes = np.array([len(row) for row in rows])
+    everything = Scattered(flat, np.cumsum(sizes) - sizes, sizes)
+    assert _batches(COMPILED, everything[sizes > 0], key)[1] == found  # all lengths together
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 2000),
+    st.integers(0, 30),
+    st.integers(1, 30),
+    st.integers(0, 40),
+    st.sampled_from([b"", KEY, b"short"]),
+    st.sampled_from([128, 136, 1472]),
+    st.booleans(),
+)
+def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, each):
+    source = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    first = min(first, (nbytes - 1) // (size - HEADER_BYTES))
+    count = min(count, -(-nbytes // (size - HEADER_BYTES)) - first)
+    passed = np.arange(count) + 2**32 - 9 if each else 77
+    header, written = Header(1, 2, 2**64 - 1, 300, 2**33), []
+    for path in PATHS:
+        rows = np.full((count, size), 0xEE, np.uint8)
+        codec = path.codec(SESSION, 1, 3, size, key)
+        codec.data(rows, source, first, marks, header, passed)
+        written.append((rows.tobytes(), codec.control(Type.END, header, offset=5)))
+    assert written[0] == written[1]
+
+
+LAST = 3
+"""Datagrams of a shard of which the last one holds a part only."""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, LAST + 1), st.sampled_from([0, 0, 0, 1]), st.sampled_from([80, 80, 30])
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.booleans(),
+)
+def test_what_is_marked_and_placed_is_the_same(datagrams, in_order):
+    """Also beyond the shard, twice, at odd offsets and of wrong lengths."""
+    if in_order:
+        datagrams = [(n, 0, 30 if n == LAST else 80) for n in range(min(len(datagrams), LAST + 1))]
+    nbytes = LAST * PAYLOAD + 30
+    offsets = np.array([number * PAYLOAD + off for number, off, _ in datagrams])
+    lengths = np.array([length for *_, length in datagrams])
+    payload = np.random.default_rng(len(datagrams)).integers(0, 256, (len(offsets), 80), np.uint8)
+    found = []
+    for path in PATHS:
+        bitmap, drops, shard = path.bitmap(nbytes, PAYLOAD), Counter(), np.zeros(nbytes, np.uint8)
+        for part in (slice(0, 5), slice(5, None)):
+            if len(offsets[part]):
+                rows, numbers, _ = bitmap.take(
+                    offsets[part], lengths[part], lambda kind, n, into=drops: into.update({kind: n})
+                )
+                path.place(shard, PAYLOAD, payload[part][rows], numbers)
+        found.append((bitmap.arrived.tolist(), bitmap.seen, drops, shard.tobytes()))
+    assert found[0] == found[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
+    st.integers(1, 90),
+    st.integers(2, 5),
+    st.integers(0, 2**31),
+    st.sampled_from([0.0, 0.4]),
+    st.booleans(),
+)
+def test_every_bit_of_a_mean_is_the_same(dtype, numel, size, seed, share, mean):
+    dice, each = np.random.default_rng(seed), 32 // dtype.itemsize
+    own = torch.from_numpy(dice.standard_normal(numel)).to(dtype)
+    count, skipped = -(-numel // each), int(dice.integers(0, 3))
+    numbers = torch.from_numpy(dice.standard_normal((size - 1, (skipped + count) * each))).to(dtype)
+    numbers[:, 0], own[0] = -0.0, -0.0
+    pieces = numbers.view(torch.uint8).numpy().reshape(size - 1, skipped + count, 32)
+    arrived, found = dice.random((size - 1, count)) >= share, []
+    for path in PATHS:
+        result = own.clone()
+        path.average(result, seed % size, pieces.copy(), skipped, arrived, mean)
+        found.append(result.view(torch.uint8).tolist())
+    assert found[0] == found[1]
+
+
+def _attacked(path, data, guard=lambda array: array):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "PATH", path)
+        return attack(data, guard)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.binary(min_size=20, max_size=600), st.booleans())
+def test_an_attack_leaves_the_same_behind_and_touches_nothing_beside_the_buffers(data, at_end):
+    GUARDS.reset(at_end)
+    assert _attacked(NUMPY, data) == _attacked(COMPILED, data, GUARDS)
+
+
+@pytest.mark.long
+@settings(max_examples=8000, deadline=None)
+@given(st.binary(min_size=20, max_size=3000))
+def test_long_attacks_leave_the_same_behind(data):
+    assert _attacked(NUMPY, data) == _attacked(COMPILED, data)
+
+
+@pytest.mark.long
+def test_with_every_index_checked_both_paths_are_the_same(tmp_path):
+    """Compiles for some ten seconds; as many programs as hypothesis runs above, and more."""
+    for number in range(3):
+        (tmp_path / f"{number}").write_bytes(random.Random(number).randbytes(100_000))
+        found = python("-m", "tests.fuzz.datagrams", "--compiled", str(tmp_path / f"{number}"))
+        assert found.returncode == 0, found.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("at_end", "first", "killed"), [(1, 1, 1), (0, -1, 1), (1, 0, 0)])
+def test_memory_beside_a_guarded_array_kills(at_end, first, killed):
+    """It is read from so many bytes after its beginning on, as many as it has."""
+    found = python(
+        "-c",
+        "import ctypes, numpy as np\n"
+        "from tests.runtime.optireduce.compiled.guards import Guards\n"
+        f"guards = Guards(rooms=2); guards.reset(at_end={at_end})\n"
+        "array = guards(np.ones(100, np.uint8))\n"
+        f"ctypes.string_at(array.ctypes.data + {first}, 100)",
+    )
+    assert found.returncode == (-signal.SIGSEGV if killed else 0), found.stderr
