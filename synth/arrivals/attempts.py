@@ -2,7 +2,7 @@
 
 lists      trees (:mod:`synth.arrivals.trees`) and priorities, all combinations once
 overlaps   (:mod:`synth.arrivals.overlap`) for fewer rounds than that, from the bound up
-lists      the same with other random numbers, then with priorities drawn at random
+lists      as at first, with other random numbers, then with priorities drawn at random
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, drawn, list_schedule
-from synth.arrivals.overlap import Overlap, can_overlap
+from synth.arrivals.normal import LARGEST, NormalForm
+from synth.arrivals.overlap import Overlap, can_overlap, needs, on_a_cube
 from synth.arrivals.trees import Trees, balanced
 from synth.solvers.choice import Solving
+from synth.solvers.model import Found
 from synth.straggler.search import Progress
 from verify.core.schedule import Round
 
@@ -32,6 +34,8 @@ DRAWN = 300
 """How many priorities are drawn after that: for several late ranks as good as any chosen."""
 OVERLAPS = 100
 """How many overlaps are tried for each number of rounds."""
+ASKED_WORK = 24.0
+"""What the question for a small overlap may take."""
 WORK = 2**32
 """Ranks * ranks * chunks * rounds, over all tries, and as much as LEAST_WORK for each round: about
 half a minute's worth. Each number of chunks that is looked at gets one list at least."""
@@ -81,6 +85,8 @@ class Attempts:
         if can_overlap(arrivals):
             for rounds in range(arrivals.bound, fewest):
                 yield from self._overlaps(arrivals, rounds)
+            if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
+                yield from self._asked(arrivals)
         yield from lists
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
@@ -90,10 +96,25 @@ class Attempts:
             if self._spent:
                 return
             self._progress(f"overlap, {arrivals.chunks} chunks, {rounds} rounds")
-            overlap = Overlap(arrivals, rounds - arrivals.dissemination_bound, seed)
+            overlap = on_a_cube(arrivals, rounds - arrivals.dissemination_bound, seed)
             self._pay(arrivals, len(overlap.rounds))
             if not overlap.missing:
                 yield "overlap", overlap.rounds
+
+    def _asked(self, arrivals: Arrivals) -> Iterator[Attempt]:
+        """An overlap at the bound, if the solver finds its completion."""
+        self._progress(f"{self.solving.solver}, {arrivals.bound} rounds in normal form")
+        spare = arrivals.bound - arrivals.dissemination_bound
+        question = NormalForm(arrivals.ranks, arrivals.chunks, needs(arrivals, spare))
+        answer = self.solving.ask(question.model, ASKED_WORK)
+        if isinstance(answer, Found):
+            completion = question.decode(answer)
+            for seed in range(self.solving.seed, self.solving.seed + OVERLAPS):
+                dice = np.random.default_rng(seed)
+                overlap = Overlap(arrivals, spare, completion, dice)
+                if not overlap.missing:
+                    yield "overlap", overlap.rounds
+                    return
 
     def _lists(self, arrivals: Arrivals) -> Iterator[Attempt]:
         for number, (trees, priorities, seed) in enumerate(self._priorities(arrivals), 1):

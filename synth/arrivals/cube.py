@@ -43,11 +43,12 @@ class Cube:
 
     Attributes:
         rounds: k + ceil(log2 n) - 1 rounds of transfers.
-        owner: for each chunk the helper that has the helpers' sum of it
+        owner: for each chunk the helper that has the helpers' sum of it,
         due: before this round.
         need: what is left of ``need``.
         sends: [round, rank], its port to send is busy.
         receives: [round, rank], its port to receive is busy.
+        merged: [helper, chunk], its partial sum is sent in these rounds: none is.
     """
 
     def __init__(self, ranks: int, chunks: int, need: IntArray, dice: np.random.Generator) -> None:
@@ -62,6 +63,7 @@ class Cube:
             self.due = np.maximum(0, self.due - 1)
         self.sends = np.zeros((length, ranks), np.bool_)
         self.receives = np.zeros((length, ranks), np.bool_)
+        self.merged = np.zeros((ranks - 1, chunks), np.bool_)
         self._directions: list[int] = []
         self._holders: list[set[int]] = []  # of what left the root in round c, the corners
         self._finished: set[int] = set()  # corners that have the last chunk
