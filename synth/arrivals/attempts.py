@@ -33,7 +33,9 @@ REPEATS = 8
 DRAWN = 300
 """How many priorities are drawn after that: for several late ranks as good as any chosen."""
 OVERLAPS = 100
-"""How many overlaps are tried for each number of rounds."""
+"""How many overlaps are tried for each number of rounds,"""
+FIRST_OVERLAPS = 10
+"""short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
@@ -84,22 +86,28 @@ class Attempts:
             yield attempt
         if can_overlap(arrivals):
             for rounds in range(arrivals.bound, fewest):
-                yield from self._overlaps(arrivals, rounds)
+                overlaps = list(self._overlaps(arrivals, rounds))
+                yield from overlaps
+                if overlaps:
+                    break
             if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
                 yield from self._asked(arrivals)
         yield from lists
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
         """Those with so many rounds after the last arrival, if there are any."""
-        first = self.solving.seed
-        for seed in range(first, first + max(1, int(OVERLAPS * self.solving.effort))):
-            if self._spent:
+        first, least = self.solving.seed, 2**63
+        for number in range(max(1, int(OVERLAPS * self.solving.effort))):
+            if self._spent or (number == FIRST_OVERLAPS and least >= arrivals.ranks):
                 return
             self._progress(f"overlap, {arrivals.chunks} chunks, {rounds} rounds")
-            overlap = on_a_cube(arrivals, rounds - arrivals.dissemination_bound, seed)
+            spare = rounds - arrivals.dissemination_bound
+            overlap = on_a_cube(arrivals, spare, first + number)
             self._pay(arrivals, len(overlap.rounds))
+            least = min(least, overlap.missing)
             if not overlap.missing:
                 yield "overlap", overlap.rounds
+                return
 
     def _asked(self, arrivals: Arrivals) -> Iterator[Attempt]:
         """An overlap at the bound, if the solver finds its completion."""
