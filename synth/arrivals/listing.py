@@ -26,12 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from synth.arrivals.assignment import USEFUL, assignment
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.trees import IntArray, Trees
 from verify.core.schedule import Op, Round, Transfer
-
-USEFUL = 10**7
-"""The weight of any useful transfer; priorities are far below it."""
 
 Move = tuple[int, int, int]
 """Sender, receiver, chunk."""
@@ -114,7 +112,7 @@ class _State:
         weight[:, ~present] = 0
         moves = [
             (src, dst, int(chunk[src, dst]))
-            for src, dst in enumerate(_assignment(weight))
+            for src, dst in enumerate(assignment(weight))
             if weight[src, dst]
         ]
         return self._carry_out(moves)
@@ -170,16 +168,3 @@ class _State:
                 if (dst, src, chunk) not in chosen:
                     self.pending[src, chunk] = 0
         return tuple(transfers)
-
-
-def _assignment(weight: IntArray) -> list[int]:
-    """For each sender its receiver, with the greatest sum of weights (0 stands for no transfer)."""
-    from ortools.graph.python.linear_sum_assignment import SimpleLinearSumAssignment
-
-    n = len(weight)
-    left, right = np.divmod(np.arange(n * n), n)
-    solver = SimpleLinearSumAssignment()
-    solver.add_arcs_with_cost(left, right, weight.max() - weight.ravel())
-    if solver.solve() != SimpleLinearSumAssignment.OPTIMAL:
-        raise AssertionError("a complete bipartite graph has an assignment")
-    return [solver.right_mate(sender) for sender in range(n)]

@@ -6,50 +6,32 @@ else the share of S*beta, then rounds. What could not win even at its own lower 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate, product
+from itertools import accumulate
 
 import msgspec
-import numpy as np
 
 from synth import show
+from synth.arrivals.attempts import Attempts
 from synth.arrivals.envelope import WaitThenComplete, started_late
 from synth.arrivals.exact import Question, can_be_asked
 from synth.arrivals.instance import Arrivals
-from synth.arrivals.listing import Priorities, drawn, list_schedule
-from synth.arrivals.trees import Trees, balanced
 from synth.cost import Cost, Setting, completion_cost, completion_cost_of
 from synth.solvers.choice import Solving
 from synth.solvers.model import Exhausted, Found
 from synth.standard import rhd, ring
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.search import Progress
-from verify.core.schedule import Round, Schedule
+from verify.core.schedule import Schedule
 from verify.errors import SearchTimeout
 
-PRIORITIES = (
-    Priorities(order=20, copy_load=100),
-    Priorities(),
-    Priorities(merge=20_000, rarity=8_000),
-)
-REPEATS = 8
-"""How often all priorities are tried, each time with other random numbers, short of the bound."""
-DRAWN = 300
-"""How many priorities are drawn after that, near the corner of the bounds as good as any chosen."""
 MOST_NUMBERS = 8
 """How many numbers of chunks are tried where they are left open."""
 LARGEST = 2**14
 """Ranks times chunks that schedules are made for."""
-LIST_WORK = 2**32
-"""Ranks * ranks * chunks * rounds, over all lists, and as much as LEAST_WORK for each round: about
-half a minute's worth. Each number of chunks that is looked at gets one list at least."""
-LEAST_WORK = 2**14
 EXACT_WORK = 8.0
 """Of a solver, for each number of rounds."""
-NOISE = 50
-"""Added to the priorities' noise with each repeat."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +75,8 @@ class Portfolio:
         self.arrivals, self.solving, self.setting = arrivals, solving, setting
         self.candidates: list[Candidate] = []
         self.least = arrivals.bound
-        self._list_work = LIST_WORK * solving.effort
         self._progress = progress
+        self._attempts = Attempts(solving, progress)
 
     @property
     def best(self) -> Candidate:
@@ -102,8 +84,8 @@ class Portfolio:
         return min((c for c in self.candidates if c.schedule), key=lambda c: self._time(c.cost))
 
     def try_lists(self) -> None:
-        """List scheduling in the chunks of the instance."""
-        self._list("list", self.arrivals)
+        """Lists and overlaps in the chunks of the instance."""
+        self._try(self.arrivals, "")
 
     def try_other_chunks(self, chunks_per_rank: int, *, any_number: bool) -> None:
         """Other numbers of chunks, where they might win.
@@ -130,25 +112,13 @@ class Portfolio:
 
         for arrivals in sorted(waits, key=at_bound)[:MOST_NUMBERS]:
             if at_bound(arrivals) < self._time(self.best.cost):
-                self._list(f"list, {show.chunks(arrivals.chunks)}", arrivals)
+                self._try(arrivals, f", {show.chunks(arrivals.chunks)}")
                 if any_number:
                     self.try_wait_then_complete(arrivals.chunks, more=True)
 
-    def _list(self, method: str, arrivals: Arrivals) -> None:
-        """Trees and priorities in turn, until at the bound or out of tries or work."""
-        best: list[Round] | None = None
-        least = arrivals.last + arrivals.bound
-        for number, (trees, priorities, seed) in enumerate(self._tries(arrivals), 1):
-            self._progress(f"{method}, try {number}")
-            rounds = list_schedule(arrivals, trees, priorities, seed)
-            if best is None or len(rounds) < len(best):
-                best = rounds
-            each_round = LEAST_WORK + arrivals.ranks**2 * arrivals.chunks
-            self._list_work -= each_round * len(rounds)
-            if len(best) <= least or self._list_work < 0 or self.solving.over:
-                break
-        assert best is not None
-        self.add(method, arrivals, arrivals.schedule(best))
+    def _try(self, arrivals: Arrivals, note: str) -> None:
+        method, rounds = self._attempts.shortest(arrivals)
+        self.add(method + note, arrivals, arrivals.schedule(rounds))
 
     def try_exact(self) -> None:
         """Ask a solver for fewer rounds than listed, from the bound up, where that is small."""
@@ -214,18 +184,6 @@ class Portfolio:
         cost = completion_cost(schedule)
         rounds = schedule.completion_rounds
         self.candidates.append(Candidate(method, arrivals, rounds, cost, schedule))
-
-    def _tries(self, arrivals: Arrivals) -> Iterator[tuple[Trees, Priorities, int]]:
-        first = self.solving.seed
-        for repeat in range(REPEATS):
-            for staged, priorities in product((True, False), PRIORITIES):
-                noisy = replace(priorities, noise=NOISE * repeat)
-                trees = balanced(arrivals, staged=staged, seed=first + repeat)
-                yield trees, noisy, first + repeat
-        dice = np.random.default_rng(first)
-        for seed in range(first, first + int(DRAWN * self.solving.effort)):
-            trees = balanced(arrivals, staged=bool(dice.integers(2)), seed=seed)
-            yield trees, drawn(dice), seed
 
     def _time(self, cost: Cost) -> tuple[float | Fraction, int]:
         if self.setting is None:

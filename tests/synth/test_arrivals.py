@@ -14,6 +14,7 @@ from synth.arrivals.exact import Question
 from synth.arrivals.generate import ArrivalsAnswer, search
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, list_schedule
+from synth.arrivals.overlap import on_a_cube
 from synth.arrivals.portfolio import Portfolio
 from synth.arrivals.request import arrival_rounds, instance, late_ranks
 from synth.arrivals.trees import balanced
@@ -88,14 +89,13 @@ def test_a_long_delay_reaches_the_bound_of_one_straggler(n: int) -> None:
     ("n", "arrivals", "m", "gap"),
     [
         (8, {6: 3, 7: 9}, 1, 1),
-        (8, {6: 3, 7: 9}, 4, 1),
-        (8, {0: 9, 3: 3}, 2, 1),
         (8, {4: 5, 5: 10, 6: 15, 7: 20}, 6, 1),
         (8, {5: 40, 6: 80, 7: 120}, 5, 1),
         (16, {12: 5, 13: 10, 14: 15, 15: 20}, 4, 1),
         (6, {1: 1, 2: 2, 3: 3, 4: 4, 5: 5}, 9, 1),
-        (64, {63: 30}, 1, 1),
-        # those that come together
+        (8, {7: 4}, 1, 0),
+        (13, {12: 8}, 1, 0),
+        (16, {3: 25}, 2, 0),
         (8, {6: 40, 7: 40}, 4, 2),
         (8, {5: 40, 6: 40, 7: 40}, 4, 2),
         (5, {3: 9, 4: 9}, 1, 0),
@@ -167,6 +167,16 @@ def test_the_schedule_to_beat_is_a_schedule(arrivals: dict[int, int]) -> None:
     schedule = wait.schedule(search_straggler(8, late=wait.last_rank))
     assert check(schedule).verdict is Verdict.PROVED
     assert schedule.completion_rounds == wait.bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(3, 40), st.integers(1, 40), st.integers(0, 60), st.integers(0, 99))
+def test_an_overlap_is_right_or_lacks_rounds(n: int, k: int, delay: int, seed: int) -> None:
+    arrivals = Arrivals(k, (0,) * (n - 1) + (delay,), (n - 1,))
+    overlap = on_a_cube(arrivals, 0, seed)
+    report = check(arrivals.schedule(overlap.rounds))
+    assert (report.verdict is Verdict.PROVED) == (overlap.missing == 0)
+    assert len(overlap.rounds) == delay + arrivals.dissemination_bound
 
 
 def test_latency_decides_where_a_link_is_given() -> None:

@@ -1,0 +1,144 @@
+"""Lists and overlaps in turn, until one is at the lower bound, or tries or work are spent.
+
+lists      trees (:mod:`synth.arrivals.trees`) and priorities, all combinations once
+overlaps   (:mod:`synth.arrivals.overlap`) for fewer rounds than that, from the bound up
+lists      as at first, with other random numbers, then with priorities drawn at random
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice, product
+
+import numpy as np
+
+from synth.arrivals.instance import Arrivals
+from synth.arrivals.listing import Priorities, drawn, list_schedule
+from synth.arrivals.normal import LARGEST, NormalForm
+from synth.arrivals.overlap import Overlap, can_overlap, needs, on_a_cube
+from synth.arrivals.trees import Trees, balanced
+from synth.solvers.choice import Solving
+from synth.solvers.model import Found
+from synth.straggler.search import Progress
+from verify.core.schedule import Round
+
+PRIORITIES = (
+    Priorities(order=20, copy_load=100),
+    Priorities(),
+    Priorities(merge=20_000, rarity=8_000),
+)
+REPEATS = 8
+"""How often all priorities are tried, each time with other random numbers, short of the bound."""
+DRAWN = 300
+"""How many priorities are drawn after that: for several late ranks as good as any chosen."""
+OVERLAPS = 100
+"""How many overlaps are tried for each number of rounds,"""
+FIRST_OVERLAPS = 10
+"""short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
+ASKED_WORK = 24.0
+"""What the question for a small overlap may take."""
+WORK = 2**32
+"""Ranks * ranks * chunks * rounds, over all tries, and as much as LEAST_WORK for each round: about
+half a minute's worth. Each number of chunks that is looked at gets one list at least."""
+LEAST_WORK = 2**14
+NOISE = 50
+"""Added to the priorities' noise with each repeat."""
+
+Attempt = tuple[str, list[Round]]
+"""A method's name, and the rounds that it found."""
+
+
+class Attempts:
+    """What is tried, for one instance or for several numbers of chunks, with so much work in all.
+
+    Args:
+        solving: seed, effort and time limit.
+        progress: is told what is being tried.
+    """
+
+    def __init__(self, solving: Solving, progress: Progress) -> None:
+        self.solving, self._progress = solving, progress
+        self._work = WORK * solving.effort
+
+    def shortest(self, arrivals: Arrivals) -> Attempt:
+        """The attempt with the fewest rounds, of equals the first; at least one is made."""
+        attempts = self._attempts(arrivals)
+        best = next(attempts)
+        while len(best[1]) > arrivals.last + arrivals.bound and not self._spent:
+            attempt = next(attempts, None)
+            if attempt is None:
+                break
+            best = min(best, attempt, key=lambda one: len(one[1]))
+        return best
+
+    @property
+    def _spent(self) -> bool:
+        return self._work < 0 or self.solving.over
+
+    def _pay(self, arrivals: Arrivals, rounds: int) -> None:
+        self._work -= rounds * (LEAST_WORK + arrivals.ranks**2 * arrivals.chunks)
+
+    def _attempts(self, arrivals: Arrivals) -> Iterator[Attempt]:
+        lists, fewest = self._lists(arrivals), 2**63
+        for attempt in islice(lists, 2 * len(PRIORITIES)):
+            fewest = min(fewest, len(attempt[1]) - arrivals.last)
+            yield attempt
+        if can_overlap(arrivals):
+            for rounds in range(arrivals.bound, fewest):
+                overlaps = list(self._overlaps(arrivals, rounds))
+                yield from overlaps
+                if overlaps:
+                    break
+            if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
+                yield from self._asked(arrivals)
+        yield from lists
+
+    def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
+        """Those with so many rounds after the last arrival, if there are any."""
+        first, least = self.solving.seed, 2**63
+        for number in range(max(1, int(OVERLAPS * self.solving.effort))):
+            if self._spent or (number == FIRST_OVERLAPS and least >= arrivals.ranks):
+                return
+            self._progress(f"overlap, {arrivals.chunks} chunks, {rounds} rounds")
+            spare = rounds - arrivals.dissemination_bound
+            overlap = on_a_cube(arrivals, spare, first + number)
+            self._pay(arrivals, len(overlap.rounds))
+            least = min(least, overlap.missing)
+            if not overlap.missing:
+                yield "overlap", overlap.rounds
+                return
+
+    def _asked(self, arrivals: Arrivals) -> Iterator[Attempt]:
+        """An overlap at the bound, if the solver finds its completion."""
+        self._progress(f"{self.solving.solver}, {arrivals.bound} rounds in normal form")
+        spare = arrivals.bound - arrivals.dissemination_bound
+        question = NormalForm(arrivals.ranks, arrivals.chunks, needs(arrivals, spare))
+        answer = self.solving.ask(question.model, ASKED_WORK)
+        if isinstance(answer, Found):
+            completion = question.decode(answer)
+            for seed in range(self.solving.seed, self.solving.seed + OVERLAPS):
+                dice = np.random.default_rng(seed)
+                overlap = Overlap(arrivals, spare, completion, dice)
+                if not overlap.missing:
+                    yield "overlap", overlap.rounds
+                    return
+
+    def _lists(self, arrivals: Arrivals) -> Iterator[Attempt]:
+        for number, (trees, priorities, seed) in enumerate(self._priorities(arrivals), 1):
+            self._progress(f"list, {arrivals.chunks} chunks, try {number}")
+            rounds = list_schedule(arrivals, trees, priorities, seed)
+            self._pay(arrivals, len(rounds))
+            yield "list", rounds
+
+    def _priorities(self, arrivals: Arrivals) -> Iterator[tuple[Trees, Priorities, int]]:
+        first = self.solving.seed
+        for repeat in range(REPEATS):
+            for staged, priorities in product((True, False), PRIORITIES):
+                noisy = replace(priorities, noise=NOISE * repeat)
+                trees = balanced(arrivals, staged=staged, seed=first + repeat)
+                yield trees, noisy, first + repeat
+        dice = np.random.default_rng(first)
+        for seed in range(first, first + int(DRAWN * self.solving.effort)):
+            trees = balanced(arrivals, staged=bool(dice.integers(2)), seed=seed)
+            yield trees, drawn(dice), seed
