@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long fuzz mutation lint bench bench-lab bench-pipeline bench-optireduce proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-viewer fuzz mutation lint bench bench-lab bench-pipeline bench-optireduce proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -18,6 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -c constraints.txt setuptools torch
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[demo,test,lint]'
+	$(BIN)/python -m runtime.optireduce.udp.compiled  # kept for all later runs
 	touch $(READY)
 
 # DeepSpeed is built without its extensions, which this needs no compiler for.
@@ -43,7 +44,7 @@ test-busy: $(READY)  ## all tests, RUNS=5 times, beside two busy loops: none may
 
 $(NEW)/ready: pyproject.toml constraints.txt constraints-torch-new.txt
 	test -x $(NEW)/bin/python || $(PYTHON) -m venv $(NEW)
-	{ grep -v '^torch==' constraints.txt; cat constraints-torch-new.txt; } > $(NEW)/constraints.txt
+	{ grep -Ev '^(torch|triton)==' constraints.txt; cat constraints-torch-new.txt; } > $(NEW)/constraints.txt
 	$(NEW)/bin/pip install -q -c $(NEW)/constraints.txt setuptools torch
 	$(NEW)/bin/pip install -q -c $(NEW)/constraints.txt --no-build-isolation -e '.[test]'
 	touch $@
@@ -61,9 +62,17 @@ test-frameworks: $(FRAMEWORKS)/ready  ## programs of others on the backend (unde
 test-frameworks-long: $(FRAMEWORKS)/ready  ## 10,000 iterations of Megatron's patterns (about 20 minutes)
 	$(FRAMEWORKS)/bin/python -m pytest -v tests/frameworks -m long
 
-fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes; SECONDS=...)
+test-gpu-logic: $(READY)  ## kernels in triton's interpreter, and built for GPUs that are not here (some minutes)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m gpu_logic
+
+test-viewer: $(READY)  ## the pages in a real browser (chromium; two minutes)
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[viewer]'
+	LATECOMER_BROWSER=required $(BIN)/python -m pytest tests/verify/viewer tests/runtime/telemetry_page
+
+fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes on each data path; SECONDS=...)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.datagrams --runs -1 --seconds $(or $(SECONDS),600)
+	$(BIN)/python -m tests.fuzz.datagrams --compiled --runs -1 --seconds $(or $(SECONDS),600)
 
 mutation: $(READY)  ## mutants of verify/core that the tests should kill (an hour; EACH=20 of a module, SEED=1)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[mutation]'
@@ -90,7 +99,7 @@ bench-pipeline: $(READY)  ## the measurements of docs/pipeline.md and docs/pipel
 	$(BIN)/python -m bench.pipeline_planner links --sizes 4x12 8x24 --families uneven --time-limit 20
 	$(BIN)/python -m bench.pipeline_runtime
 
-bench-optireduce: $(READY)  ## the measurements of docs/optireduce.md (under 20 minutes; SHORT=--short)
+bench-optireduce: $(READY)  ## the measurements of docs/optireduce.md (under 25 minutes; SHORT=--short)
 	$(BIN)/python -m bench.optireduce $(SHORT)
 
 proofs:          ## the theories, and the checker extracted from them (needs Coq; says how to get it)
