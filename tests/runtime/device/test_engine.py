@@ -78,6 +78,7 @@ def _model(schedule, tensors, average=False):
     return torch.cat([state[0, c] for c in range(k)])
 
 
+@pytest.mark.gpu_logic
 @on_ranks(4)
 def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store):
     """Up to a dozen operations in flight, with kernels before them that take their time."""

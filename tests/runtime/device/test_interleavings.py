@@ -94,7 +94,9 @@ def test_other_programs_follow_each_other():
 
 
 @pytest.mark.parametrize(
-    "mutant", [{"place": by_slot}, {"flag_place": one_flag}, {"sets": 1}], ids=str
+    "mutant",
+    [{"place": by_slot}, {"flag_place": one_flag}, {"sets": 1}],
+    ids=["slots of all blocks in a row", "one flag for all sets", "one set"],
 )
 def test_other_layouts_fail(mutant):
     assert any(run(seed, **mutant) for seed in range(600))

@@ -167,6 +167,7 @@ def conform(rank, size, store, cases, epoch):
         device.close()
 
 
+@pytest.mark.gpu_logic
 @on_ranks(3)
 def test_all_kinds_in_turn_while_epochs_turn_negative(rank, size, store):
     conform(rank, size, store, 2 * len(list(kinds(size))), WRAPS)
@@ -282,6 +283,7 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
     device.close()
 
 
+@pytest.mark.gpu_logic
 @on_ranks(3, victims=(1,))
 def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device = SimulatedDevice()
