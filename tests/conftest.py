@@ -5,6 +5,7 @@ The longest ones come first, so that no worker ends with one of them alone.
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -14,6 +15,8 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 # a shell that starts the tests in the background has it ignored, and so would all they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# loading what is compiled takes every process a second or two; whoever tests it asks for it
+os.environ.setdefault("LATECOMER_COMPILED", "off")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

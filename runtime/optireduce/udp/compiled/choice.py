@@ -13,6 +13,7 @@ import fcntl
 import functools
 import importlib.util
 import logging
+import os
 import platform
 import select
 import socket
@@ -22,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -38,10 +40,14 @@ REMEDY = "pip install 'latecomer[fast]'"
 
 
 def choose(when: When) -> DataPath:
-    """The data path for an option's value.
+    """The data path for an option's value; where that is auto, for LATECOMER_COMPILED's, if set.
 
     Compiles where that is due. Raises ArgumentError if it must be the compiled one, and can't.
     """
+    if when == "auto" and (asked := os.environ.get("LATECOMER_COMPILED", "auto")) != "auto":
+        if asked not in ("on", "off"):
+            raise ArgumentError("LATECOMER_COMPILED", asked, "must be auto, on or off")
+        return choose(cast(When, asked))
     if when == "off":
         return NUMPY._replace(how="data path numpy, as was asked for")
     path, reason = _compiled()

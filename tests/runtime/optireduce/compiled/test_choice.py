@@ -24,10 +24,19 @@ SIZE, WAIT = 3, timedelta(seconds=300)
 
 
 @pytest.fixture(autouse=True)
-def _anew():
+def _anew(monkeypatch):
+    monkeypatch.delenv("LATECOMER_COMPILED", raising=False)  # as tests of all else set it
     choice._compiled.cache_clear()
     yield
     choice._compiled.cache_clear()
+
+
+def test_the_environment_says_it_where_the_option_does_not(monkeypatch):
+    monkeypatch.setenv("LATECOMER_COMPILED", "off")
+    assert choose("auto").how == "data path numpy, as was asked for"
+    monkeypatch.setenv("LATECOMER_COMPILED", "maybe")
+    with pytest.raises(ArgumentError, match="LATECOMER_COMPILED = 'maybe': must be auto, on or"):
+        choose("auto")
 
 
 @pytest.mark.parametrize(
