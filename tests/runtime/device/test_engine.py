@@ -29,6 +29,8 @@ from tests.runtime.spawning import on_ranks, python, spawn, together, values
 from verify import Phase, Schedule, Transfer
 from verify.errors import ArgumentError, RankFailure
 
+pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
+
 LIMIT = timedelta(seconds=60)
 
 
@@ -78,7 +80,6 @@ def _model(schedule, tensors, average=False):
     return torch.cat([state[0, c] for c in range(k)])
 
 
-@pytest.mark.gpu_logic
 @on_ranks(4)
 def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store):
     """Up to a dozen operations in flight, with kernels before them that take their time."""

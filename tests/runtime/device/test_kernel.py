@@ -33,6 +33,8 @@ from tests.runtime.spawning import PATIENCE, on_ranks, spawn, values
 from verify.device.program import Action
 from verify.errors import ArgumentError, RankFailure, TensorError
 
+pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
+
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
 WRAPS = 2**31 - 3  # an epoch just before they turn negative
 ADDED = 2**30  # epochs in which a program with more slots did not run
@@ -167,7 +169,6 @@ def conform(rank, size, store, cases, epoch):
         device.close()
 
 
-@pytest.mark.gpu_logic
 @on_ranks(3)
 def test_all_kinds_in_turn_while_epochs_turn_negative(rank, size, store):
     conform(rank, size, store, 2 * len(list(kinds(size))), WRAPS)
@@ -283,7 +284,6 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
     device.close()
 
 
-@pytest.mark.gpu_logic
 @on_ranks(3, victims=(1,))
 def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device = SimulatedDevice()
@@ -302,7 +302,6 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device.close()
 
 
-@pytest.mark.gpu_logic
 @on_ranks(3)
 def test_a_rank_that_does_not_come_is_named(rank, size, store):
     device = SimulatedDevice()

@@ -23,6 +23,8 @@ from tests.runtime.policy.network import Network
 from tests.runtime.spawning import on_ranks, spawn, together, values
 from verify.errors import ArgumentError, RankFailure
 
+pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
+
 LIMIT = timedelta(seconds=60)
 SIZE, LATE, SLOW_HOST = 4, 2, 1
 PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
