@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verify.asynchronous.sizes import in_words
 from verify.asynchronous.verdict import AsynchronousReport
-from verify.report.render import MARKS, evidence
+from verify.report.render import evidence, listed
 
 
 def render(name: str, report: AsynchronousReport) -> str:
@@ -15,10 +15,7 @@ def render(name: str, report: AsynchronousReport) -> str:
         f"  {meant_in_words(report)}",
         f"  {freedom_in_words(report)}",
     ]
-    width = max(map(len, report.results))
-    for prop, result in report.results.items():
-        note = f"  ({result.note})" if result.note else ""
-        lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
+    lines += listed(report.results)
     for result in report.results.values():
         if result.counterexample is not None:
             lines += evidence(result.counterexample)

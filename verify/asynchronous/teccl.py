@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 
 from verify.core.format import bounded_text
-from verify.core.verdict import PROVED, Counterexample, Result, Verdict, overall, refuted
+from verify.core.verdict import PROVED, Counterexample, Result, refuted
 from verify.errors import FormatError
-from verify.report.render import MARKS, evidence
+from verify.report.render import evidence, listed
+from verify.report.results import OfResults
 
 TOLERANCE = 1e-4
 EVIDENCE = ("property", "rank", "expected", "found")
@@ -45,7 +46,7 @@ class Flow(msgspec.Struct, frozen=True):
         return f"{part}chunk {self.chunk} of {self.owner}, {self.src} -> {self.dst}"
 
 
-class FlowReport(msgspec.Struct, frozen=True):
+class FlowReport(OfResults, msgspec.Struct, frozen=True):
     """What is said of one solution; ``epochs`` are those in which something is sent."""
 
     collective: str
@@ -54,25 +55,13 @@ class FlowReport(msgspec.Struct, frozen=True):
     epochs: int
     results: dict[str, Result]
 
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict over all properties."""
-        return overall(result.verdict for result in self.results.values())
-
-    @property
-    def counterexample(self) -> Counterexample | None:
-        """The counterexample of the first refuted property, if any."""
-        found = (result.counterexample for result in self.results.values())
-        return next((c for c in found if c is not None), None)
-
     def text(self, name: str) -> str:
         """The report on the file ``name`` as lines of text."""
-        width = max(map(len, self.results))
         lines = [f"{name}: {self.verdict.value.upper()}"]
         lines.append(
             f"  {self.collective} of {self.ranks} ranks, {self.flows} flows in {self.epochs} epochs"
         )
-        lines += [f"    {prop:<{width}}  {MARKS[r.verdict]}" for prop, r in self.results.items()]
+        lines += listed(self.results)
         for result in self.results.values():
             if result.counterexample is not None:
                 lines += evidence(result.counterexample)

@@ -8,13 +8,14 @@ import msgspec
 
 from verify.asynchronous.deadlock import Freedom
 from verify.asynchronous.sizes import Sizes
-from verify.core.verdict import Counterexample, Result, Verdict, overall
+from verify.core.verdict import Result
+from verify.report.results import OfResults
 
 EVIDENCE = ("property", "rank", "position", "action", "chunk", "expected", "found", "actions")
 """What is printed of a counterexample in JSON; its other fields are those of other families."""
 
 
-class AsynchronousReport(msgspec.Struct, frozen=True, kw_only=True):
+class AsynchronousReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one program.
 
     Attributes:
@@ -41,17 +42,6 @@ class AsynchronousReport(msgspec.Struct, frozen=True, kw_only=True):
     results: dict[str, Result]
     freedom: Freedom
     limits: tuple[str, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict over all properties."""
-        return overall(result.verdict for result in self.results.values())
-
-    @property
-    def counterexample(self) -> Counterexample | None:
-        """The counterexample of the first refuted property, if any."""
-        found = (result.counterexample for result in self.results.values())
-        return next((c for c in found if c is not None), None)
 
     @property
     def slack(self) -> int | None:

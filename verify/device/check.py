@@ -6,18 +6,17 @@ from typing import Any
 
 import msgspec
 
+from verify.asynchronous.verdict import EVIDENCE
 from verify.core.schedule import Schedule
-from verify.core.verdict import Counterexample, Result, Verdict, overall, unknown
+from verify.core.verdict import Result, Verdict, unknown
 from verify.device.order import all_heard, one_operation, race_free
 from verify.device.program import DeviceProgram
 from verify.device.rows import slots_match
 from verify.device.sums import same_sums
-
-EVIDENCE = ("property", "rank", "position", "action", "chunk", "expected", "found", "actions")
-"""What is printed of a counterexample in JSON."""
+from verify.report.results import OfResults
 
 
-class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one device program.
 
     Attributes:
@@ -32,17 +31,6 @@ class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     rows: int
     results: dict[str, Result]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict over all properties."""
-        return overall(result.verdict for result in self.results.values())
-
-    @property
-    def counterexample(self) -> Counterexample | None:
-        """The counterexample of the first refuted property, if any."""
-        found = (result.counterexample for result in self.results.values())
-        return next((c for c in found if c is not None), None)
 
     def to_json(self) -> dict[str, Any]:
         """The object ``device`` that ``verify --json`` prints."""

@@ -8,7 +8,7 @@ from verify.device.check import DeviceReport, check
 from verify.device.program import device_program
 from verify.errors import ArgumentError
 from verify.loss.command import Addition
-from verify.report.render import MARKS, evidence
+from verify.report.render import evidence, listed
 
 MOST_SETS = 16
 
@@ -36,10 +36,7 @@ def lines(report: DeviceReport) -> list[str]:
         f"  one kernel per rank: {report.verdict.value.upper()}{proved}",
         f"    {report.rows} rows, {sets} of {report.slots} slots (a chunk each, cut into blocks)",
     ]
-    width = max(map(len, report.results))
-    for name, result in report.results.items():
-        note = f"  ({result.note})" if result.note else ""
-        shown.append(f"    {name:<{width}}  {MARKS[result.verdict]}{note}")
+    shown += listed(report.results)
     for result in report.results.values():
         if result.counterexample is not None:
             shown += evidence(result.counterexample)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verify.pipeline.schedule import Instance, PipelineSchedule
 from verify.pipeline.verdict import Bar, Measures, PipelineReport
-from verify.report.render import MARKS, MOST_SHOWN, evidence
+from verify.report.render import MOST_SHOWN, evidence, listed
 
 
 def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str:
@@ -12,10 +12,7 @@ def render(name: str, schedule: PipelineSchedule, report: PipelineReport) -> str
     lines = [f"{name}: {report.verdict.value.upper()}", f"  {headline(schedule, report)}"]
     if report.measures is not None:
         lines += _measures(report, report.measures)
-    width = max(map(len, report.results))
-    for prop, result in report.results.items():
-        note = f"  ({result.note})" if result.note else ""
-        lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
+    lines += listed(report.results)
     for result in report.results.values():
         if result.counterexample is not None:
             lines += evidence(result.counterexample)

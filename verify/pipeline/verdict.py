@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from verify.core.verdict import Counterexample, Result, Verdict, overall, refuted
+from verify.core.verdict import Counterexample, Result, Verdict, refuted
 from verify.pipeline.schedule import Action, Number, PipelineSchedule, Place
+from verify.report.results import OfResults
 
 EVIDENCE = ("property", "rank", "position", "action", "expected", "found", "actions")
 """What is printed of a counterexample in JSON; its other fields are those of collectives."""
@@ -104,7 +105,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
         return self.makespan / self.lower_bound - 1 if self.lower_bound else 0.0
 
 
-class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one pipeline schedule.
 
     Attributes:
@@ -119,17 +120,6 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     form: Literal["compute_only", "compute_comms"]
     results: dict[str, Result]
     measures: Measures | None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict over all properties."""
-        return overall([result.verdict for result in self.results.values()])
-
-    @property
-    def counterexample(self) -> Counterexample | None:
-        """The counterexample of the first refuted property, if any."""
-        found = (result.counterexample for result in self.results.values())
-        return next((c for c in found if c is not None), None)
 
     @property
     def optimal(self) -> bool | Literal["unknown"]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from verify.core.schedule import Incast, Schedule
-from verify.core.verdict import Counterexample, Report, Verdict
+from verify.core.verdict import Counterexample, Report, Result, Verdict
 from verify.report.explain import explained
 
 EVIDENCE = ("property", "phase", "round", "rank", "chunk", "expected", "found", "transfers")
@@ -24,10 +24,7 @@ def render(name: str, schedule: Schedule, report: Report) -> str:
     lines = [f"{name}: {report.verdict.value.upper()}", f"  {instance_in_words(schedule)}"]
     lines.append(f"  {report.rounds} rounds: {_phases(schedule)}")
     lines.append(f"  {bound_in_words(report)}")
-    width = max(map(len, report.results))
-    for prop, result in report.results.items():
-        note = f"  ({result.note})" if result.note else ""
-        lines.append(f"    {prop:<{width}}  {MARKS[result.verdict]}{note}")
+    lines += listed(report.results)
     if report.staging:
         lines.append(f"  needs {report.staging} chunk buffer(s) per rank for staging")
     for result in report.results.values():
@@ -92,6 +89,16 @@ def bound_in_words(report: Report) -> str:
     return (
         f"completion: {report.completion_rounds} rounds, lower bound {report.lower_bound}: {claim}"
     )
+
+
+def listed(results: dict[str, Result]) -> list[str]:
+    """A line for each property, with its note."""
+    width = max(map(len, results))
+    lines = []
+    for name, result in results.items():
+        note = f"  ({result.note})" if result.note else ""
+        lines.append(f"    {name:<{width}}  {MARKS[result.verdict]}{note}")
+    return lines
 
 
 def evidence(found: Counterexample) -> list[str]:
