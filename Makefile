@@ -83,15 +83,15 @@ lint: $(READY)   ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## the measurements of docs/benchmarks.md
+bench: $(READY)  ## executor, checker and cold start
 	$(BIN)/python -m bench
 
-bench-lab: $(READY)  ## the measurements of docs/lab.md and docs/auto.md, on an emulated network (under 25 minutes)
+bench-lab: $(READY)  ## completion and modes on an emulated network (under 25 minutes)
 	$(BIN)/python -m bench.lab calibrate
 	$(BIN)/python -m bench.lab_completion
 	$(BIN)/python -m bench.auto
 
-bench-pipeline: $(READY)  ## the measurements of docs/pipeline.md and docs/pipeline-runtime.md (under 20 minutes)
+bench-pipeline: $(READY)  ## planner and runtime of pipelines (under 20 minutes)
 	$(BIN)/python -m bench.pipeline_planner quick
 	$(BIN)/python -m bench.pipeline_planner free
 	$(BIN)/python -m bench.pipeline_planner capped --sizes 4x12 6x18
@@ -99,7 +99,7 @@ bench-pipeline: $(READY)  ## the measurements of docs/pipeline.md and docs/pipel
 	$(BIN)/python -m bench.pipeline_planner links --sizes 4x12 8x24 --families uneven --time-limit 20
 	$(BIN)/python -m bench.pipeline_runtime
 
-bench-optireduce: $(READY)  ## the measurements of docs/optireduce.md (under 25 minutes; SHORT=--short)
+bench-optireduce: $(READY)  ## OptiReduce beside Gloo and TCP (under 25 minutes; SHORT=--short)
 	$(BIN)/python -m bench.optireduce $(SHORT)
 
 proofs:          ## the theories, and the checker extracted from them (needs Coq; says how to get it)

@@ -1,4 +1,4 @@
-"""All measurements of docs/benchmarks.md, one after the other: ``python -m bench``."""
+"""All measurements of docs/measurements/benchmarks.md, one after the other: ``python -m bench``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Time after the last arrival against how late one rank is, beside what one would do otherwise.
 
-    python -m bench.delays [--plot docs/delays.svg]
+    python -m bench.delays [--plot docs/pictures/delays.svg]
     python -m bench.delays --every 24
 
 Counted, not measured: what each schedule takes after the arrival in units of S*beta (S: bytes of

@@ -1,6 +1,6 @@
 """Schedules run on a simulated machine, event by event: alpha-beta, one port each way per rank.
 
-    python -m bench.simulation [--n 8 64 1024] [--plot docs/simulation.svg]
+    python -m bench.simulation [--n 8 64 1024] [--plot docs/pictures/simulation.svg]
     python -m bench.simulation --lab [--measured FILE]
 
 No barriers: a rank posts what it sends and receives in a round when its own round before is done; a
@@ -14,7 +14,8 @@ published generator reaches for powers of two) and with the best k.
 The table: microseconds from the late rank's arrival to the last result. The first columns are for
 a rank so late that all else is done; *soon*: the best k where it comes only S * beta after the
 others, so that what is left of the wait is felt. ``--lab`` compares with what was measured for 8
-hosts in docs/lab.md, or with a file of the JSON lines that rank 0 of bench.lab_completion prints.
+hosts in docs/measurements/lab.md, or with a file of the JSON lines that rank 0 of
+bench.lab_completion prints.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ LAB_MEASURED = {
     16: {"ring": 1.87, "m = 1": 1.42, "m = 2": 1.28, "m = 4": 1.19},
     64: {"ring": 1.95, "m = 1": 1.44, "m = 2": 1.27, "m = 4": 1.19},
 }
-"""docs/lab.md: MiB, then times in S * beta at the nominal rate."""
+"""docs/measurements/lab.md: MiB, then times in S * beta at the nominal rate."""
 
 
 def run(rounds: Iterable[Messages], ready: Floats, buffer_bytes: int, link: Link) -> Floats:

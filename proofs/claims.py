@@ -13,6 +13,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,12 @@ def _quoted(names: list[str]) -> str:
 
 
 def claims(table: Claims) -> str:
-    """All claims, for docs/trust.md."""
+    """All claims, for docs/explanation/trust.md."""
     text = _row("claim", "basis", "proved or seen", "by", "to be believed", "check it", "said in")
     text += "|:--|:--|:--|:--|:--|:--|:--|\n"
     for claim in table["claim"]:
         by = "; ".join(filter(None, [claim.get("by"), _quoted(claim.get("theorems", []))]))
-        pages = [page.removeprefix("docs/") for page in claim.get("said", {})]
+        pages = [relpath(page, "docs/explanation") for page in claim.get("said", {})]
         text += _row(
             claim["claim"],
             claim["basis"],
@@ -63,7 +64,7 @@ def claims(table: Claims) -> str:
 
 
 def theorems(table: Claims) -> str:
-    """All theorems, for docs/theorems.md."""
+    """All theorems, for docs/explanation/theorems.md."""
     text = ""
     for part in table["table"]:
         text += f"\n## {part['title']}\n" if "title" in part else ""
@@ -78,7 +79,7 @@ def theorems(table: Claims) -> str:
 
 
 def weaker(table: Claims) -> str:
-    """The claims that no theorem proves, for docs/theorems.md."""
+    """The claims that no theorem proves, for docs/explanation/theorems.md."""
     listed = [claim for claim in table["claim"] if claim["basis"] in WEAK]
     return "".join(
         f"- {claim['claim']}: {claim['basis']}"
@@ -89,8 +90,8 @@ def weaker(table: Claims) -> str:
 
 
 RENDERED: dict[str, tuple[Callable[[Claims], str], ...]] = {
-    "docs/trust.md": (claims,),
-    "docs/theorems.md": (theorems, weaker),
+    "docs/explanation/trust.md": (claims,),
+    "docs/explanation/theorems.md": (theorems, weaker),
 }
 """What stands between the comments of a page, in this order."""
 

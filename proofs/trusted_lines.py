@@ -4,7 +4,7 @@
 
 Blank lines, comments and docstrings are not counted. Of the theories only statements' vocabulary
 counts (definitions, without lemmas and their proofs): what is proved need not be believed, but what
-the theorems are about must be read. docs/trust.md states these numbers; a test compares them.
+the theorems are about must be read. trust.md states these numbers; a test compares them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def others(*modules: str) -> set[str]:
 
 
 def counts() -> dict[str, int]:
-    """What docs/trust.md states, by name."""
+    """What docs/explanation/trust.md states, by name."""
     certificates = ROOT / "proofs/certificates"
     return {
         "definitions of collectives": sum(map(theory, COLLECTIVES)),

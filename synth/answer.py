@@ -1,8 +1,8 @@
 """What every family returns: a proved schedule, a lower bound, and what "optimal" rests on.
 
 Nothing leaves ``synth`` unproved: the verifier, which shares no code with it, has the say. Whether
-a schedule is optimal is never said without its basis (docs/trust.md says what each one asks you to
-believe):
+a schedule is optimal is never said without its basis (docs/explanation/trust.md says what each one
+asks you to believe):
 
     theorem       at a lower bound that is proved in Coq
     certificate   a certificate refutes every shorter schedule: one of proofs/certificates, or (for

@@ -23,7 +23,7 @@ def _blocks(language, page=README):
 
 @pytest.mark.slow_first
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("page", ["README.md", "docs/schedules.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/schedules.md"])
 def test_commands(page, tmp_path):
     blocks = _blocks("console", (ROOT / page).read_text())
     commands = [line[2:] for block in blocks for line in block.splitlines() if line[:2] == "$ "]
@@ -54,7 +54,7 @@ def test_demo_with_four_ranks(tmp_path):
     assert "<svg" in picture.read_text()[:1000]
 
 
-ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+ARCHITECTURE = (ROOT / "docs/explanation/architecture.md").read_text()
 NAME = re.compile(r"`((?:verify|synth|runtime|proofs|tests)(?:\.\w+)+)`")
 
 

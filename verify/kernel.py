@@ -2,7 +2,7 @@
 
 ``make proofs`` builds ``proofs/build/latecomer-kernel`` from theories in which it is proved that
 what this program accepts is right, and what it rejects is wrong. It reads the bytes of the schedule
-file itself and shares nothing with ``verify``. What must still be believed: see docs/trust.md.
+file itself and shares nothing with ``verify``. What must still be believed: see trust.md.
 
 The two checkers must agree. Where they do not, the verdict is unknown, and says so: one of them has
 a fault. Of pipelines it judges those that are compute only, over links without occupancy, which is

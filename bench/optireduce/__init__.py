@@ -1,1 +1,1 @@
-"""Measurements of docs/optireduce.md."""
+"""Measurements of docs/explanation/optireduce.md."""

@@ -1,4 +1,4 @@
-"""All measurements of docs/optireduce.md, one after the other: ``python -m bench.optireduce``.
+"""All measurements of OptiReduce (docs), one after the other: ``python -m bench.optireduce``.
 
     python -m bench.optireduce [--short]      under 25 minutes on 2 cores; a few with --short
 

@@ -3,9 +3,10 @@
     python -m proofs.certificates.make --solver cadical [--only NAME]
 
 Needs CaDiCaL 2 (https://github.com/arminbiere/cadical), which writes LRAT. The situations are those
-that ``synth generate --delay`` and ``--arrivals`` can ask a solver about exactly (docs/arrivals.md)
-and in which the fewest rounds are above the bound that ``verify`` recomputes. The schedule comes
-from ``synth``; the solver refutes a shorter one; of its proof the part that is needed is kept.
+that ``synth generate --delay`` and ``--arrivals`` can ask a solver about exactly
+(docs/explanation/arrivals.md) and in which the fewest rounds are above the bound that ``verify``
+recomputes. The schedule comes from ``synth``; the solver refutes a shorter one; of its proof the
+part that is needed is kept.
 """
 
 from __future__ import annotations

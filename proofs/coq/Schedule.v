@@ -1,4 +1,4 @@
-(** What a schedule is: phases of rounds of transfers (verify/schedule.py, docs/format.md).
+(** What a schedule is: phases of rounds of transfers (verify/schedule.py, docs/reference/format.md).
 
     Ranks are 0 .. n-1, chunks 0 .. k-1. The information in [meta] and the names of phases have no
     meaning and are left out. *)

@@ -2,7 +2,7 @@
 
     python -m proofs.pipeline_certificates.make [--only NAME]
 
-The instances are those of the tables in docs/pipeline.md (``bench.pipeline_planner``) whose optimum
+The instances are those of the docs' tables of pipelines (``bench.pipeline_planner``) whose optimum
 is above the closed form of ``verify``: with a memory limit of S activations, and without.
 """
 

@@ -3,7 +3,7 @@
 Whoever is late takes the place of the last rank, and each rank after it the place before its own.
 So a rank has at most three places, whoever is late: its own, the one before, and the late one's.
 What is done there is made once, for any number of ranks in O(chunks log ranks); another late rank
-changes nothing but the peers' names. It is right by the theorem in docs/straggler.md; where it is
+changes nothing but the peers' names. It is right by a theorem (see straggler.md); where it is
 small, ``verify`` proves the whole of it here besides, before any part is used.
 """
 

@@ -6,8 +6,8 @@ that comes L seconds after the others, from the others' arrival on:
     native      L + N                 nothing can be done before it comes
     schedule    max(L, W) + C         W: the waiting phases, C: the completion after its arrival
 
-Source: docs/cost.md. Deviation: native and schedules have an alpha and a beta each, since they run
-on different transports, and both are corrected by what was seen (``history.ModelCorrection``).
+Source: docs/explanation/cost.md. Deviation: native and schedules run on different transports, so
+they have an alpha and a beta each, corrected by what was seen (``history.ModelCorrection``).
 
 A wait that is given up after tau is a question of the kind "rent or buy". From the others' arrival:
 

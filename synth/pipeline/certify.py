@@ -2,7 +2,7 @@
 
 The search (``synth.pipeline.refute``) is believed nothing: what it writes is checked by
 ``verify.pipeline.refutation``, which shares no code with it, and can be checked by the program that
-is extracted from Coq (docs/trust.md).
+is extracted from Coq (docs/explanation/trust.md).
 """
 
 from __future__ import annotations

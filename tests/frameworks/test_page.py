@@ -1,4 +1,4 @@
-"""docs/frameworks.md says what the scripts say, which other tests run."""
+"""docs/howto/frameworks.md says what the scripts say, which other tests run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.frameworks.scripts import FOLDER
 from tests.frameworks.test_scripts import PATHS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/howto/frameworks.md").read_text()
 
 
 def _sections(page: str) -> dict[str, list[str]]:

@@ -38,7 +38,7 @@ PATHS = {
     "lightning_ddp.py": {"schedule": 50, "operation MAX": 16},
     "lightning_hook.py": {"schedule": 34},
 }
-"""Which way the all-reduces of a rank go with a schedule for four; docs/frameworks.md says it."""
+"""Which way the all-reduces of a rank go with a schedule for four, as the page says."""
 
 
 def _distance(one: list[Trained], other: list[Trained]) -> float:

@@ -51,8 +51,8 @@ def test_a_claim_is_as_strong_as_its_basis(claim: dict[str, Any]) -> None:
         {"theorems": ["Ring.ring_is_best"]},
         {"theorems": []},
         {"basis": "paper"},
-        {"basis": "paper", "said": {"docs/straggler.md": "every n and every k"}},
-        {"said": {"docs/straggler.md": "no such words, on paper"}},
+        {"basis": "paper", "said": {"docs/explanation/straggler.md": "every n and every k"}},
+        {"said": {"docs/explanation/straggler.md": "no such words, on paper"}},
         {"check": "`python -m proofs.nothing`"},
         {"checks": "`make proofs`"},
     ],
@@ -81,4 +81,4 @@ def test_pages_are_as_the_table_says(
     with pytest.raises(SystemExit) as ended:
         claims.main()
     assert ended.value.code is True
-    assert "docs/trust.md: is not what" in capsys.readouterr().out
+    assert "docs/explanation/trust.md: is not what" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""docs/theorems.md and docs/trust.md say what is there: theorems, certificates, counted lines."""
+"""The pages theorems.md and trust.md say what is there: theorems, certificates, counted lines."""
 
 import json
 import re
@@ -20,7 +20,7 @@ HEADLINES = re.findall(
 
 
 def _named(page: str) -> set[tuple[str, str]]:
-    found = set(NAMED.findall((ROOT / "docs" / page).read_text()))
+    found = set(NAMED.findall((ROOT / "docs/explanation" / page).read_text()))
     return {(theory, name) for theory, name in found if name != "v"}
 
 
@@ -49,7 +49,7 @@ def test_nothing_is_assumed(path: Path) -> None:
 
 
 def test_trusted_lines_are_those_stated() -> None:
-    text = (ROOT / "docs/trust.md").read_text()
+    text = (ROOT / "docs/explanation/trust.md").read_text()
     stated = {
         name: int(n) for n, name in re.findall(r"^\| (\d+) \| ([a-z][^|]+) \|", text, re.MULTILINE)
     }
@@ -57,7 +57,7 @@ def test_trusted_lines_are_those_stated() -> None:
 
 
 def test_every_certificate_is_in_the_table() -> None:
-    text = (ROOT / "docs/trust.md").read_text()
+    text = (ROOT / "docs/explanation/trust.md").read_text()
     rows = {
         name: tuple(int(n) for n in re.findall(r"\d+", rest))
         for name, rest in re.findall(r"^\| `(n\d[^`]*)` (\|.*)$", text, re.MULTILINE)

@@ -56,7 +56,7 @@ def test_holds_and_is_in_the_table_of_trust(path: Path) -> None:
     sizes = f"{schedule.stages} | {schedule.microbatches} | {f'{memory[0]:g}' if memory else '-'}"
     cases = 1 + sum(line.startswith("either") for line in lines)
     row = f"| `{path.stem}` | {sizes} | {times} | {len(lines)} | {cases} |\n"
-    assert row in (FOLDER.parents[1] / "docs/trust.md").read_text()
+    assert row in (FOLDER.parents[1] / "docs/explanation/trust.md").read_text()
 
 
 def test_the_verified_checker_accepts_all(kernel: Path) -> None:

@@ -298,7 +298,7 @@ def test_verify_stands_alone() -> None:
 
 
 def test_what_is_believed_is_small() -> None:
-    """docs/trust.md states the number; what the checker of collectives imports is all of it."""
+    """trust.md states the number; what the checker of collectives imports is all of it."""
     assert counts()["verify, collectives"] <= 750
     assert others(*COLLECTIVE_CHECKER) == {"msgspec", "numpy", "zstandard"}
     core = ROOT / "verify" / "core"

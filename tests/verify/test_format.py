@@ -247,7 +247,7 @@ def test_as_much_as_is_allowed_is_read() -> None:
 def test_the_last_byte_and_the_last_token(tmp_path: Path, suffix: str, monkeypatch) -> None:
     text, path = _changed(meta={"a": ",[{"}), tmp_path / f"s.json{suffix}"
     path.write_bytes(PACK[suffix](text))
-    assert f"{MAX_BYTES // 2**20} MiB" in (page := (ROOT / "docs" / "format.md").read_text())
+    assert f"{MAX_BYTES // 2**20} MiB" in (page := (ROOT / "docs/reference/format.md").read_text())
     assert f"{MAX_TOKENS // 2**20} Mi JSON tokens" in page
     tokens = sum(map(text.count, b",[{"))
     for name, most, problem in [("BYTES", len(text), "larger"), ("TOKENS", tokens, "JSON tokens")]:

@@ -15,7 +15,7 @@ gets stuck at the same events, and these contain a cycle or a wait for what nobo
 (proofs/coq/Asynchronous.v).
 
 Splitting finer can only add waits: if a program is free of deadlock with at most m chunks a
-message, it is so with any larger m (docs/msccl.md).
+message, it is so with any larger m (docs/explanation/msccl.md).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from verify.core.programs import programs
 from verify.core.schedule import Schedule, occurrence
 
 SETS = 2
-"""Staging sets of what the runtime runs: enough for every all-reduce (docs/gpu.md)."""
+"""Staging sets of what the runtime runs: enough for every all-reduce (docs/explanation/gpu.md)."""
 
 
 class Action(IntEnum):

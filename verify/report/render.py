@@ -77,7 +77,7 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def bound_in_words(report: Report) -> str:
-    """How far from the lower bound; never "optimal" without what that rests on (docs/trust.md)."""
+    """How far from the lower bound; never "optimal" without what that rests on (trust.md)."""
     if report.verdict is Verdict.REFUTED:
         claim = "not right, so not optimal"
     elif report.optimal == "unknown":

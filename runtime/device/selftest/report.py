@@ -133,7 +133,7 @@ def columns(cells: tuple[str, ...]) -> str:
 def head(shared: bool) -> list[str]:
     """The lines above the table."""
     notes = [
-        "time: from the last arrival to the end on all ranks; predicted: docs/gpu.md",
+        "time: from the last arrival to the end on all ranks; predicted: docs/explanation/gpu.md",
         "by-host: until a host that waits for the result goes on; NCCL's wait only on the device",
     ]
     if shared:

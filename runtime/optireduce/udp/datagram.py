@@ -1,6 +1,6 @@
 """The wire format of UBT, and its codec: one header of 48 bytes for every datagram, little-endian.
 
-``PACKED`` has its fields in the order of docs/optireduce.md, which says what each means. The
+``PACKED`` has its fields in the order of the docs' table, which says what each means. The
 datagrams of a shard may be sent in any order; ``passed`` counts them in the order of sending, so
 that a credit says what has left the network, lost or not. What the datagrams of a burst have in
 common is written, and checked, once. Reading never raises. Dropped is what is malformed, foreign

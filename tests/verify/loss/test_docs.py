@@ -1,4 +1,4 @@
-"""The tables of docs/loss.md are what ``verify --loss`` finds; pages' commands work as printed."""
+"""The tables of loss.md are what ``verify --loss`` finds; pages' commands work as printed."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from verify.loss.examine import examine
 from verify.loss.report import Kind
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs" / "loss.md").read_text()
+TEXT = (ROOT / "docs/explanation/loss.md").read_text()
 
 
 def _schedules(n: int, groups: int) -> dict[str, Schedule]:
@@ -65,12 +65,12 @@ def test_tables(monkeypatch) -> None:
     monkeypatch.setattr("verify.loss.examine.MOST_LISTED", 0)
     for rows in _tables():
         table = "\n".join(rows)
-        assert table in TEXT, f"docs/loss.md should have\n{table}"
+        assert table in TEXT, f"docs/explanation/loss.md should have\n{table}"
 
 
 @pytest.mark.parametrize(("page", "made"), [("loss", "ring.svg"), ("transpose", "small.json")])
 def test_commands(tmp_path: Path, page: str, made: str) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text()
+    text = (ROOT / "docs/explanation" / f"{page}.md").read_text()
     commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
     assert len(commands) >= 5
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -1,4 +1,4 @@
-// Who holds which contributions: verify's meaning of a schedule (docs/format.md), run in the page.
+// Who holds which contributions: verify's meaning of a schedule (docs/reference/format.md), run in the page.
 // Per (rank, chunk) two bits for each contribution: it is there; it is there more than once.
 
 const TONES = ["none", "helper", "late", "whole", "fault"]; // of a value, by what is in it
