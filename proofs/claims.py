@@ -44,13 +44,18 @@ def _quoted(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+def _link(page: str) -> str:
+    """To a page, from one in docs/explanation."""
+    return f"[{Path(page).name}]({relpath(page, 'docs/explanation')})"
+
+
 def claims(table: Claims) -> str:
     """All claims, for docs/explanation/trust.md."""
     text = _row("claim", "basis", "proved or seen", "by", "to be believed", "check it", "said in")
     text += "|:--|:--|:--|:--|:--|:--|:--|\n"
     for claim in table["claim"]:
         by = "; ".join(filter(None, [claim.get("by"), _quoted(claim.get("theorems", []))]))
-        pages = [relpath(page, "docs/explanation") for page in claim.get("said", {})]
+        pages = [_link(page) for page in claim.get("said", {}) if not page.endswith("/trust.md")]
         text += _row(
             claim["claim"],
             claim["basis"],
@@ -58,7 +63,7 @@ def claims(table: Claims) -> str:
             by or "the page",
             claim["believe"],
             claim.get("check", ""),
-            ", ".join(f"[{page}]({page})" for page in pages if page != "trust.md"),
+            ", ".join(pages),
         )
     return text
 
@@ -83,7 +88,7 @@ def weaker(table: Claims) -> str:
     listed = [claim for claim in table["claim"] if claim["basis"] in WEAK]
     return "".join(
         f"- {claim['claim']}: {claim['basis']}"
-        + "".join(f", [{page[5:]}]({page[5:]})" for page in claim["said"])
+        + "".join(f", {_link(page)}" for page in claim["said"])
         + "\n"
         for claim in listed
     )
