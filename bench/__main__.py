@@ -1,4 +1,4 @@
-"""All measurements of docs/measurements/benchmarks.md, one after the other: ``python -m bench``."""
+"""The measurements in docs/measurements that need no emulated network: ``python -m bench``."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def claims(table: Claims) -> str:
             claim["claim"],
             claim["basis"],
             claim["extent"],
-            by or "the page",
+            by or "the proof on the page named last",
             claim["believe"],
             claim.get("check", ""),
             ", ".join(pages),

@@ -34,7 +34,7 @@ MEANINGS = {
     "nothing_too_early": "nothing is sent on before it is there",
     "delivered": "every demand is met",
 }
-"""What a property's proof means, in a line (docs/reference/verify.md, pipeline.md, msccl.md)."""
+"""What a property's proof means, in a line (docs/reference/verify.md, msccl.md)."""
 
 
 def head(
