@@ -6,9 +6,10 @@
     tree     up a binomial tree and down again, the whole buffer as one chunk (the same paper)
     direct   every shard straight to its owner, every result straight to everybody: two rounds
 
-Deviation in ``rhd`` and ``doubling`` for n not a power of two: in the paper an extra rank and its partner each
-reduce one half of the buffer before the extra rank steps aside; here it sends the whole buffer at
-once. That is as many bytes over its link, in one round less, with the addition all on one side.
+Deviation in ``rhd`` and ``doubling`` for n not a power of two: in the paper an extra rank and its
+partner each reduce one half of the buffer before the extra rank steps aside; here it sends the
+whole buffer at once. That is as many bytes over its link, in one round less, with the addition all
+on one side.
 """
 
 from __future__ import annotations
