@@ -8,7 +8,7 @@ than the others need for their own part. Measured from its arrival to the last r
 run and in turn (A B C D A B C D), every result compared with the exact sum:
 
     Gloo            its own ``all_reduce``, a ring
-    ring, rhd, tree the schedules of ``synth.standard``, on our executor
+    ring, rhd, tree, doubling   those of ``synth.standard``, on our executor
     k = 7, 28       the closed form with so many chunks (m = 1 and m = 4 of 8 ranks)
     chosen          the closed form with the k that the cost model takes for the size
 
@@ -32,7 +32,7 @@ from typing import Any
 
 from bench.lab import Lab, Network
 from synth.cost import Link, best_chunks, straggler_cost
-from synth.standard import rhd, ring, tree
+from synth.standard import doubling, rhd, ring, tree
 from synth.straggler.generate import generate
 from synth.units import format_bytes, parse_bytes
 from verify.output import write
@@ -44,7 +44,7 @@ MANY = 28
 TIMEOUT_S = 120.0
 HEADERS = 1448 / 1514
 NATIVE, CHOSEN = "Gloo", "chosen"
-STANDARD = {"ring": ring, "rhd": rhd, "tree": tree}
+STANDARD = {"ring": ring, "rhd": rhd, "tree": tree, "doubling": doubling}
 
 
 def rank_side(folder: Path, options: argparse.Namespace) -> None:

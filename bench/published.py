@@ -23,6 +23,7 @@ from synth.cost import (
     Link,
     best_chunks,
     completion_cost_of,
+    doubling_cost,
     rhd_cost,
     ring_cost,
     straggler_cost,
@@ -99,11 +100,13 @@ def seconds(checkout: Path, repeats: int) -> None:
 
 def predicted(checkout: Path, n: int) -> None:
     theirs = completion_cost_of(published(checkout, n)[0], n - 1)
-    print(f"\n| S, n = {n} | ring | halving-doubling | published, k = n - 1 | ours | k |")
-    print("|:--|--:|--:|--:|--:|--:|")
+    print(
+        f"\n| S, n = {n} | ring | halving-doubling | doubling | published, k = n - 1 | ours | k |"
+    )
+    print("|:--|--:|--:|--:|--:|--:|--:|")
     for size in (4**i * 2**20 for i in range(7)):
         k = best_chunks(n, size, LINK)
-        costs = (ring_cost(n), rhd_cost(n), theirs, straggler_cost(n, k))
+        costs = (ring_cost(n), rhd_cost(n), doubling_cost(n), theirs, straggler_cost(n, k))
         times = " | ".join(format_seconds(cost.over(size, LINK)) for cost in costs)
         print(f"| {format_bytes(size)} | {times} | {k} |")
 

@@ -8,8 +8,9 @@ message starts when both its ends have posted it, and takes alpha + bytes * beta
 its rounds in order, that is all there is to an event: its time is the later of two times and its
 own duration, so a whole round of messages is computed at once. One rank comes late, all others are
 there at time 0. All methods run as schedules on the same machine: ring, halving-doubling, binomial
-tree, and the completion with k = n - 1 chunks (as published, taken at the lower bound, which the
-published generator reaches for powers of two) and with the best k.
+tree, recursive doubling of the whole buffer, and the completion with k = n - 1 chunks (as
+published, taken at the lower bound, which the published generator reaches for powers of two) and
+with the best k.
 
 The table: microseconds from the late rank's arrival to the last result. The first columns are for
 a rank so late that all else is done; *soon*: the best k where it comes only S * beta after the
@@ -29,7 +30,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.cost import Link, best_chunks, rhd_cost, ring_cost, straggler_cost, tree_cost
+from synth.cost import (
+    Link,
+    best_chunks,
+    doubling_cost,
+    rhd_cost,
+    ring_cost,
+    straggler_cost,
+    tree_cost,
+)
 from synth.straggler.closed_form import ClosedForm
 from synth.straggler.instance import Instance
 from synth.units import format_bytes
@@ -97,6 +106,18 @@ def tree(n: int) -> Iterator[Messages]:
         yield senders - (1 << j), senders, 1.0
 
 
+def doubling(n: int) -> Iterator[Messages]:
+    """The whole buffer both ways, among a power of two; the others give all and get all."""
+    power = 1 << (n.bit_length() - 1)
+    ranks, extra = np.arange(power), np.arange(power, n)
+    if len(extra):
+        yield extra, extra - power, 1.0
+    for bit in range(power.bit_length() - 1):
+        yield ranks, ranks ^ (1 << bit), 1.0
+    if len(extra):
+        yield extra - power, extra, 1.0
+
+
 def of_arrays(rounds: ArrayRounds, chunks: int) -> Iterator[Messages]:
     """A chunk a message."""
     for low, high in zip(rounds.begins, rounds.begins[1:], strict=False):
@@ -127,7 +148,7 @@ class Straggler:
 def row(n: int, size: int, made: dict[int, Straggler]) -> tuple[list[tuple[float, bool]], int]:
     """Seconds of each method and whether it was simulated; and the best k."""
     k = best_chunks(n, size, LINK)
-    methods = [(ring, ring_cost), (rhd, rhd_cost), (tree, tree_cost)]
+    methods = [(ring, ring_cost), (rhd, rhd_cost), (tree, tree_cost), (doubling, doubling_cost)]
     found = []
     for method, cost in methods:
         formula_s = cost(n).over(size, LINK)
@@ -151,8 +172,9 @@ def tables(ns: Sequence[int]) -> dict[int, list[list[float]]]:
     """Print a Markdown table for each n; for each size all times."""
     every: dict[int, list[list[float]]] = {}
     for n in ns:
-        print(f"\n| S, n = {n} | ring | halving-doubling | tree | k = n - 1 | best k | k | soon |")
-        print("|:--|--:|--:|--:|--:|--:|--:|--:|")
+        methods = "ring | halving-doubling | tree | doubling | k = n - 1 | best k | k | soon"
+        print(f"\n| S, n = {n} | {methods} |")
+        print("|:--|--:|--:|--:|--:|--:|--:|--:|--:|")
         made: dict[int, Straggler] = {}
         for size in SIZES:
             found, k = row(n, size, made)
@@ -199,7 +221,8 @@ def plot(path: Path, every: dict[int, list[list[float]]]) -> None:
     mpl.rcParams["svg.hashsalt"] = "latecomer"
     from matplotlib import pyplot as plt
 
-    names = ["ring", "halving-doubling", "binomial tree", "k = n - 1", "best k", "best k, soon"]
+    names = ["ring", "halving-doubling", "binomial tree", "recursive doubling"]
+    names += ["k = n - 1", "best k", "best k, soon"]
     figure, panels = plt.subplots(1, len(every), figsize=(4 * len(every), 3.8), squeeze=False)
     for panel, (n, rows) in zip(panels[0], every.items(), strict=True):
         least = [LINK.alpha_s * (n - 1).bit_length() + size / LINK.bandwidth for size in SIZES]

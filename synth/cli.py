@@ -13,7 +13,7 @@ from synth.commands.export import export
 from synth.commands.generate import generate
 from synth.commands.pipeline import pipeline
 from synth.commands.program import program
-from synth.commands.standard import direct, rhd, ring, tree
+from synth.commands.standard import direct, doubling, rhd, ring, tree
 from synth.commands.table import table
 from synth.commands.transpose import transpose
 from verify.cli import run
@@ -26,7 +26,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Make AllReduce and pipeline schedules, proved before they are written.",
 )
-COMMANDS = generate, ring, rhd, tree, direct, transpose, pipeline, program, export, compare, table
+COMMANDS = (
+    generate,
+    ring,
+    rhd,
+    tree,
+    doubling,
+    direct,
+    transpose,
+    pipeline,
+    program,
+    export,
+    compare,
+    table,
+)
 for command in COMMANDS:
     app.command()(command)
 

@@ -23,7 +23,7 @@ from synth.standard import require_ranks
 from synth.units import format_bandwidth, format_bytes, format_seconds, parse_bytes
 from verify.errors import ArgumentError
 
-ALGORITHMS = ("ring", "rhd", "tree", "direct", "straggler m=1", "straggler")
+ALGORITHMS = ("ring", "rhd", "tree", "doubling", "direct", "straggler m=1", "straggler")
 """What is compared; the last is the straggler's schedule with the best number of chunks for each
 size, the one before with one chunk per helper (as in StragglAR)."""
 

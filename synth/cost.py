@@ -19,6 +19,8 @@ Closed forms, with L = ceil(log2 n), p the greatest power of two <= n, any numbe
     rhd         2 log2 p alpha                    + 2 (p-1)/p S*beta
                 (and 2 alpha + 2 S*beta more where n > p)
     tree        2 L alpha                         + 2 L S*beta
+    doubling    log2 p alpha                      + log2 p S*beta
+                (and 2 alpha + 2 S*beta more where n > p)
     direct      2 (n-1) alpha, or 2 per "round"   + 2 (n-1)/n S*beta
     straggler   (k + L - 1) (alpha + S*beta / k), at the lower bound, from the late rank's arrival
 
@@ -38,8 +40,8 @@ from verify.core.bounds import dissemination_bound
 from verify.core.schedule import IntArray, Schedule
 
 Latency = Literal["message", "round"]
-Family = Literal["ring", "rhd", "tree", "direct", "straggler"]
-FAMILIES: tuple[Family, ...] = ("ring", "rhd", "tree", "direct", "straggler")
+Family = Literal["ring", "rhd", "tree", "doubling", "direct", "straggler"]
+FAMILIES: tuple[Family, ...] = ("ring", "rhd", "tree", "doubling", "direct", "straggler")
 
 MOST_CHUNKS = 2**12
 """The largest number of chunks that is considered; see :func:`best_chunks`."""
@@ -177,6 +179,13 @@ def tree_cost(n: int) -> Cost:
     return Cost(hops, Fraction(hops))
 
 
+def doubling_cost(n: int) -> Cost:
+    """The cost of :func:`synth.standard.doubling`."""
+    log = n.bit_length() - 1
+    rounds = log + 2 * (n > 1 << log)
+    return Cost(rounds, Fraction(rounds))
+
+
 def straggler_cost(n: int, chunks: int) -> Cost:
     """The cost of a completion at the lower bound, with one late rank."""
     return completion_cost_of(dissemination_bound(n, chunks), chunks)
@@ -206,7 +215,8 @@ def family_cost(family: Family, n: int, chunks: int = 1, latency: Latency = "mes
         return straggler_cost(n, chunks)
     if family == "direct":
         return direct_cost(n, latency)
-    return {"ring": ring_cost, "rhd": rhd_cost, "tree": tree_cost}[family](n)
+    costs = {"ring": ring_cost, "rhd": rhd_cost, "tree": tree_cost, "doubling": doubling_cost}
+    return costs[family](n)
 
 
 def best(

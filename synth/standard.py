@@ -2,12 +2,14 @@
 
     ring     ReduceScatter and AllGather around a ring (Patarasuk and Yuan, 2009)
     rhd      recursive halving, then recursive doubling (Thakur, Rabenseifner and Gropp, 2005)
+    doubling recursive doubling of the whole buffer as one chunk (the same paper)
     tree     up a binomial tree and down again, the whole buffer as one chunk (the same paper)
     direct   every shard straight to its owner, every result straight to everybody: two rounds
 
-Deviation in ``rhd`` for n not a power of two: in the paper an extra rank and its partner each
-reduce one half of the buffer before the extra rank steps aside; here it sends the whole buffer at
-once. That is as many bytes over its link, in one round less, with the addition all on one side.
+Deviation in ``rhd`` and ``doubling`` for n not a power of two: in the paper an extra rank and its
+partner each reduce one half of the buffer before the extra rank steps aside; here it sends the
+whole buffer at once. That is as many bytes over its link, in one round less, with the addition all
+on one side.
 """
 
 from __future__ import annotations
@@ -76,6 +78,26 @@ def rhd(n: int) -> Schedule:
         doubling.append(tuple(Transfer(e - p, e, c, "copy") for e in extra for c in range(p)))
     ports = Incast(max(_busiest(transfers) for transfers in [*halving, *doubling]))
     return _schedule("rhd", n, p, ports, [("halving", halving), ("doubling", doubling)])
+
+
+def doubling(n: int) -> Schedule:
+    """log2(p) rounds of one chunk for p the greatest power of two <= n, two more if n > p; duplex.
+
+    In each round partners send each other the sums that they hold, and add.
+
+    Raises:
+        ArgumentError: ``n`` is not in 2..1024.
+    """
+    require_ranks(n)
+    p = 1 << (n.bit_length() - 1)
+    rounds = [
+        tuple(Transfer(r, r ^ 1 << bit, 0, "reduce") for r in range(p))
+        for bit in range(p.bit_length() - 1)
+    ]
+    if n > p:
+        rounds.insert(0, tuple(Transfer(e, e - p, 0, "reduce") for e in range(p, n)))
+        rounds.append(tuple(Transfer(e - p, e, 0, "copy") for e in range(p, n)))
+    return _schedule("doubling", n, 1, "duplex", [("doubling", rounds)])
 
 
 def tree(n: int) -> Schedule:

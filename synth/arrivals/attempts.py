@@ -61,11 +61,11 @@ class Attempts:
         self.solving, self._progress = solving, progress
         self._work = WORK * solving.effort
 
-    def shortest(self, arrivals: Arrivals) -> Attempt:
-        """The attempt with the fewest rounds, of equals the first; at least one is made."""
+    def shortest(self, arrivals: Arrivals, *, once: bool = False) -> Attempt:
+        """The attempt with the fewest rounds, of equals the first; the first if ``once``."""
         attempts = self._attempts(arrivals)
         best = next(attempts)
-        while len(best[1]) > arrivals.last + arrivals.bound and not self._spent:
+        while not once and len(best[1]) > arrivals.last + arrivals.bound and not self._spent:
             attempt = next(attempts, None)
             if attempt is None:
                 break

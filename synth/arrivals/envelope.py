@@ -1,6 +1,6 @@
 """What one would do without this package: schedules that any other has to beat, as schedules.
 
-    ring, rhd            nothing before the last arrival, then a standard AllReduce of all ranks
+    ring, rhd, doubling  nothing before the last arrival, then a standard AllReduce of all ranks
     wait-then-complete   all ranks but the last to arrive do their ReduceScatter as soon as they are
                          there, all of it; then the last one's completion (StragglAR, arXiv
                          2505.23523, as in :mod:`synth.straggler`). Whatever the last arrival does

@@ -98,12 +98,13 @@ def search(
     if exact:
         require_askable(given)
     portfolio = Portfolio(given, solving, setting=setting, progress=progress)
-    portfolio.try_lists()
-    portfolio.try_exact()
+    any_number = chunks is None and m is None and setting is not None
     portfolio.try_standard()
+    portfolio.try_lists(thoroughly=not any_number)
+    portfolio.try_exact()
     portfolio.try_wait_then_complete((n - 1) * unit if chunks is None else chunks)
     if chunks is None:
-        portfolio.try_other_chunks(unit, any_number=m is None and setting is not None)
+        portfolio.try_other_chunks(unit, any_number=any_number)
     best = portfolio.best
     assert best.schedule is not None
     report = checked(best.schedule)

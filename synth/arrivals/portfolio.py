@@ -20,7 +20,7 @@ from synth.arrivals.instance import Arrivals
 from synth.cost import Cost, Setting, completion_cost, completion_cost_of
 from synth.solvers.choice import Solving
 from synth.solvers.model import Exhausted, Found
-from synth.standard import rhd, ring
+from synth.standard import doubling, rhd, ring
 from synth.straggler.generate import search as search_straggler
 from synth.straggler.search import Progress
 from verify.core.schedule import Schedule
@@ -75,6 +75,7 @@ class Portfolio:
         self.arrivals, self.solving, self.setting = arrivals, solving, setting
         self.candidates: list[Candidate] = []
         self.least = arrivals.bound
+        self._listed = 0
         self._progress = progress
         self._attempts = Attempts(solving, progress)
 
@@ -83,9 +84,18 @@ class Portfolio:
         """The fastest of those that were made; of equals the first."""
         return min((c for c in self.candidates if c.schedule), key=lambda c: self._time(c.cost))
 
-    def try_lists(self) -> None:
-        """Lists and overlaps in the chunks of the instance."""
-        self._try(self.arrivals, "")
+    def try_lists(self, *, thoroughly: bool) -> None:
+        """Lists and overlaps in the chunks of the instance.
+
+        Without ``thoroughly`` one list is enough where none could win: other numbers will be tried.
+        """
+        at_bound = completion_cost_of(self.arrivals.bound, self.arrivals.chunks)
+        self._try(
+            self.arrivals,
+            "",
+            once=not thoroughly and self._time(at_bound) > self._time(self.best.cost),
+        )
+        self._listed = self.candidates[-1].rounds
 
     def try_other_chunks(self, chunks_per_rank: int, *, any_number: bool) -> None:
         """Other numbers of chunks, where they might win.
@@ -116,15 +126,15 @@ class Portfolio:
                 if any_number:
                     self.try_wait_then_complete(arrivals.chunks, more=True)
 
-    def _try(self, arrivals: Arrivals, note: str) -> None:
-        method, rounds = self._attempts.shortest(arrivals)
+    def _try(self, arrivals: Arrivals, note: str, *, once: bool = False) -> None:
+        method, rounds = self._attempts.shortest(arrivals, once=once)
         self.add(method + note, arrivals, arrivals.schedule(rounds))
 
     def try_exact(self) -> None:
         """Ask a solver for fewer rounds than listed, from the bound up, where that is small."""
         if not can_be_asked(self.arrivals):
             return
-        for rounds in range(self.least, self.candidates[0].rounds):
+        for rounds in range(self.least, self._listed):
             self._progress(f"all schedules of {rounds} rounds after the last arrival")
             question = Question(self.arrivals, rounds)
             answer = self.solving.ask(question.model, EXACT_WORK)
@@ -135,8 +145,8 @@ class Portfolio:
             self.least = rounds + 1
 
     def try_standard(self) -> None:
-        """Ring and recursive halving-doubling, started at the last arrival."""
-        for name, make in (("ring", ring), ("rhd", rhd)):
+        """Ring, halving-doubling and recursive doubling, started at the last arrival."""
+        for name, make in (("ring", ring), ("rhd", rhd), ("doubling", doubling)):
             standard = make(self.arrivals.ranks)
             k = standard.chunks
             self.add(

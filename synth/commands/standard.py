@@ -1,4 +1,4 @@
-"""``synth ring``, ``rhd``, ``tree`` and ``direct``: the schedules for ranks on time."""
+"""``synth ring``, ``rhd``, ``tree``, ``doubling``, ``direct``: schedules for ranks on time."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ def _command(make: Callable[[int], Schedule], what: str) -> Callable[..., None]:
 ring = _command(standard.ring, "Write the ring AllReduce (no straggler).")
 rhd = _command(standard.rhd, "Write AllReduce by recursive halving and doubling (no straggler).")
 tree = _command(standard.tree, "Write AllReduce up a binomial tree and down (no straggler).")
+doubling = _command(
+    standard.doubling, "Write AllReduce by recursive doubling of the whole buffer (no straggler)."
+)
 direct = _command(
     standard.direct,
     "Write the two-round AllReduce in which every rank sends to every other (no straggler).",

@@ -11,6 +11,7 @@ from synth.cost import (
     Setting,
     completion_cost,
     direct_cost,
+    doubling_cost,
     rhd_cost,
     ring_cost,
     straggler_cost,
@@ -27,6 +28,7 @@ LABELS = {
     "ring": "ring",
     "rhd": "recursive halving-doubling",
     "tree": "binomial tree",
+    "doubling": "recursive doubling",
     "direct": "direct (incast)",
     "published": "StragglAR: n - 1 chunks, at the bound",
 }
@@ -97,6 +99,7 @@ def _costs(answer: StragglerAnswer) -> dict[str, Cost]:
         "ring": ring_cost(n),
         "rhd": rhd_cost(n),
         "tree": tree_cost(n),
+        "doubling": doubling_cost(n),
         "direct": direct_cost(n),
         "published": straggler_cost(n, n - 1),
     }

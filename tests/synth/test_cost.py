@@ -85,7 +85,8 @@ def test_best_is_no_slower_than_any_family(n: int, size: int, link: Link) -> Non
 
 def test_by_hand() -> None:
     link = Link(3e-6, 450e9)
-    assert best(8, 1024, link).chunks == 1
+    assert best(8, 1024, link).family == "doubling"  # as quick as one chunk, with no rank named
+    assert best(6, 1024, link).chunks == 1
     large = best(8, 2**30, link)
     assert (large.family, large.chunks) == ("straggler", 40)
     assert large.reason == (

@@ -1,4 +1,4 @@
-"""Ring, recursive halving-doubling, tree, direct, transpose: proved, and as good as is claimed."""
+"""The standard schedules and transpose: proved, and as good as is claimed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from synth.transpose.generate import EXCHANGES, transpose
 from tests.verify.search import Search
 from verify import Incast, Verdict, check, read
 
-NAMES = "ring", "rhd", "direct", "tree"
+NAMES = "ring", "rhd", "direct", "tree", "doubling"
 
 
 @pytest.mark.parametrize("n", range(2, 18))
 def test_as_the_literature_says(n: int) -> None:
-    ring, rhd, direct, tree = made = [getattr(synth, name)(n) for name in NAMES]
+    ring, rhd, direct, tree, doubling = made = [getattr(synth, name)(n) for name in NAMES]
     for schedule in made:
         report = check(schedule)
         assert report.verdict is Verdict.PROVED
@@ -35,6 +35,9 @@ def test_as_the_literature_says(n: int) -> None:
     assert completion_cost(direct) == one_at_a_time
     assert completion_cost(direct, "round") == Cost(2, one_at_a_time.share)
     assert (tree.chunks, tree.ports, completion_cost(tree)) == (1, "duplex", tree_cost(n))
+    assert (doubling.chunks, doubling.ports) == (1, "duplex")
+    assert completion_cost(doubling) == Cost(_folded(n), Fraction(_folded(n)))
+    assert check(doubling).optimal is (True if n & (n - 1) == 0 else "unknown")
     p = rhd.chunks
     assert p <= n < 2 * p
     folding = n > p  # moves the whole buffer twice more

@@ -68,7 +68,7 @@ def connections_match(flat: Flat, sizes: Sizes | None) -> Result:
             k = next((k for k, (a, b) in enumerate(zip(out, into, strict=False)) if a != b), -1)
             if k < 0:
                 k = min(len(out), len(into))
-                found = f"{len(out)} messages are sent and {len(into)} received"
+                found = f"messages: {len(out)} sent, {len(into)} received"
             else:
                 found = f"message {k} has {out[k]} chunks where sent, {into[k]} where received"
             if sizes is not None:

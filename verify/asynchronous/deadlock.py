@@ -27,7 +27,7 @@ class Freedom(msgspec.Struct, frozen=True, kw_only=True):
     """What makes a program free of deadlock, and what would not.
 
     Attributes:
-        up_to: largest size in bytes that is free of deadlock; None: any; 0: none is.
+        up_to: largest size in bytes that is free of deadlock; None: any; 0: none meant is.
         slots_needed: fewest slots with which the sizes meant are free; None: no number will do.
         unlimited, rendezvous: whether it is free with FIFOs without bound, and without any slot.
     """
@@ -56,19 +56,21 @@ def deadlock_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, Freedom]:
             safe = _coarsest_needed(flat, finest)
             freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(safe))
         return PROVED, freedom
-    safe = _coarsest_needed(flat, 0) if sizes and unlimited else 0
-    if sizes and safe:
-        freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(safe))
-        run = Run(Events(flat, min(safe - 1, sizes.coarsest)), slots)
+    if sizes and unlimited:
+        coarsest = min(sizes.coarsest, flat.largest)
+        if (at_coarsest := Run(Events(flat, coarsest), slots)).ends:
+            safe = _coarsest_needed(flat, coarsest)
+            freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(safe))
+            run = Run(Events(flat, safe - 1), slots)
+        else:
+            run = at_coarsest
     return refuted(_stuck(run, sizes)), freedom
 
 
 def _coarsest_needed(flat: Flat, known: int) -> int:
-    """The finest messages, in chunks, that are free of deadlock; ``known`` are; 0 if none is."""
+    """The finest messages, in chunks, that are free of deadlock; ``known`` are."""
     slots = flat.program.slots
-    low, high = 1, known or flat.largest
-    if not known and not Run(Events(flat, high), slots).ends:
-        return 0
+    low, high = 1, known
     while low < high:
         middle = (low + high) // 2
         if Run(Events(flat, middle), slots).ends:

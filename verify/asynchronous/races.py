@@ -26,7 +26,7 @@ from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted
 MOST_CLOCKS = 2**25
 """Entries of clocks held at once; blocks are taken in as many portions as that makes."""
 
-BY_SLOTS = "only because FIFOs hold no more than {} messages"
+BY_SLOTS = "only because FIFOs hold no more than {} message{}"
 UNBOUNDED = "for FIFOs without bound; with {} slots no run ends"
 STUCK = "no run ends, even with FIFOs without bound"
 
@@ -76,7 +76,7 @@ def _decide(events: Events, sizes: Sizes | None) -> Result:
         found = first_race(bounded)
         if found:
             return refuted(_told(bounded, *found, sizes))
-        return Result(Verdict.PROVED, note=BY_SLOTS.format(slots))
+        return Result(Verdict.PROVED, note=BY_SLOTS.format(slots, "s" if slots > 1 else ""))
     return PROVED
 
 

@@ -35,7 +35,9 @@ def headline(report: AsynchronousReport) -> str:
 
 def meant_in_words(report: AsynchronousReport) -> str:
     """The protocol, and the sizes that the verdict is about."""
-    slots = "FIFOs without bound" if report.slots is None else f"{report.slots} messages a FIFO"
+    slots = "FIFOs without bound"
+    if report.slots is not None:
+        slots = f"{report.slots} message{'s' if report.slots > 1 else ''} a FIFO"
     sizes = report.sizes
     if sizes is None:
         return f"{report.protocol}: {slots}"
@@ -43,7 +45,8 @@ def meant_in_words(report: AsynchronousReport) -> str:
         span = f"from {in_words(sizes.min_bytes)} on" if sizes.min_bytes else "of any size"
     else:
         span = f"from {in_words(sizes.min_bytes)} to {in_words(sizes.max_bytes)}"
-    return f"{report.protocol}: {slots}; buffers {span}, in {sizes.chunks} chunks"
+    chunks = f"{sizes.chunks} chunk{'s' if sizes.chunks > 1 else ''}"
+    return f"{report.protocol}: {slots}; buffers {span}, in {chunks}"
 
 
 def freedom_in_words(report: AsynchronousReport) -> str:
@@ -56,7 +59,8 @@ def freedom_in_words(report: AsynchronousReport) -> str:
     elif freedom.up_to is None:
         first = "free of deadlock at any size"
     elif freedom.up_to == 0:
-        first = f"free of deadlock at no size, but with {freedom.slots_needed} slots"
+        meant = " meant" if report.sizes and report.sizes.min_bytes else ""
+        first = f"free of deadlock at no size{meant}, but with {freedom.slots_needed} slots"
     else:
         first = f"free of deadlock up to {in_words(freedom.up_to)}"
     slack = "" if report.slack is None else f", slack {report.slack} slots"

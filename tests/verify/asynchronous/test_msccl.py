@@ -24,6 +24,7 @@ from verify.asynchronous.model import ALL_RANKS, Program
 from verify.asynchronous.msccl import verify_xml
 from verify.asynchronous.msccl_program import IN_PLACE, OUT_OF_PLACE, Lowering
 from verify.asynchronous.msccl_xml import decode
+from verify.asynchronous.render import freedom_in_words
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.verdict import Verdict
 from verify.errors import FormatError
@@ -129,7 +130,7 @@ PLANTED: dict[str, tuple[Algorithm, Fault, str, str]] = {
         ring_allreduce(3),
         lambda of: of["gpus"][2][0]["steps"].pop(),
         "connections_match",
-        "4 messages are sent and 3 received",
+        "messages: 4 sent, 3 received",
     ),
     "doubled reduce": (
         pair_allreduce(),
@@ -312,6 +313,15 @@ def test_deadlock_depends_on_the_size_of_the_buffer() -> None:
     assert verify_xml(xml(exchange(4)), slots=4).verdict is Verdict.PROVED
     assert verify_xml(xml(exchange(8, proto="LL"))).verdict is Verdict.PROVED
     assert verify_xml(xml(exchange(9, proto="LL"))).freedom.up_to == 9 * 2**15 // 2
+
+
+def test_free_of_deadlock_at_sizes_below_the_smallest_meant_is_not_said() -> None:
+    large = exchange(4)
+    large["head"]["minBytes"] = 2**22 + 4
+    report = verify_xml(xml(large))
+    assert refuted(report)[0] == "deadlock_free"
+    assert report.freedom.up_to == 0
+    assert "at no size meant, but with 4 slots" in freedom_in_words(report)
 
 
 def test_ends_may_count_otherwise_where_messages_are_the_same() -> None:
