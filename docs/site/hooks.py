@@ -1,9 +1,10 @@
-"""What mkdocs can't do by itself: navigation from the folders, links to files outside of docs/.
+"""What mkdocs can't do by itself: navigation from folders, links to files outside of docs/.
 
 A page appears in the navigation because it is there. Kinds come in the order of ``KINDS``; within a
 kind pages come in the order in which docs/index.md names them, and those that it does not name
 after them, by their names. A link that leaves docs/ (``../../examples/demo.py``) is right where the
-repository is looked at; in the site it leads to a copy of the file, as text.
+repository is looked at; in the site it leads to a copy of the file, as text. Roles of references in
+docstrings (``:func:``) are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ KINDS = {
 }
 FOLDERS = {"api": "API"}
 LINK = re.compile(r"(\]\(\s*)([^()\s#:]+)(#[^()\s]*)?(?=\s*\))")
+ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):(?=<code>)")
 FENCE = re.compile(r"^( *)(```+)[^\n`]*\n.*?^ *\2 *$", re.MULTILINE | re.DOTALL)
 
 
@@ -85,3 +87,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         parts += [LINK.sub(copied, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*parts, LINK.sub(copied, markdown[end:])])
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Mkdocs calls it with each page's HTML."""
+    return ROLE.sub("", html)

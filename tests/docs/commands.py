@@ -17,7 +17,10 @@ from typing import Any
 from docs.site.reference import programs
 from tests.docs.pages import ROOT
 
-FOREIGN = {"cd", "coqc", "cvc5", "docker", "echo", "git", "grep", "head", "ls", "pip", "sh", "ssh"}
+FOREIGN = {
+    "cat", "cd", "coqc", "cp", "curl", "cvc5", "diff", "docker", "echo", "export", "git", "grep",
+    "head", "ls", "mkdir", "pip", "scp", "sed", "sh", "sleep", "ssh", "tail", "zstd",
+}  # fmt: skip
 STANDARD = {"http.server", "timeit", "venv"}
 """Programs and modules of others, whose options are theirs."""
 SEPARATORS = {"&&", "||", ";", "|", "&"}

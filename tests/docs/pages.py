@@ -19,6 +19,7 @@ README = ROOT / "README.md"
 KINDS = ("tutorial", "howto", "explanation", "reference", "measurements")
 
 FENCE = re.compile(r"^( *)(```+)([^\n`]*)\n(.*?)^ *\2 *$", re.MULTILINE | re.DOTALL)
+RENDERED = re.compile(r"^::: .*\n(?: +.*\n)*", re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"\]\(\s*([^()\s]+)(?:\s+\"[^\"]*\")?\s*\)")
@@ -66,8 +67,8 @@ class Page:
 
     @cached_property
     def prose(self) -> str:
-        """The text without blocks and comments."""
-        return COMMENT.sub("", FENCE.sub("", self.text))
+        """The text without blocks, comments, and what mkdocstrings renders."""
+        return RENDERED.sub("", COMMENT.sub("", FENCE.sub("", self.text)))
 
     @cached_property
     def spans(self) -> list[str]:
