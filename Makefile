@@ -102,7 +102,7 @@ bench-pipeline: $(READY)  ## planner and runtime of pipelines (under 20 minutes)
 bench-optireduce: $(READY)  ## OptiReduce beside Gloo and TCP (under 25 minutes; SHORT=--short)
 	$(BIN)/python -m bench.optireduce $(SHORT)
 
-docs: $(READY)   ## the documentation as pages to look at, in out/site (seconds; nothing is fetched to read them)
+docs: $(READY)   ## the documentation as a site in out/site, which loads nothing from elsewhere (seconds)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
 

@@ -4,7 +4,7 @@ A page appears in the navigation because it is there. Kinds come in the order of
 kind pages come in the order in which docs/index.md names them, and those that it does not name
 after them, by their names. A link that leaves docs/ (``../../examples/demo.py``) is right where the
 repository is looked at; in the site it leads to a copy of the file, as text. Roles of references in
-docstrings (``:func:``) are left out.
+docstrings (``:func:``) are left out. A page that loads something from elsewhere ends the build.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ KINDS = {
 }
 FOLDERS = {"api": "API"}
 LINK = re.compile(r"(\]\(\s*)([^()\s#:]+)(#[^()\s]*)?(?=\s*\))")
+FROM = r"(?:https?:)?//"
+LOADED = re.compile(
+    rf"""<(?:script|img|iframe)\b[^>]*\bsrc=["']?{FROM}[^>]*>"""
+    rf"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preconnect|icon)\b)[^>]*\bhref=["']?{FROM}[^>]*>"""
+)
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):(?=<code>)")
 FENCE = re.compile(r"^( *)(```+)[^\n`]*\n.*?^ *\2 *$", re.MULTILINE | re.DOTALL)
 
@@ -92,3 +97,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Mkdocs calls it with each page's HTML."""
     return ROLE.sub("", html)
+
+
+def elsewhere(html: str) -> list[str]:
+    """The tags by which a page loads something from elsewhere."""
+    return LOADED.findall(html)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Mkdocs calls it with each page of the site."""
+    if found := elsewhere(output):
+        from mkdocs.exceptions import PluginError
+
+        raise PluginError(f"{page.file.src_uri} loads from elsewhere: {', '.join(found)}")
+    return output

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import runpy
 
-from docs.site.hooks import leaves_docs, navigation
+import pytest
+
+from docs.site.hooks import elsewhere, leaves_docs, navigation
 from tests.docs.pages import DOCS, KINDS, ROOT
 
 
@@ -40,3 +42,22 @@ def test_links_that_leave_docs_are_told_from_others():
     assert leaves_docs("../howto/runtime.md", "explanation/x.md", ROOT) is None
     assert leaves_docs("../../examples/none.py", "howto/x.md", ROOT) is None
     assert leaves_docs("../../../elsewhere", "howto/x.md", ROOT) is None
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<script async src="https://example.org/x.js">',
+        '<link href="https://example.org/x.css" rel="stylesheet">',
+        '<link rel="stylesheet" href="https://example.org/x.css">',
+        '<link rel="preconnect" href="https://example.org" crossorigin>',
+        "<img alt=x src=//example.org/x.png>",
+    ],
+)
+def test_what_is_loaded_from_elsewhere_is_noticed(tag):
+    assert elsewhere(f"<p>{tag}</p>") == [tag]
+
+
+def test_links_and_own_files_are_not_from_elsewhere():
+    html = '<a href="https://example.org">x</a><script src="../x.js"></script>'
+    assert not elsewhere(html + '<link rel="stylesheet" href="../x.css">')
