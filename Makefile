@@ -104,7 +104,7 @@ bench-optireduce: $(READY)  ## OptiReduce beside Gloo and TCP (under 25 minutes;
 
 docs: $(READY)   ## the documentation as a site in out/site, which loads nothing from elsewhere (seconds)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 proofs:          ## the theories, and the checker extracted from them (needs Coq; says how to get it)
 	$(MAKE) --no-print-directory -C proofs

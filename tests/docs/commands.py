@@ -21,8 +21,10 @@ FOREIGN = {
     "cat", "cd", "coqc", "cp", "curl", "cvc5", "diff", "docker", "echo", "export", "git", "grep",
     "head", "ls", "mkdir", "pip", "scp", "sed", "sh", "sleep", "ssh", "tail", "zstd",
 }  # fmt: skip
-STANDARD = {"http.server", "timeit", "venv"}
+STANDARD = {"http.server", "json.tool", "timeit", "venv"}
 """Programs and modules of others, whose options are theirs."""
+USERS = {"train.py"}
+"""What stands for the reader's own script."""
 SEPARATORS = {"&&", "||", ";", "|", "&"}
 
 
@@ -82,7 +84,7 @@ def _python(rest: list[str]) -> str:
     """``python -m MODULE ...`` or ``python FILE ...``."""
     if rest[:2] == ["-m", "runtime"]:
         return _own("python -m runtime", rest[2:])
-    if rest[:1] == ["-m"] and rest[1] in STANDARD:
+    if rest[0] in USERS or (rest[0] == "-m" and rest[1] in STANDARD):
         return ""
     if rest[:1] == ["-m"]:
         path = ROOT / rest[1].replace(".", "/")
