@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-viewer fuzz mutation lint bench bench-lab bench-pipeline bench-optireduce proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-viewer fuzz mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -101,6 +101,10 @@ bench-pipeline: $(READY)  ## planner and runtime of pipelines (under 20 minutes)
 
 bench-optireduce: $(READY)  ## OptiReduce beside Gloo and TCP (under 25 minutes; SHORT=--short)
 	$(BIN)/python -m bench.optireduce $(SHORT)
+
+docs: $(READY)   ## the documentation as a site in out/site, which loads nothing from elsewhere (seconds)
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 proofs:          ## the theories, and the checker extracted from them (needs Coq; says how to get it)
 	$(MAKE) --no-print-directory -C proofs

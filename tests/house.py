@@ -58,6 +58,7 @@ PUBLIC = re.compile(
 APART = {
     "runtime": ("device", "optireduce/udp/compiled", "telemetry/page"),
     "tests": (
+        "docs",
         "frameworks",
         "proofs/test_claims.py",
         "proofs/test_pipeline_certificates.py",
@@ -71,7 +72,8 @@ APART = {
     ),
 }
 """What came after the limits were set (GPUs, the compiled data path, pages to look at, others'
-programs and schedules, certificates for pipelines), and tests of it: counted apart."""
+programs and schedules, certificates for pipelines, the documentation's site), and tests of it:
+counted apart."""
 
 
 @dataclass(frozen=True)

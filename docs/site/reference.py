@@ -1,0 +1,226 @@
+"""What the reference pages take from the code: commands, options, environment variables, errors.
+
+    python -m docs.site.reference            are the pages as the code says? exit code 1 if not
+    python -m docs.site.reference --write    renders them
+
+What is rendered stands in a page between two comments and is never written by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOORS = ("verify", "synth", "runtime")
+BEGIN = "<!-- rendered ({}) by python -m docs.site.reference --write -->\n"
+END = "<!-- rendered until here -->"
+
+
+@functools.cache
+def programs() -> dict[str, Any]:
+    """Every command (of click) by what is typed, as ``synth generate``."""
+    from typer.main import get_command
+
+    from runtime.__main__ import app as runtime
+    from synth.cli import app as synth
+    from verify.cli import app as verify
+
+    found = {}
+    for name, app in (("synth", synth), ("verify", verify), ("python -m runtime", runtime)):
+        command = get_command(app)
+        below = getattr(command, "commands", None)
+        found |= {f"{name} {each}": of for each, of in below.items()} if below else {name: command}
+    return found
+
+
+def _cell(text: object) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", " ".join(str(text).split()))
+
+
+def _row(*cells: object) -> str:
+    return "|" + "|".join(f" {_cell(cell)} " if _cell(cell) else " " for cell in cells) + "|\n"
+
+
+def _table(*heads: str) -> str:
+    return _row(*heads) + "|" + ":--|" * len(heads) + "\n"
+
+
+def _help(command: Any) -> Iterator[str]:
+    """The paragraphs of a command's help; examples as a block."""
+    text = re.sub(r"(?m)^ *\[(?!\.)[a-z]+\]", "", inspect.cleandoc(command.help or ""))
+    for paragraph in re.split(r"\n\s*\n", text.replace("\b\n", "")):
+        if paragraph.startswith("Examples:\n"):
+            lines = textwrap.dedent(paragraph.removeprefix("Examples:\n")).splitlines()
+            yield "```console\n" + "".join(f"$ {line}\n" for line in lines) + "```\n"
+        elif paragraph:
+            yield f"{paragraph}\n"
+
+
+def _kind(parameter: Any) -> str:
+    """What follows an option: its choices, or the name of a value."""
+    if parameter.is_flag:
+        return ""
+    annotation = parameter.type_descriptor.annotation
+    while get_origin(annotation) in (list, Union, UnionType):
+        annotation = next(each for each in get_args(annotation) if each is not NoneType)
+    if get_origin(annotation) is Literal:
+        return " \\| ".join(map(str, get_args(annotation)))
+    names = {int: "NUMBER", float: "NUMBER", Path: "FILE"}
+    return str(parameter.metavar or names.get(annotation, "TEXT"))
+
+
+def _option(parameter: Any) -> str:
+    """A row of a command's table."""
+    if parameter.param_type_name == "argument":
+        name, kind = f"`{parameter.metavar or parameter.name.upper()}`", ""
+    else:
+        name = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+        kind = _kind(parameter)
+    default = getattr(parameter.default, "value", parameter.default)
+    if parameter.required:
+        shown = "required"
+    elif parameter.is_flag:
+        shown = "on" if default else ""
+    else:
+        shown = "" if default in (None, ()) else f"`{default}`"
+    return _row(name, kind, shown, parameter.help or "")
+
+
+def commands(program: str) -> str:
+    """The commands of a program: usage, help, options."""
+    parts = []
+    for name, command in programs().items():
+        if name != program and not name.startswith(f"{program} "):
+            continue
+        options = [
+            p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)
+        ]
+        arguments = " ".join(
+            p.metavar or p.name.upper() for p in options if p.param_type_name == "argument"
+        )
+        usage = " ".join(filter(None, (name, "[OPTIONS]" if options else "", arguments)))
+        rows = "".join(map(_option, options))
+        text = "\n".join(_help(command))
+        parts.append(
+            f"## {name}\n\n`{usage}`\n\n{text}\n{_table('option', 'value', 'default', '')}{rows}"
+        )
+    return "\n".join(parts)
+
+
+def _comments(of: type) -> dict[str, str]:
+    """What a dataclass's source says beside each field."""
+    found = {}
+    for line in inspect.getsource(of).splitlines():
+        if match := re.match(r"    (\w+): .*?  # (.+)", line):
+            found[match[1]] = match[2]
+    return found
+
+
+def fields(of: type) -> str:
+    """The options of a dataclass, with their ranges and the comments beside them."""
+    beside = _comments(of)
+    rows = []
+    for field in dataclasses.fields(of):
+        default = getattr(field.default, "__name__", field.default)
+        shown = "" if field.default is dataclasses.MISSING else f"`{default}`"
+        ends = field.metadata.get("range")
+        span = f"{ends[0]:,} to {ends[1]:,}" if ends else ""
+        rows.append(_row(f"`{field.name}`", shown, span, _markdown(beside.get(field.name, ""))))
+    return _table("option", "default", "range", "why") + "".join(rows)
+
+
+def arguments() -> str:
+    """What ``runtime.configure`` says of its arguments."""
+    import runtime
+
+    text = inspect.getdoc(runtime.configure) or ""
+    block = text.split("Args:\n")[1].split("\n\n")[0]
+    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", block, re.MULTILINE)
+    rows = [_row(f"`{name}`", _markdown(says)) for name, says in found]
+    return _table("argument", "what it is") + "".join(rows)
+
+
+def _markdown(docstring: str) -> str:
+    """References and literals of a docstring as code."""
+    return re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", docstring).replace("``", "`")
+
+
+def _optireduce() -> str:
+    from runtime.optireduce.options import Options
+
+    return fields(Options)
+
+
+def _adaptation() -> str:
+    from runtime.pipeline.agent import Adaptation
+    from runtime.pipeline.detector import Sensitivity
+
+    return f"{fields(Adaptation)}\n`Sensitivity`:\n\n{fields(Sensitivity)}"
+
+
+def variables() -> dict[str, list[str]]:
+    """The environment variables of our own, and the modules whose code names each."""
+    found: dict[str, list[str]] = {}
+    for floor in FLOORS:
+        for path in sorted((ROOT / floor).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and re.fullmatch(
+                    r"LATECOMER_[A-Z]+", str(node.value)
+                ):
+                    found.setdefault(str(node.value), []).append(name.removesuffix(".__init__"))
+    return {variable: sorted(set(where)) for variable, where in sorted(found.items())}
+
+
+def errors() -> str:
+    """The tree of errors, as :mod:`verify.errors` draws it."""
+    import verify.errors
+
+    tree = (verify.errors.__doc__ or "").split("\n\n")[1].replace("``", "")
+    return f"```\n{textwrap.dedent(tree)}\n```\n"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "synth": lambda: commands("synth"),
+    "verify": lambda: commands("verify"),
+    "runtime": lambda: commands("python -m runtime"),
+    "configure": arguments,
+    "optireduce": _optireduce,
+    "adaptation": _adaptation,
+    "errors": errors,
+}
+PAGES = [ROOT / f"docs/reference/{name}.md" for name in ("commands", "options", "errors")]
+
+
+def rendered(text: str) -> str:
+    """A page with what is rendered in it made anew."""
+    for name, block in BLOCKS.items():
+        begin = BEGIN.format(name)
+        before, found, rest = text.partition(begin)
+        if found:
+            text = f"{before}{begin}\n{block()}\n{END}{rest.partition(END)[2]}"
+    return text
+
+
+def main() -> None:
+    """Compare, or write."""
+    stale = [page for page in PAGES if rendered(page.read_text()) != page.read_text()]
+    for page in stale:
+        if "--write" in sys.argv:
+            page.write_text(rendered(page.read_text()))
+        print(f"{'written' if '--write' in sys.argv else 'stale'}: {page.relative_to(ROOT)}")
+    sys.exit(bool(stale) and "--write" not in sys.argv)
+
+
+if __name__ == "__main__":
+    main()

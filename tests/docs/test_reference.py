@@ -1,0 +1,59 @@
+"""What the reference pages take from the code is as the code says, and nothing is left out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import verify.errors
+from docs.site.reference import BLOCKS, END, PAGES, programs, rendered, variables
+from runtime.policy.options import MODES
+from tests.docs.pages import DOCS, Page
+
+OPTIONS, ERRORS = (Page(DOCS / f"reference/{name}.md") for name in ("options", "errors"))
+
+
+def test_pages_are_up_to_date():
+    """``python -m docs.site.reference --write`` mends it."""
+    texts = [page.read_text() for page in PAGES]
+    assert [rendered(text) for text in texts] == texts
+    assert sum(text.count(END) for text in texts) == len(BLOCKS)
+
+
+def test_a_stale_page_is_noticed():
+    text = next(page for page in PAGES if page.stem == "errors").read_text()
+    stale = text.replace("LossExceeded  ", "LossExpected  ")
+    assert stale != text
+    assert rendered(stale) == text
+
+
+def test_all_commands_are_there():
+    headings = [text for level, text in Page(DOCS / "reference/commands.md").headings if level == 2]
+    assert headings == list(programs())
+    assert len(headings) > 14
+
+
+def test_all_environment_variables_are_there():
+    shown = re.findall(r"^\| `(LATECOMER_\w+)` \|", OPTIONS.text, re.MULTILINE)
+    assert sorted(shown) == sorted(variables())
+
+
+def test_all_modes_are_there():
+    assert re.findall(r"^\| `([a-z]+)` \| [^|]+ \| (?:refused|needed) ", OPTIONS.text, re.M) == [
+        *MODES
+    ]
+
+
+def test_all_errors_are_there():
+    shown = [text for level, text in ERRORS.headings if level == 2]
+    assert sorted(shown) == sorted(verify.errors.__all__)
+    sections = dict(
+        zip(shown, re.split(r"^## .*$", ERRORS.text, flags=re.MULTILINE)[1:], strict=True)
+    )
+    for name, section in sections.items():
+        kind = getattr(verify.errors, name)
+        own = vars(kind).get("__init__")
+        attributes = re.findall(r"self\.(\w+)", inspect.getsource(own)) if own else []
+        assert "*What to do:*" in " ".join(section.split()), name
+        missing = [each for each in dict.fromkeys(attributes) if f"`{each}`" not in section]
+        assert not missing, (name, missing)
