@@ -19,8 +19,9 @@ has had ``--cap`` seconds: how many is in the table. Results over TCP must be th
 those over UBT lie between the ranks' contributions, else there are no figures; what UBT lost its
 ledger says.
 
-On the last two networks, for whole flows, rank 1 is stopped now and then, or host 0 sends bursts to
-host 1 (``bench.optireduce.disturbance``).
+Three networks run only when they are named. Two disturb whole flows: rank 1 is stopped now and
+then, or host 0 sends bursts to host 1 (``bench.optireduce.disturbance``). "no tail" is the control
+of the tails: frames pass through the process that delays them, and none is late.
 
 A tail delays a share of the frames, each drawn on its own (seeded). ``--calibrate`` shows what
 several of them do to Gloo's ring; the two in the table were chosen by it.
@@ -55,8 +56,12 @@ NETWORKS = {
     "1 % lost": Limits(loss=0.01),
     "5 % lost": Limits(loss=0.05),
     "10 % lost": Limits(loss=0.1),
+    "no tail": Limits(tails=(Tail(0.01, 0.0),)),
+    "paused rank": Limits(),
+    "cross traffic": Limits(),
 }
 DISTURBED = {"paused rank": "pause", "cross traffic": "burst"}
+DEFAULT = list(NETWORKS)[:7]
 SHORT = ("clean", "higher tail", "1 % lost")
 CANDIDATES = [(share, ms) for share in (0.0005, 0.002, 0.01) for ms in (50, 150)]
 SLOW_S = 0.5
@@ -168,7 +173,7 @@ def more(times: list[tuple[float, float]], ops: int, cap_s: float) -> int:
 
 
 def collect(
-    limits: Limits, options: argparse.Namespace, ways: list[str], name: str = ""
+    limits: Limits, options: argparse.Namespace, ways: list[str], name: str = "clean"
 ) -> dict[str, Any]:
     """Run one network's job; per way its operations' seconds, and what UBT tells."""
     network = Network(
@@ -203,7 +208,7 @@ def percentiles(seconds: list[float]) -> tuple[float, float, float]:
 
 def measure(name: str, options: argparse.Namespace) -> None:
     """Print a row for each way."""
-    found = collect(NETWORKS.get(name, Limits()), options, list(WAYS), name)
+    found = collect(NETWORKS[name], options, list(WAYS), name)
     for way, seconds in found["seconds"].items():
         p50, p99, most = percentiles(seconds)
         extra = "- | - | -"
@@ -232,8 +237,7 @@ def calibrate(options: argparse.Namespace) -> None:
 def main() -> None:
     """All networks, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
-    known = [*NETWORKS, *DISTURBED, ""]
-    parser.add_argument("--networks", nargs="+", choices=known, default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=DEFAULT)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s")
     parser.add_argument("--mib", type=float, default=0.5)
