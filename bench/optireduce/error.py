@@ -23,10 +23,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from runtime.optireduce import hadamard
-from runtime.optireduce.bucket import combine, shard_bounds
+from runtime.optireduce.bucket import shard_bounds
+from runtime.optireduce.udp.compiled.data_path import NUMPY
 
 EACH = 356
 """float32 elements in a datagram of 1472 bytes."""
@@ -52,14 +54,14 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
     for owner in range(n):
         low, high = shard_bounds(gradients.shape[1], n)[owner : owner + 2]
         count = -(-(high - low) // EACH)
-        scratch, arrived = {}, {}
-        for sender in set(range(n)) - {owner}:
-            mask = loss.arrived(high - low)
+        pieces, arrived = [], []
+        for sender in sorted(set(range(n)) - {owner}):
+            arrived.append(loss.arrived(high - low)[::EACH].numpy())
             padded = torch.zeros(count * EACH)
             padded[: high - low] = gradients[sender, low:high]
-            scratch[sender] = padded.view(torch.uint8).numpy().reshape(count, EACH * 4)
-            arrived[sender] = mask[::EACH].numpy()
-        mean = combine(gradients[owner, low:high], owner, scratch, arrived, True)
+            pieces.append(padded.view(torch.uint8).numpy().reshape(count, EACH * 4))
+        mean = gradients[owner, low:high].clone()
+        NUMPY.average(mean, owner, np.stack(pieces), 0, np.stack(arrived), True)
         for rank in range(n):
             mask = loss.arrived(high - low)
             there = torch.ones_like(mask) if rank == owner else mask

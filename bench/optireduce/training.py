@@ -28,7 +28,7 @@ from typing import Any
 from bench.lab import Network
 from bench.optireduce.models import TASKS
 from bench.optireduce.places import run
-from bench.optireduce.tails import NETWORKS
+from bench.optireduce.tails import DEFAULT, NETWORKS
 from bench.optireduce.trainer import GLOO, MARKS, OURS, Job, Run
 
 WARM_UP = 8
@@ -142,7 +142,7 @@ def main() -> None:
     """Either table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=DEFAULT, default=DEFAULT)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", type=float, default=200.0, help="Mbit/s")
     parser.add_argument("--seeds", type=int, help="trainings; 1 on the lab, 3 on loopback")
