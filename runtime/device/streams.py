@@ -12,6 +12,7 @@ be asked for meanwhile whether it was reached, by any thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -121,6 +122,19 @@ class CudaDevice:
     def abort(self, group: dist.ProcessGroup) -> None:
         """By NCCL."""
         group.abort()
+
+
+def take_gpu(rank: int, size: int) -> None:
+    """For tests of a machine: make one of its GPUs the current one, and share them if need be.
+
+    Where there are more ranks than GPUs, NCCL takes the ranks for different hosts, and symmetric
+    memory is allowed on a GPU that it has already: neither is meant for jobs.
+    """
+    count = torch.cuda.device_count()
+    if size > count:
+        os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    torch.cuda.set_device(rank % count)
 
 
 def device_of(device: Device | torch.device | str) -> Device | None:
