@@ -29,7 +29,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
 from runtime.work import AllReduceWork
 from verify.device.program import device_program
-from verify.errors import ArgumentError, KernelUnavailable, LatecomerError, TensorError
+from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
 BLOCKS = 32
 STAGING = 64 << 20  # bytes
@@ -177,7 +177,7 @@ class KernelsAndTransfers(KernelAllReduce):
         self.device_engine = partial(CombinedEngine, kernels, self._unfit)
         try:
             return Executor._connected(self, group)  # type: ignore[return-value]
-        except LatecomerError:
+        except Exception:
             kernels.close()
             raise
 

@@ -58,6 +58,9 @@ class Device(Protocol):
     def stream(self) -> Stream:
         """A new one."""
 
+    def aside(self) -> Stream:
+        """One for what must not queue behind a kernel that waits: to mark, to look, to stop it."""
+
     def is_capturing(self) -> bool:
         """Whether the calling thread's current stream is captured in a graph."""
 
@@ -113,6 +116,14 @@ class CudaDevice:
         """From torch's pool."""
         make: Any = torch.cuda.Stream  # untyped
         return CudaStream(make(self.tensors))
+
+    def aside(self) -> CudaStream:
+        """From the pool of high priority: torch's pools have 32 streams, and then give them again.
+
+        So one of the other pool may be the very stream on which a kernel waits.
+        """
+        make: Any = torch.cuda.Stream  # untyped
+        return CudaStream(make(self.tensors, priority=-1))
 
     def is_capturing(self) -> bool:
         """Asked of CUDA."""
