@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.config import Scheduled, configuration
+from runtime.device.choice import make_executor
 from runtime.executor.executor import Executor
 from runtime.executor.load import Late
 from runtime.network.store_exchange import StoreExchange
@@ -68,22 +69,21 @@ class ScheduleCollectives(Collectives):
 
     def unfit(self, device: torch.device) -> str:
         """A schedule is for a number of ranks."""
-        ranks = self.chosen[0].schedule.ranks
+        ranks = self.chosen.verified.schedule.ranks
         return "" if ranks == self.size else f"{self.size} ranks, the schedule is for {ranks}"
 
     def start(self, device: torch.device, *place: Any, **common: Any) -> Executor:
         """An executor (collective)."""
-        verified, late = self.chosen
-        return Executor(verified, *place, device=device, late=late, **common)
+        common |= {"late": self.chosen.late, "device": device, "by": self.chosen.device}
+        return make_executor(self.chosen.verified, *place, **common)
 
     def options(self) -> dict[str, Any]:
         """Who is late, as it is when the operation is submitted."""
-        return {"late": self.chosen[1]}
+        return {"late": self.chosen.late}
 
     def set_late(self, late: Late) -> None:
         """Name the late ranks from now on; between steps, the same on all ranks."""
-        verified, _ = self.chosen
-        self.chosen = verified, verified.late_ranks(late)
+        self.chosen = self.chosen._replace(late=self.chosen.verified.late_ranks(late))
 
 
 class OptiReduceCollectives(Collectives):
@@ -121,7 +121,7 @@ class LatecomerGroup(ForwardingGroup):
     @property
     def late(self) -> tuple[int, ...]:
         """The late ranks of a schedule in order of arrival; set them to the same everywhere."""
-        return self._scheduled("late").chosen[1]
+        return self._scheduled("late").chosen.late
 
     @late.setter
     def late(self, late: Late) -> None:

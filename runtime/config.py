@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, TypedDict, Unpack, cast, overload
+from typing import Literal, NamedTuple, TypedDict, Unpack, cast, overload
 
+from runtime.device.option import OnDevice, resolved
 from runtime.executor.load import Late, Verified, load, named
 from runtime.optireduce.options import Options
 from runtime.policy import options as modes
@@ -19,13 +20,28 @@ from verify.errors import ArgumentError
 REQUIREMENT = "the backend needs a schedule or a mode"
 REMEDY = "Set LATECOMER_MODE=auto, or this to a file that `synth generate` made, or configure()"
 Given = str | os.PathLike[str] | Schedule | Verified
-Scheduled = tuple[Verified, tuple[int, ...]]  # a schedule, and who is late
+
+
+class Scheduled(NamedTuple):
+    """A schedule, who is late, and what runs it on GPUs."""
+
+    verified: Verified
+    late: tuple[int, ...]
+    device: OnDevice
+
 
 _configured: Scheduled | Chosen | Options | None = None
 
 
-class ModeOptions(TypedDict, total=False):
-    """What goes with a mode only; see :func:`configure`."""
+class RunOptions(TypedDict, total=False):
+    """What goes with a schedule and with a mode; see :func:`configure`."""
+
+    late: Late
+    device: OnDevice | None
+
+
+class ModeOptions(RunOptions, total=False):
+    """What goes with a mode; see :func:`configure`."""
 
     threshold_s: float | None
     most_late: int | None
@@ -33,11 +49,11 @@ class ModeOptions(TypedDict, total=False):
 
 
 @overload
-def configure(schedule: Given, *, late: Late = None) -> Verified: ...
+def configure(schedule: Given, **options: Unpack[RunOptions]) -> Verified: ...
 
 
 @overload
-def configure(*, mode: Mode, late: Late = None, **of_mode: Unpack[ModeOptions]) -> Chosen: ...
+def configure(*, mode: Mode, **of_mode: Unpack[ModeOptions]) -> Chosen: ...
 
 
 @overload
@@ -48,7 +64,6 @@ def configure(
     schedule: Given | None = None,
     *,
     mode: Mode | None = None,
-    late: Late = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
     **of_mode: Unpack[ModeOptions],
@@ -63,6 +78,7 @@ def configure(
         threshold_s: mode eager: how long the ranks that are there wait for the next one before
             they start; default: what a start that turns out to be needless would cost.
         most_late: a mode never starts without more ranks than this; default: a quarter, 1 to 3.
+        device: how schedules run on GPUs (:mod:`runtime.device.option`); default: LATECOMER_DEVICE.
         profile: for a mode: a file written by ``python -m runtime profile``; default: measured at
             the start.
         algorithm: ``optireduce`` needs no schedule, ``options`` are its own.
@@ -76,26 +92,28 @@ def configure(
     if algorithm == "optireduce":
         _configured = found = options or Options()
         return found
-    _configured = chosen = choose(schedule, mode, late, **of_mode)
-    return chosen if isinstance(chosen, Chosen) else chosen[0]
+    _configured = chosen = choose(schedule, mode, **of_mode)
+    return chosen if isinstance(chosen, Chosen) else chosen.verified
 
 
 def choose(
     schedule: Given | None,
     mode: Mode | None,
-    late: Late,
     *,
+    late: Late = None,
     threshold_s: float | None = None,
     most_late: int | None = None,
     profile: str | os.PathLike[str] | Profile | None = None,
+    device: OnDevice | None = None,
 ) -> Scheduled | Chosen:
     """A schedule, verified, or a mode with its options; raises as :func:`configure`."""
+    device = resolved(device)
     if mode is not None and schedule is not None:
         raise ArgumentError("mode", mode, "makes its own schedules", "Leave one of both out")
     if mode is not None:
         if profile is not None and not isinstance(profile, Profile):
             profile = read(profile)
-        return Chosen(modes.Options(mode, named(late), threshold_s, most_late), profile)
+        return Chosen(modes.Options(mode, named(late), threshold_s, most_late, device), profile)
     if schedule is None:
         raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
     of_mode = {"threshold_s": threshold_s, "most_late": most_late, "profile": profile}
@@ -103,7 +121,7 @@ def choose(
         if value is not None:
             raise ArgumentError(name, value, "goes with a mode only", "Leave it out, or set mode=")
     verified = load(schedule)
-    return verified, verified.late_ranks(late)
+    return Scheduled(verified, verified.late_ranks(late), device)
 
 
 def configuration() -> Scheduled | Chosen | Options:
@@ -123,8 +141,8 @@ def configuration() -> Scheduled | Chosen | Options:
     late = [int(number) for number in numbers] or None
     if mode := os.environ.get("LATECOMER_MODE"):
         profile = os.environ.get("LATECOMER_PROFILE") or None
-        return choose(None, cast(Mode, mode), late, profile=profile)
+        return choose(None, cast(Mode, mode), late=late, profile=profile)
     path = os.environ.get("LATECOMER_SCHEDULE")
     if not path:
         raise ArgumentError("LATECOMER_SCHEDULE", path, REQUIREMENT, REMEDY)
-    return choose(path, None, late)
+    return choose(path, None, late=late)

@@ -18,9 +18,9 @@ import torch
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime.config import Given, ModeOptions, choose
+from runtime.config import Given, ModeOptions, RunOptions, choose
+from runtime.device.choice import make_executor
 from runtime.executor.executor import Executor
-from runtime.executor.load import Late
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
@@ -67,9 +67,9 @@ def attach(
     model: DistributedDataParallel,
     schedule: Given,
     *,
-    late: Late = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
+    **options: Unpack[RunOptions],
 ) -> Attachment: ...
 
 
@@ -78,7 +78,6 @@ def attach(
     model: DistributedDataParallel,
     *,
     mode: Mode,
-    late: Late = None,
     timeout_s: float = 300.0,
     **of_mode: Unpack[ModeOptions],
 ) -> Attachment: ...
@@ -103,7 +102,6 @@ def attach(
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
-    late: Late = None,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
     **of_mode: Unpack[ModeOptions],
@@ -113,7 +111,7 @@ def attach(
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
-        mode, late, of_mode: as for :func:`runtime.configure`.
+        mode, of_mode: as for :func:`runtime.configure`; ``late`` and ``device`` are among these.
         algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
             all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
             state is re-synchronized with the parameters.
@@ -128,15 +126,14 @@ def attach(
         engine = Engine(*_place(model), options=options, timeout_s=timeout_s)
         attachment = optireduce.Attachment(engine, model, optimizer)
     else:
-        chosen = choose(schedule, mode, late, **of_mode)
+        chosen = choose(schedule, mode, **of_mode)
         common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
         if isinstance(chosen, Chosen):
             common |= {"options": chosen.options, "profile": chosen.profile}
             attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
         else:
-            verified, ranks = chosen
-            common |= {"late": ranks, "observer": observer}
-            attachment = Attachment(Executor(verified, *_place(model), **common))
+            common |= {"late": chosen.late, "by": chosen.device, "observer": observer}
+            attachment = Attachment(make_executor(chosen.verified, *_place(model), **common))
     model.register_comm_hook(attachment, _hook)
     return attachment
 

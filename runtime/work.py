@@ -31,7 +31,9 @@ class AllReduceWork:
     key: tuple[int, tuple[int, ...]] | None = None  # by which schedule it runs, and who is late
     program: RankProgram | None = None  # this rank's part in that
     bounds: tuple[int, ...] = ()  # chunk c is ``flat[bounds[c]:bounds[c + 1]]``
-    join: Callable[[], None] | None = None  # captured in a graph: lets the current stream wait
+    join: Callable[[], None] | None = None  # on a device: lets the current stream wait
+    on_stream: Callable[[], torch.futures.Future[Any]] | None = None  # makes one to wait behind
+    by: str = ""  # on a device: kernel, transfers or library; why not the kernel
     before_done: Callable[[], None] | None = None  # called with the result, before who waits
 
     def __post_init__(self) -> None:
@@ -75,13 +77,16 @@ class AllReduceWork:
         self._base.add_done_callback(lambda _: call(self.error))
 
     def wait(self, timeout: timedelta | None = None) -> torch.Tensor:
-        """Block until done and return the tensor.
+        """Block until done and return the tensor; on a device only if there is a ``timeout``.
+
+        Without one the current stream waits there, as with NCCL, and later waits raise.
 
         Raises:
             RankFailure, LossExceeded: why it failed.
             TimeoutError: not done within ``timeout`` (the operation goes on).
         """
-        if not self._done.wait(timeout.total_seconds() if timeout else None):
+        limit_s, blocks = timeout.total_seconds() if timeout else None, timeout or not self.join
+        if blocks and not self._done.wait(limit_s):
             raise TimeoutError(f"operation {self.number} is not done after {timeout}")
         if self.error is not None:
             raise self.error
@@ -96,7 +101,9 @@ class AllReduceWork:
             tensor = self.wait()
             return [tensor] if as_list else tensor
 
-        return self._base.then(result)
+        if self.on_stream is None or self.is_done:
+            return self._base.then(result)
+        return self.on_stream().then(result)
 
 
 class PendingWork(Work):
@@ -107,13 +114,15 @@ class PendingWork(Work):
         self._work = work
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Block until done."""
+        """As :meth:`AllReduceWork.wait`."""
         self._work.wait(timeout)
         return True
 
     def synchronize(self) -> None:
-        """Block until done."""
+        """As :meth:`wait` without a time limit; also what ``block_current_stream`` does."""
         self._work.wait()
+
+    block_current_stream = synchronize
 
     def is_completed(self) -> bool:
         """Whether the result is there, or has failed."""

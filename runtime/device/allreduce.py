@@ -6,23 +6,27 @@ memory, compiles and loads the kernel, and after each of these all go on or none
 
 from __future__ import annotations
 
-import logging
+import threading
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from runtime.device.capability import agree_on_kernel, agree_that_done
+from runtime.device.combined import CombinedEngine
+from runtime.device.engine import DeviceEngine
 from runtime.device.launcher import KernelEngine
 from runtime.device.layout import Layout
 from runtime.device.memory import SymmetricMemory, join
+from runtime.device.proofs import ProvedPrograms, rows_of, too_long
 from runtime.device.streams import Device, device_of
 from runtime.device.variants import Kernel, LoadedProgram
 from runtime.executor.closed_form import ClosedForm
 from runtime.executor.executor import KEPT, Executor
 from runtime.executor.load import Runnable, Verified, load, require_summable
 from runtime.network.store_exchange import StoreExchange
-from runtime.torch_versions import PrefixStore, Store
+from runtime.torch_versions import Store
 from runtime.work import AllReduceWork
 from verify.device.program import device_program
 from verify.errors import ArgumentError, KernelUnavailable, TensorError
@@ -30,12 +34,13 @@ from verify.errors import ArgumentError, KernelUnavailable, TensorError
 BLOCKS = 32
 STAGING = 64 << 20  # bytes
 DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
-
-logger = logging.getLogger("latecomer")
+CAPTURE = "Use transfers (device='transfers'), or leave all-reduces out of the graph"
 
 
 class KernelAllReduce(Executor):
     """Runs proved schedules on GPUs of one NVLink domain, a kernel for each operation.
+
+    What a kernel is launched with is proved, too (``runtime.device.proofs``).
 
     Args:
         schedules, store, rank, size, options: see :class:`runtime.Executor`.
@@ -71,8 +76,9 @@ class KernelAllReduce(Executor):
         self._streams, self._dtypes = found, frozenset(dtypes)
         self._blocks, self._staging = blocks, staging
         self._loaded: dict[tuple[int, tuple[int, ...]], LoadedProgram] = {}
-        self._whole: dict[int, Verified] = {}
-        super().__init__(schedules, store, rank, size, device=found.tensors, **options)
+        self._programs_of: dict[int, ProvedPrograms] = {}
+        self._loading = threading.RLock()  # some are made in the background
+        super().__init__(schedules, store, rank, size, device=found, **options)
 
     def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
         """As the executor's; TensorError also for a dtype that was not compiled.
@@ -81,25 +87,32 @@ class KernelAllReduce(Executor):
         and each replay would take what the last one has left for its own.
         """
         require_summable(tensor, self.device, average, self._dtypes)
-        if self._streams.is_capturing():
-            remedy = "Capture transfers (runtime.Executor), or leave all-reduces out of the graph"
-            raise ArgumentError("capture", "a CUDA graph", "can't hold a kernel's epoch", remedy)
+        require_no_graph(self._streams)
         return super().open(tensor, average)
 
     def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
         """By rank, when its device began this operation: nanoseconds of a clock of its own.
 
-        No host has waited for it. The clocks of the GPUs of one machine agree to some microseconds.
-        ArgumentError if the operation is not done, or too long ago.
+        No host has waited for it. Modes take only a rank's own, on its host's clock
+        (``runtime.device.stamps``): that GPUs have the same time, nobody promises. ArgumentError
+        if the operation is not done, or too long ago.
         """
         return self._kernels.arrivals_ns(work)
 
+    def make(self, schedule: int) -> None:
+        """As the executor's; the device program is made, proved and loaded, too."""
+        super().make(schedule)
+        if not self.unfit(schedule):
+            self._load(schedule, self.schedules[schedule].late)
+
+    def unfit(self, schedule: int) -> str:
+        """Why kernels do not run a schedule; empty if they do. Alike on all ranks."""
+        return too_long(_rows(self.schedules[schedule]))
+
     def _connected(self, group: StoreExchange) -> KernelEngine:  # type: ignore[override]
-        group = group.under("kernel")
-        slots = max(
-            device_program(each.schedule).slots
-            for each in map(self._proved, range(len(self.schedules)))
-        )
+        group, first = group.under("kernel"), self._first()
+        fit = [each for i, each in enumerate(self.schedules) if not self.unfit(i)]
+        slots = max(map(_slots, fit))
         layout = Layout.within(self._staging, self.size, self._blocks, slots)
         names = sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes)
         agree_on_kernel(group, self.device, f"{layout} for {', '.join(names)}")
@@ -110,63 +123,107 @@ class KernelAllReduce(Executor):
             problem = repr(error)
         agree_that_done(group, "symmetric memory", problem)
         assert memory is not None
-        kernel = self._compiled(memory, group)
-        place = self._streams, memory, kernel, self.rank
-        self._kernels = KernelEngine(*place, self._program_of, self.end, self._engine_failed)
+        loaded = self._load(first, self.schedules[first].late)
+        place = self._streams, memory, self._compiled(memory, group, loaded), self.rank
+        told = self.watchdog.enter, self.end, self._engine_failed
+        self._kernels = KernelEngine(*place, self._program_of, *told)
         return self._kernels
 
-    def _compiled(self, memory: SymmetricMemory, group: StoreExchange) -> Kernel:
+    def _first(self) -> int:
+        """A schedule that kernels run; KernelUnavailable if they can't run all."""
+        for schedule in range(len(self.schedules)):
+            if reason := self.unfit(schedule):
+                raise KernelUnavailable(f"{self.schedules[schedule].name}: {reason}")
+        return 0
+
+    def _compiled(
+        self, memory: SymmetricMemory, group: StoreExchange, loaded: LoadedProgram
+    ) -> Kernel:
         """The kernel, compiled and loaded on all ranks."""
         kernel, problem = Kernel(memory, self.rank), ""
         try:
-            kernel.compile(self._dtypes, self._load(0, self.schedules[0].late))
+            kernel.compile(self._dtypes, loaded)
         except Exception as error:  # whatever it is: the others must know
             problem = repr(error)
         agree_that_done(group, "compiling", problem)
         return kernel
 
-    def _proved(self, schedule: int) -> Verified:
-        """The whole of a schedule of which a rank may hold its own part alone."""
-        if schedule not in self._whole:
-            runnable = self.schedules[schedule]
-            if isinstance(runnable, ClosedForm):
-                from synth.straggler.generate import generate
-
-                n, k = runnable.schedule.ranks, runnable.schedule.chunks
-                runnable = load(generate(n, chunks=k, owners="free"))
-            assert isinstance(runnable, Verified)
-            self._whole[schedule] = runnable
-        return self._whole[schedule]
-
     def _load(self, schedule: int, late: tuple[int, ...]) -> LoadedProgram:
         key = schedule, late
-        if key not in self._loaded:
-            program = device_program(self._proved(schedule).for_late(late))
-            self._loaded[key] = LoadedProgram(program, self.rank, self.device)
-            if len(self._loaded) > KEPT:
-                del self._loaded[next(iter(self._loaded))]
-        return self._loaded[key]
+        with self._loading:
+            if key not in self._loaded:
+                if schedule not in self._programs_of:
+                    self._programs_of[schedule] = ProvedPrograms(_whole(self.schedules[schedule]))
+                program = self._programs_of[schedule].program(late)
+                self._loaded[key] = LoadedProgram(program, self.rank, self.device)
+                if len(self._loaded) > KEPT:
+                    del self._loaded[next(iter(self._loaded))]
+            return self._loaded[key]
 
     def _program_of(self, work: AllReduceWork) -> LoadedProgram:
         assert work.key is not None
         return self._load(*work.key)
 
 
-def kernel_or_transfers(
-    schedules: Runnable | Sequence[Runnable],
-    store: Store,
-    rank: int,
-    size: int,
-    *,
-    device: Device | torch.device | str = "cuda",
-    **options: Any,
-) -> tuple[Executor, str]:
-    """The kernel if all ranks can run it; else transfers, and why. Collective; logged, too."""
-    try:
-        under = PrefixStore("kernels", store)
-        return KernelAllReduce(schedules, under, rank, size, device=device, **options), ""
-    except KernelUnavailable as error:
-        logger.warning("rank %d: no kernel, transfers instead: %s", rank, error)
-        place = device if isinstance(device, torch.device | str) else device.tensors
-        under = PrefixStore("transfers", store)
-        return Executor(schedules, under, rank, size, device=place, **options), str(error)
+class KernelsAndTransfers(KernelAllReduce):
+    """The same, and transfers for what no kernel can: other dtypes, long programs, no program."""
+
+    def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
+        """As the executor's."""
+        return Executor.open(self, tensor, average)
+
+    def _connected(self, group: StoreExchange) -> DeviceEngine:  # type: ignore[override]
+        kernels = super()._connected(group)
+        self.device_engine = partial(CombinedEngine, kernels, self._unfit)
+        try:
+            return Executor._connected(self, group)  # type: ignore[return-value]
+        except Exception:
+            kernels.close()
+            raise
+
+    def _first(self) -> int:
+        """A schedule that kernels run; KernelUnavailable if they run none."""
+        for schedule in range(len(self.schedules)):
+            if not self.unfit(schedule):
+                return schedule
+        raise KernelUnavailable(f"{self.schedules[0].name}: {self.unfit(0)}")
+
+    def _unfit(self, work: AllReduceWork) -> str:
+        """Why no kernel runs an operation that has a program; empty if one does."""
+        assert work.key is not None
+        if work.flat.dtype not in self._dtypes:
+            return f"no kernel is compiled for {work.flat.dtype}"
+        if not (reason := self.unfit(work.key[0])):
+            require_no_graph(self._streams)
+        return reason
+
+
+def require_no_graph(device: Device) -> None:
+    """Raise ArgumentError where the current stream is captured in a graph."""
+    if device.is_capturing():
+        raise ArgumentError("capture", "a CUDA graph", "can't hold a kernel's epoch", CAPTURE)
+
+
+def _whole(runnable: Runnable) -> Verified:
+    """The whole of a schedule of which a rank may hold its own part alone."""
+    if isinstance(runnable, ClosedForm):
+        from synth.straggler.generate import generate
+
+        n, k = runnable.schedule.ranks, runnable.schedule.chunks
+        runnable = load(generate(n, chunks=k, owners="free"))
+    assert isinstance(runnable, Verified)
+    return runnable
+
+
+def _rows(runnable: Runnable) -> int:
+    """Of the device program; a closed form moves each chunk at most 2 n times, and is not made."""
+    if isinstance(runnable, ClosedForm):
+        return 4 * runnable.schedule.ranks * runnable.schedule.chunks
+    return rows_of(runnable.schedule)
+
+
+def _slots(runnable: Runnable) -> int:
+    """Of the device program, at most; a closed form's ranks receive each chunk about twice."""
+    if isinstance(runnable, ClosedForm):
+        return 2 * runnable.schedule.chunks + runnable.schedule.ranks
+    return device_program(runnable.schedule).slots

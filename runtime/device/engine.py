@@ -20,28 +20,32 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
 
 from runtime.device.groups import PeerGroup, make_groups
+from runtime.device.results import Results
 from runtime.device.streams import Device, Event, Stream
 from runtime.device.watcher import Watcher
 from runtime.executor.program import TransferEnd
 from runtime.health.diagnosis import WaitFor
+from runtime.health.watchdog import Watchdog
 from runtime.network.store_exchange import StoreExchange
 from runtime.work import AllReduceWork, Observer
 from verify.errors import ArgumentError
 
 Arrived = Callable[[int, float], None]
+Call = Callable[[], None]
 
 
 class DeviceEngine:
     """As ``runtime.executor.tcp.loop.EventLoop``; operations have ``group.timeout_s``.
 
-    ``entered`` and :attr:`arrived` are told when this rank's device has come to an operation, the
-    latter also at what time (``time.monotonic()``).
+    ``watchdog`` and :attr:`arrived` are told when this rank's device has come to an operation, the
+    latter also at what time (``time.monotonic()``). :attr:`transfers` is said of operations that
+    run by rounds: with a reason, where a kernel was wanted.
     """
 
     def __init__(
@@ -49,16 +53,24 @@ class DeviceEngine:
         device: Device,
         group: StoreExchange,
         phases: int,
-        entered: Callable[[int], None],
+        watchdog: Watchdog,
         observer: Observer,
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
-        self._device, self._rank, self._size = device, group.rank, group.world_size
-        self._observer, self._entered = observer, entered
+        self._device, self._rank = device, group.rank
+        self._observer, self._entered = observer, watchdog.enter
         self._ended, self._failed = ended, failed
         self.arrived: Arrived = lambda operation, at_s: None
-        self._groups = make_groups(device, group, phases + 1)  # the last one for the library's own
+        self.transfers = "transfers"
+        # a tensor: by a number, CUDA multiplies with its reciprocal, which rounds twice
+        self._ranks = torch.full((1,), float(group.world_size), device=device.tensors)
+        self._results = Results(device)
+        try:
+            self._groups = make_groups(device, group, phases + 1)  # the last for the library's own
+        except (RuntimeError, TimeoutError) as error:  # torch's, which name no rank
+            watchdog.fail(f"rank {self._rank} could not connect: {error}")
+            raise watchdog.failure or error from error
         self._streams = [device.stream() for _ in self._groups]
         self._ran: set[object] = set()  # the ways in which operations have run
         self._enqueuing = threading.Lock()  # of two operations one is first, on all streams
@@ -70,6 +82,11 @@ class DeviceEngine:
         """When an operation last went on here."""
         return self._watcher.moved_s
 
+    @property
+    def idle(self) -> bool:
+        """Whether no event is being looked at."""
+        return self._watcher.idle
+
     def submit(self, work: AllReduceWork) -> None:
         """Enqueue an operation, by its program or, without one, the library's own.
 
@@ -79,12 +96,15 @@ class DeviceEngine:
         captured = self._device.is_capturing()
         if captured:
             self._require_capturable(work)
+        if not work.by:
+            work.by = "library" if work.program is None else self.transfers
         try:
             with self._enqueuing:
                 arrival, done = self._enqueue(work)
         except Exception as error:
             self._broke(error)
             return
+        self._results.hand_out(work, done)
         if captured:  # it is over for the host; each replay runs it without the host
             work.join = lambda: self._device.current().wait(done)
             self._reached(work.number, time.monotonic())
@@ -102,7 +122,14 @@ class DeviceEngine:
         self._is_over = True
         self._watcher.stop()
         for group in self._groups:
-            threading.Thread(target=group.abort, name="latecomer-abort", daemon=True).start()
+            threading.Thread(
+                target=self._cut, args=(group,), name="latecomer-abort", daemon=True
+            ).start()
+
+    def _cut(self, group: PeerGroup) -> None:
+        """End what is under way in a group, and not before it is sure to be marked."""
+        self._results.spoil()
+        group.abort()
 
     def close(self) -> None:
         """Stop when the operations under way are done, or after some seconds."""
@@ -114,17 +141,23 @@ class DeviceEngine:
     def _enqueue(self, work: AllReduceWork) -> tuple[Event, Event]:
         """The places on the streams at which the data is there, and at which the sum is."""
         arrival = done = self._device.current().record()
-        divide = work.average
+        stream, divide = self._streams[-1], work.average
+        for stream, calls in self._parts(work):
+            if calls or divide:
+                done = self._after(done, stream, work, divide, calls)
+            divide = False
+        seal = [lambda: self._results.seal(work.flat)]
+        return arrival, self._after(done, stream, work, False, seal)
+
+    def _parts(self, work: AllReduceWork) -> Iterator[tuple[Stream, list[Call]]]:
+        """What each stream does, one after the other."""
         if work.program is None:
-            return arrival, self._after(done, self._streams[-1], work, divide, [self._native(work)])
+            yield self._streams[-1], [lambda: self._groups[-1].all_reduce(work.flat)]
+            return
         for phase, stream in enumerate(self._streams[: work.program.phases]):
             ends = [end for end in work.program.ends if end.phase == phase]
             steps = itertools.groupby(ends, lambda end: end.step)
-            rounds = [self._round(phase, work, step, list(those)) for step, those in steps]
-            if rounds or divide:
-                done = self._after(done, stream, work, divide, rounds)
-            divide = False
-        return arrival, done
+            yield stream, [self._round(phase, work, step, list(those)) for step, those in steps]
 
     def _after(
         self,
@@ -132,22 +165,17 @@ class DeviceEngine:
         stream: Stream,
         work: AllReduceWork,
         divide: bool,
-        calls: list[Callable[[], None]],
+        calls: list[Call],
     ) -> Event:
         stream.wait(before)
         if divide:
-            stream.launch(lambda: work.flat.div_(self._size))
+            stream.launch(lambda: work.flat.div_(self._ranks))
         for call in calls:
             stream.launch(call)
         stream.keep(work.flat)
         return stream.record()
 
-    def _native(self, work: AllReduceWork) -> Callable[[], None]:
-        return lambda: self._groups[-1].all_reduce(work.flat)
-
-    def _round(
-        self, phase: int, work: AllReduceWork, step: int, ends: list[TransferEnd]
-    ) -> Callable[[], None]:
+    def _round(self, phase: int, work: AllReduceWork, step: int, ends: list[TransferEnd]) -> Call:
         """One round of this rank, for a stream."""
         assert work.program is not None
         group, place = self._groups[phase], (work.number, *work.program.steps[step])
@@ -161,7 +189,7 @@ class DeviceEngine:
 
     def _require_capturable(self, work: AllReduceWork) -> None:
         text, remedy = "", ""
-        if not self._watcher.idle:
+        if not self.idle:
             text = "operations before it are in flight, and can't be looked at in a capture"
             remedy = "Wait for their results before the capture"
         elif work.key not in self._ran:

@@ -18,6 +18,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ import torch.distributed as dist
 from runtime.device.streams import Device
 from runtime.health.native_work import reason
 from runtime.network.store_exchange import StoreExchange
+from runtime.torch_versions import Store
 from verify.errors import ArgumentError, LatecomerError
 
 PATIENCE = 4
@@ -93,6 +95,13 @@ def make_groups(device: Device, group: StoreExchange, count: int) -> list[PeerGr
 
     _within(group.timeout_s, connect)
     return groups
+
+
+def nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    """A process group of NCCL's for the backend ``latecomer``, which torch does not know of."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, size, options)
 
 
 def _made(device: Device, group: StoreExchange, ranks: list[int], number: int) -> PeerGroup:

@@ -18,7 +18,8 @@ none is ever more than two epochs old and the sign of the difference tells wheth
 Nobody else writes them then: a put of epoch e + 2 waits until this rank has ended e.
 
 **Stop.** A kernel that waits gives up when its stop word is raised, and then puts nothing any more:
-what others receive is always what the schedule says.
+what others receive is always what the schedule says. Each block that gives up marks what it leaves
+behind, which is no sum: the first of its elements is NaN (streams go on with it: ``results``).
 
 Data moves 16 bytes at a time: slices begin at multiples of 16 elements, and the mask of a tile is
 the same for 16 in a row. The last elements of a tensor, fewer than 16, move one at a time. No
@@ -104,6 +105,13 @@ def stamp(bases, at, ranks, mark, now):
         tl.store(words, mark)
 
 
+@triton.jit
+def spoil(own, first, numel, is_sum):
+    """Mark what is no sum: the first element of the block's first slice."""
+    if own.dtype.element_ty.is_floating():
+        tl.store(own + first, float("nan"), mask=(is_sum == 0) & (first < numel))
+
+
 INTEGERS = (
     *("length", "received", "numel", "part", "pieces", "chunks", "epoch", "rank", "ranks"),
     *("place", "mark", "now", "slots", "area", "flags_at", "stamps_at"),
@@ -147,8 +155,7 @@ def all_reduce(
         stamp(bases, stamps_at + (place * ranks + rank) * 16, ranks, mark, now)
     size = blocks.to(tl.int64) * part
     origin = block.to(tl.int64) * part
-    going = length >= 0
-    piece = 0
+    going, piece = length >= 0, 0
     while (piece < pieces) & going:
         parity = epoch & (SETS - 1)
         flags_of_set = flags_at + (parity * slots * blocks + block) * 4
@@ -193,3 +200,4 @@ def all_reduce(
         origin += chunks * size
         epoch += 1
         piece += 1
+    spoil(own, block.to(tl.int64) * part, numel, going)

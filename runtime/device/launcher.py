@@ -1,8 +1,11 @@
 """Launches operations as kernels, one each, in order; knows what they wait for; can stop them.
 
 The host only launches. Who is late, and for how long, is the kernels' own affair: one that begins
-before another's has put what it has and waits, on the device. The host looks at events to see
+before another's puts what it has and waits, on the device. The host looks at events to see
 operations end; when one takes long, it reads this rank's flags and says for whom its kernel waits.
+
+When the device has come to an operation stands in the kernel's stamp: modes learn it from there
+(:attr:`KernelEngine.arrived`), and nobody has to look while kernels wait.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import torch
 
 from runtime.device.layout import KEPT, Cut, cut
 from runtime.device.memory import SymmetricMemory
+from runtime.device.results import Results
+from runtime.device.stamps import StampArrivals
 from runtime.device.streams import Device, Event
 from runtime.device.variants import Kernel, Launch, LoadedProgram
 from runtime.executor.tcp.connection import Mismatch
@@ -30,21 +35,29 @@ SHORTEST_S, LONGEST_S = 50e-6, 1e-3  # between two looks at an event
 COMPARE_S = 0.25  # an operation that takes longer is compared with the others' in between
 CLOSE_S = 5.0
 
+_abandoned: list[object] = []  # what a kernel that does not end may still use: kept for good
+
 
 @dataclass
 class Flight:
-    """An operation that was launched."""
+    """An operation that was launched, from ``before_s`` on."""
 
     work: AllReduceWork
     launch: Launch
     cut: Cut
     done: Event
+    before_s: float
+    begun: bool = False  # as the host knows
     waits: tuple[int, int] | None = None  # for which piece and row, when last looked at
     since_s: float = field(default_factory=time.monotonic)  # for so long
 
 
 class KernelEngine:
-    """As ``runtime.executor.tcp.loop.EventLoop``; ``program_of`` makes what an operation runs."""
+    """As ``runtime.executor.tcp.loop.EventLoop``; ``program_of`` makes what an operation runs.
+
+    ``entered`` and :attr:`arrived` are told of each operation to which this rank's device has come,
+    the latter when it has ended, with the time by its stamp (``time.monotonic()``).
+    """
 
     def __init__(
         self,
@@ -53,11 +66,15 @@ class KernelEngine:
         kernel: Kernel,
         rank: int,
         program_of: Callable[[AllReduceWork], LoadedProgram],
+        entered: Callable[[int], None],
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
         self._device, self._memory, self._kernel, self._rank = device, memory, kernel, rank
-        self._program_of, self._ended, self._failed = program_of, ended, failed
+        self._program_of, self._entered = program_of, entered
+        self._ended, self._failed = ended, failed
+        self.arrived: Callable[[int, float], None] = lambda operation, at_s: None
+        self._stamps, self._results = StampArrivals(kernel.clock), Results(device)
         self._stream = device.stream()
         self._epoch, self._operations = FIRST_EPOCH, itertools.count(1)
         self._order = threading.Lock()  # of launches; on all ranks the same
@@ -69,13 +86,20 @@ class KernelEngine:
         self._thread = threading.Thread(target=self._run, name="latecomer-kernels", daemon=True)
         self._thread.start()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no event is being looked at."""
+        return not self._flights
+
     def submit(self, work: AllReduceWork) -> None:
         """Launch an operation behind what the caller's current stream has to do before."""
+        work.by = "kernel"
         try:
             with self._order:
                 if self._is_over:
                     return
                 flight = self._launch(work)
+                self._results.hand_out(work, flight.done)
                 with self._news:
                     self._flights[work.number] = flight
                     self._news.notify_all()
@@ -88,7 +112,7 @@ class KernelEngine:
             flight = next(iter(self._flights.values()), None)
         if flight is None or self._is_over:
             return None
-        found = self._missing(flight) if self._has_begun(flight, self._rank) else None
+        found = self._missing(flight) if self._has_begun(flight) else None
         if found != flight.waits:
             flight.waits, flight.since_s = found, time.monotonic()
             self.moved_s = flight.since_s
@@ -127,8 +151,24 @@ class KernelEngine:
         self.abort()
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
+        if not self._has_ended():
+            _abandoned.append((self._memory, self._kernel, list(self._flights.values())))
+
+    def _has_ended(self) -> bool:
+        """Whether the device is past all that was launched, after at most ``CLOSE_S`` seconds."""
+        limit_s = time.monotonic() + CLOSE_S
+        try:
+            last = self._stream.record()
+            while not last.query():
+                if time.monotonic() > limit_s:
+                    return False
+                time.sleep(LONGEST_S)
+        except Exception:  # what has broken the device: it runs nothing any more, or nobody knows
+            return False
+        return True
 
     def _launch(self, work: AllReduceWork) -> Flight:
+        before_s = time.monotonic()
         loaded = self._program_of(work)
         of = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
         what = work.description.partition(": ")[2]
@@ -141,7 +181,7 @@ class KernelEngine:
         self._stream.wait(self._device.current().record())
         self._stream.launch(lambda: self._kernel.run(work.flat, launch))
         self._stream.keep(work.flat)
-        return Flight(work, launch, of, self._stream.record())
+        return Flight(work, launch, of, self._stream.record(), before_s)
 
     def _run(self) -> None:
         while (flight := self._next()) is not None:
@@ -168,26 +208,46 @@ class KernelEngine:
                 compared_s = now_s
                 self._compare(flight)
             time.sleep(min(LONGEST_S, max(SHORTEST_S, (now_s - began_s) / 20)))
+        after_s = time.monotonic()
         if self._is_over:
             return  # the kernel may have ended because it was stopped
-        self._compare(flight)
+        mark, began_ns = self._compare(flight)
+        work, is_own = flight.work, mark == flight.launch.mark
+        self._stamps.add(work.number, flight.before_s, began_ns if is_own else None, after_s)
+        self._enter(flight)
+        for operation, at_s in self._stamps.take():
+            work.arrived_s = at_s
+            self.arrived(operation, at_s)
         with self._news:
-            del self._flights[flight.work.number]
+            del self._flights[work.number]
             self._news.notify_all()
         self.moved_s = time.monotonic()
-        self._ended(flight.work)
+        self._ended(work)
 
-    def _compare(self, flight: Flight) -> None:
-        """Raise Mismatch if another rank has begun something else as this operation."""
+    def _compare(self, flight: Flight) -> tuple[int, int]:
+        """This rank's stamp; raise Mismatch if another has begun something else as this operation.
+
+        A kernel that has been seen to begin has entered its operation.
+        """
         mark = flight.launch.mark
-        marks = self._memory.read(self._memory.stamps[_place(mark)])[:, 0]
+        stamps = self._memory.read(self._memory.stamps[_place(mark)])
+        marks = stamps[:, 0]
         begun = marks >> 32 == mark >> 32
         for peer in torch.nonzero(begun & (marks != mark)).flatten().tolist():
             raise Mismatch(flight.work.number, peer)
+        own, began_ns = stamps[self._rank].tolist()
+        if own == mark:
+            self._enter(flight)
+        return own, began_ns
 
-    def _has_begun(self, flight: Flight, rank: int) -> bool:
+    def _enter(self, flight: Flight) -> None:
+        if not flight.begun:
+            flight.begun = True
+            self._entered(flight.work.number)
+
+    def _has_begun(self, flight: Flight) -> bool:
         mark = flight.launch.mark
-        return int(self._memory.read(self._memory.stamps[_place(mark), rank, :1])) == mark
+        return int(self._memory.read(self._memory.stamps[_place(mark), self._rank, :1])) == mark
 
     def _missing(self, flight: Flight) -> tuple[int, int] | None:
         """The first piece and row whose put has not come to all blocks."""

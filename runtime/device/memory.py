@@ -50,7 +50,7 @@ class SymmetricMemory:
         self._one = torch.ones(1, dtype=torch.int32)
         if buffer.is_cuda:
             make: Any = torch.cuda.Stream  # untyped
-            self._aside = make(buffer.device)
+            self._aside = make(buffer.device, priority=-1)  # as ``CudaDevice.aside``
             self._one = self._one.pin_memory()
             torch.cuda.synchronize(buffer.device)
 

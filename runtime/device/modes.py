@@ -7,7 +7,7 @@ earlier ones is known at once, on all ranks alike:
     native, static    as on the CPU
     predict           as on the CPU; arrivals are those of the streams (``watcher``), reported when
                       they are known. Epochs begin at an operation that no *host* has come to
-    auto              as predict: it is what remains of it without a wait
+    auto              as predict: it is what remains of it without a wait, and each record says so
     eager             refused: it is nothing but that wait
 
 The policy is the same code (``runtime.policy``). A host waits only where an epoch that begins at
@@ -17,12 +17,17 @@ its operation is being agreed on: for a round trip, however late any device is.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
 
+from runtime.device.engine import DeviceEngine
 from runtime.device.streams import Device
+from runtime.executor.gloo import NativeAllReduce
+from runtime.network.store_exchange import StoreExchange
 from runtime.policy.options import Options
 from verify.errors import ArgumentError
 
@@ -30,18 +35,38 @@ if TYPE_CHECKING:
     from runtime.executor.executor import Executor
     from runtime.work import AllReduceWork
 
+AUTO_PREDICTS = "mode auto predicts on a device: "
+ON_HOST = timedelta(days=1)
+"""The time limit of a wait that is to hold up the host; the watchdog's comes first."""
+
 logger = logging.getLogger("latecomer")
 
 
-def on_device(options: Options) -> Options:
-    """The options by which a device's operations are decided; ArgumentError for mode eager."""
+def on_device(options: Options) -> tuple[Options, str]:
+    """The options by which a device's operations are decided, and what to say before each reason.
+
+    ArgumentError for mode eager. Mode native has no use for kernels.
+    """
     if options.mode == "eager":
         text = "waits on the host until ranks have come, while a device's work is enqueued before"
         raise ArgumentError("mode", "eager", text, "Use mode='auto', which predicts on a device")
+    if options.mode == "native":
+        return replace(options, device="transfers"), ""
     if options.mode != "auto":
-        return options
+        return options, ""
     logger.info("on a device mode auto predicts from earlier operations, as mode predict does")
-    return replace(options, mode="predict")
+    return replace(options, mode="predict"), AUTO_PREDICTS
+
+
+def decided_on(device: Device | None, options: Options) -> tuple[Options, str]:
+    """:func:`on_device` where there is one."""
+    return (options, "") if device is None else on_device(options)
+
+
+def listen(executor: Executor, reached: Callable[[int, float], None]) -> None:
+    """Let ``reached`` be told when this rank's device, if it has one, has come to operations."""
+    if isinstance(executor.engine, DeviceEngine):
+        executor.engine.arrived = reached
 
 
 def require_no_capture(device: Device, options: Options) -> None:
@@ -49,6 +74,18 @@ def require_no_capture(device: Device, options: Options) -> None:
     if device.is_capturing():
         text = "decides each operation anew, which a CUDA graph would replay as it was once decided"
         raise ArgumentError("mode", options.mode, text, "Use mode='static', 'native' or a schedule")
+
+
+def native_way(
+    executor: Executor, group: StoreExchange, ended: Callable[[AllReduceWork], None]
+) -> NativeAllReduce | NativeOnDevice:
+    """What runs the library's own all-reduce: the device's engine, or else Gloo (collective)."""
+    if executor.streams is not None:
+        return NativeOnDevice(executor)
+    native = NativeAllReduce(group, ended, executor.watchdog.fail)
+    executor.watchdog.add(native)
+    executor.watchdog.on_trouble(native.abort)
+    return native
 
 
 class NativeOnDevice:
@@ -66,7 +103,7 @@ class NativeOnDevice:
         """The sum of ``flat``, in place."""
         work = self._executor.open(flat, average=False)
         self.start(work)
-        work.wait()
+        work.wait(ON_HOST)
 
     def set_timeout(self, timeout_s: float) -> None:
         """The watchdog's is the only one."""

@@ -161,6 +161,10 @@ class SimulatedDevice:
         self._streams.append(SimulatedStream(self))
         return self._streams[-1]
 
+    def aside(self) -> SimulatedStream:
+        """A new one; here none is given twice."""
+        return self.stream()
+
     @contextlib.contextmanager
     def on(self, stream: SimulatedStream) -> Iterator[SimulatedStream]:
         """Inside, ``stream`` is the calling thread's current one."""

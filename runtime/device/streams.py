@@ -12,6 +12,7 @@ be asked for meanwhile whether it was reached, by any thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -56,6 +57,9 @@ class Device(Protocol):
 
     def stream(self) -> Stream:
         """A new one."""
+
+    def aside(self) -> Stream:
+        """One for what must not queue behind a kernel that waits: to mark, to look, to stop it."""
 
     def is_capturing(self) -> bool:
         """Whether the calling thread's current stream is captured in a graph."""
@@ -113,6 +117,14 @@ class CudaDevice:
         make: Any = torch.cuda.Stream  # untyped
         return CudaStream(make(self.tensors))
 
+    def aside(self) -> CudaStream:
+        """From the pool of high priority: torch's pools have 32 streams, and then give them again.
+
+        So one of the other pool may be the very stream on which a kernel waits.
+        """
+        make: Any = torch.cuda.Stream  # untyped
+        return CudaStream(make(self.tensors, priority=-1))
+
     def is_capturing(self) -> bool:
         """Asked of CUDA."""
         with torch.cuda.device(self.tensors):
@@ -121,6 +133,19 @@ class CudaDevice:
     def abort(self, group: dist.ProcessGroup) -> None:
         """By NCCL."""
         group.abort()
+
+
+def take_gpu(rank: int, size: int) -> None:
+    """For tests of a machine: make one of its GPUs the current one, and share them if need be.
+
+    Where there are more ranks than GPUs, NCCL takes the ranks for different hosts, and symmetric
+    memory is allowed on a GPU that it has already: neither is meant for jobs.
+    """
+    count = torch.cuda.device_count()
+    if size > count:
+        os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    torch.cuda.set_device(rank % count)
 
 
 def device_of(device: Device | torch.device | str) -> Device | None:

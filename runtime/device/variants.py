@@ -15,12 +15,14 @@ import torch
 
 from runtime.device.layout import cut
 from runtime.device.memory import SymmetricMemory
+from runtime.device.stamps import DeviceClock
 from verify.device.program import SETS, Action, DeviceProgram
 
 WARPS = 16
 REGISTERS = 80  # of a thread: by itself the assembler takes 32, and spills
 TILE, INTERPRETED_TILE = 4096, 128  # elements that a block moves at once
 ALIGNMENT = 16  # bytes, of the tensors that the kernel takes
+CALIBRATIONS = 3  # launches of each variant
 
 
 class LoadedProgram:
@@ -46,7 +48,10 @@ class Launch:
 
 
 class Kernel:
-    """One rank's; ``pieces`` and launches are the same for the same tensor on all ranks."""
+    """One rank's; ``pieces`` and launches are the same for the same tensor on all ranks.
+
+    ``clock`` is what is known of the device's.
+    """
 
     def __init__(self, memory: SymmetricMemory, rank: int) -> None:
         from runtime.device.kernel import all_reduce  # with triton: only where there is one
@@ -54,6 +59,7 @@ class Kernel:
         self._call, self._memory, self._rank = all_reduce, memory, rank
         self._device = memory.bases.device
         self._has_clock = self._device.type == "cuda"
+        self.clock = DeviceClock()
 
     def compile(self, dtypes: Iterable[torch.dtype], loaded: LoadedProgram) -> None:
         """Compile and load for sums and averages of ``dtypes``; launches without a piece."""
@@ -61,9 +67,18 @@ class Kernel:
             for dtype in dtypes:
                 for average in (False, True) if dtype.is_floating_point else (False,):
                     empty = torch.zeros(ALIGNMENT, dtype=dtype, device=self._device)
-                    self._launch(empty, Launch(loaded, average, 0, 0, -1), 0, 0)
-            if self._has_clock:
-                torch.cuda.synchronize(self._device)
+                    for _ in range(CALIBRATIONS):  # the first one compiles
+                        self._calibrate(empty, Launch(loaded, average, 0, 0, -1))
+
+    def _calibrate(self, empty: torch.Tensor, launch: Launch) -> None:
+        """Relate the device's clock to the host's, by a launch that nothing holds up."""
+        before_s = time.monotonic()
+        self._launch(empty, launch, 0, 0)
+        if self._has_clock:
+            torch.cuda.synchronize(self._device)
+        after_s = time.monotonic()
+        began_ns = self._memory.read(self._memory.stamps[0, self._rank, 1])
+        self.clock.observe(before_s, int(began_ns) * 1e-9, after_s)
 
     def run(self, flat: torch.Tensor, launch: Launch) -> None:
         """Enqueue an operation on the current stream (interpreter: run it), in place."""

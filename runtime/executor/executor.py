@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -78,6 +78,7 @@ class Executor:
         self.observer = observer or Observer()
         self.late = late
         self.entered = 0  # operations that this rank has submitted
+        self.device_engine: Callable[..., DeviceEngine] = DeviceEngine
         self._closed: LatecomerError | None = None
         self._open: dict[int, AllReduceWork] = {}
         self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
@@ -155,11 +156,15 @@ class Executor:
         work = AllReduceWork(self.entered, tensor, average)
         self._open[work.number] = work
         self.entered += 1
-        if not isinstance(self.engine, DeviceEngine):  # it enters when its device comes to it
+        if self.streams is None:  # else it enters when its device comes to it
             self.watchdog.enter(work.number)
         if self.failure is not None:
             self._fail_open(self.failure)
         return work
+
+    def make(self, schedule: int) -> None:
+        """Make what operations by a schedule would have to wait for, unless it is there."""
+        self.schedules[schedule].make()
 
     def start(self, work: AllReduceWork, schedule: int, late: Late = None) -> None:
         """Run an open operation by a schedule."""
@@ -209,11 +214,7 @@ class Executor:
         phases = max(len(verified.schedule.phases) for verified in self.schedules)
         common, group = (self.observer, self.end, self._engine_failed), group.under("data")
         if self.streams is not None:
-            try:
-                return DeviceEngine(self.streams, group, phases, self.watchdog.enter, *common)
-            except (RuntimeError, TimeoutError) as error:  # torch's, which name no rank
-                self.watchdog.fail(f"rank {self.rank} could not connect: {error}")
-                raise self.watchdog.failure or error from error
+            return self.device_engine(self.streams, group, phases, self.watchdog, *common)
         place, (lower, higher) = self.datagrams, (range(self.rank), range(self.rank + 1, self.size))
         to, origin = connect(group, place.address, place.token, to=lower, origin=higher)
         return EventLoop(to | origin, self.rank, phases, *common)

@@ -28,11 +28,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from runtime.device.engine import DeviceEngine
-from runtime.device.modes import NativeOnDevice, on_device, require_no_capture
+from runtime.device.choice import make_executor
+from runtime.device.modes import ON_HOST, decided_on, listen, native_way, require_no_capture
 from runtime.device.streams import Device, device_of
-from runtime.executor.executor import Executor
-from runtime.executor.gloo import NativeAllReduce
 from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import NativeWaits, reason
 from runtime.network.store_exchange import StoreExchange
@@ -84,7 +82,7 @@ class AllReduceDispatcher:
         native_waits: NativeWaits | None = None,
     ) -> None:
         streams = device_of(device)
-        options = options if streams is None else on_device(options)
+        options, self._how = decided_on(streams, options)
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options, self.rank, self.size, self.store = options, rank, size, store
@@ -97,10 +95,11 @@ class AllReduceDispatcher:
         self._asked: set[int] = set()  # candidates that are made, or being made
         self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
         self.rounds = Rounds()
-        self.executor = Executor(
+        self.executor = make_executor(
             schedules,
             *(PrefixStore("executor", store), rank, size),
             device=streams or device,
+            by=options.device,
             timeout_s=timeout_s,
             observer=self.rounds,
             native_waits=native_waits,
@@ -121,8 +120,7 @@ class AllReduceDispatcher:
         )
         self.records = self.source.records  # of the last operations, oldest first; reference clock
         self._submitting = threading.Lock()
-        if isinstance(self.executor.engine, DeviceEngine):
-            self.executor.engine.arrived = self.control_plane.reached
+        listen(self.executor, self.control_plane.reached)
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()
@@ -193,8 +191,8 @@ class AllReduceDispatcher:
             started.callback(self.executor.close)
             try:
                 group.all_gather("native")
-                self._native = self._native_way(group.under("native"))
-                runs = self._native.run, lambda tensor: self.executor.submit(tensor).wait()
+                self._native = native_way(self.executor, group.under("native"), self._ended)
+                runs = self._native.run, lambda tensor: self.executor.submit(tensor).wait(ON_HOST)
                 place = self.candidates[0], self.executor.device
                 self.profile = shared_profile(group, given, runs, *place)
             except RuntimeError as error:  # Gloo's, which names no rank
@@ -202,16 +200,6 @@ class AllReduceDispatcher:
                 assert watchdog.failure is not None
                 raise watchdog.failure from None
             started.pop_all()
-
-    def _native_way(self, group: StoreExchange) -> NativeAllReduce | NativeOnDevice:
-        """What runs the library's own all-reduce."""
-        if self.executor.streams is not None:
-            return NativeOnDevice(self.executor)
-        watchdog = self.executor.watchdog
-        native = NativeAllReduce(group, self._ended, watchdog.fail)
-        watchdog.add(native)
-        watchdog.on_trouble(native.abort)
-        return native
 
     def _prepare_size(self, nbytes: int) -> None:
         """Let it be made what buffers of this size want, the first time that they do."""
@@ -227,7 +215,7 @@ class AllReduceDispatcher:
 
     def _make(self, candidate: int) -> None:
         try:
-            self.executor.schedules[candidate].make()
+            self.executor.make(candidate)
             self.control_plane.has_made(candidate)
         except Exception as error:
             self.executor.watchdog.broke(error)
@@ -274,7 +262,8 @@ class AllReduceDispatcher:
         is_native = decision.candidate == NATIVE
         way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
         decided_s = max(decided_s, work.arrived_s)  # a device comes to it later
-        self.source.record(work, work.number, way, decision.reason, decided_s, decision.late)
+        how = self._how + decision.reason
+        self.source.record(work, work.number, way, how, decided_s, decision.late)
 
     def _disagree(self, fault: Fault) -> None:
         names = ", ".join(map(str, fault.ranks))

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from runtime.device.option import OnDevice
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Candidate, Profile, Times, times
 from runtime.policy.history import History, ModelCorrection
@@ -30,6 +31,7 @@ class Options:
     late: tuple[int, ...] = ()
     threshold_s: float | None = None
     most_late: int | None = None
+    device: OnDevice = "auto"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

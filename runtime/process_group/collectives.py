@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from runtime.device.groups import nccl
 from runtime.executor.load import SUMMABLE, unsummable
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
@@ -44,10 +45,7 @@ class Collectives:
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
         self.backends: dict[str, tuple[Any, Any]] = {"cpu": (GLOO, self._gloo)}  # by device type
         if torch.cuda.is_available():
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = timeout
-            nccl = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
-            self.backends["cuda"] = NCCL, nccl
+            self.backends["cuda"] = NCCL, nccl(PrefixStore("nccl", store), rank, size, timeout)
         self.native._set_default_backend(GLOO)
         for device, (kind, backend) in self.backends.items():
             count_operations(backend)

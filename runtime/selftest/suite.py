@@ -12,7 +12,6 @@ hosts by ``NCCL_HOSTID`` and lets them talk over sockets) and runs the suite sev
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -26,6 +25,7 @@ import torch.distributed as dist
 
 from runtime import backend
 from runtime.config import configure
+from runtime.device.streams import take_gpu
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified, load
 from runtime.optireduce.engine import Engine
@@ -69,9 +69,7 @@ def selftest(schedules: Given, ranks: int, device: str, report: Callable[[str], 
 
 def _rank(store: Store, rank: int, size: int, say: Say, device: str, schedules: Given) -> None:
     if device == "cuda":
-        if size > torch.cuda.device_count():
-            os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
-        torch.cuda.set_device(rank % torch.cuda.device_count())
+        take_gpu(rank, size)
     for line, run in _runs(schedules, device).items():
         began = time.monotonic()
         try:

@@ -61,7 +61,8 @@ class Recorder:
         arrived_s, decided_s, done_s = (each + alignment.offset_s for each in times_s)
         nbytes = work.flat.numel() * work.flat.element_size()
         times = arrived_s, decided_s, done_s, alignment.uncertainty_s
-        self.records.append(Record(number, self.group.rank, *times, nbytes, way, late, reason))
+        record = Record(number, self.group.rank, *times, nbytes, way, late, reason, work.by)
+        self.records.append(record)
 
     def begin(self, rounds: range) -> None:
         """Remember from now on; of ``rounds``, counted from here, also the rounds."""

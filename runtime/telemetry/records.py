@@ -23,6 +23,7 @@ class Record(msgspec.Struct, frozen=True):
     way: str  # NATIVE, or the name of the schedule
     late: tuple[int, ...]  # the ranks that were taken to be late
     reason: str
+    by: str = ""  # on a device: kernel, transfers or library; why not the kernel
 
     @property
     def description(self) -> str:

@@ -6,7 +6,7 @@ are one-element all-reduces of the device's own library. The last mark stands be
 ranks, and whoever arrives last has the least time between the marks: that is the time wanted, and
 what the closing barrier takes by itself is subtracted. So clocks of different GPUs are never
 compared. The closing barrier comes when the stream gets to it; or else (``by_host``) when the host
-that has waited for the result goes on, as jobs do with our operations.
+goes on that has waited with a time limit. (Jobs let streams wait.)
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
+from runtime.device.modes import ON_HOST
 from runtime.device.selftest.place import Place
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified
@@ -92,7 +93,7 @@ class _Scheduled(_Ordinary):
         """Its streams are ordered behind the current one."""
         late = what.late or None
         work = self._executor.submit(tensor, schedule=what.schedule, late=late, average=average)
-        return work.wait
+        return lambda: work.wait(ON_HOST)
 
     def close(self) -> None:
         """Close the executor."""

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.device.simulated import SimulatedDevice, SimulatedStream
-from runtime.device.streams import CudaDevice, CudaStream, Stream
+from runtime.device.streams import CudaDevice, CudaStream, Stream, take_gpu
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store, occupy_gpu
 
@@ -158,18 +158,10 @@ class Place:
 
 
 def stand(kind: str, store: Store, rank: int, size: int, timeout_s: float) -> Place:
-    """Take this rank's device, and join the process group of torch that compares and barriers need.
-
-    Where there are more ranks than GPUs, NCCL takes the ranks for different hosts, and symmetric
-    memory is allowed on a GPU that it has already: neither is meant for jobs.
-    """
+    """Take this rank's device, and join torch's process group, which compares and barriers need."""
     device: _Cuda | _Simulated
     if kind == "cuda":
-        count = torch.cuda.device_count()
-        if size > count:
-            os.environ["NCCL_HOSTID"] = f"latecomer-{rank}"
-            os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-        torch.cuda.set_device(rank % count)
+        take_gpu(rank, size)
         device = _Cuda()
     else:
         os.environ["TRITON_INTERPRET"] = "1"

@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True):
     Attributes:
         late: the rank that came last, by much more than the wait is worth; none if none.
         time_s: from the last arrival to the end on all ranks, median of ``repetitions``.
-        host_s: the same until hosts that wait for the result go on; none where none has to wait.
+        host_s: the same until hosts go on that wait with a time limit; ours only.
         wrong: elements that were not what the oracle says, in all repetitions on all ranks.
         shared: ranks share a GPU, or there is none: no bandwidth means anything.
     """
@@ -133,8 +133,8 @@ def columns(cells: tuple[str, ...]) -> str:
 def head(shared: bool) -> list[str]:
     """The lines above the table."""
     notes = [
-        "time: from the last arrival to the end on all ranks; predicted: docs/explanation/gpu.md",
-        "by-host: until a host that waits for the result goes on; NCCL's wait only on the device",
+        "time: from the last arrival to the end on all ranks; predicted: docs/measurements/gpu.md",
+        "by host: until a host that waits for ours with a time limit goes on; jobs' streams wait",
     ]
     if shared:
         notes.append("no GPU for each rank: times say nothing of a job, so no bandwidths")

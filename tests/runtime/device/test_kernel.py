@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from verify.errors import ArgumentError, RankFailure, TensorError
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
 
+LIMIT = timedelta(seconds=300)  # holds up the host
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
 WRAPS = 2**31 - 3  # an epoch just before they turn negative
 ADDED = 2**30  # epochs in which a program with more slots did not run
@@ -113,7 +115,7 @@ def run_and_compare(engine, number, schedule, late, numel, dtype, *, exact, aver
     if rank == number % size:
         time.sleep(0.2)  # a late rank, as often as not another one than the schedule takes
     work = engine.submit(tensor, schedule=schedule, late=late, average=average)
-    work.wait()
+    work.wait(LIMIT)
     runnable = engine.schedules[schedule]
     loaded = engine._load(schedule, runnable.late_ranks(late))
     part = cut(numel, tensor.itemsize, loaded.program, engine._kernels._memory.layout).part
@@ -265,7 +267,7 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
     time.sleep(0.5 * (rank == 1))
     works = [engine.submit(tensor, late=1) for _ in range(3)]  # without a wait in between
     for work in works:
-        work.wait()
+        work.wait(LIMIT)
     assert torch.equal(tensor, torch.full((40,), 27.0))
     arrivals_ns = engine.arrivals_ns(works[0])
     assert len(arrivals_ns) == size
@@ -278,7 +280,7 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
         engine.submit(tensor)
     work = engine.submit(torch.ones(40 + (rank == 2)))
     with pytest.raises(RankFailure, match="did not submit the same operation") as failure:
-        work.wait()
+        work.wait(LIMIT)
     assert 2 in failure.value.ranks
     engine.close()
     device.close()
@@ -288,12 +290,12 @@ def test_arrivals_mismatches_and_refusals(rank, size, store):
 def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device = SimulatedDevice()
     engine = kernels([straggler(3)], store, rank, size, device, timeout_s=8.0)
-    engine.submit(torch.ones(40)).wait()
+    engine.submit(torch.ones(40)).wait(LIMIT)
     if rank == 1:
         os._exit(1)
     began_s = time.monotonic()
     with pytest.raises(RankFailure) as failure:
-        engine.submit(torch.ones(40)).wait()
+        engine.submit(torch.ones(40)).wait(LIMIT)
     assert failure.value.ranks == (1,)
     assert time.monotonic() - began_s < 60 * PATIENCE
     device.current().synchronize()
@@ -306,10 +308,10 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
 def test_a_rank_that_does_not_come_is_named(rank, size, store):
     device = SimulatedDevice()
     engine = kernels([straggler(3)], store, rank, size, device, timeout_s=4.0)
-    engine.submit(torch.ones(40)).wait()
+    engine.submit(torch.ones(40)).wait(LIMIT)
     if rank != 2:
         with pytest.raises(RankFailure, match="not entered operation 1") as failure:
-            engine.submit(torch.ones(40)).wait()
+            engine.submit(torch.ones(40)).wait(LIMIT)
         assert failure.value.ranks == (2,)
     else:
         while engine.failure is None:

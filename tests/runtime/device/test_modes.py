@@ -188,5 +188,7 @@ def test_a_coordinator_that_dies_is_named():
 def test_what_waits_for_arrivals_is_refused_and_says_what_to_use():
     with pytest.raises(ArgumentError, match="Use mode='auto'"):
         on_device(Options("eager"))
-    assert on_device(Options("auto", most_late=2)) == Options("predict", most_late=2)
-    assert on_device(Options("static", late=(3,))) == Options("static", late=(3,))
+    predicts = Options("predict", most_late=2), "mode auto predicts on a device: "
+    assert on_device(Options("auto", most_late=2)) == predicts
+    assert on_device(Options("static", late=(3,))) == (Options("static", late=(3,)), "")
+    assert on_device(Options("native"))[0].device == "transfers"

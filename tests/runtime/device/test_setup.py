@@ -22,7 +22,7 @@ from runtime.executor.closed_form import ClosedForm
 from runtime.executor.load import Verified, load
 from runtime.network.store_exchange import StoreExchange
 from synth import generate
-from tests.runtime.device.test_kernel import kernels
+from tests.runtime.device.test_kernel import LIMIT, kernels
 from tests.runtime.schedules import direct, ring, straggler
 from tests.runtime.spawning import on_ranks
 from verify.device.program import SETS, Action, device_program
@@ -140,16 +140,17 @@ def replace_import(call):
 def test_all_ranks_take_transfers_if_one_has_no_kernel(rank, size, store):
     device = SimulatedDevice()
     os.environ["TRITON_INTERPRET"] = "1" if rank == 0 else "0"
-    from runtime.device.allreduce import KernelAllReduce, kernel_or_transfers
+    from runtime.device.allreduce import KernelAllReduce
+    from runtime.device.choice import make_executor
 
     schedule = load(ring(size))
     place = store, rank, size
     with pytest.raises(KernelUnavailable, match="rank 1: a CPU"):
         KernelAllReduce(schedule, dist.PrefixStore("a", store), rank, size, device=device)
-    executor, reason = kernel_or_transfers(schedule, *place, device=device, timeout_s=60.0)
-    assert "rank 1: a CPU runs kernels in triton's interpreter alone" in reason
+    executor = make_executor(schedule, *place, device=device, timeout_s=60.0)
+    assert "rank 1: a CPU runs kernels in triton's interpreter alone" in executor.engine.transfers
     tensor = torch.ones(7)
-    executor.submit(tensor).wait()
+    executor.submit(tensor).wait(LIMIT)
     assert tensor.tolist() == [size] * 7
     executor.close()
     with pytest.raises(TensorError, match="has no streams"):

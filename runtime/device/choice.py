@@ -1,0 +1,95 @@
+"""What runs schedules on a device: one kernel per operation, or transfers. Decided by all together.
+
+Every way in asks here (DDP's hook, the backend, the modes). Kernels run where all ranks can run
+them; else none does, all take transfers, and all know why. It is said once, by rank 0, and of every
+operation (``AllReduceWork.by``, and ``Record.by`` in what ``runtime.watch`` remembers).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from runtime.device.allreduce import KernelsAndTransfers
+from runtime.device.engine import DeviceEngine
+from runtime.device.option import OnDevice
+from runtime.device.streams import Device, device_of
+from runtime.executor.executor import Executor
+from runtime.executor.load import Runnable
+from runtime.network.store_exchange import StoreExchange
+from runtime.torch_versions import PrefixStore, Store
+from verify.errors import ArgumentError, KernelUnavailable, LatecomerError
+
+logger = logging.getLogger("latecomer")
+REMEDY = "device='auto' takes transfers there"
+
+
+def make_executor(
+    schedules: Runnable | Sequence[Runnable],
+    store: Store,
+    rank: int,
+    size: int,
+    *,
+    device: Device | torch.device | str = "cpu",
+    by: OnDevice = "auto",
+    **options: Any,
+) -> Executor:
+    """An executor for ``device``, on which ``by`` counts if it has streams. Collective.
+
+    Args:
+        schedules, store, rank, size, options: see :class:`runtime.Executor`.
+
+    Raises:
+        ArgumentError: ranks ask for different things.
+        KernelUnavailable: ``by`` is kernel, and a rank can't run it.
+        RankFailure, ScheduleRefused: as :class:`runtime.Executor`.
+    """
+    streams = device_of(device)
+    if streams is None:
+        return Executor(schedules, store, rank, size, device=device, **options)
+    _require_alike(StoreExchange(store, rank, size, options.get("timeout_s", 300.0)), by)
+    reason, place = "", (rank, size)
+    if by != "transfers":
+        try:
+            under = PrefixStore("kernels", store)
+            made = KernelsAndTransfers(schedules, under, *place, device=streams, **options)
+        except KernelUnavailable as error:
+            if by == "kernel":
+                raise KernelUnavailable(f"{error}. {REMEDY}") from error
+            reason = str(error)
+        else:
+            return _reported(made, "all-reduces by a schedule run as one kernel each")
+    under = PrefixStore("transfers", store)
+    executor = Executor(schedules, under, *place, device=streams, **options)
+    if not reason:
+        return _reported(executor, "all-reduces run as transfers, as asked for")
+    assert isinstance(executor.engine, DeviceEngine)
+    executor.engine.transfers = f"transfers: {reason}"
+    return _reported(
+        executor, f"all-reduces run as transfers, without a kernel: {reason}", logging.WARNING
+    )
+
+
+def _require_alike(group: StoreExchange, by: OnDevice) -> None:
+    """ArgumentError if ranks ask for different things (collective)."""
+    said = group.all_gather("on device", by)
+    if differing := [rank for rank, theirs in said.items() if theirs != by]:
+        ranks = ", ".join(map(str, differing))
+        requirement = f"must be the same on all ranks; rank(s) {ranks}: {said[differing[0]]}"
+        raise ArgumentError("device", by, requirement, "Set LATECOMER_DEVICE alike everywhere")
+
+
+def _reported(executor: Executor, text: str, level: int = logging.INFO) -> Executor:
+    """Say what runs, once in the job; and later, if it comes to that, that it has failed."""
+    if executor.rank == 0:
+        logger.log(level, "%s (%d ranks)", text, executor.size)
+
+    def failed(error: LatecomerError) -> None:
+        # no host may be waiting on a device: whoever has gone on is told here at once
+        logger.error("rank %d: all-reduces have failed: %s", executor.rank, error)
+
+    executor.watchdog.on_failure(failed)
+    return executor

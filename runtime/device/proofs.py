@@ -1,0 +1,100 @@
+"""What a kernel is launched with is proved here first: the very rows, by ``verify.device.check``.
+
+A schedule's device program is checked once, when it is built, outside of any operation. With other
+late ranks it is the same program under other names of ranks, which is compared row by row; names
+enter nothing that is decided, so the proof holds for it. What is not the same is checked anew.
+
+The check's time grows with the rows of all ranks, by a tenth of a millisecond for each or less. So
+there is a limit, by the number of rows and not by the clock, so that all ranks come to the same: a
+schedule that is beyond it is run by transfers, and this is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import numpy as np
+
+from runtime.executor.load import Verified
+from verify.core.schedule import Schedule
+from verify.core.verdict import Verdict
+from verify.device.check import check
+from verify.device.program import SETS, DeviceProgram, device_program
+from verify.errors import ScheduleRefused
+
+MOST_ROWS = 50_000
+"""Of all ranks together, some seconds on one core; 8 ranks have fewer with up to 1,700 chunks."""
+
+REMEDY = "Run it by transfers: device='transfers', or LATECOMER_DEVICE=transfers"
+logger = logging.getLogger("latecomer")
+
+
+def rows_of(schedule: Schedule) -> int:
+    """Rows of all ranks: a put and a receive for each transfer."""
+    return 2 * len(schedule.table.dst)
+
+
+def too_long(rows: int) -> str:
+    """Why so many rows are not checked; empty if they are."""
+    return f"{rows} rows are more than are proved ({MOST_ROWS})" if rows > MOST_ROWS else ""
+
+
+def require_proved(program: DeviceProgram, schedule: Schedule, name: str) -> None:
+    """ScheduleRefused, with what is wrong and what to do, if not every property is proved."""
+    began_s = time.monotonic()
+    report = check(program, schedule)
+    took_s, rows = time.monotonic() - began_s, rows_of(schedule)
+    if report.verdict is not Verdict.PROVED:
+        found, what = report.counterexample, "undecided"
+        if found is not None:
+            where = "" if found.rank is None else f" on rank {found.rank}"
+            lines = f"expected {found.expected}, found {found.found}", *found.actions
+            what = "\n  ".join([f"{found.property} is refuted{where}", *lines])
+        text = f"{name}: the program that one kernel per rank would run is not proved: {what}"
+        raise ScheduleRefused(f"{text}\n{REMEDY}")
+    logger.info("%s: device program of %d rows proved in %.2f s", name, rows, took_s)
+
+
+class ProvedPrograms:
+    """The device programs of one schedule, for any late ranks."""
+
+    def __init__(self, verified: Verified, sets: int = SETS) -> None:
+        self._verified, self._sets = verified, sets
+        self._proved: tuple[DeviceProgram, list[int]] | None = None
+        self.checks = 0  # how often all was checked
+
+    def program(self, late: tuple[int, ...]) -> DeviceProgram:
+        """With ``late`` as late ranks; ScheduleRefused if it is not proved."""
+        schedule = self._verified.for_late(late)
+        made = device_program(schedule, self._sets)
+        known = self._proved
+        places = _places(self._verified, late)
+        if known is None or not _same(made, places, *known):
+            self.checks += 1
+            require_proved(made, schedule, self._verified.name)
+            self._proved = made, places
+        return made
+
+
+def _places(verified: Verified, late: tuple[int, ...]) -> list[int]:
+    """By rank of the file, who takes its place where ``late`` ranks are late (``for_late``)."""
+    old, places = verified.late, list(range(verified.schedule.ranks))
+    moved, freed = sorted(set(late) - set(old)), sorted(set(old) - set(late))
+    for place, rank in zip((*old, *moved), (*late, *freed), strict=True):
+        places[place] = rank
+    return places
+
+
+def _same(
+    made: DeviceProgram, places: list[int], known: DeviceProgram, known_places: list[int]
+) -> bool:
+    """Whether both are one program, with ``places`` and ``known_places`` for names of its ranks."""
+    to = np.empty(known.ranks, np.int64)
+    to[known_places] = places
+    for rank, rows in enumerate(known.rows):
+        expected, mine = rows.copy(), made.rows[to[rank]]
+        expected[:, 1] = to[rows[:, 1]]
+        if not np.array_equal(expected, mine):
+            return False
+    return True

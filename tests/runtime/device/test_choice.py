@@ -1,0 +1,284 @@
+"""The user's ways in on a device: what runs operations, decided by all ranks, and said.
+
+Triton's interpreter runs the kernels, and a simulated device takes the place of the CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import runtime
+from runtime import ddp, load
+from runtime.device import choice
+from runtime.device.choice import make_executor
+from runtime.device.modes import AUTO_PREDICTS
+from runtime.device.option import resolved
+from runtime.device.simulated import SimulatedDevice
+from runtime.policy.cost_model import Line, Profile
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.options import Options
+from runtime.torch_versions import PrefixStore
+from synth import generate
+from tests.runtime.device.test_kernel import polls_are_patient
+from tests.runtime.schedules import ring, straggler
+from tests.runtime.spawning import on_ranks, spawn, together, values
+from verify.errors import ArgumentError, KernelUnavailable, RankFailure
+
+pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
+
+LIMIT = timedelta(seconds=120)
+
+
+def begin(rank, size, store, backend="gloo", interpreted=True):
+    """A default group, kernels that are small, and a device to run them."""
+    os.environ["TRITON_INTERPRET"] = "1" if interpreted else "0"
+    from runtime.device.allreduce import KernelAllReduce
+
+    polls_are_patient()
+    small = {"blocks": 2, "staging": 1 << 19, "dtypes": (torch.float32,)}
+    KernelAllReduce.__init__.__kwdefaults__.update(small)
+    device = SimulatedDevice()
+    choice.device_of = lambda of: device  # also where users name none
+    place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
+    dist.init_process_group(backend, timeout=LIMIT, **place)
+    return device
+
+
+def heard(level=logging.INFO):
+    """What the runtime logs from now on."""
+    said = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            said.append((record.levelno, record.getMessage()))
+
+    logger = logging.getLogger("latecomer")
+    logger.addHandler(Handler())
+    logger.setLevel(level)
+    return said
+
+
+@on_ranks(3)
+def test_the_hook_runs_kernels_and_gives_the_same_gradients(rank, size, store):
+    begin(rank, size, store)
+    said = heard()
+    torch.manual_seed(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
+    plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
+    plain.load_state_dict(model.state_dict())
+    attached, works = ddp.attach(model, straggler(3), late=1, timeout_s=60.0), []
+    submit = attached.engine.submit
+    attached.engine.submit = lambda *a, **k: works.append(submit(*a, **k)) or works[-1]
+    for step in range(3):
+        data = torch.randn(4, 5, generator=torch.Generator().manual_seed(10 * step + rank))
+        for each in (model, plain):
+            each.zero_grad()
+            each(data).sum().backward()
+        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad)
+    assert {work.by for work in works} == {"kernel"}
+    told = [text for level, text in said if "run as one kernel each" in text]
+    assert len(told) == (rank == 0)
+    attached.close()
+
+
+@on_ranks(2)
+def test_the_backend_runs_kernels_and_what_they_can_not_by_transfers(rank, size, store):
+    os.environ["LATECOMER_DEVICE"] = "kernel"
+    runtime.configure(ring(2))
+    device = begin(rank, size, store, "latecomer")
+    group = dist.group.WORLD
+    engine = group.engine
+    for dtype, by in {
+        torch.float32: "kernel",
+        torch.float64: "transfers: no kernel is compiled for torch.float64",
+        torch.int32: "transfers: no kernel is compiled for torch.int32",
+    }.items():
+        tensor = torch.ones(9, dtype=dtype)
+        dist.all_reduce(tensor)
+        device.synchronize()
+        assert tensor.tolist() == [2] * 9
+        work = engine.submit(torch.ones(9, dtype=dtype))
+        work.wait(LIMIT)
+        assert work.by == by
+    average = torch.full((9,), float(rank))
+    handle = dist.all_reduce(average, op=dist.ReduceOp.AVG, async_op=True)
+    handle.wait(LIMIT)
+    assert average.tolist() == [0.5] * 9
+    assert group.paths == {"schedule": 4}
+    with device.capture("thread_local"), pytest.raises(ArgumentError, match="device='transfers'"):
+        engine.submit(torch.ones(9))
+
+
+@on_ranks(2)
+def test_fallback_force_and_forbid(rank, size, store):
+    device, said = begin(rank, size, store, interpreted=rank == 0), heard()
+    schedule, cases = load(ring(2)), {"device": device, "timeout_s": 60.0}
+
+    def made(name, by):
+        return make_executor(schedule, PrefixStore(name, store), rank, size, by=by, **cases)
+
+    with pytest.raises(KernelUnavailable, match=r"rank 1: a CPU.*device='auto'"):
+        made("forced", "kernel")
+    reason = "rank 1: a CPU runs kernels in triton's interpreter alone: set TRITON_INTERPRET=1"
+    for by, expected in (("auto", f"transfers: {reason}"), ("transfers", "transfers")):
+        executor = made(by, by)
+        work = executor.submit(torch.ones(7))
+        assert work.wait(LIMIT).tolist() == [2.0] * 7
+        assert work.by == expected
+        executor.close()
+    warned = [text for level, text in said if level == logging.WARNING]
+    assert [reason in text for text in warned] == [True] * (rank == 0)
+    with pytest.raises(ArgumentError, match="same on all ranks; rank"):
+        made("mixed", ("auto", "transfers")[rank])
+    device.close()
+
+
+@on_ranks(2)
+def test_a_program_that_is_too_long_to_be_proved_goes_by_transfers(rank, size, store):
+    device = begin(rank, size, store)
+    from runtime.device import proofs
+
+    short, long = load(ring(2)), load(generate(2, chunks=6))
+    proofs.MOST_ROWS = proofs.rows_of(short.schedule)
+    place, options = (rank, size), {"device": device, "timeout_s": 60.0}
+    both = make_executor([short, long], PrefixStore("a", store), *place, **options)
+    works = [both.submit(torch.ones(5), schedule=number) for number in (0, 1)]
+    assert [work.wait(LIMIT)[4].item() for work in works] == [2.0, 2.0]
+    assert works[0].by == "kernel"
+    assert "rows are more than are proved" in works[1].by
+    both.close()
+    alone = make_executor(long, PrefixStore("b", store), *place, **options)
+    assert "rows are more than are proved" in alone.engine.transfers
+    alone.close()
+    device.close()
+
+
+@pytest.mark.parametrize("by", ["kernel", "transfers"])
+def test_no_host_waits(by):
+    values(spawn(_no_host_waits, 2, by))
+
+
+def _no_host_waits(rank, size, store, by):
+    """Rank 1's device comes only when rank 0 has its tensor; its host would never get there."""
+    device = begin(rank, size, store)
+    executor = make_executor(load(ring(2)), store, rank, size, device=device, by=by)
+    if rank == 1:
+        device.current().launch(lambda: store.wait(["had", "future"], LIMIT))
+    tensor, seen = torch.full((9,), rank + 1.0), torch.zeros(9)
+    work = executor.submit(tensor)
+    future = work.future()
+    assert work.wait() is tensor
+    device.current().launch(lambda: seen.copy_(tensor))
+    store.set("future" if rank == 0 else "-", "")
+    store.set("had" if rank == 0 else "-", "")
+    device.current().synchronize()
+    assert seen.tolist() == [3.0] * 9
+    assert future.wait() is tensor
+    executor.close()
+    device.close()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("by", ["kernel", "transfers"])
+def test_a_failure_reaches_those_who_have_gone_on(by):
+    outcomes = spawn(_fails, 2, by)
+    assert values(outcomes) == [True, False]
+
+
+def _fails(rank, size, store, by):
+    """Rank 1 does not come. Rank 0's stream goes on with what is marked, its host hears of it."""
+    device, said = begin(rank, size, store), heard()
+    executor = make_executor(load(ring(2)), store, rank, size, device=device, by=by, timeout_s=4.0)
+    together(store, rank, size, "begun")
+    if rank == 1:
+        store.wait(["over"], LIMIT)
+        return False
+    cut = threading.Event()
+    for group in executor.engine._groups if by == "transfers" else ():
+        group.transfer = lambda ends: cut.wait()  # as NCCL: what is aborted ends,
+        group.abort = cut.set  # and its stream goes on
+    tensor, seen = torch.ones(9), torch.zeros(9)
+    work = executor.submit(tensor)
+    work.wait()
+    device.current().launch(lambda: seen.copy_(tensor))
+    limit_s = time.monotonic() + 100
+    while executor.failure is None and time.monotonic() < limit_s:
+        time.sleep(0.02)
+    device.current().synchronize()
+    assert seen[0].isnan()
+    for call in (work.wait, lambda: executor.submit(tensor)):
+        with pytest.raises(RankFailure) as error:
+            call()
+        assert error.value.ranks == (1,)
+    while not any(level == logging.ERROR for level, _ in said) and time.monotonic() < limit_s:
+        time.sleep(0.02)
+    store.set("over", "")
+    executor.close()
+    return any("all-reduces have failed" in text for level, text in said)
+
+
+SIZE, LATE = 3, 1
+PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+"""By it schedules are worth it however small the buffer."""
+
+
+@on_ranks(SIZE, timeout_s=200.0)
+def test_auto_predicts_from_the_kernels_own_stamps(rank, size, store):
+    """Nobody looks at events of arrivals: of kernels there are none."""
+    device = begin(rank, size, store)
+    known = {"options": Options("auto", device="kernel"), "profile": PROFILE, "device": device}
+    reducer = AllReduceDispatcher(PrefixStore("modes", store), rank, size, timeout_s=60.0, **known)
+    engine, looked, told = reducer.executor.engine, [], []
+    add, tell = engine._watcher.add, engine.arrived
+    engine._watcher.add = lambda work, *a: looked.append(work.number) or add(work, *a)
+    engine.arrived = lambda number, at_s: told.append((number, at_s)) or tell(number, at_s)
+    for turn in range(60):
+        if rank == LATE:
+            device.current().launch(lambda: time.sleep(0.2))
+        tensor = torch.full((30,), float(rank))
+        reducer.submit(tensor).wait(LIMIT)
+        assert tensor.tolist() == [3.0] * 30
+        by_kernel = [each for each in list(reducer.records) if each.by == "kernel"]
+        store.set(f"{turn} {rank}", "yes" if len(by_kernel) >= 4 else "no")
+        if all(store.get(f"{turn} {each}") == b"yes" for each in range(size)):
+            break
+    records = sorted(reducer.records, key=lambda each: each.operation)
+    kernels = {each.operation for each in records if each.by == "kernel"}
+    natives = {each.operation for each in records if each.by == "library"}
+    assert len(kernels) >= 4
+    assert {each.late for each in records if each.operation in kernels} == {(LATE,)}
+    assert kernels.isdisjoint(looked)
+    assert natives <= set(looked)
+    assert sorted(number for number, _ in told) == sorted(kernels | natives)
+    assert all(each.arrived_s <= each.decided_s <= each.done_s for each in records)
+    assert all(each.reason.startswith(AUTO_PREDICTS) for each in records)
+    decided = repr([(each.operation, each.way, each.late) for each in records])
+    store.set(f"decided {rank}", decided)
+    assert store.get("decided 0").decode() == decided
+    together(store, rank, size, "over")
+    reducer.close()
+    device.close()
+
+
+def test_the_option_and_its_variable(monkeypatch):
+    monkeypatch.delenv("LATECOMER_DEVICE", raising=False)
+    assert resolved(None) == "auto"
+    assert resolved("kernel") == "kernel"
+    monkeypatch.setenv("LATECOMER_DEVICE", "transfers")
+    assert resolved(None) == "transfers"
+    assert resolved("auto") == "auto"
+    assert runtime.configure(mode="auto").options.device == "transfers"
+    monkeypatch.setenv("LATECOMER_DEVICE", "gpu")
+    with pytest.raises(ArgumentError, match=r"LATECOMER_DEVICE = 'gpu': must be one of auto, k"):
+        resolved(None)
+    with pytest.raises(ArgumentError, match="device = 'cuda'"):
+        resolved("cuda")

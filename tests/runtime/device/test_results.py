@@ -1,0 +1,123 @@
+"""Waits for sums on a device: streams wait, hosts do not; what fails can't pass for a sum."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+
+from runtime.device.results import Results
+from runtime.device.simulated import SimulatedDevice
+from runtime.work import AllReduceWork, PendingWork
+from verify.errors import LatecomerError
+
+LIMIT = timedelta(seconds=60)
+
+
+@pytest.fixture
+def device():
+    device = SimulatedDevice()
+    yield device
+    device.close()
+
+
+def operation(device, tensor, gate):
+    """A sum that is made on a stream of its own when the gate opens; and its results."""
+    results, stream, work = Results(device), device.stream(), AllReduceWork(0, tensor, False)
+    stream.launch(gate.wait)
+    stream.launch(lambda: tensor.fill_(3))
+    stream.launch(lambda: results.seal(work.flat))
+    results.hand_out(work, stream.record())
+    return work, results
+
+
+def test_a_wait_holds_up_the_stream_and_not_the_host(device):
+    gate, tensor, seen = threading.Event(), torch.zeros(4), torch.zeros(4)
+    work, _ = operation(device, tensor, gate)
+    assert work.wait() is tensor  # at once: the gate is closed
+    assert PendingWork(work).wait()
+    PendingWork(work).block_current_stream()
+    device.current().launch(lambda: seen.copy_(tensor))
+    assert not work.is_done
+    with pytest.raises(TimeoutError):
+        work.wait(timedelta(milliseconds=20))
+    with pytest.raises(TimeoutError):
+        PendingWork(work).wait(timedelta(milliseconds=20))
+    gate.set()
+    device.current().synchronize()
+    assert seen.tolist() == [3.0] * 4
+    work.settle()
+    assert work.wait(LIMIT) is tensor
+
+
+def test_a_future_is_behind_the_sum(device):
+    gate, tensor = threading.Event(), torch.zeros(4)
+    work, _ = operation(device, tensor, gate)
+    future, several = work.future(), work.future(as_list=True)
+    assert not future.done()
+    gate.set()
+    assert future.wait() is tensor
+    assert tensor.tolist() == [3.0] * 4
+    assert several.wait() == [tensor]
+    work.settle()  # that all futures are complete is no harm
+    assert work.future().wait() is tensor
+
+
+def test_a_future_on_a_broken_device_ends_with_its_operation(device):
+    gate = threading.Event()
+    work, _ = operation(device, torch.zeros(4), gate)
+    future = work.future()
+    device.current().launch(lambda: 1 / 0)
+    gate.set()
+    work.settle(LatecomerError("lost"))
+    with pytest.raises(RuntimeError, match="lost"):  # torch's, of what a callback raises
+        future.wait()
+    with pytest.raises(LatecomerError, match="lost"):
+        work.wait()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_what_was_cut_short_is_marked_and_sums_keep_their_bits(device, dtype):
+    gate, tensor = threading.Event(), torch.zeros(4, dtype=dtype)
+    work, results = operation(device, tensor, gate)
+    for value in (-0.0, 1 / 3, float("inf"), torch.finfo(dtype).smallest_normal / 2):
+        sound = torch.full((2,), value, dtype=dtype)
+        before = sound.clone().view(torch.uint8)
+        results.seal(sound)
+        assert torch.equal(sound.view(torch.uint8), before)
+    results.seal(torch.zeros(0, dtype=dtype))
+    results.spoil()
+    gate.set()
+    work.wait()
+    device.current().synchronize()
+    assert tensor.isnan().tolist() == [True, False, False, False]
+
+
+def test_integers_hold_up_the_host(device):
+    gate, tensor = threading.Event(), torch.zeros(4, dtype=torch.int32)
+    work, _ = operation(device, tensor, gate)
+    waiting = threading.Thread(target=work.wait)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    gate.set()
+    work.settle()
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 7, 300])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_averages_are_rounded_once(ranks, dtype):
+    """As the engine divides: by a tensor. A product with the reciprocal differs for some."""
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32)
+    every = bits.to(torch.int16).view(dtype) if dtype.itemsize == 2 else bits.float() / 7
+    every = every[every.isfinite()]
+    once = (every.double() / ranks).float().to(dtype)  # float has twice the digits, and two more
+    if dtype is torch.float32:
+        once = (every.double() / ranks).to(dtype)
+    assert torch.equal(every.clone().div_(torch.full((1,), float(ranks))), once)
+    reciprocal = (every.float() * (torch.ones(1) / ranks)).to(dtype)
+    assert dtype is not torch.float32 or not torch.equal(reciprocal, once)
