@@ -27,7 +27,16 @@ OVERLAP = ")OVERLAP_F_B"
 
 
 def read_csv(path: str | os.PathLike[str], instance: Instance | None = None) -> PipelineSchedule:
-    """Read a CSV; FormatError as in :func:`decode_csv`, or if the file can't be opened."""
+    r"""Read a CSV of either format; FormatError also if the file can't be opened.
+
+    Arguments and errors are those of :func:`decode_csv`.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, read_csv, write_csv
+        >>> write_csv(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.csv", "compute_only")
+        >>> read_csv("pipeline.csv").ranks
+        2
+    """
     name = os.fspath(path)
     return decode_csv(read_bounded(name), name, instance)
 
@@ -35,7 +44,7 @@ def read_csv(path: str | os.PathLike[str], instance: Instance | None = None) -> 
 def decode_csv(
     data: bytes, name: str = "<bytes>", instance: Instance | None = None
 ) -> PipelineSchedule:
-    """Parse a CSV of either format; as many ranks as it has rows.
+    r"""Parse a CSV of either format; as many ranks as it has rows.
 
     Args:
         data: the text.
@@ -45,6 +54,16 @@ def decode_csv(
     Raises:
         FormatError: not text, a cell that is no action, no action at all, or an instance for
             another number of stages or ranks.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, uniform
+        >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n", instance=uniform(2, forward=3))
+        >>> schedule.stages, schedule.microbatches, schedule.instance.forward
+        (2, 1, (3, 3))
+        >>> decode_csv(b"0F0,0X0", "mine.csv")
+        Traceback (most recent call last):
+        verify.core.errors.FormatError: mine.csv: programs[0][1]: '0X0' is no action, as for
+        example 0F3 or 2SEND_B1
     """
     try:
         rows = list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))
@@ -72,9 +91,14 @@ def decode_csv(
 
 
 def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
-    """The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
+    r"""The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
 
     ``compute_comms`` needs a schedule with its messages: :func:`verify.pipeline.lower.lowered`.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, encode_csv
+        >>> encode_csv(decode_csv(b"0F0,,0B0\n,1F0,1B0\n"), "compute_only")
+        b'0F0,0B0\r\n1F0,1B0\r\n'
     """
     assert form == "compute_only" or schedule.has_messages or schedule.ranks == 1
     out = io.StringIO(newline="")
@@ -87,7 +111,12 @@ def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
 
 
 def write_csv(schedule: PipelineSchedule, path: str | os.PathLike[str], form: CsvFormat) -> None:
-    """Write a CSV atomically; ArgumentError if the path can't be written."""
+    r"""Write a CSV atomically; ArgumentError if the path can't be written.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, write_csv
+        >>> write_csv(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.csv", "compute_only")
+    """
     write_atomically(Path(path), encode_csv(schedule, form))
 
 
