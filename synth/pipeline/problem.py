@@ -115,7 +115,15 @@ class Problem:
 
 
 def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
-    """Per stage its rank; ArgumentError where the numbers don't fit."""
+    """Per stage its rank; ArgumentError where the numbers don't fit.
+
+    Examples:
+        >>> from synth.pipeline import place
+        >>> place(8, virtual=2, placement="loop")
+        (0, 1, 2, 3, 0, 1, 2, 3)
+        >>> place(8, virtual=2, placement="vee")
+        (0, 1, 2, 3, 3, 2, 1, 0)
+    """
     if not 1 <= stages <= MAX_STAGES:
         raise ArgumentError("--stages", stages, f"must be in 1..{MAX_STAGES}")
     if virtual < 1 or stages % virtual:
@@ -134,6 +142,13 @@ def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Probl
     Raises:
         ArgumentError: a number is out of its range, a link joins no neighbours, or no schedule
             meets a memory limit.
+
+    Examples:
+        >>> from synth.pipeline import make
+        >>> from verify.pipeline import uniform
+        >>> problem = make(8, uniform(4), rank_of=(0, 1, 2, 3))
+        >>> problem.ranks, problem.stages, problem.microbatches
+        (4, 4, 8)
     """
     stages, ranks = len(rank_of), 1 + max(rank_of)
     if not 1 <= microbatches <= MAX_MICROBATCHES:

@@ -56,6 +56,14 @@ def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Progr
 
     Raises:
         ArgumentError: an argument is out of its range.
+
+    Examples:
+        >>> from synth.straggler.program import program
+        >>> mine = program(1_000_000, rank=5, chunks=4)  # a Program
+        >>> len(mine.waiting), len(mine.completion)
+        (41, 23)
+        >>> next(own.send for own in mine.completion if own.send)
+        Step(peer=13, chunk=1, op='copy')
     """
     late = n - 1 if late is None else late
     require_ranks(n, MOST_RANKS)
