@@ -141,6 +141,14 @@ class Observer:
 
     Rounds overlap: one may begin before the last has ended. An exception from an observer breaks
     this rank, which is how tests inject faults at a named place.
+
+    Examples:
+        >>> import runtime
+        >>> class Failures(runtime.Observer):
+        ...     def done(self, operation):
+        ...         if operation.error is not None:
+        ...             print(operation.description, operation.error)
+        >>> observer = Failures()  # for ddp.attach or runtime.Executor
     """
 
     def step_begins(self, operation: int, phase: str, round: int) -> None:

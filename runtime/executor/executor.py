@@ -36,7 +36,7 @@ class Executor:
     """Runs schedules on a group of ranks.
 
     Args:
-        schedules: from :func:`runtime.load`: one, or several, among which each operation chooses.
+        schedules: from ``runtime.load``: one, or several, among which each operation chooses.
         store: for connecting; all ranks of the group use it under the same prefix, nothing else.
         device: ``cpu`` (over TCP), a CUDA device (over NCCL; torch.distributed has to have its
             default group), or any other device with streams.
@@ -51,6 +51,25 @@ class Executor:
         ScheduleRefused: a schedule is for another number of ranks, or they differ between ranks.
         RankFailure: ranks that did not join within ``timeout_s``.
         ArgumentError: a bad ``late`` or ``timeout_s``.
+
+    Examples:
+        Two ranks in one process; in training each is a process of its own, and the store a
+        ``TCPStore``:
+
+        >>> import runtime, synth, torch
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> from torch.distributed import HashStore
+        >>> verified, store = runtime.load(synth.generate(2)), HashStore()
+        >>> def run(rank):
+        ...     executor = runtime.Executor(verified, store, rank, 2, timeout_s=60)
+        ...     total = executor.submit(torch.full((3,), rank + 1.0))  # an Operation
+        ...     try:
+        ...         return total.wait()
+        ...     finally:
+        ...         executor.close()
+        >>> with ThreadPoolExecutor() as ranks:
+        ...     print(*ranks.map(run, range(2)))
+        tensor([3., 3., 3.]) tensor([3., 3., 3.])
     """
 
     def __init__(

@@ -116,6 +116,12 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
     Raises:
         FormatError: the file is malformed.
         ScheduleRefused: a property is refuted or undecided; the message holds the report.
+
+    Examples:
+        >>> import runtime, synth
+        >>> verified = runtime.load(synth.generate(4))  # a Verified
+        >>> verified.late, verified.for_late(1).late
+        ((3,), (1,))
     """
     if isinstance(source, Verified):
         return source
