@@ -52,7 +52,7 @@ class Answer(Generic[S, R]):
 
     Attributes:
         report: what the verifier says about the schedule.
-        bound: no schedule for the same instance has a smaller :attr:`value`.
+        bound: no schedule for the same instance has a smaller ``value``.
         basis, reason: what is known about optimality rests on this, in one line.
 
     Examples:

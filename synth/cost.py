@@ -222,7 +222,7 @@ def straggler_cost(n: int, chunks: int) -> Cost:
 
 
 def best_chunks(n: int, buffer_bytes: int, link: Link, most: int = MOST_CHUNKS) -> int:
-    """The k in 1..most with the least :func:`straggler_cost`; the smallest of equals.
+    """The k in 1..most with the least ``straggler_cost``; the smallest of equals.
 
     (k + L - 1)(alpha + S beta / k) is convex in k with its minimum at
     k = sqrt((L - 1) S beta / alpha), so one of the two whole numbers around it is best. With
@@ -265,7 +265,7 @@ def best(
     """The family (and its chunks) with the least predicted time after the last arrival, and why.
 
     The straggler's schedule is charged at its lower bound, and on the condition that its one late
-    rank comes so late that the others' ReduceScatter (:func:`waiting_cost`) is over. Of equal
+    rank comes so late that the others' ReduceScatter (``waiting_cost``) is over. Of equal
     families the first in ``FAMILIES`` is chosen.
 
     Examples:

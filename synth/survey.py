@@ -100,7 +100,7 @@ def survey(
         ns, ms: ranks, and chunks per helper,
         chunks: or, where there are any, numbers of chunks of the whole buffer.
         effort, time_limit_s: for the search of each row.
-        ports, owners, seed, solver, progress: as in :func:`synth.straggler.generate.search`.
+        ports, owners, seed, solver, progress: as in ``synth.straggler.generate.search``.
 
     Raises:
         ArgumentError: an argument that no row could use, before the first row.

@@ -92,7 +92,7 @@ def generate(
 ) -> Schedule:
     """A proved AllReduce schedule of ``n`` ranks of which ``late`` (default: the last) is late.
 
-    See :func:`search` for the arguments and errors.
+    Arguments and errors are those of ``synth.straggler.generate.search``, which tells more.
 
     Examples:
         >>> import synth, verify

@@ -29,7 +29,7 @@ OVERLAP = ")OVERLAP_F_B"
 def read_csv(path: str | os.PathLike[str], instance: Instance | None = None) -> PipelineSchedule:
     r"""Read a CSV of either format; FormatError also if the file can't be opened.
 
-    Arguments and errors are those of :func:`decode_csv`.
+    Arguments and errors are those of ``decode_csv``.
 
     Examples:
         >>> from verify.pipeline import decode_csv, read_csv, write_csv
@@ -93,7 +93,7 @@ def decode_csv(
 def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
     r"""The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
 
-    ``compute_comms`` needs a schedule with its messages: :func:`verify.pipeline.lower.lowered`.
+    ``compute_comms`` needs a schedule with its messages: ``verify.pipeline.lowered``.
 
     Examples:
         >>> from verify.pipeline import decode_csv, encode_csv
