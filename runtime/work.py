@@ -90,7 +90,7 @@ class AllReduceWork:
         return self.tensor
 
     def future(self, *, as_list: bool = False) -> torch.futures.Future[Any]:
-        """A future of the tensor (or of ``[tensor]``) that raises what :meth:`wait` raises."""
+        """A future of the tensor (or of ``[tensor]``) that raises what ``wait`` raises."""
 
         def result(_: torch.futures.Future[Any]) -> Any:
             tensor = self.wait()

@@ -41,7 +41,7 @@ class Executor:
         device: ``cpu`` (over TCP), a CUDA device (over NCCL; torch.distributed has to have its
             default group), or any other device with streams.
         late: the late rank of the first schedule, or several in the order of their arrival;
-            default: as the file says. May be changed (:attr:`late`), on all before the same one.
+            default: as the file says. May be changed (``late``), on all before the same one.
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
@@ -152,7 +152,7 @@ class Executor:
         Args:
             tensor: dense and contiguous, on the executor's device.
             schedule: which of the executor's.
-            late: default: :attr:`late` for the first schedule, for others as the file says.
+            late: default: ``late`` for the first schedule, for others as the file says.
             average: floating point only; every rank divides by the number of ranks *before* the
                 sum, as DDP and NCCL do, so that small formats do not overflow.
 

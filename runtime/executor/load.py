@@ -82,7 +82,7 @@ class Runnable:
 
 @dataclass(eq=False)
 class Verified(Runnable):
-    """A schedule with the report that proves it; made by :func:`load` and nothing else."""
+    """A schedule with the report that proves it; made by ``load`` and nothing else."""
 
     report: Report
 

@@ -22,7 +22,7 @@ Modules = torch.nn.Module | Mapping[int, torch.nn.Module]
 
 @dataclass(frozen=True)
 class VerifiedPipeline:
-    """A pipeline schedule with the report that proves it; made by :func:`load` and nothing else."""
+    """A pipeline schedule with the report that proves it; made by ``load`` and nothing else."""
 
     schedule: PipelineSchedule
     report: PipelineReport
