@@ -68,7 +68,14 @@ def compare(
     latency: Latency = "message",
     most_chunks: int = MOST_CHUNKS,
 ) -> Comparison:
-    """Predict all of ``ALGORITHMS`` at all ``sizes`` (bytes); the first of equals is the best.
+    """Predict all of ``ALGORITHMS`` at all ``sizes``; the first of equals is the best.
+
+    Args:
+        n: ranks, 2 .. 1024.
+        sizes: of the whole buffer, in bytes.
+        link: one direction of each rank's port.
+        latency: as for ``synth.cost.completion_cost``.
+        most_chunks: that the straggler's schedule may have.
 
     Raises:
         ArgumentError: ``n`` or ``most_chunks`` is out of range.

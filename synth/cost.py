@@ -47,12 +47,7 @@ MOST_CHUNKS = 2**12
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a port: seconds per message, bytes per second.
-
-    Examples:
-        >>> from synth.cost import Link
-        >>> nvlink = Link(alpha_s=3e-6, bandwidth=450e9)
-    """
+    """One direction of a port: seconds per message, bytes per second."""
 
     alpha_s: float
     bandwidth: float
@@ -60,17 +55,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Cost:
-    """``messages * alpha + share * S * beta``, kept exact until numbers are put in.
-
-    Examples:
-        >>> import synth
-        >>> from synth.cost import Link, completion_cost
-        >>> cost = completion_cost(synth.ring(8))
-        >>> print(cost)
-        14 alpha + 1.75 S*beta
-        >>> cost.over(2**30, Link(alpha_s=3e-6, bandwidth=450e9)) < 0.005  # 1 GiB, in seconds
-        True
-    """
+    """``messages * alpha + share * S * beta``, kept exact until numbers are put in."""
 
     messages: int
     share: Fraction
@@ -124,17 +109,25 @@ class Choice:
 def completion_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
     """The cost of the rounds in which no rank is absent: what is felt after the last arrival.
 
+    Args:
+        schedule: a well formed one.
+        latency: whether a rank pays one alpha per peer (``message``) or one in all (``round``).
+
     Examples:
         >>> import synth
-        >>> from synth.cost import completion_cost
-        >>> print(completion_cost(synth.generate(8)))
+        >>> from synth.cost import Link, completion_cost
+        >>> print(cost := completion_cost(synth.generate(8)))  # a Cost
         9 alpha + 1.286 S*beta
+        >>> cost.over(2**30, Link(alpha_s=3e-6, bandwidth=450e9)) < 0.004  # seconds for 1 GiB
+        True
     """
     return _sum(schedule, latency, waiting=False)
 
 
 def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
     """The cost of the rounds that a rank is absent from: the wait that hides all of them.
+
+    Arguments are those of ``completion_cost``.
 
     Examples:
         >>> import synth
@@ -148,7 +141,12 @@ def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
 def predict(
     schedule: Schedule, buffer_bytes: int, link: Link, latency: Latency = "message"
 ) -> float:
-    """Seconds from the last arrival to the end, for a buffer of ``buffer_bytes``.
+    """Seconds from the last arrival to the end, in the alpha-beta model.
+
+    Args:
+        schedule, latency: as for ``completion_cost``.
+        buffer_bytes: of the whole buffer.
+        link: one direction of each rank's port.
 
     Examples:
         >>> import synth
@@ -228,6 +226,12 @@ def best_chunks(n: int, buffer_bytes: int, link: Link, most: int = MOST_CHUNKS) 
     k = sqrt((L - 1) S beta / alpha), so one of the two whole numbers around it is best. With
     alpha = 0 more chunks are always better (unless L = 1), and ``most`` decides.
 
+    Args:
+        n: ranks, 2 or more.
+        buffer_bytes: of the whole buffer, 1 or more.
+        link: one direction of each rank's port.
+        most: chunks, at the most.
+
     Examples:
         >>> from synth.cost import Link, best_chunks
         >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
@@ -267,6 +271,10 @@ def best(
     The straggler's schedule is charged at its lower bound, and on the condition that its one late
     rank comes so late that the others' ReduceScatter (``waiting_cost``) is over. Of equal
     families the first in ``FAMILIES`` is chosen.
+
+    Args:
+        n, buffer_bytes, link, most_chunks: as for ``best_chunks``.
+        latency: as for ``completion_cost``.
 
     Examples:
         >>> from synth.cost import Link, best

@@ -57,7 +57,9 @@ def smt2(schedule: Schedule) -> str:
 def all_sums(schedule: Schedule, timeout_s: float) -> Result:
     """Ask Z3, chunk by chunk (chunks do not interact), for ``timeout_s`` seconds in all.
 
-    What is not decided by then is unknown, never refuted.
+    Args:
+        schedule: a well formed one; any verdict.
+        timeout_s: what is not decided by then is unknown, never refuted.
 
     Examples:
         >>> import synth, verify

@@ -115,7 +115,15 @@ class Problem:
 
 
 def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
-    """Per stage its rank; ArgumentError where the numbers don't fit.
+    """Per stage its rank.
+
+    Args:
+        stages: in all.
+        virtual: stages on each rank; divides ``stages``.
+        placement: ``loop`` deals them out round robin, ``vee`` goes there and back (two a rank).
+
+    Raises:
+        ArgumentError: the numbers don't fit.
 
     Examples:
         >>> from synth.pipeline import place
@@ -138,6 +146,11 @@ def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
 
 def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Problem:
     """A problem that has a solution.
+
+    Args:
+        microbatches: in a step.
+        instance: durations of each stage, links, limits on memory; any one unit of time.
+        rank_of: per stage its rank, as ``place`` returns it.
 
     Raises:
         ArgumentError: a number is out of its range, a link joins no neighbours, or no schedule

@@ -52,7 +52,13 @@ class Program:
 
 
 def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Program:
-    """The program of ``rank`` among ``n``, of which ``late`` (default: the last) is late.
+    """What one rank does in the closed form, without the schedule of all ranks: O(k log n) steps.
+
+    Args:
+        n: ranks, 2 .. 2^24.
+        rank: whose program.
+        chunks: k, into which the buffer is cut; 1 .. 2^16.
+        late: the late rank; the last one by default.
 
     Raises:
         ArgumentError: an argument is out of its range.

@@ -49,6 +49,10 @@ class DeviceReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
 def check(program: DeviceProgram, schedule: Schedule) -> DeviceReport:
     """Check a program of any maker against a well formed schedule; for any number of operations.
 
+    Args:
+        program: of all ranks, as ``verify.device.program.device_program`` makes it.
+        schedule: what the program claims to carry out.
+
     Examples:
         >>> import synth
         >>> from verify.device.check import check

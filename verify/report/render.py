@@ -20,7 +20,11 @@ MARKS = {Verdict.PROVED: "proved", Verdict.REFUTED: "REFUTED", Verdict.UNKNOWN: 
 
 
 def render(name: str, schedule: Schedule, report: Report) -> str:
-    """The report on ``schedule``, read from ``name``, as lines of text.
+    """The report on a schedule as lines of text, with why it is wrong where it is.
+
+    Args:
+        name: of the file, for the first line.
+        schedule: what was checked; ``report``: what was found.
 
     Examples:
         >>> import synth, verify
