@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from verify.core.format import read_bounded
-from verify.errors import FormatError
+from verify.errors import ArgumentError, FormatError
 from verify.output import write_atomically
 from verify.pipeline.costs import fault
 from verify.pipeline.format import parse_programs, require_sizes
@@ -93,16 +93,21 @@ def decode_csv(
 def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
     r"""The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
 
-    ``compute_comms`` needs a schedule with its messages: ``verify.pipeline.lowered``.
+    Args:
+        schedule: for ``compute_comms`` one with its messages, as ``verify.pipeline.lowered`` gives.
+        form: ``compute_only`` leaves out all but F, I, W and B; ``compute_comms`` is the whole.
+
+    Raises:
+        ArgumentError: messages are to be written and there are none.
 
     Examples:
         >>> from verify.pipeline import decode_csv, encode_csv
         >>> encode_csv(decode_csv(b"0F0,,0B0\n,1F0,1B0\n"), "compute_only")
         b'0F0,0B0\r\n1F0,1B0\r\n'
     """
-    assert form == "compute_only" or schedule.has_messages or schedule.ranks == 1
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\r\n")
+    if form == "compute_comms" and not schedule.has_messages and schedule.ranks > 1:
+        raise ArgumentError("form", form, "needs messages", "See verify.pipeline.lowered")
+    writer = csv.writer(out := io.StringIO(newline=""), lineterminator="\r\n")
     for program in schedule.programs:
         writer.writerow(
             str(action) for action in program if form == "compute_comms" or action.kind in COMPUTE
@@ -111,7 +116,9 @@ def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
 
 
 def write_csv(schedule: PipelineSchedule, path: str | os.PathLike[str], form: CsvFormat) -> None:
-    r"""Write a CSV atomically; ArgumentError if the path can't be written.
+    r"""Write a CSV atomically; ArgumentError also if the path can't be written.
+
+    Arguments and errors are those of ``encode_csv``.
 
     Examples:
         >>> from verify.pipeline import decode_csv, write_csv
