@@ -14,15 +14,12 @@ from runtime.telemetry.session import Watch, watch
 from runtime.work import AllReduceWork as Operation
 from runtime.work import Observer
 
-Reducer = AllReduceDispatcher  # the name under which the dispatcher was published first
-
 __all__ = [
     "BACKEND",
     "AllReduceDispatcher",
     "Executor",
     "Observer",
     "Operation",
-    "Reducer",
     "Verified",
     "Watch",
     "configure",

@@ -35,7 +35,7 @@ from runtime.process_group.forwarding import BACKEND, ForwardingGroup
 from runtime.torch_versions import Store, allow_monitored_barrier
 from verify.errors import ArgumentError
 
-__all__ = ["BACKEND", "LatecomerGroup", "create", "register"]
+__all__ = ["BACKEND", "LatecomerGroup"]
 
 
 class ModeCollectives(Collectives):

@@ -72,7 +72,7 @@ def configure(
 
     Args:
         schedule: a file, or an object; it is verified here.
-        mode: instead of a schedule: who decides, and from what (:mod:`runtime.policy`).
+        mode: instead of a schedule: who decides, and from what (``runtime.policy``).
         late: the late rank, or several in the order of their arrival; default: as the file says.
             In mode static it must be given, the other modes find out.
         threshold_s: mode eager: how long the ranks that are there wait for the next one before
@@ -84,9 +84,20 @@ def configure(
         algorithm: ``optireduce`` needs no schedule, ``options`` are its own.
 
     Raises:
-        FormatError, ScheduleRefused: see :func:`runtime.load`.
+        FormatError, ScheduleRefused: see ``runtime.load``.
         ArgumentError: a bad ``late``, no schedule, an option that is out of its range or does not
             go with the mode, or a senseless environment variable.
+
+    Examples:
+        On every rank of ``torchrun``, here with two of them:
+
+        >>> import runtime, synth, torch, torch.distributed as dist
+        >>> verified = runtime.configure(synth.generate(2), late=0)  # or a file, or mode="auto"
+        >>> dist.init_process_group(runtime.BACKEND)
+        >>> dist.all_reduce(tensor := torch.ones(3))
+        >>> tensor, dist.group.WORLD.paths  # a LatecomerGroup counts what went how
+        (tensor([2., 2., 2.]), Counter({'schedule': 1}))
+        >>> dist.destroy_process_group()
     """
     global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
     if algorithm == "optireduce":

@@ -35,7 +35,7 @@ _numbers = itertools.count()  # all ranks count alike: it names the connections
 
 @dataclass(frozen=True)
 class Attachment:
-    """What :func:`attach` returns for a schedule or a mode: what runs a model's all-reduces."""
+    """What ``attach`` returns for a schedule or a mode: what runs a model's all-reduces."""
 
     engine: Executor | AllReduceDispatcher
 
@@ -111,7 +111,7 @@ def attach(
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
-        mode, of_mode: as for :func:`runtime.configure`; ``late`` and ``device`` are among these.
+        mode, of_mode: as for ``runtime.configure``; ``late`` and ``device`` are among these.
         algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
             all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
             state is re-synchronized with the parameters.
@@ -119,7 +119,19 @@ def attach(
         observer: is told about steps and operations.
 
     Raises:
-        FormatError, ScheduleRefused, ArgumentError, RankFailure: see :class:`Executor`.
+        FormatError, ScheduleRefused, ArgumentError, RankFailure: see ``runtime.Executor``.
+
+    Examples:
+        On every rank of ``torchrun``:
+
+        >>> import torch, torch.distributed as dist
+        >>> from runtime import ddp
+        >>> dist.init_process_group("gloo")
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        >>> attachment = ddp.attach(model, mode="auto")  # an Attachment
+        >>> model(torch.ones(2, 4)).sum().backward()
+        >>> attachment.close()
+        >>> dist.destroy_process_group()
     """
     attachment: Attachment | optireduce.Attachment
     if algorithm == "optireduce":

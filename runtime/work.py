@@ -95,7 +95,7 @@ class AllReduceWork:
         return self.tensor
 
     def future(self, *, as_list: bool = False) -> torch.futures.Future[Any]:
-        """A future of the tensor (or of ``[tensor]``) that raises what :meth:`wait` raises."""
+        """A future of the tensor (or of ``[tensor]``) that raises what ``wait`` raises."""
 
         def result(_: torch.futures.Future[Any]) -> Any:
             tensor = self.wait()
@@ -150,6 +150,14 @@ class Observer:
 
     Rounds overlap: one may begin before the last has ended. An exception from an observer breaks
     this rank, which is how tests inject faults at a named place.
+
+    Examples:
+        >>> import runtime
+        >>> class Failures(runtime.Observer):
+        ...     def done(self, operation):
+        ...         if operation.error is not None:
+        ...             print(operation.description, operation.error)
+        >>> observer = Failures()  # for ddp.attach or runtime.Executor
     """
 
     def step_begins(self, operation: int, phase: str, round: int) -> None:

@@ -27,7 +27,13 @@ from verify.pipeline.verdict import PipelineReport
 
 
 class Basis(StrEnum):
-    """What a claim about optimality rests on."""
+    """What a claim about optimality rests on.
+
+    Examples:
+        >>> from synth.answer import Basis
+        >>> print(*Basis)
+        theorem certificate paper solver unknown
+    """
 
     THEOREM = "theorem"
     CERTIFICATE = "certificate"
@@ -46,8 +52,17 @@ class Answer(Generic[S, R]):
 
     Attributes:
         report: what the verifier says about the schedule.
-        bound: no schedule for the same instance has a smaller :attr:`value`.
+        bound: no schedule for the same instance has a smaller ``value``.
         basis, reason: what is known about optimality rests on this, in one line.
+
+    Examples:
+        >>> from synth.answer import Basis
+        >>> from synth.straggler.generate import search
+        >>> answer = search(4)
+        >>> answer.value, answer.bound, answer.gap
+        (4, 4, 0)
+        >>> answer.optimal and answer.basis is Basis.THEOREM
+        True
     """
 
     schedule: S

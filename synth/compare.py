@@ -68,10 +68,25 @@ def compare(
     latency: Latency = "message",
     most_chunks: int = MOST_CHUNKS,
 ) -> Comparison:
-    """Predict all of ``ALGORITHMS`` at all ``sizes`` (bytes); the first of equals is the best.
+    """Predict all of ``ALGORITHMS`` at all ``sizes``; the first of equals is the best.
+
+    Args:
+        n: ranks, 2 .. 1024.
+        sizes: of the whole buffer, in bytes.
+        link: one direction of each rank's port.
+        latency: as for ``synth.cost.completion_cost``.
+        most_chunks: that the straggler's schedule may have.
 
     Raises:
         ArgumentError: ``n`` or ``most_chunks`` is out of range.
+
+    Examples:
+        >>> from synth.compare import compare
+        >>> from synth.cost import Link
+        >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
+        >>> comparison = compare(8, [2**20, 2**30], link)  # a Comparison
+        >>> [(row.bytes, row.best, row.chunks) for row in comparison.rows]
+        [(1048576, 'straggler', 1), (1073741824, 'straggler', 40)]
     """
     require_ranks(n)
     if most_chunks < 1:

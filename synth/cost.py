@@ -109,19 +109,56 @@ class Choice:
 
 
 def completion_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
-    """The cost of the rounds in which no rank is absent: what is felt after the last arrival."""
+    """The cost of the rounds in which no rank is absent: what is felt after the last arrival.
+
+    Args:
+        schedule: a well formed one.
+        latency: whether a rank pays one alpha per peer (``message``) or one in all (``round``).
+
+    Examples:
+        >>> import synth
+        >>> from synth.cost import Link, completion_cost
+        >>> print(cost := completion_cost(synth.generate(8)))  # a Cost
+        9 alpha + 1.286 S*beta
+        >>> cost.over(2**30, Link(alpha_s=3e-6, bandwidth=450e9)) < 0.004  # seconds for 1 GiB
+        True
+    """
     return _sum(schedule, latency, waiting=False)
 
 
 def waiting_cost(schedule: Schedule, latency: Latency = "message") -> Cost:
-    """The cost of the rounds that a rank is absent from: the wait that hides all of them."""
+    """The cost of the rounds that a rank is absent from: the wait that hides all of them.
+
+    Arguments are those of ``completion_cost``.
+
+    Examples:
+        >>> import synth
+        >>> from synth.cost import waiting_cost
+        >>> print(waiting_cost(synth.generate(8)))
+        6 alpha + 0.8571 S*beta
+    """
     return _sum(schedule, latency, waiting=True)
 
 
 def predict(
     schedule: Schedule, buffer_bytes: int, link: Link, latency: Latency = "message"
 ) -> float:
-    """Seconds from the last arrival to the end, for a buffer of ``buffer_bytes``."""
+    """Seconds from the last arrival to the end, in the alpha-beta model.
+
+    Args:
+        schedule, latency: as for ``completion_cost``.
+        buffer_bytes: of the whole buffer.
+        link: one direction of each rank's port.
+
+    Examples:
+        >>> import synth
+        >>> from synth.cost import Link, predict
+        >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
+        >>> for schedule in (synth.ring(8), synth.generate(8)):
+        ...     print(f"{predict(schedule, 2**30, link) * 1e3:.2f} ms")
+        4.22 ms
+        3.09 ms
+    """
     return completion_cost(schedule, latency).over(buffer_bytes, link)
 
 
@@ -192,11 +229,23 @@ def straggler_cost(n: int, chunks: int) -> Cost:
 
 
 def best_chunks(n: int, buffer_bytes: int, link: Link, most: int = MOST_CHUNKS) -> int:
-    """The k in 1..most with the least :func:`straggler_cost`; the smallest of equals.
+    """The k in 1..most with the least ``straggler_cost``; the smallest of equals.
 
     (k + L - 1)(alpha + S beta / k) is convex in k with its minimum at
     k = sqrt((L - 1) S beta / alpha), so one of the two whole numbers around it is best. With
     alpha = 0 more chunks are always better (unless L = 1), and ``most`` decides.
+
+    Args:
+        n: ranks, 2 or more.
+        buffer_bytes: of the whole buffer, 1 or more.
+        link: one direction of each rank's port.
+        most: chunks, at the most.
+
+    Examples:
+        >>> from synth.cost import Link, best_chunks
+        >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
+        >>> best_chunks(8, 2**30, link), best_chunks(8, 2**20, link)
+        (40, 1)
     """
     spare = dissemination_bound(n, 1) - 1
     worth_s = spare * buffer_bytes / link.bandwidth
@@ -230,8 +279,21 @@ def best(
     """The family (and its chunks) with the least predicted time after the last arrival, and why.
 
     The straggler's schedule is charged at its lower bound, and on the condition that its one late
-    rank comes so late that the others' ReduceScatter (:func:`waiting_cost`) is over. Of equal
+    rank comes so late that the others' ReduceScatter (``waiting_cost``) is over. Of equal
     families the first in ``FAMILIES`` is chosen.
+
+    Args:
+        n, buffer_bytes, link, most_chunks: as for ``best_chunks``.
+        latency: as for ``completion_cost``.
+
+    Examples:
+        >>> from synth.cost import Link, best
+        >>> choice = best(8, 2**30, Link(alpha_s=3e-6, bandwidth=450e9))  # a Choice
+        >>> choice.family, choice.chunks
+        ('straggler', 40)
+        >>> print(choice.reason)
+        straggler at the lower bound with 40 chunks: 42 alpha + 1.05 S*beta;
+        next is rhd, 6 alpha + 1.75 S*beta, 1.59 times the time
     """
     chunks = best_chunks(n, buffer_bytes, link, most_chunks)
     costs = {family: family_cost(family, n, chunks, latency) for family in FAMILIES}

@@ -28,6 +28,12 @@ def ring(n: int) -> Schedule:
 
     Raises:
         ArgumentError: ``n`` is not in 2..1024.
+
+    Examples:
+        >>> import synth
+        >>> ring = synth.ring(8)
+        >>> ring.rounds, ring.chunks
+        (14, 8)
     """
     require_ranks(n)
 
@@ -53,6 +59,12 @@ def rhd(n: int) -> Schedule:
 
     Raises:
         ArgumentError: ``n`` is not in 2..1024.
+
+    Examples:
+        >>> import synth
+        >>> halving_and_doubling = synth.rhd(8)
+        >>> halving_and_doubling.rounds, halving_and_doubling.ports
+        (6, Incast(incast=4))
     """
     require_ranks(n)
     p = 1 << (n.bit_length() - 1)
@@ -105,6 +117,12 @@ def tree(n: int) -> Schedule:
 
     Raises:
         ArgumentError: ``n`` is not in 2..1024.
+
+    Examples:
+        >>> import synth
+        >>> tree = synth.tree(8)
+        >>> tree.rounds, tree.chunks
+        (6, 1)
     """
     require_ranks(n)
 
@@ -124,6 +142,12 @@ def direct(n: int) -> Schedule:
 
     Raises:
         ArgumentError: ``n`` is not in 2..1024.
+
+    Examples:
+        >>> import synth
+        >>> direct = synth.direct(8)
+        >>> direct.rounds, direct.ports
+        (2, Incast(incast=7))
     """
     require_ranks(n)
     pairs = [(owner, other) for owner in range(n) for other in range(n) if other != owner]

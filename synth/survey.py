@@ -100,10 +100,19 @@ def survey(
         ns, ms: ranks, and chunks per helper,
         chunks: or, where there are any, numbers of chunks of the whole buffer.
         effort, time_limit_s: for the search of each row.
-        ports, owners, seed, solver, progress: as in :func:`synth.straggler.generate.search`.
+        ports, owners, seed, solver, progress: as in ``synth.straggler.generate.search``.
 
     Raises:
         ArgumentError: an argument that no row could use, before the first row.
+
+    Examples:
+        >>> from synth.survey import survey
+        >>> for row in survey([4, 8], [1, 2]):  # each a Row
+        ...     print(row.n, row.chunks, row.rounds, row.bound, row.verdict)
+        4 3 4 4 proved
+        4 6 7 7 proved
+        8 7 9 9 proved
+        8 14 16 16 proved
     """
     for n in ns:
         require_ranks(n)

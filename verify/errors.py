@@ -14,6 +14,17 @@
     └── LossExceeded             the network loses more than training is allowed to bear
 
 A time-out of a search is ``SearchTimeout``, never ``Infeasible``.
+
+Examples:
+    >>> import synth
+    >>> from verify.errors import ArgumentError, InputError, LatecomerError
+    >>> try:
+    ...     synth.generate(8, late=8)
+    ... except InputError as error:
+    ...     print(error)
+    --late = 8: must be a rank, 0..7 for n = 8
+    >>> issubclass(ArgumentError, InputError) and issubclass(InputError, LatecomerError)
+    True
 """
 
 from __future__ import annotations

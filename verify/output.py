@@ -16,7 +16,20 @@ from verify.errors import ArgumentError
 
 
 def encode(schedule: Schedule) -> bytes:
-    """The schedule as the text of a file, one round per line."""
+    """The schedule as the (uncompressed) text of a file, one round per line.
+
+    Examples:
+        >>> import verify
+        >>> both = (verify.Transfer(0, 1, 0, "reduce"), verify.Transfer(1, 0, 0, "reduce"))
+        >>> phases = (verify.Phase("exchange", (), (both,)),)
+        >>> print(verify.encode(verify.Schedule(ranks=2, chunks=1, phases=phases)).decode())
+        {"format":"latecomer/1","kind":"allreduce","ranks":2,"chunks":1,"late":[],"ports":"duplex",
+         "phases": [
+          {"name":"exchange","absent":[],"rounds":[
+           [[0,1,0,"reduce"],[1,0,0,"reduce"]]]}],
+         "meta": {}}
+        <BLANKLINE>
+    """
     encoder = msgspec.json.Encoder()
     head = {
         "format": FORMAT,
@@ -41,10 +54,16 @@ def encode(schedule: Schedule) -> bytes:
 
 
 def write(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write a schedule file atomically, compressed where the name says so.
+    """Write a schedule file atomically, compressed where the name says so (.gz, .zst).
 
     Raises:
         ArgumentError: the path can't be written.
+
+    Examples:
+        >>> import synth, verify
+        >>> verify.write(synth.ring(4), "ring.json.gz")
+        >>> verify.read("ring.json.gz").rounds
+        6
     """
     store(encode(schedule), path)
 

@@ -12,7 +12,14 @@ from verify.core.schedule import Round, Schedule, Transfer
 
 
 def renamed(schedule: Schedule, new_name: Mapping[int, int]) -> Schedule:
-    """The schedule with rank r called ``new_name[r]`` (r itself where not listed)."""
+    """The schedule with rank r called ``new_name[r]`` (r itself where not listed).
+
+    Examples:
+        >>> import synth
+        >>> from verify.renaming import renamed
+        >>> renamed(synth.generate(4), {3: 0, 0: 3}).late
+        (0,)
+    """
 
     def names(ranks: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(new_name.get(rank, rank) for rank in ranks))

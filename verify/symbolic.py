@@ -30,7 +30,19 @@ def require_few_unknowns(schedule: Schedule, path: str) -> None:
 
 
 def smt2(schedule: Schedule) -> str:
-    """The question "can some rank end with a wrong sum?" as an SMT-LIB 2 script (QF_LIA)."""
+    """The question "can some rank end with a wrong sum?" as an SMT-LIB 2 script (QF_LIA).
+
+    Examples:
+        >>> import synth
+        >>> from verify.symbolic import smt2
+        >>> print(smt2(synth.ring(4)))
+        ; allreduce, 4 ranks, 4 chunks, 6 rounds
+        ; unsat: every rank ends with the sum of all inputs, whatever the inputs
+        (set-logic QF_LIA)
+        ...
+        (check-sat)
+        <BLANKLINE>
+    """
     lines = [
         f"; {schedule.kind}, {schedule.ranks} ranks, {schedule.chunks} chunks, "
         f"{schedule.rounds} rounds",
@@ -43,7 +55,19 @@ def smt2(schedule: Schedule) -> str:
 
 
 def all_sums(schedule: Schedule, timeout_s: float) -> Result:
-    """Ask Z3, chunk by chunk (chunks do not interact), for ``timeout_s`` seconds in all."""
+    """Ask Z3, chunk by chunk (chunks do not interact), for ``timeout_s`` seconds in all.
+
+    Args:
+        schedule: a well formed one; any verdict.
+        timeout_s: what is not decided by then is unknown, never refuted.
+
+    Examples:
+        >>> import synth, verify
+        >>> from verify.symbolic import all_sums
+        >>> more = {"symbolic_sum": lambda schedule: all_sums(schedule, timeout_s=60)}
+        >>> verify.check(synth.generate(4), more).results["symbolic_sum"].verdict
+        <Verdict.PROVED: 'proved'>
+    """
     import time
 
     import z3

@@ -36,12 +36,12 @@ class Executor:
     """Runs schedules on a group of ranks.
 
     Args:
-        schedules: from :func:`runtime.load`: one, or several, among which each operation chooses.
+        schedules: from ``runtime.load``: one, or several, among which each operation chooses.
         store: for connecting; all ranks of the group use it under the same prefix, nothing else.
         device: ``cpu`` (over TCP), a CUDA device (over NCCL; torch.distributed has to have its
             default group), or any other device with streams.
         late: the late rank of the first schedule, or several in the order of their arrival;
-            default: as the file says. May be changed (:attr:`late`), on all before the same one.
+            default: as the file says. May be changed (``late``), on all before the same one.
         timeout_s: a rank that keeps others waiting for so long, without entering the operation or
             without going on in it, is given up; every survivor has raised by then.
         observer: is told about steps and operations.
@@ -51,6 +51,25 @@ class Executor:
         ScheduleRefused: a schedule is for another number of ranks, or they differ between ranks.
         RankFailure: ranks that did not join within ``timeout_s``.
         ArgumentError: a bad ``late`` or ``timeout_s``.
+
+    Examples:
+        Two ranks in one process; in training each is a process of its own, and the store a
+        ``TCPStore``:
+
+        >>> import runtime, synth, torch
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> from torch.distributed import HashStore
+        >>> verified, store = runtime.load(synth.generate(2)), HashStore()
+        >>> def run(rank):
+        ...     executor = runtime.Executor(verified, store, rank, 2, timeout_s=60)
+        ...     total = executor.submit(torch.full((3,), rank + 1.0))  # an Operation
+        ...     try:
+        ...         return total.wait()
+        ...     finally:
+        ...         executor.close()
+        >>> with ThreadPoolExecutor() as ranks:
+        ...     print(*ranks.map(run, range(2)))
+        tensor([3., 3., 3.]) tensor([3., 3., 3.])
     """
 
     def __init__(
@@ -134,7 +153,7 @@ class Executor:
         Args:
             tensor: dense and contiguous, on the executor's device.
             schedule: which of the executor's.
-            late: default: :attr:`late` for the first schedule, for others as the file says.
+            late: default: ``late`` for the first schedule, for others as the file says.
             average: floating point only; every rank divides by the number of ranks *before* the
                 sum, as DDP and NCCL do, so that small formats do not overflow.
 

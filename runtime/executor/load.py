@@ -82,7 +82,7 @@ class Runnable:
 
 @dataclass(eq=False)
 class Verified(Runnable):
-    """A schedule with the report that proves it; made by :func:`load` and nothing else."""
+    """A schedule with the report that proves it; made by ``load`` and nothing else."""
 
     report: Report
 
@@ -116,6 +116,12 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
     Raises:
         FormatError: the file is malformed.
         ScheduleRefused: a property is refuted or undecided; the message holds the report.
+
+    Examples:
+        >>> import runtime, synth
+        >>> verified = runtime.load(synth.generate(4))  # a Verified
+        >>> verified.late, verified.for_late(1).late
+        ((3,), (1,))
     """
     if isinstance(source, Verified):
         return source

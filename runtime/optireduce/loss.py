@@ -158,24 +158,3 @@ class LossStats:
         steps = [{**to_builtins(step, str_keys=True), "loss": step.loss} for step in self.steps]
         about = {"rank": self.rank, "reliable": self.reliable, "totals": self.totals}
         return json.dumps({**about, "dropped": dict(self.dropped), "steps": steps})
-
-    def prometheus(self) -> str:
-        """The state as a Prometheus text file."""
-        names = ("steps", "operations", "due", "lost", "skipped")
-        families: dict[str, dict[str, float]] = {
-            **{f"{name}_total": {"": self.totals[name]} for name in names},
-            "stages_total": {f',end="{end}"': self.totals[f"end {end}"] for end in End},
-            "dropped_datagrams_total": {f',kind="{k}"': n for k, n in sorted(self.dropped.items())},
-        }
-        for last in list(self.steps)[-1:]:
-            families |= {"loss": {"": last.loss}, "bound_seconds": {"": last.bound_s}}
-            families |= {"expected_seconds": {"": max(last.expected_s)}}
-            families |= {"incast_announced": {"": last.incast[0]}}
-            families |= {"pacing_rate_bytes": {"": last.rate}, "hadamard": {"": last.hadamard}}
-        lines = []
-        for name, samples in families.items():
-            full = f"latecomer_optireduce_{name}"
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# TYPE {full} {kind}"] if samples else []
-            lines += [f'{full}{{rank="{self.rank}"{more}}} {v:g}' for more, v in samples.items()]
-        return "\n".join(lines) + "\n"

@@ -25,7 +25,14 @@ def _in(low: float, high: float, default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """What may be set, and why; ArgumentError for what is out of its range."""
+    """What may be set, and why; ArgumentError for what is out of its range.
+
+    Examples:
+        >>> from runtime.optireduce.options import Options
+        >>> options = Options(bound_s=0.2, hadamard="on")  # for ddp.attach, or runtime.configure
+        >>> options.burst * options.datagram_bytes <= options.burst_bytes
+        True
+    """
 
     # --- datagrams
     datagram_bytes: int = _in(128, 65_000, 1472)  # fills an Ethernet frame; a multiple of 8

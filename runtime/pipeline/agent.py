@@ -51,7 +51,12 @@ def heuristic(measured: Instance, schedule: PipelineSchedule) -> PipelineSchedul
 
 @dataclass(frozen=True)
 class Adaptation:
-    """That a pipeline adapts, and how; the same on all ranks."""
+    """That a pipeline adapts, and how; the same on all ranks. ArgumentError for a senseless gain.
+
+    Examples:
+        >>> from runtime.pipeline import Adaptation, Sensitivity
+        >>> reluctant = Adaptation(sensitivity=Sensitivity(confirm=4), gain=0.1)
+    """
 
     planner: Planner = heuristic  # makes schedules, on rank 0 only
     sensitivity: Sensitivity = field(default_factory=Sensitivity)  # when a link counts as changed

@@ -22,7 +22,7 @@ Modules = torch.nn.Module | Mapping[int, torch.nn.Module]
 
 @dataclass(frozen=True)
 class VerifiedPipeline:
-    """A pipeline schedule with the report that proves it; made by :func:`load` and nothing else."""
+    """A pipeline schedule with the report that proves it; made by ``load`` and nothing else."""
 
     schedule: PipelineSchedule
     report: PipelineReport
@@ -48,6 +48,13 @@ def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -
     """Read (where it is a path: a schedule file, or PyTorch's CSV) and prove a schedule.
 
     FormatError if the file is malformed; ScheduleRefused, with the report, if it is not proved.
+
+    Examples:
+        >>> from runtime.pipeline import load
+        >>> from verify.pipeline import decode_csv
+        >>> verified = load(decode_csv(b"0F0,0B0\\n1F0,1B0\\n"))  # a VerifiedPipeline
+        >>> verified.stages_of(1), verified.report.measures.makespan
+        ([1], 6)
     """
     if isinstance(source, VerifiedPipeline):
         return source

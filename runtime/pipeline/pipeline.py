@@ -72,6 +72,30 @@ class Pipeline:
         ScheduleRefused: not proved, for another number of ranks, or not the same on all ranks.
         ArgumentError: modules that don't fit the schedule, or a bad time-out.
         RankFailure: ranks that did not join within ``timeout_s``.
+
+    Examples:
+        On every rank of ``torchrun``, here two; a batch is cut into four microbatches:
+
+        >>> import torch, torch.distributed as dist
+        >>> from runtime.pipeline import Adaptation, Pipeline
+        >>> from synth.pipeline import make, plan
+        >>> from verify.pipeline import uniform
+        >>> dist.init_process_group("gloo")
+        >>> schedule = plan(make(4, uniform(2), (0, 1))).schedule  # or "pipeline.json"
+        >>> stage, loss_fn = torch.nn.Linear(8, 8), torch.nn.functional.mse_loss
+        >>> pipeline = Pipeline(stage, schedule, loss_fn, adaptation=Adaptation())
+        >>> losses = []
+        >>> if dist.get_rank() == 0:
+        ...     pipeline.step(torch.ones(4, 8))
+        ... else:
+        ...     outputs = pipeline.step(target=torch.zeros(4, 8), losses=losses)
+        >>> stage.weight.grad.shape
+        torch.Size([8, 8])
+        >>> record = pipeline.record  # a StepRecord: a Span per pass, a Transit per message
+        >>> len(record.spans), len(record.transits), pipeline.events  # each an Event
+        (12, 4, [])
+        >>> pipeline.close()
+        >>> dist.destroy_process_group()
     """
 
     def __init__(

@@ -67,6 +67,12 @@ class Faults:
 
     ``blocking`` imitates a runtime without transport of its own, whose sends sit in line with the
     compute: the sender goes on only when its message has reached the other end.
+
+    Examples:
+        >>> from runtime.pipeline import Faults, LinkFault
+        >>> faults = Faults([LinkFault(sender=0, receiver=1, latency_s=0.03, first_step=6)])
+        >>> faults.delay_s(0, 1, step=6), faults.delay_s(1, 0, step=6)
+        ((0.03, 0.0), (0, 0))
     """
 
     def __init__(self, faults: Iterable[LinkFault] = (), *, blocking: bool = False) -> None:
@@ -79,7 +85,13 @@ class Faults:
 
 
 def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]:
-    """The same delay, as for :class:`LinkFault`, in both directions between two ranks."""
+    """The same delay, as for ``LinkFault``, in both directions between two ranks.
+
+    Examples:
+        >>> from runtime.pipeline import Faults, both_ways
+        >>> Faults(both_ways(1, 2, latency_s=0.03)).delay_s(2, 1, step=0)
+        (0.03, 0.0)
+    """
     return LinkFault(one, other, **delay), LinkFault(other, one, **delay)
 
 

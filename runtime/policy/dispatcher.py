@@ -58,11 +58,11 @@ class AllReduceDispatcher:
     """Sums tensors over a group of ranks, each operation as is decided for it.
 
     Args:
-        store, rank, size, timeout_s, native_waits: see :class:`runtime.Executor`.
+        store, rank, size, timeout_s, native_waits: see ``runtime.Executor``.
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
-        device: see :class:`runtime.Executor`; what modes are on a device: ``runtime.device.modes``.
+        device: see ``runtime.Executor``; what modes are on a device: ``runtime.device.modes``.
 
     Raises:
         ArgumentError: a mode that can't run on the device, or ranks with different options.
@@ -129,7 +129,7 @@ class AllReduceDispatcher:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
 
         All ranks submit tensors of equal size and dtype in the same order. What else is asked of
-        them, and what is raised: see :meth:`runtime.Executor.submit`; ArgumentError in a capture by
+        them, and what is raised: see ``runtime.Executor.submit``; ArgumentError in a capture by
         a graph, where the mode decides.
         """
         streams, learning = self.executor.streams, self.options.mode in LEARNING
@@ -169,7 +169,7 @@ class AllReduceDispatcher:
 
     @property
     def timeout_s(self) -> float:
-        """See :class:`runtime.Executor`."""
+        """See ``runtime.Executor``."""
         return self.executor.timeout_s
 
     @timeout_s.setter

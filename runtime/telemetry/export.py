@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import generate_latest, write_to_textfile
+from prometheus_client import write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -77,11 +77,6 @@ def _family(
         for value, attribute in several.items():
             family.add_metric([str(rank), *([value] if other else [])], getattr(line, attribute))
     return family
-
-
-def prometheus_text(summary: Summary) -> str:
-    """The summary in Prometheus' text format."""
-    return generate_latest(_Metrics(summary)).decode()
 
 
 def write_prometheus(summary: Summary, path: str | os.PathLike[str]) -> None:

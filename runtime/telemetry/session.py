@@ -89,5 +89,22 @@ def watch(of: Watchable | None = None, *, rounds: range = range(0), wait_s: floa
 
     Raises:
         ArgumentError: there is not exactly one to watch.
+
+    Examples:
+        On every rank of ``torchrun``, here with two of them:
+
+        >>> import runtime, torch, torch.distributed as dist
+        >>> dist.init_process_group("gloo")
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        >>> attachment = runtime.ddp.attach(model, mode="auto")
+        >>> with runtime.watch(attachment.reducer) as watched:  # of an AllReduceDispatcher: a Watch
+        ...     for step in range(3):
+        ...         model(torch.ones(2, 4)).sum().backward()
+        >>> summary = watched.summary()  # a Summary, of a Line per rank; print it
+        >>> sorted((line.rank, line.operations) for line in summary.lines)
+        [(0, 3), (1, 3)]
+        >>> watched.write_trace(f"trace{dist.get_rank()}.json")
+        >>> attachment.close()
+        >>> dist.destroy_process_group()
     """
     return Watch(None if of is None else of.source, rounds, wait_s)

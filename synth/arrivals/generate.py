@@ -91,6 +91,14 @@ def search(
     Raises:
         ArgumentError: an argument is out of its range, too large for ``exact``, or contradicts
             another.
+
+    Examples:
+        Rank 6 comes in round 3, rank 7 in round 9:
+
+        >>> from synth.arrivals.generate import search
+        >>> answer = search(8, {6: 3, 7: 9})  # an ArrivalsAnswer
+        >>> answer.schedule.late, answer.value, answer.bound  # rounds after the last arrival
+        ((6, 7), 10, 10)
     """
     start, unit = time.monotonic(), 1 if m is None else m
     solving = Solving(solver, seed, effort, time_limit_s)

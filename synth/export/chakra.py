@@ -96,6 +96,13 @@ def encode(schedule: Schedule, nbytes: int | None = None) -> list[bytes]:
 
     Raises:
         ArgumentError: protobuf is not installed.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import synth
+        >>> from synth.export import chakra
+        >>> for rank, trace in enumerate(chakra.encode(synth.generate(4), 2**30)):
+        ...     _ = Path(f"trace.{rank}.et").write_bytes(trace)
     """
     traces: list[list[bytes]] = [[_metadata()] for _ in range(schedule.ranks)]
     last_node: list[int] = [0] * schedule.ranks

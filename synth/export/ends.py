@@ -74,6 +74,14 @@ def with_chunks(schedule: Schedule, chunks: int) -> Schedule:
 
     Raises:
         ArgumentError: fewer chunks than the schedule has, or too many.
+
+    Examples:
+        >>> import synth
+        >>> from synth.export.ends import with_chunks
+        >>> seven = synth.generate(8)
+        >>> eight = with_chunks(seven, 8)
+        >>> seven.chunks, seven.rounds, eight.chunks, eight.rounds
+        (7, 15, 8, 24)
     """
     own = schedule.chunks
     if not own <= chunks <= max(own, MAX_CHUNKS):

@@ -56,6 +56,16 @@ def encode(schedule: Schedule, protocol: Protocol = "Simple", name: str = "latec
 
     Raises:
         ArgumentError: a limit of the target is exceeded; it says which.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import synth, verify
+        >>> from synth.export import msccl_xml
+        >>> from verify.asynchronous.msccl import verify_xml
+        >>> text = msccl_xml.encode(synth.generate(8, chunks=8), protocol="LL")
+        >>> verify_xml(text).verdict is verify.Verdict.PROVED
+        True
+        >>> _ = Path("allreduce.xml").write_bytes(text)
     """
     all_ends = ends(schedule)
     blocks = _filled(all_ends, _channels(all_ends))

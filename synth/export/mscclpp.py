@@ -39,6 +39,16 @@ def encode(schedule: Schedule, name: str = "latecomer") -> bytes:
 
     Raises:
         ArgumentError: a limit of the target is exceeded; it says which.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import synth, verify
+        >>> from synth.export import mscclpp
+        >>> from verify.asynchronous.mscclpp import verify_plan
+        >>> text = mscclpp.encode(synth.generate(8, chunks=8))
+        >>> verify_plan(text).verdict is verify.Verdict.PROVED
+        True
+        >>> _ = Path("plan.json").write_bytes(text)
     """
     all_ends = ends(schedule)
     slots: dict[int, int] = {}

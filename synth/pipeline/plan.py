@@ -81,6 +81,18 @@ def plan(
         SynthesisError: what was made is not proved, which is a fault of this package.
 
     A KeyboardInterrupt while the solver runs ends the search; the best so far is returned.
+
+    Examples:
+        >>> from synth.pipeline import Solver, make, plan
+        >>> from verify.pipeline import uniform
+        >>> problem = make(8, uniform(4), rank_of=(0, 1, 2, 3))
+        >>> for method in ("gpipe", "1f1b", "zero-bubble"):
+        ...     print(method, plan(problem, method).value)
+        gpipe 33
+        1f1b 33
+        zero-bubble 27
+        >>> plan(problem, solver=Solver(time_limit_s=5)).optimal
+        True
     """
     began_s, bound = time.monotonic(), problem.closed_form
     if method not in METHODS:

@@ -115,7 +115,23 @@ class Problem:
 
 
 def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
-    """Per stage its rank; ArgumentError where the numbers don't fit."""
+    """Per stage its rank.
+
+    Args:
+        stages: in all.
+        virtual: stages on each rank; divides ``stages``.
+        placement: ``loop`` deals them out round robin, ``vee`` goes there and back (two a rank).
+
+    Raises:
+        ArgumentError: the numbers don't fit.
+
+    Examples:
+        >>> from synth.pipeline import place
+        >>> place(8, virtual=2, placement="loop")
+        (0, 1, 2, 3, 0, 1, 2, 3)
+        >>> place(8, virtual=2, placement="vee")
+        (0, 1, 2, 3, 3, 2, 1, 0)
+    """
     if not 1 <= stages <= MAX_STAGES:
         raise ArgumentError("--stages", stages, f"must be in 1..{MAX_STAGES}")
     if virtual < 1 or stages % virtual:
@@ -131,9 +147,21 @@ def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
 def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Problem:
     """A problem that has a solution.
 
+    Args:
+        microbatches: in a step.
+        instance: durations of each stage, links, limits on memory; any one unit of time.
+        rank_of: per stage its rank, as ``place`` returns it.
+
     Raises:
         ArgumentError: a number is out of its range, a link joins no neighbours, or no schedule
             meets a memory limit.
+
+    Examples:
+        >>> from synth.pipeline import make
+        >>> from verify.pipeline import uniform
+        >>> problem = make(8, uniform(4), rank_of=(0, 1, 2, 3))
+        >>> problem.ranks, problem.stages, problem.microbatches
+        (4, 4, 8)
     """
     stages, ranks = len(rank_of), 1 + max(rank_of)
     if not 1 <= microbatches <= MAX_MICROBATCHES:

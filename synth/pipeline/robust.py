@@ -114,6 +114,16 @@ def robust(
             all scenarios together; its seed is for all of these.
 
     A KeyboardInterrupt ends the search; the best so far is returned.
+
+    Examples:
+        >>> from synth.pipeline import Scenario, Solver, make, robust
+        >>> from verify.pipeline import Link, uniform
+        >>> fast = make(8, uniform(4), rank_of=(0, 1, 2, 3))
+        >>> slow = fast.with_links([Link((1, 2), latency=3)])
+        >>> scenarios = [Scenario("fast", fast), Scenario("slow", slow)]
+        >>> found = robust(scenarios, "worst", solver=Solver(time_limit_s=1))  # Robust
+        >>> found.makespans, found.value, found.bound
+        ({'fast': 27, 'slow': 30}, 30.0, 30.0)
     """
     began_s, score = time.monotonic(), _Score(scenarios, objective)
     corner = highest([scenario.problem for scenario in scenarios])

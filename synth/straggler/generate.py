@@ -92,7 +92,16 @@ def generate(
 ) -> Schedule:
     """A proved AllReduce schedule of ``n`` ranks of which ``late`` (default: the last) is late.
 
-    See :func:`search` for the arguments and errors.
+    Arguments and errors are those of ``synth.straggler.generate.search``, which tells more.
+
+    Examples:
+        >>> import synth, verify
+        >>> schedule = synth.generate(8, late=3)
+        >>> for phase in schedule.phases:
+        ...     print(f"{phase.name}: {len(phase.rounds)} rounds without {phase.absent}")
+        reduce_scatter: 6 rounds without (3,)
+        completion: 9 rounds without ()
+        >>> verify.write(schedule, "late3.json")
     """
     return search(
         n,
@@ -143,6 +152,14 @@ def search(
     Raises:
         ArgumentError: an argument is out of its range.
         SearchTimeout: no schedule was found with so much work, or in time.
+
+    Examples:
+        >>> from synth.straggler.generate import search
+        >>> answer = search(8, chunks=4)  # a StragglerAnswer
+        >>> answer.value, answer.bound, answer.optimal, answer.basis  # rounds after the arrival
+        (6, 6, True, <Basis.THEOREM: 'theorem'>)
+        >>> print(answer.claim)
+        optimal (theorem: at the lower bound for so many chunks, which verify recomputes)
     """
     late = n - 1 if late is None else late
     _require(n, late, m, chunks, ports, owners)

@@ -52,10 +52,24 @@ class Program:
 
 
 def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Program:
-    """The program of ``rank`` among ``n``, of which ``late`` (default: the last) is late.
+    """What one rank does in the closed form, without the schedule of all ranks: O(k log n) steps.
+
+    Args:
+        n: ranks, 2 .. 2^24.
+        rank: whose program.
+        chunks: k, into which the buffer is cut; 1 .. 2^16.
+        late: the late rank; the last one by default.
 
     Raises:
         ArgumentError: an argument is out of its range.
+
+    Examples:
+        >>> from synth.straggler.program import program
+        >>> mine = program(1_000_000, rank=5, chunks=4)  # a Program
+        >>> len(mine.waiting), len(mine.completion)
+        (41, 23)
+        >>> next(own.send for own in mine.completion if own.send)
+        Step(peer=13, chunk=1, op='copy')
     """
     late = n - 1 if late is None else late
     require_ranks(n, MOST_RANKS)

@@ -54,6 +54,11 @@ def transpose(
 
     Raises:
         ArgumentError: an argument is out of its range.
+
+    Examples:
+        >>> from synth.transpose.generate import transpose
+        >>> transpose(8).rounds, transpose(8, incast=2).rounds, transpose(8, groups=4).rounds
+        (14, 8, 4)
     """
     _require(n, incast, groups, exchange)
     size = n // groups

@@ -25,6 +25,14 @@ class Machine:
 
     Raises:
         ArgumentError: a number is out of its range.
+
+    Examples:
+        >>> from synth.cost import Link
+        >>> from synth.twolevel.machine import Machine
+        >>> inner, outer = Link(3e-6, 450e9), Link(10e-6, 50e9)
+        >>> machine = Machine(nodes=2, per_node=4, network_ports=4, inner=inner, outer=outer)
+        >>> machine.ranks, machine.node_of
+        (8, (0, 0, 0, 0, 1, 1, 1, 1))
     """
 
     nodes: int

@@ -115,6 +115,19 @@ def search(
 
     Raises:
         ArgumentError: an argument is out of its range.
+
+    Examples:
+        Two nodes of four ranks; 1 MiB:
+
+        >>> from synth.cost import Link
+        >>> from synth.twolevel.machine import Machine
+        >>> from synth.twolevel.search import search
+        >>> inner = Link(alpha_s=3e-6, bandwidth=450e9)
+        >>> outer = Link(alpha_s=10e-6, bandwidth=50e9)
+        >>> machine = Machine(nodes=2, per_node=4, network_ports=4, inner=inner, outer=outer)
+        >>> answer = search(machine, 2**20)  # a TwoLevelAnswer
+        >>> answer.winner.name, answer.bound < answer.value  # seconds
+        ('two-level, burst 4', True)
     """
     late = machine.ranks - 1 if late is None else late
     chunks = (machine.ranks - 1) * m if chunks is None and m is not None else chunks

@@ -73,8 +73,7 @@ def test_two_jobs_at_the_same_moment(name, tmp_path):
 
 
 EXPORTED = """
-AllReduceDispatcher BACKEND Executor Observer Operation Reducer Verified Watch configure ddp load
-watch
+AllReduceDispatcher BACKEND Executor Observer Operation Verified Watch configure ddp load watch
 """
 IMPORT = """
 import sys, runtime

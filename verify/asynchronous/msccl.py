@@ -50,6 +50,14 @@ def verify_xml(
 
     Raises:
         FormatError: the file can't be read, or its protocol or collective is none that is known.
+
+    Examples:
+        >>> import synth
+        >>> from synth.export import msccl_xml
+        >>> from verify.asynchronous.msccl import verify_xml
+        >>> report = verify_xml(msccl_xml.encode(synth.ring(4)))  # an AsynchronousReport
+        >>> report.verdict, report.slots, report.slack  # messages that a connection has room for
+        (<Verdict.PROVED: 'proved'>, 2, 1)
     """
     algorithm = decode(data, name)
     if algorithm.proto not in SLOTS:

@@ -24,6 +24,13 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
 
     Raises:
         FormatError: it is no plan, or one with operations that are not known here.
+
+    Examples:
+        >>> import synth
+        >>> from synth.export import mscclpp
+        >>> from verify.asynchronous.mscclpp import verify_plan
+        >>> verify_plan(mscclpp.encode(synth.ring(4))).verdict
+        <Verdict.PROVED: 'proved'>
     """
     plan = decode_plan(data, name)
     try:

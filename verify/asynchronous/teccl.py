@@ -127,6 +127,17 @@ def verify_flows(data: bytes, name: str = "<bytes>") -> FlowReport:
 
     Raises:
         FormatError: not a solution of TE-CCL's.
+
+    Examples:
+        An all-gather of two ranks, in one epoch:
+
+        >>> from verify.asynchronous.teccl import verify_flows
+        >>> import json
+        >>> pairs = (0, 1), (1, 0)
+        >>> flows = [f"Chunk 0 from {a} traveled over {a}->{b} in epoch 0" for a, b in pairs]
+        >>> report = verify_flows(json.dumps({"7-Flows": flows}).encode())  # a FlowReport
+        >>> report.collective, report.verdict
+        ('allgather', <Verdict.PROVED: 'proved'>)
     """
     collective, flows, claimed = decode_flows(data, name)
     ranks = sorted({flow.owner for flow in flows})

@@ -47,7 +47,21 @@ class DeviceReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(program: DeviceProgram, schedule: Schedule) -> DeviceReport:
-    """Check a program of any maker against a well formed schedule; for any number of operations."""
+    """Check a program of any maker against a well formed schedule; for any number of operations.
+
+    Args:
+        program: of all ranks, as ``verify.device.program.device_program`` makes it.
+        schedule: what the program claims to carry out.
+
+    Examples:
+        >>> import synth
+        >>> from verify.device.check import check
+        >>> from verify.device.program import device_program
+        >>> schedule = synth.generate(4)
+        >>> report = check(device_program(schedule), schedule)  # a DeviceReport
+        >>> report.verdict, report.sets
+        (<Verdict.PROVED: 'proved'>, 2)
+    """
     names = ("slots_match", "deadlock_free", "race_free", "all_heard", "same_sums")
     results = {"slots_match": slots_match(program)}
     if results["slots_match"].verdict is Verdict.PROVED:

@@ -67,6 +67,16 @@ def device_program(schedule: Schedule, sets: int = SETS) -> DeviceProgram:
 
     A rank's part in a round is: all its PUTs, which read what it holds at the start, then its
     receives, both in the order of the file. A receiver's slots are numbered in that order, too.
+
+    Examples:
+        >>> import synth
+        >>> from verify.device.program import Action, device_program
+        >>> program = device_program(synth.ring(4))  # a DeviceProgram
+        >>> program.ranks, program.slots
+        (4, 6)
+        >>> action, peer, chunk, slot = program.rows[3][0]  # what rank 3 does first
+        >>> print(f"{Action(action).name} chunk {chunk} into slot {slot} of rank {peer}")
+        PUT chunk 3 into slot 0 of rank 0
     """
     of = programs(schedule)
     puts_first = np.lexsort((of.index, ~of.sends, of.step))

@@ -51,9 +51,22 @@ CLAIMS = ("makespan", "lower_bound", "optimal")
 
 
 def check(schedule: PipelineSchedule) -> PipelineReport:
-    """Decide every property and measure the schedule; never raises for a bad one.
+    r"""Decide every property and measure the schedule; never raises for a bad one.
 
     Nothing in ``meta`` is believed. A schedule that can't run to its end has no measures.
+
+    Examples:
+        Rank 0 waits for the backward of microbatch 0, rank 1 does that of microbatch 1 first, for
+        which rank 0 would have to go on:
+
+        >>> from verify.pipeline import check, decode_csv
+        >>> report = check(decode_csv(b"0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n"))
+        >>> report.verdict, report.counterexample.property
+        (<Verdict.REFUTED: 'refuted'>, 'deadlock_free')
+        >>> for reason in report.counterexample.actions[:2]:
+        ...     print(reason)
+        rank 0: 0B0 waits for rank 1 to 0: 1SEND_B0 (needs its data)
+        rank 1 to 0: 1SEND_B0 waits for rank 1: 1B0 (it computes what is sent)
     """
     results = {"well_formed": well_formed(schedule)}
     measures = None
@@ -142,11 +155,22 @@ def _bar(graph: Graph, costs: Costs, finish: list[int], number: int) -> Bar:
 
 
 def timeline(schedule: PipelineSchedule, *, in_order: bool = False) -> list[Bar]:
-    """Every compute action and message of a schedule that is proved, with its times.
+    r"""Every compute action and message of a schedule that is proved, with its times.
 
     Args:
         schedule: a right schedule.
         in_order: whether messages are rendezvous on one in-order stream per rank.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, timeline
+        >>> for bar in timeline(decode_csv(b"0F0,0B0\n1F0,1B0\n")):  # each a Bar
+        ...     print(bar.start, bar.end, f"rank {bar.rank}: {bar.action}")
+        0 1 rank 0: 0F0
+        4 6 rank 0: 0B0
+        1 2 rank 1: 1F0
+        2 4 rank 1: 1B0
+        1 1 rank 0: 0SEND_F0
+        4 4 rank 1: 1SEND_B0
     """
     costs = Costs.of(schedule.instance)
     graph = build(lowered(schedule, costs), costs, rendezvous=in_order)

@@ -47,18 +47,36 @@ _file = msgspec.json.Decoder(_File)  # with the module: see verify.core.format
 
 
 def read(path: str | os.PathLike[str]) -> PipelineSchedule:
-    """Read a pipeline schedule file (JSON; for PyTorch's CSV see :mod:`verify.pipeline.torch_csv`).
+    r"""Read a pipeline schedule file (JSON; for PyTorch's CSV see ``read_csv``).
 
     Raises:
         FormatError: the file can't be opened, is too large, truncated, not UTF-8, not JSON, or
             a field is unknown, missing, of a wrong type or out of its range.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, read, write
+        >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n")
+        >>> write(schedule, "pipeline.json")
+        >>> read("pipeline.json") == schedule
+        True
     """
     name = os.fspath(path)
     return decode(read_bounded(name), name)
 
 
 def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
-    """Parse the (uncompressed) text of a file; ``name`` is used in error messages."""
+    """Parse the (uncompressed) text of a file; ``name`` is used in error messages.
+
+    Raises:
+        FormatError: as ``read``.
+
+    Examples:
+        >>> from verify.pipeline import decode
+        >>> decode(b'{"format": "latecomer/1", "kind": "allreduce"}', "mine.json")
+        Traceback (most recent call last):
+        verify.core.errors.FormatError: mine.json: is a schedule of kind allreduce, where one of
+        kind pipeline is needed
+    """
     bounded_text(data, name)
     try:
         file = _file.decode(data)
@@ -117,7 +135,14 @@ def require_sizes(name: str, stages: int, microbatches: int, programs: tuple[Pro
 
 
 def encode(schedule: PipelineSchedule) -> bytes:
-    """The schedule as the text of a file, one program per line."""
+    r"""The schedule as the (uncompressed) text of a file, one program per line.
+
+    Examples:
+        >>> from verify.pipeline import decode, decode_csv, encode
+        >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n")
+        >>> decode(encode(schedule)) == schedule
+        True
+    """
     json = msgspec.json.encode
     instance = msgspec.to_builtins(schedule.instance)
     parts = [
@@ -134,9 +159,13 @@ def encode(schedule: PipelineSchedule) -> bytes:
 
 
 def write(schedule: PipelineSchedule, path: str | os.PathLike[str]) -> None:
-    """Write a schedule file atomically, compressed where the name says so.
+    r"""Write a schedule file atomically, compressed where the name says so (.gz, .zst).
 
     Raises:
         ArgumentError: the path can't be written.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, write
+        >>> write(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.json.gz")
     """
     store(encode(schedule), path)

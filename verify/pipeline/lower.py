@@ -22,9 +22,18 @@ from verify.pipeline.schedule import COMPUTE, PER_STAGE, Action, PipelineSchedul
 
 
 def lowered(schedule: PipelineSchedule, costs: Costs) -> PipelineSchedule:
-    """The schedule with every SEND, RECV and REDUCE_GRAD; itself if it has messages already.
+    r"""The schedule with every SEND, RECV and REDUCE_GRAD; itself if it has messages already.
 
     Its compute actions run to their end (they have no cycle).
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, lowered
+        >>> from verify.pipeline.costs import Costs
+        >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n")
+        >>> for program in lowered(schedule, Costs.of(schedule.instance)).programs:
+        ...     print(*program)
+        0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD
+        1RECV_F0 1F0 1B0 1SEND_B0 1REDUCE_GRAD
     """
     if schedule.has_messages:
         return schedule

@@ -74,6 +74,11 @@ def parse_action(text: str) -> Action:
 
     Raises:
         ValueError: it denotes none.
+
+    Examples:
+        >>> from verify.pipeline import parse_action
+        >>> parse_action("2SEND_B1")
+        Action(stage=2, kind='SEND_B', microbatch=1)
     """
     match = _ACTION.fullmatch(text)
     if match is None:
@@ -121,7 +126,13 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def uniform(stages: int, forward: Number = 1, backward: Number = 1, weight: Number = 1) -> Instance:
-    """Stages that all take the same time, over links that take none."""
+    """Stages that all take the same time, over links that take none.
+
+    Examples:
+        >>> from verify.pipeline import uniform
+        >>> uniform(3, forward=8, backward=10, weight=5).backward
+        (10, 10, 10)
+    """
     return Instance(
         forward=(forward,) * stages, backward=(backward,) * stages, weight=(weight,) * stages
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from verify.core.format import read_bounded
-from verify.errors import FormatError
+from verify.errors import ArgumentError, FormatError
 from verify.output import write_atomically
 from verify.pipeline.costs import fault
 from verify.pipeline.format import parse_programs, require_sizes
@@ -27,7 +27,16 @@ OVERLAP = ")OVERLAP_F_B"
 
 
 def read_csv(path: str | os.PathLike[str], instance: Instance | None = None) -> PipelineSchedule:
-    """Read a CSV; FormatError as in :func:`decode_csv`, or if the file can't be opened."""
+    r"""Read a CSV of either format; FormatError also if the file can't be opened.
+
+    Arguments and errors are those of ``decode_csv``.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, read_csv, write_csv
+        >>> write_csv(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.csv", "compute_only")
+        >>> read_csv("pipeline.csv").ranks
+        2
+    """
     name = os.fspath(path)
     return decode_csv(read_bounded(name), name, instance)
 
@@ -35,7 +44,7 @@ def read_csv(path: str | os.PathLike[str], instance: Instance | None = None) -> 
 def decode_csv(
     data: bytes, name: str = "<bytes>", instance: Instance | None = None
 ) -> PipelineSchedule:
-    """Parse a CSV of either format; as many ranks as it has rows.
+    r"""Parse a CSV of either format; as many ranks as it has rows.
 
     Args:
         data: the text.
@@ -45,6 +54,16 @@ def decode_csv(
     Raises:
         FormatError: not text, a cell that is no action, no action at all, or an instance for
             another number of stages or ranks.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, uniform
+        >>> schedule = decode_csv(b"0F0,0B0\n1F0,1B0\n", instance=uniform(2, forward=3))
+        >>> schedule.stages, schedule.microbatches, schedule.instance.forward
+        (2, 1, (3, 3))
+        >>> decode_csv(b"0F0,0X0", "mine.csv")
+        Traceback (most recent call last):
+        verify.core.errors.FormatError: mine.csv: programs[0][1]: '0X0' is no action, as for
+        example 0F3 or 2SEND_B1
     """
     try:
         rows = list(csv.reader(io.StringIO(data.decode("utf-8"), newline="")))
@@ -72,13 +91,23 @@ def decode_csv(
 
 
 def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
-    """The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
+    r"""The programs as a CSV that ``_PipelineScheduleRuntime._load_csv`` reads.
 
-    ``compute_comms`` needs a schedule with its messages: :func:`verify.pipeline.lower.lowered`.
+    Args:
+        schedule: for ``compute_comms`` one with its messages, as ``verify.pipeline.lowered`` gives.
+        form: ``compute_only`` leaves out all but F, I, W and B; ``compute_comms`` is the whole.
+
+    Raises:
+        ArgumentError: messages are to be written and there are none.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, encode_csv
+        >>> encode_csv(decode_csv(b"0F0,,0B0\n,1F0,1B0\n"), "compute_only")
+        b'0F0,0B0\r\n1F0,1B0\r\n'
     """
-    assert form == "compute_only" or schedule.has_messages or schedule.ranks == 1
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\r\n")
+    if form == "compute_comms" and not schedule.has_messages and schedule.ranks > 1:
+        raise ArgumentError("form", form, "needs messages", "See verify.pipeline.lowered")
+    writer = csv.writer(out := io.StringIO(newline=""), lineterminator="\r\n")
     for program in schedule.programs:
         writer.writerow(
             str(action) for action in program if form == "compute_comms" or action.kind in COMPUTE
@@ -87,7 +116,14 @@ def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:
 
 
 def write_csv(schedule: PipelineSchedule, path: str | os.PathLike[str], form: CsvFormat) -> None:
-    """Write a CSV atomically; ArgumentError if the path can't be written."""
+    r"""Write a CSV atomically; ArgumentError also if the path can't be written.
+
+    Arguments and errors are those of ``encode_csv``.
+
+    Examples:
+        >>> from verify.pipeline import decode_csv, write_csv
+        >>> write_csv(decode_csv(b"0F0,0B0\n1F0,1B0\n"), "pipeline.csv", "compute_only")
+    """
     write_atomically(Path(path), encode_csv(schedule, form))
 
 

@@ -20,7 +20,24 @@ MARKS = {Verdict.PROVED: "proved", Verdict.REFUTED: "REFUTED", Verdict.UNKNOWN: 
 
 
 def render(name: str, schedule: Schedule, report: Report) -> str:
-    """The report on ``schedule``, read from ``name``, as lines of text."""
+    """The report on a schedule as lines of text, with why it is wrong where it is.
+
+    Args:
+        name: of the file, for the first line.
+        schedule: what was checked; ``report``: what was found.
+
+    Examples:
+        >>> import synth, verify
+        >>> from verify.report.render import render
+        >>> ring = synth.ring(4)
+        >>> print(render("ring.json", ring, verify.check(ring)))
+        ring.json: PROVED
+          allreduce of 4 ranks in 4 chunks, duplex ports
+          6 rounds: 3 reduce_scatter + 3 all_gather
+          completion: 6 rounds, lower bound 6: optimal (theorem: at the lower bound)
+            well_formed    proved
+        ...
+    """
     lines = [f"{name}: {report.verdict.value.upper()}", f"  {instance_in_words(schedule)}"]
     lines.append(f"  {report.rounds} rounds: {_phases(schedule)}")
     lines.append(f"  {bound_in_words(report)}")

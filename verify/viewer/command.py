@@ -52,6 +52,14 @@ def model_of(
 
     Raises:
         ArgumentError: more than a page can show, or no such part.
+
+    Examples:
+        >>> import synth, verify
+        >>> from verify.viewer.command import model_of
+        >>> large = synth.ring(64)
+        >>> model = model_of("ring", b"", large, verify.check(large), part="16-31")
+        >>> model["family"], model["ranks"], model["shown"]
+        ('collective', 64, [16, 32])
     """
     some = None if part is None else parse_part(part)
     if isinstance(schedule, Schedule) and isinstance(report, Report):
@@ -67,7 +75,16 @@ def model_of(
 
 
 def page_of(model: dict[str, Any]) -> str:
-    """The page of a model."""
+    """The page of a model: the text of an HTML file that needs nothing else.
+
+    Examples:
+        >>> import synth, verify
+        >>> from verify.viewer.command import model_of, page_of
+        >>> ring = synth.ring(4)
+        >>> model = model_of("ring", verify.encode(ring), ring, verify.check(ring))
+        >>> page_of(model)[:15]
+        '<!doctype html>'
+    """
     return page(model, {name: shared(name) for name in SCRIPTS[model["family"]]})
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.telemetry.export import prometheus_text, trace, write_prometheus, write_trace
+from runtime.telemetry.export import trace, write_prometheus, write_trace
 from runtime.telemetry.records import Rank, Record, Round, Stage, Step
 from runtime.telemetry.summary import Losses, quantile, summarize
 
@@ -119,7 +119,7 @@ def test_the_lines_of_ranks_and_steps():
     assert (lossy.worst, lossy.incast, lossy.early, lossy.timeout) == (0.3, 1, 1, 1)
 
 
-def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt():
+def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt(tmp_path):
     summary = summarize(_lossy_ranks(), 2)
     shown = str(summary)
     assert "15.000%  30.000%                    3/1/0" in shown
@@ -129,15 +129,16 @@ def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt():
     assert "decided" not in shown
     without = [msgspec.structs.replace(rank, steps=(), stages=()) for rank in _lossy_ranks()]
     assert "lost" not in str(summarize(without, 2))
-    assert "loss_ratio" not in prometheus_text(summarize(without, 2))
+    write_prometheus(summarize(without, 2), place := tmp_path / "latecomer.prom")
+    assert "loss_ratio" not in place.read_text()
 
 
 def test_the_metrics_file_is_well_formed(tmp_path):
-    place = tmp_path / "latecomer.prom"
-    write_prometheus(summarize(_ranks([[0.0, 0.25]]), 2), place)
-    assert list(tmp_path.iterdir()) == [place]
-    lines = place.read_text().splitlines()
-    lines += prometheus_text(summarize(_lossy_ranks(), 2)).splitlines()
+    place, lines = tmp_path / "latecomer.prom", []
+    for ranks in _ranks([[0.0, 0.25]]), _lossy_ranks():
+        write_prometheus(summarize(ranks, 2), place)
+        assert list(tmp_path.iterdir()) == [place]
+        lines += place.read_text().splitlines()
     sample = r'latecomer_\w+\{\w+="(\\.|[^"\\])*"(,\w+="[^"]*")*\} (NaN|[-+0-9.e]+)'
     for line in lines:
         assert re.fullmatch(rf"# (HELP|TYPE) latecomer_\w+ .+|{sample}", line), line

@@ -13,7 +13,7 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from tests.verify.pipeline.documents import all_right, csv_of
 from verify.core.verdict import Verdict
-from verify.errors import FormatError
+from verify.errors import ArgumentError, FormatError
 from verify.pipeline import (
     PipelineSchedule,
     check,
@@ -131,6 +131,9 @@ def test_a_csv_round_trips() -> None:
         schedule = decode_csv(text.encode())
         if schedule.has_messages:
             assert encode_csv(schedule, "compute_comms").decode() == text
+        elif schedule.ranks > 1:
+            with pytest.raises(ArgumentError, match="needs messages"):
+                encode_csv(schedule, "compute_comms")
         alone = decode_csv(encode_csv(schedule, "compute_only"))
         assert alone.programs == tuple(
             tuple(a for a in row if a.kind in COMPUTE) for row in schedule.programs

@@ -1,0 +1,135 @@
+"""All that is public has its place in the API reference and an example; every example is true.
+
+Public is what a module names in ``__all__``, and what else the pages in docs/reference/api show. An
+example is in a function's own docstring, or in that of the package that exports it; a class may
+also be named in the example of a function that takes or makes it; errors have one for all. An
+example that starts a process group stands on two ranks, as under ``torchrun``.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.spawning import on_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+ENVIRONMENT = {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # torchrun's: its store is there already
+
+
+def _modules():
+    for package in ("verify", "synth", "runtime"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            yield name.removesuffix(".__init__"), path.read_text()
+
+
+def _documented(name, node):
+    yield name, ast.get_docstring(node) or ""
+    for inner in node.body:
+        if isinstance(inner, ast.FunctionDef | ast.ClassDef):
+            yield from _documented(f"{name}.{inner.name}", inner)
+
+
+def _parsed(name, text):
+    return doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0)
+
+
+EXAMPLES = {
+    name: _parsed(name, text)
+    for module, source in _modules()
+    if ">>> " in source
+    for name, text in _documented(module, ast.parse(source))
+    if ">>> " in text
+}
+TEXTS = {
+    name: "".join(each.source + each.want for each in test.examples)
+    for name, test in EXAMPLES.items()
+}
+RANKED = sorted(name for name, text in TEXTS.items() if "init_process_group" in text)
+SHOWN = sorted(
+    name
+    for page in (ROOT / "docs/reference/api").glob("*.md")
+    for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)
+)
+
+
+def _exported():
+    for module, source in _modules():
+        found = re.search(r"^__all__ = (\[.*?\])", source, re.DOTALL | re.MULTILINE)
+        for name in ast.literal_eval(found[1]) if found else ():
+            yield f"{module}.{name}"
+
+
+def _thing(name):
+    home, _, last = name.rpartition(".")
+    owner = importlib.import_module(home) if home else None
+    return getattr(owner, last, None) or importlib.import_module(name)  # a module comes second
+
+
+def _needs_example(name):
+    thing = _thing(name)
+    is_error = inspect.isclass(thing) and issubclass(thing, Exception)
+    return (inspect.isclass(thing) or inspect.isroutine(thing)) and not is_error
+
+
+def _has_example(name):
+    thing, last = _thing(name), re.compile(rf"\b{name.rpartition('.')[2]}\b")
+    own = f"{thing.__module__}.{thing.__qualname__}"
+    if any(place == own or place.startswith(f"{own}.") for place in TEXTS):
+        return True
+    home = TEXTS.get(name.rpartition(".")[0], "")
+    return any(map(last.search, TEXTS.values() if inspect.isclass(thing) else [home]))
+
+
+def _lacking(names):
+    return [name for name in names if _needs_example(name) and not _has_example(name)]
+
+
+def _unlisted(names):
+    shown = {id(_thing(name)) for name in SHOWN}
+    return [name for name in names if _needs_example(name) and id(_thing(name)) not in shown]
+
+
+def _hold(test):
+    told = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=told.append)
+    assert not told, "".join(told)
+
+
+@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - set(RANKED)))
+def test_example(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _hold(EXAMPLES[name])
+
+
+@pytest.mark.parametrize("name", RANKED)
+@on_ranks(2)
+def test_example_on_ranks(rank, size, store, name, tmp_path):
+    address = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port)}
+    os.environ |= ENVIRONMENT | address | {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.chdir(tmp_path)
+    _hold(EXAMPLES[name])
+
+
+def test_all_that_is_public_is_on_a_page_and_has_an_example():
+    assert _unlisted(_exported()) == []
+    assert _lacking([*_exported(), *SHOWN]) == []
+
+
+def test_what_is_missing_or_wrong_is_noticed():
+    judge = "verify.kernel.judge"
+    assert _unlisted([judge, "verify.kernel.PROGRAM", "verify.check"]) == [judge]
+    assert _lacking([judge, "verify.kernel.PROGRAM", "verify.check"]) == [judge]
+    with pytest.raises(AssertionError, match=r"Expected:\s+3\s+Got:\s+2"):
+        _hold(_parsed("wrong", ">>> 1 + 1\n3\n"))
+    with pytest.raises(AssertionError, match="NameError"):
+        _hold(_parsed("not imported", ">>> verify.check\n"))
