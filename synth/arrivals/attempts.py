@@ -2,6 +2,7 @@
 
 lists      trees (:mod:`synth.arrivals.trees`) and priorities, all combinations once
 overlaps   (:mod:`synth.arrivals.overlap`) for fewer rounds than that, from the bound up
+together   where several ranks come last, and together (:mod:`synth.arrivals.together`)
 lists      as at first, with other random numbers, then with priorities drawn at random
 """
 
@@ -13,6 +14,7 @@ from itertools import islice, product
 
 import numpy as np
 
+from synth.arrivals import together
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, drawn, list_schedule
 from synth.arrivals.normal import LARGEST, NormalForm
@@ -36,6 +38,10 @@ OVERLAPS = 100
 """How many overlaps are tried for each number of rounds,"""
 FIRST_OVERLAPS = 10
 """short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
+TOGETHER = 200
+"""How many attempts there are where ranks come together,"""
+TOGETHER_WORK = 4
+"""each of which is as much work as so many lists."""
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
@@ -92,7 +98,22 @@ class Attempts:
                     break
             if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
                 yield from self._asked(arrivals)
+        if together.come_together(arrivals):
+            yield from self._together(arrivals, fewest)
         yield from lists
+
+    def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
+        """Each with fewer rounds than the one before."""
+        for seed in range(
+            self.solving.seed, self.solving.seed + max(1, int(TOGETHER * self.solving.effort))
+        ):
+            if self._spent:
+                return
+            self._progress(f"together, {arrivals.chunks} chunks, below {fewest} rounds")
+            self._pay(arrivals, TOGETHER_WORK * fewest)
+            for rounds in together.attempt(arrivals, fewest - 1, seed):
+                fewest = len(rounds) - arrivals.last
+                yield "together", rounds
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
         """Those with so many rounds after the last arrival, if there are any."""
