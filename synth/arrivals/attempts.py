@@ -14,11 +14,11 @@ from itertools import islice, product
 
 import numpy as np
 
-from synth.arrivals import together
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, drawn, list_schedule
 from synth.arrivals.normal import LARGEST, NormalForm
 from synth.arrivals.overlap import Overlap, can_overlap, needs, on_a_cube
+from synth.arrivals.together import Together, come_together
 from synth.arrivals.trees import Trees, balanced
 from synth.solvers.choice import Solving
 from synth.solvers.model import Found
@@ -38,10 +38,8 @@ OVERLAPS = 100
 """How many overlaps are tried for each number of rounds,"""
 FIRST_OVERLAPS = 10
 """short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
-TOGETHER = 200
-"""How many attempts there are where ranks come together,"""
 TOGETHER_WORK = 4
-"""each of which is as much work as so many lists."""
+"""One try for ranks that come together is as much work as so many lists."""
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
@@ -98,22 +96,23 @@ class Attempts:
                     break
             if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
                 yield from self._asked(arrivals)
-        if together.come_together(arrivals):
+        if come_together(arrivals):
             yield from self._together(arrivals, fewest)
         yield from lists
 
     def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
-        """Each with fewer rounds than the one before."""
-        for seed in range(
-            self.solving.seed, self.solving.seed + max(1, int(TOGETHER * self.solving.effort))
-        ):
-            if self._spent:
+        """From one round less than listed down, as far as it goes."""
+        search, effort = Together(arrivals, self.solving.seed), self.solving.effort
+        for rounds in reversed(range(arrivals.bound, fewest)):
+            self._progress(f"together, {arrivals.chunks} chunks, {rounds} rounds")
+            for completion in search.completions(rounds, effort):
+                self._pay(arrivals, TOGETHER_WORK * rounds)
+                if not completion.missing or self._spent:
+                    break
+            if completion.missing:
                 return
-            self._progress(f"together, {arrivals.chunks} chunks, below {fewest} rounds")
-            self._pay(arrivals, TOGETHER_WORK * fewest)
-            for rounds in together.attempt(arrivals, fewest - 1, seed):
-                fewest = len(rounds) - arrivals.last
-                yield "together", rounds
+            for all_rounds in search.with_wait(completion.rounds):
+                yield "together", all_rounds
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
         """Those with so many rounds after the last arrival, if there are any."""

@@ -20,15 +20,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from synth.arrivals.addition import CUTS, NOTHING, Shape
+from synth.arrivals.choices import BoolArray, Choices
 from synth.arrivals.instance import Arrivals
-from synth.arrivals.spread import BoolArray, Spread
-from verify.core.schedule import IntArray, Round, Transfer
+from synth.arrivals.spread import Spread
+from verify.core.schedule import Round, Transfer
 
-WAITS = 8
-"""How often a wait is tried for one completion."""
-TOWARDS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""How often it is the helpers' side that collects: one of these, drawn for each attempt."""
+DRAWN = 100
+"""So many completions are drawn for each number of rounds,"""
+CHANGES = 400
+"""and so often the one that came nearest is changed."""
+WAITS = 20
+"""So many waits are drawn."""
 
 
 def come_together(arrivals: Arrivals) -> bool:
@@ -36,75 +38,48 @@ def come_together(arrivals: Arrivals) -> bool:
     return len(arrivals.times) == 2 and arrivals.arrival.count(arrivals.last) > 1
 
 
-def attempt(arrivals: Arrivals, most: int, seed: int) -> Iterator[list[Round]]:
-    """All rounds of one attempt with at most ``most`` after the arrival, if it comes to that."""
-    dice = np.random.default_rng(seed)
-    ranks, chunks = arrivals.ranks, arrivals.chunks
-    late = arrivals.arrival.count(arrivals.last)
-    shape = Shape(late + 1, CUTS[int(dice.integers(len(CUTS)))])
-    leaf = _dealt(late + 1, chunks, dice)
-    start = leaf[np.minimum(np.arange(ranks), late)]
-    collects = _collecting(shape, leaf[late], float(dice.choice(TOWARDS)), dice)
-    everywhere = np.ones((ranks, chunks), np.bool_)
-    completion = Spread(shape, start, everywhere, collects, dice)
-    if completion.finish(most):
-        yield from with_wait(arrivals, completion.rounds, dice)
-
-
-def with_wait(
-    arrivals: Arrivals, completion: Sequence[Round], dice: np.random.Generator
-) -> Iterator[list[Round]]:
-    """A wait before a completion in which late ranks come first, helpers last; if there is one."""
-    late = arrivals.arrival.count(arrivals.last)
-    helpers, chunks = arrivals.ranks - late, arrivals.chunks
-    wanted = _used(completion, arrivals.ranks, chunks)[late:]
-    shape = Shape(helpers, "halves")
-    names = sorted(range(arrivals.ranks), key=lambda rank: -arrivals.arrival[rank])
-    for _ in range(WAITS):
-        start = _dealt(helpers, chunks, dice)
-        nowhere = np.full(chunks, NOTHING)
-        collects = _collecting(shape, nowhere, 0.5, dice)
-        wait = Spread(shape, start, wanted, collects, dice)
-        if wait.finish(arrivals.last):
-            idle: list[Round] = [()] * (arrivals.last - len(wait.rounds))
-            before = [_renamed(moves, names[late:]) for moves in wait.rounds]
-            yield [*before, *idle, *(_renamed(moves, names) for moves in completion)]
-            return
-
-
-def _dealt(leaves: int, chunks: int, dice: np.random.Generator) -> IntArray:
-    """[part, chunk]: which leaf it is, in turn or at random; the last part may have a fixed one."""
-    parts = np.arange(leaves)[:, None]
-    leaf: IntArray = (parts + np.arange(chunks)) % leaves
-    if dice.integers(2):
-        leaf = dice.permuted(np.broadcast_to(parts, leaf.shape), axis=0)
-    place = int(dice.choice([0, leaves - 1, NOTHING]))
-    if place != NOTHING:
-        there, chunk = np.argmax(leaf == place, axis=0), np.arange(chunks)
-        leaf[there, chunk], leaf[-1] = leaf[-1], place
-    return leaf
-
-
-def _collecting(
-    shape: Shape, special: IntArray, towards: float, dice: np.random.Generator
-) -> BoolArray:
-    """[node, chunk]: whether the sum with its sibling is made where the node is.
+class Together:
+    """A search for completions of so many rounds, and for the wait before one.
 
     Args:
-        shape: of the tree.
-        special: for each chunk a leaf,
-        towards: and how often the side that contains it collects; others do every other time.
-        dice: decides.
+        arrivals: all that are late come together.
+        seed: decides all that is drawn.
     """
-    node = np.arange(shape.root + 1)
-    contains = shape.above[:, special] | (node[:, None] == special)
-    draws = dice.random((2, *contains.shape))
-    first = np.where(contains, draws[0] < towards, draws[1] < 0.5)
-    beside = contains[shape.sibling] & (node < shape.root)[:, None]
-    first = np.where(beside, draws[0] >= towards, first)
-    one = (node < shape.sibling)[:, None]
-    collects: BoolArray = np.where(one, first, ~first[shape.sibling])
-    return collects
+
+    def __init__(self, arrivals: Arrivals, seed: int) -> None:
+        self._arrivals, self._dice = arrivals, np.random.default_rng(seed)
+        self._late = arrivals.arrival.count(arrivals.last)
+        self._names = sorted(range(arrivals.ranks), key=lambda rank: -arrivals.arrival[rank])
+
+    def completions(self, rounds: int, effort: float) -> Iterator[Spread]:
+        """Some that are drawn, then changes of the one in which least is missing in the end."""
+        ranks, chunks = self._arrivals.ranks, self._arrivals.chunks
+        part = np.minimum(np.arange(ranks), self._late)
+        wanted = np.ones((ranks, chunks), np.bool_)
+        best, least = None, ranks * chunks
+        for number in range(max(1, int((DRAWN + CHANGES) * effort))):
+            if best is None or number < DRAWN * effort:
+                choices = Choices.drawn(ranks, self._late + 1, chunks, self._dice)
+            else:
+                choices = best.changed(self._dice)
+            spread = Spread(choices, part, wanted)
+            if spread.advance(rounds) <= least:
+                best, least = choices, spread.missing
+            yield spread
+
+    def with_wait(self, completion: Sequence[Round]) -> Iterator[list[Round]]:
+        """All rounds, of a wait and a completion in which late ranks come first; if it fits in."""
+        arrivals, late = self._arrivals, self._late
+        helpers, chunks = arrivals.ranks - late, arrivals.chunks
+        wanted = _used(completion, arrivals.ranks, chunks)[late:]
+        for _ in range(WAITS):
+            choices = Choices.drawn(helpers, helpers, chunks, self._dice)
+            wait = Spread(choices, np.arange(helpers), wanted)
+            if not wait.advance(arrivals.last):
+                idle: list[Round] = [()] * (arrivals.last - len(wait.rounds))
+                before = [_renamed(moves, self._names[late:]) for moves in wait.rounds]
+                yield [*before, *idle, *(_renamed(moves, self._names) for moves in completion)]
+                return
 
 
 def _used(completion: Sequence[Round], ranks: int, chunks: int) -> BoolArray:
