@@ -21,9 +21,10 @@ import numpy as np
 
 from verify.core.schedule import IntArray
 
-Cut = Literal["halves", "thirds", "last"]
-"""How leaves are divided: in two halves, in two thirds and one, or the last from all others."""
-CUTS: tuple[Cut, ...] = ("halves", "thirds", "last")
+Cut = Literal["halves", "thirds", "power", "last"]
+"""How leaves are divided: in halves, in two thirds and one, the greatest power of two from the
+rest, or all others from the last."""
+CUTS: tuple[Cut, ...] = ("halves", "thirds", "power", "last")
 NOTHING = -1
 
 
@@ -66,9 +67,16 @@ class Shape:
         width = high - low
         if width == 1:
             return low
-        first = {"halves": (width + 1) // 2, "thirds": max(1, 2 * width // 3), "last": width - 1}
-        one = self._divide(low, low + first[cut], cut)
-        other = self._divide(low + first[cut], high, cut)
+        middle = (
+            low
+            + {
+                "halves": (width + 1) // 2,
+                "thirds": max(1, 2 * width // 3),
+                "power": 1 << (width - 1).bit_length() - 1,
+                "last": width - 1,
+            }[cut]
+        )
+        one, other = self._divide(low, middle, cut), self._divide(middle, high, cut)
         node, self._next = self._next, self._next + 1
         self.parent[[one, other]] = node
         self.sibling[one], self.sibling[other] = other, one

@@ -14,10 +14,12 @@ from itertools import islice, product
 
 import numpy as np
 
+from synth.arrivals import fixed_trees
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, drawn, list_schedule
 from synth.arrivals.normal import LARGEST, NormalForm
 from synth.arrivals.overlap import Overlap, can_overlap, needs, on_a_cube
+from synth.arrivals.parity import least_rounds
 from synth.arrivals.together import Together, come_together
 from synth.arrivals.trees import Trees, balanced
 from synth.solvers.choice import Solving
@@ -40,6 +42,8 @@ FIRST_OVERLAPS = 10
 """short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
 TOGETHER_WORK = 4
 """One try for ranks that come together is as much work as so many lists."""
+TREES_WORK = 3.0
+"""What the question about trees may take."""
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
@@ -69,7 +73,7 @@ class Attempts:
         """The attempt with the fewest rounds, of equals the first; at least one is made."""
         attempts = self._attempts(arrivals)
         best = next(attempts)
-        while len(best[1]) > arrivals.last + arrivals.bound and not self._spent:
+        while len(best[1]) > arrivals.last + least_rounds(arrivals) and not self._spent:
             attempt = next(attempts, None)
             if attempt is None:
                 break
@@ -103,15 +107,22 @@ class Attempts:
     def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
         """From one round less than listed down, as far as it goes."""
         search, effort = Together(arrivals, self.solving.seed), self.solving.effort
-        for rounds in reversed(range(arrivals.bound, fewest)):
+        for rounds in reversed(range(least_rounds(arrivals), fewest)):
             self._progress(f"together, {arrivals.chunks} chunks, {rounds} rounds")
             for completion in search.completions(rounds, effort):
                 self._pay(arrivals, TOGETHER_WORK * rounds)
                 if not completion.missing or self._spent:
                     break
-            if completion.missing:
+            found = [] if completion.missing else completion.rounds
+            if completion.missing and arrivals.ranks * arrivals.chunks <= fixed_trees.LARGEST:
+                for question in search.questions(rounds):
+                    answer = self.solving.ask(question.model, TREES_WORK)
+                    if isinstance(answer, Found):
+                        found = question.decode(answer)
+                        break
+            if not found:
                 return
-            for all_rounds in search.with_wait(completion.rounds):
+            for all_rounds in search.with_wait(found):
                 yield "together", all_rounds
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:

@@ -120,7 +120,7 @@ class Arrivals:
     def without_idle_waits(self) -> Arrivals:
         """The same with waits cut to 2 (k + n) rounds each: more would only be idle.
 
-        In so many rounds of one interval the h ranks that are present can do a ring's AllReduce,
+        In 2 (k + n) rounds of one interval the h ranks that are present can do a ring's AllReduce,
         of 2 (h - 1) ceil(k / h) rounds: then each has all that can be had. The bounds don't change,
         and a schedule for the shorter waits is one for the longer.
         """

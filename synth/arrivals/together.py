@@ -20,15 +20,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from synth.arrivals.addition import Cut, Shape
 from synth.arrivals.choices import BoolArray, Choices
+from synth.arrivals.fixed_trees import TreeQuestion
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.spread import Spread
 from verify.core.schedule import Round, Transfer
 
 DRAWN = 100
 """So many completions are drawn for each number of rounds,"""
-CHANGES = 400
+CHANGES = 500
 """and so often the one that came nearest is changed."""
+ASKED_CUTS: tuple[Cut, ...] = ("power", "halves")
+"""Shapes of trees that a solver is asked about."""
 WAITS = 20
 """So many waits are drawn."""
 
@@ -66,6 +70,13 @@ class Together:
             if spread.advance(rounds) <= least:
                 best, least = choices, spread.missing
             yield spread
+
+    def questions(self, rounds: int) -> Iterator[TreeQuestion]:
+        """The same question with trees of some shapes, each late rank a leaf and P the last."""
+        part = np.minimum(np.arange(self._arrivals.ranks), self._late)
+        start = np.repeat(part[:, None], self._arrivals.chunks, axis=1)
+        for cut in ASKED_CUTS:
+            yield TreeQuestion(Shape(self._late + 1, cut), start, rounds)
 
     def with_wait(self, completion: Sequence[Round]) -> Iterator[list[Round]]:
         """All rounds, of a wait and a completion in which late ranks come first; if it fits in."""
