@@ -2,6 +2,7 @@
 
 lists      trees (:mod:`synth.arrivals.trees`) and priorities, all combinations once
 overlaps   (:mod:`synth.arrivals.overlap`) for fewer rounds than that, from the bound up
+together   where several ranks come last, and together (:mod:`synth.arrivals.together`)
 lists      as at first, with other random numbers, then with priorities drawn at random
 """
 
@@ -13,10 +14,13 @@ from itertools import islice, product
 
 import numpy as np
 
+from synth.arrivals import fixed_trees
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, drawn, list_schedule
 from synth.arrivals.normal import LARGEST, NormalForm
 from synth.arrivals.overlap import Overlap, can_overlap, needs, on_a_cube
+from synth.arrivals.parity import least_rounds
+from synth.arrivals.together import Together, come_together
 from synth.arrivals.trees import Trees, balanced
 from synth.solvers.choice import Solving
 from synth.solvers.model import Found
@@ -36,6 +40,10 @@ OVERLAPS = 100
 """How many overlaps are tried for each number of rounds,"""
 FIRST_OVERLAPS = 10
 """short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
+TOGETHER_WORK = 4
+"""One try for ranks that come together is as much work as so many lists."""
+TREES_WORK = 3.0
+"""What the question about trees may take."""
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
@@ -65,7 +73,8 @@ class Attempts:
         """The attempt with the fewest rounds, of equals the first; the first if ``once``."""
         attempts = self._attempts(arrivals)
         best = next(attempts)
-        while not once and len(best[1]) > arrivals.last + arrivals.bound and not self._spent:
+        enough = arrivals.last + least_rounds(arrivals)
+        while not once and len(best[1]) > enough and not self._spent:
             attempt = next(attempts, None)
             if attempt is None:
                 break
@@ -92,7 +101,30 @@ class Attempts:
                     break
             if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
                 yield from self._asked(arrivals)
+        if come_together(arrivals):
+            yield from self._together(arrivals, fewest)
         yield from lists
+
+    def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
+        """From one round less than listed down, as far as it goes."""
+        search, effort = Together(arrivals, self.solving.seed), self.solving.effort
+        for rounds in reversed(range(least_rounds(arrivals), fewest)):
+            self._progress(f"together, {arrivals.chunks} chunks, {rounds} rounds")
+            for completion in search.completions(rounds, effort):
+                self._pay(arrivals, TOGETHER_WORK * rounds)
+                if not completion.missing or self._spent:
+                    break
+            found = [] if completion.missing else completion.rounds
+            if completion.missing and arrivals.ranks * arrivals.chunks <= fixed_trees.LARGEST:
+                for question in search.questions(rounds):
+                    answer = self.solving.ask(question.model, TREES_WORK)
+                    if isinstance(answer, Found):
+                        found = question.decode(answer)
+                        break
+            if not found:
+                return
+            for all_rounds in search.with_wait(found):
+                yield "together", all_rounds
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
         """Those with so many rounds after the last arrival, if there are any."""

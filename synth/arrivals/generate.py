@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from synth.answer import Answer, Basis, basis_of, checked
 from synth.arrivals.exact import require_askable
 from synth.arrivals.instance import Arrivals
+from synth.arrivals.parity import parity_bound
 from synth.arrivals.portfolio import Candidate, Portfolio
 from synth.arrivals.request import instance
 from synth.cost import Setting
@@ -146,6 +147,9 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
     if arrivals == portfolio.arrivals and portfolio.least > arrivals.bound:
         bound, basis = portfolio.least, Basis.SOLVER
         reason = "all schedules of fewer rounds were searched"
+    elif parity_bound(arrivals) > arrivals.bound:
+        bound, basis = parity_bound(arrivals), Basis.PAPER
+        reason = "one chunk, an odd number of ranks: the last two sums can't be exchanged in pairs"
     else:
         bound, basis = arrivals.bound, Basis.THEOREM
         reason = "so many transfers do not fit into fewer rounds"

@@ -118,12 +118,13 @@ class Arrivals:
         return Arrivals(chunks, tuple(int(a * factor) for a in self.arrival), self.late)
 
     def without_idle_waits(self) -> Arrivals:
-        """The same with waits cut to k + n rounds each: more would only be idle.
+        """The same with waits cut to 2 (k + n) rounds each: more would only be idle.
 
-        In k rounds of one interval the present ranks can merge all that there is to merge, so the
-        bounds don't change, and a schedule for the shorter waits is one for the longer.
+        In 2 (k + n) rounds of one interval the h ranks that are present can do a ring's AllReduce,
+        of 2 (h - 1) ceil(k / h) rounds: then each has all that can be had. The bounds don't change,
+        and a schedule for the shorter waits is one for the longer.
         """
-        longest = self.chunks + self.ranks
+        longest = 2 * (self.chunks + self.ranks)
         new = {0: 0}
         for start, end in pairwise(self.times):
             new[end] = new[start] + min(longest, end - start)

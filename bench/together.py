@@ -1,0 +1,87 @@
+"""Several ranks that come together: rounds after the arrival, and the lower bound.
+
+    python -m bench.together [--ranks 3..8] [--chunks 1,2,3,4,5,6,7,8]
+
+For every number of ranks, of late ranks from 2 to all but one, and of chunks: they come together,
+after a wait in which the others can share all that they have. Counted, not measured; every
+schedule was proved. *gap* is rounds above the lower bound; ``=`` says optimal by a certificate or
+on paper, where that is above the bound of the theorem.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from synth.answer import checked
+from synth.arrivals.attempts import Attempts
+from synth.arrivals.generate import CERTIFIED
+from synth.arrivals.instance import Arrivals
+from synth.arrivals.parity import parity_bound
+from synth.solvers.choice import Solving
+from verify.core.verdict import Verdict
+
+
+def instance(ranks: int, late: int, chunks: int) -> Arrivals:
+    """The last ``late`` ranks come together, after a wait that is long enough for anything.
+
+    A rank that waits alone has nothing to do, so one round is as good as any number.
+    """
+    wait = 1 if late == ranks - 1 else 2 * (ranks + chunks)
+    arrival = (0,) * (ranks - late) + (wait,) * late
+    return Arrivals(chunks, arrival, tuple(range(ranks - late, ranks)))
+
+
+def fewest(arrivals: Arrivals, effort: float) -> tuple[int, str]:
+    """Rounds after the arrival, and how they were found."""
+    solving = Solving("z3", 0, effort, None)
+    method, rounds = Attempts(solving, lambda text: None).shortest(arrivals)
+    report = checked(arrivals.schedule(rounds))
+    assert report.verdict is Verdict.PROVED
+    return report.completion_rounds, method
+
+
+def certified(arrivals: Arrivals) -> int:
+    """Rounds that a certificate or an argument on paper says are needed; 0 where there is none."""
+    named = CERTIFIED.get((arrivals.chunks, *sorted(arrivals.arrival)), 0)
+    return max(named, parity_bound(arrivals))
+
+
+def numbers(text: str) -> list[int]:
+    """``3..8`` or ``1,2,4``."""
+    if ".." in text:
+        first, last = text.split("..")
+        return list(range(int(first), int(last) + 1))
+    return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=numbers, default=numbers("3..8"))
+    parser.add_argument("--chunks", type=numbers, default=numbers("1..8"))
+    parser.add_argument("--effort", type=float, default=1.0)
+    options = parser.parse_args()
+    gaps: Counter[int] = Counter()
+    optimal = 0
+    print("| n | late | " + " | ".join(f"k = {k}" for k in options.chunks) + " |")
+    print("|--:|--:|" + "--:|" * len(options.chunks))
+    for ranks in options.ranks:
+        for late in range(2, ranks):
+            cells = []
+            for chunks in options.chunks:
+                arrivals = instance(ranks, late, chunks)
+                rounds, _ = fewest(arrivals, options.effort)
+                gap, needed = rounds - arrivals.bound, certified(arrivals)
+                assert rounds >= needed
+                gaps[gap] += 1
+                closed = gap == 0 or rounds == needed
+                optimal += closed
+                more = "" if gap == 0 else f"={rounds}" if closed else f"+{gap}"
+                cells.append(f"{arrivals.bound}{more}")
+            print(f"| {ranks} | {late} | " + " | ".join(cells) + " |", flush=True)
+    print(f"\n{optimal} of {gaps.total()} optimal; above the bound: {dict(sorted(gaps.items()))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Ranks that come together: completions and waits are right, and as short as is claimed."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.arrivals.addition import CUTS, NOTHING, Cut, Shape
+from synth.arrivals.attempts import Attempts
+from synth.arrivals.generate import CERTIFIED
+from synth.arrivals.instance import Arrivals
+from synth.arrivals.parity import parity_bound
+from synth.arrivals.together import Together
+from synth.solvers.choice import Solving
+from tests.verify.search import fewest_rounds
+from verify import Verdict, check
+
+
+def together(n: int, late: int, k: int, wait: int = 99) -> Arrivals:
+    return Arrivals(k, (0,) * (n - late) + (wait,) * late, tuple(range(n - late, n)))
+
+
+@given(st.integers(1, 12), st.sampled_from(CUTS))
+def test_what_a_rank_holds_is_what_it_was_said_to_be(leaves: int, cut: Cut) -> None:
+    shape = Shape(leaves, cut)
+    under = [{leaf} if leaf < leaves else set() for leaf in range(shape.root + 1)]
+    for node in range(shape.root):  # children have lower numbers
+        under[shape.parent[node]] |= under[node]
+    assert under[shape.root] == set(range(leaves))
+    for sent, held in np.ndindex(shape.result.shape):
+        gained = shape.result[sent, held]
+        assert (gained == NOTHING) == (under[sent] <= under[held])
+        if shape.adds[sent, held]:
+            assert not under[sent] & under[held]
+        expected = under[held] | under[sent] if shape.adds[sent, held] else under[sent]
+        assert gained == NOTHING or under[gained] == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(3, 10), st.integers(1, 6), st.integers(0, 999), st.integers(0, 40))
+def test_all_that_is_found_is_right(
+    data: st.DataObject, n: int, k: int, seed: int, wait: int
+) -> None:
+    arrivals = together(n, data.draw(st.integers(2, n - 1)), k, wait + 1)
+    rounds = arrivals.bound + data.draw(st.integers(0, 4))
+    attempt = Together(arrivals, seed)
+    for completion in attempt.completions(rounds, 0.01):
+        assert len(completion.rounds) <= rounds
+        for found in attempt.with_wait(completion.rounds):
+            right = check(arrivals.schedule(found)).verdict is Verdict.PROVED
+            assert right == (completion.missing == 0)
+            assert len(found) == arrivals.last + len(completion.rounds)
+
+
+@pytest.mark.parametrize(
+    ("n", "late", "k"), [(6, 2, 4), (6, 4, 1), (6, 5, 1), (7, 3, 2), (8, 5, 1), (8, 7, 3)]
+)
+def test_reaches_the_bound(n: int, late: int, k: int) -> None:
+    arrivals = together(n, late, k)
+    _, rounds = Attempts(Solving("z3", 0, 1.0, None), print).shortest(arrivals)
+    assert check(arrivals.schedule(rounds)).verdict is Verdict.PROVED
+    assert len(rounds) - arrivals.last == arrivals.bound
+
+
+def test_a_wait_that_is_too_short_is_not_planned_with() -> None:
+    short = Together(together(7, 2, 4, 1), 0)
+    last = list(short.completions(9, 0.1))[-1]
+    assert (last.missing, list(short.with_wait(last.rounds))) == (0, [])
+
+
+@pytest.mark.parametrize(("n", "late"), [(2, 1), (3, 1), (3, 2), (4, 2), (4, 3)])
+def test_parity_agrees_with_a_search_through_all_states(n: int, late: int) -> None:
+    arrivals = together(n, late, 1, 1)
+    fewest = fewest_rounds(1, arrivals.arrival)
+    assert parity_bound(arrivals) in (0, fewest)
+    assert (parity_bound(arrivals) == fewest) == (n == 3 and late == 2)
+    assert parity_bound(Arrivals(1, (0,) * 5, (4,))) == CERTIFIED[1, 0, 0, 0, 0, 0]
