@@ -1,4 +1,4 @@
-"""The smallest training script that finds out who is late: one line starts it, a block tells who waited.
+"""The smallest training script that finds out who is late: one line of it is ours.
 
 torchrun --standalone --nproc-per-node 4 examples/train_auto.py
 """
