@@ -1,4 +1,4 @@
-"""The smallest training script that finds out who is late: one line starts it, two show the table.
+"""The smallest training script that finds out who is late: one line of it is ours.
 
 torchrun --standalone --nproc-per-node 4 examples/train_auto.py
 """
@@ -32,5 +32,6 @@ with runtime.watch() as watched:
 
 if rank == 0:
     print(f"loss {loss.item():.1e}\n{watched.summary()}")
+    watched.write_trace("trace.json")  # for: python -m runtime watch --html run.html trace.json
 attachment.close()
 dist.destroy_process_group()

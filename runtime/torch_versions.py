@@ -2,7 +2,7 @@
 
 Every other module of ``runtime`` gets the process groups' types and torch's private names here, so
 that a new torch is met in one place. What differs is asked of torch itself, not concluded from its
-version; the versions are those with which the tests were run. ``docs/howto/runtime.md`` says which.
+version; ``docs/reference/torch-versions.md`` says with which versions the tests were run.
 
 | what is private or differs | 2.11 | 2.12, 2.13 | 2.14 | why it is needed |
 |---|---|---|---|---|

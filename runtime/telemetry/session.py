@@ -24,7 +24,7 @@ from runtime.telemetry.records import RANK, Rank
 from runtime.telemetry.summary import Summary, summarize
 from verify.errors import ArgumentError, RankFailure
 
-REQUIREMENT = "is the number of models and groups with a mode, or by OptiReduce, in this job"
+REQUIREMENT = "must be exactly one with a mode, or by OptiReduce; those by a schedule are not seen"
 REMEDY = "Attach with mode=..., or name one: watch(attachment.reducer), watch(attachment.engine)"
 logger = logging.getLogger("latecomer")
 _watches = itertools.count()  # all ranks count alike
@@ -73,7 +73,7 @@ class Watch:
     def _chosen(self) -> Recorder:
         if self._recorder is None:
             if len(LIVE) != 1:
-                raise ArgumentError("watch", len(LIVE), REQUIREMENT, REMEDY)
+                raise ArgumentError("models and groups to watch", len(LIVE), REQUIREMENT, REMEDY)
             self._recorder = LIVE[0]
         return self._recorder
 

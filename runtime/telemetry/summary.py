@@ -146,7 +146,7 @@ class Summary:
         if self.losses.ranks:
             rows += ["", str(self.losses)]
         if self.missing:
-            rows.append(f"no word from rank(s) {', '.join(map(str, self.missing))}")
+            rows.append(f"nothing was received from rank(s) {', '.join(map(str, self.missing))}")
         return "\n".join(rows)
 
     def as_json(self) -> str:

@@ -1,4 +1,4 @@
-"""docs/howto/frameworks.md says what the scripts say, which other tests run."""
+"""The how-to pages on frameworks say what the scripts say, which other tests run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from tests.frameworks.scripts import FOLDER
 from tests.frameworks.test_scripts import PATHS
 
-PAGE = (Path(__file__).parents[2] / "docs/howto/frameworks.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = *sorted((DOCS / "howto").glob("*.md")), DOCS / "measurements/frameworks.md"
+PAGE = "\n".join(path.read_text() for path in PAGES)
 
 
 def _sections(page: str) -> dict[str, list[str]]:

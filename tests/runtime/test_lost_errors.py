@@ -137,7 +137,7 @@ def test_a_watch_reports_without_a_rank_that_does_not_tell_and_names_it(rank, si
             continue
         assert watched.summary().missing == tuple(missing)
         assert sorted(told.rank for told in watched.ranks) == sorted({*range(SIZE)} - {*missing})
-        assert ("no word from rank(s) 1" in str(watched.summary())) is (block == 0)
+        assert ("nothing was received from rank(s) 1" in str(watched.summary())) is (block == 0)
         assert {len(told.records) for told in watched.ranks} == {1}
     reducer.close()
 

@@ -43,3 +43,4 @@ def watch(
     blocks = {os.fspath(path): read_trace(path) for path in traces}
     made = model(" + ".join(path.name for path in traces), blocks, part)
     write_atomically(html, page_of(made).encode())
+    print(f"{html}: {made['headline']}")

@@ -54,7 +54,7 @@ def test_operations_that_not_all_have_are_left_out_and_missing_ranks_named():
     assert summarize([short, *ranks[1:]], 3).lines[0].operations == 1
     gone = summarize(ranks[:2], 3)
     assert gone.missing == (2,)
-    assert "no word from rank(s) 2" in str(gone)
+    assert "nothing was received from rank(s) 2" in str(gone)
     assert math.isnan(summarize([], 2).completion_s)
 
 

@@ -121,7 +121,9 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             run(app)
         assert (ended.value.code or 0) == code
-    assert "no.json" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert said.out.startswith("run.html: 6 operations of 4 ranks: rank 2 kept the others waiting")
+    assert "no.json" in said.err
     page = (tmp_path / "run.html").read_text()
     assert page.count("</script>") == 2
     assert "<img" not in page

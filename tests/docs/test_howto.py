@@ -1,0 +1,57 @@
+"""The how-to pages: their commands print what they show, and each says where to go on."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.sessions import ROOT, run
+
+HOWTO = ROOT / "docs/howto"
+EXAMPLES = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
+RUN_ELSEWHERE = "schedules.md"  # by tests/test_pages.py
+PAGES = ["choose-chunks.md", "export.md", "own-collective.md", "read-a-report.md"]
+OURS = re.compile(
+    r"^(?:import runtime|from runtime)\b.*$"
+    r"|^.*\b(?:attach|Executor|Pipeline)\(.*$"
+    r"|^.*\"latecomer\".*$",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.slow_first
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_print_what_the_page_shows(page, tmp_path):
+    assert run(HOWTO / page, tmp_path)
+
+
+def test_no_page_with_commands_is_left_out():
+    pages = {path.name for path in HOWTO.glob("*.md") if "```console\n" in path.read_text()}
+    assert pages == {*PAGES, RUN_ELSEWHERE}
+
+
+FRAMEWORKS = ["backend", "ddp", "deepspeed", "fsdp", "lightning", "trainer"]
+TASKS = [*FRAMEWORKS, "many-nodes", "own-collective", "pipelines"]
+
+
+@pytest.mark.parametrize("page", TASKS)
+def test_a_page_has_its_five_parts(page):
+    text = (HOWTO / f"{page}.md").read_text()
+    assert "**What you have:**" in text
+    heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    where = [heads.index(f) for f in ("See that it took effect", "When it did not", "Reference")]
+    assert where == sorted(where)
+    assert where[0] > 0
+
+
+@pytest.mark.parametrize("page", TASKS)
+def test_lines_of_ours_stand_in_an_example(page):
+    """So that a line that is no longer right is noticed where the examples run."""
+    blocks = re.findall(r"```python\n(.*?)```", (HOWTO / f"{page}.md").read_text(), re.DOTALL)
+    for block in blocks:
+        compile(block, page, "exec")
+    lines = [line for block in blocks for line in OURS.findall(block)]
+    missing = [line for line in lines if f"\n{line.split('  #')[0]}" not in EXAMPLES]
+    assert not missing
+    assert lines or page == "many-nodes"
