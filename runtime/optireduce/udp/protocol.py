@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections import Counter, deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,15 +23,15 @@ from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
 
 RUN, RUN_BYTES = 16, 22 * KIB  # of the own shard that are reduced together, if more are to come
-BURSTS = 8  # written together at most
+BURSTS = 16  # written together at most
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 
 
 class Outgoing(NamedTuple):
-    """Datagrams for a peer, uint8 [datagrams, bytes of each]: of a shard, or a short one."""
+    """Datagrams for a peer: of a shard (``Codec.burst``), or a short one, uint8 [1, bytes]."""
 
     peer: int
-    rows: Bytes
+    rows: Any
     shard: ShardSend | None = None
 
 
@@ -55,10 +55,9 @@ class Protocol:
         self._early, self._over = EarlyBuffer(), deque[Bucket]()
         self._together, self._bursts = together, 1
         self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
-        self._rows: Bytes = np.zeros((BURSTS * options.burst, codec.datagram_bytes), np.uint8)
-        places = np.arange(len(self._rows), dtype=np.uint32)
+        places = np.arange(BURSTS * options.burst)
         self._burst_ends = (places // options.burst + 1) * options.burst
-        self._written: tuple[ShardSend, Bytes] | None = None
+        self._written: tuple[ShardSend, Any] | None = None
         self._send_s = math.inf
         self.set_bound(bound_s)
 
@@ -163,14 +162,13 @@ class Protocol:
         """The next bucket that is over: nothing of it is received or sent any more."""
         return self._over.popleft() if self._over else None
 
-    def _write(self, shard: ShardSend, first: int, count: int) -> Bytes:
+    def _write(self, shard: ShardSend, first: int, count: int) -> Any:
         last = first + (count - 1) // self._together * self._together  # the last call's
         marks_from = max(last, shard.marks_from(first, count, self.options.last_share))
         source = self.buckets[shard.operation].source(shard.stage, shard.peer)
         header = self.acks.header(shard.stage, shard.peer, shard.operation)
         passed = shard.sent + np.minimum(self._burst_ends[:count], count)
-        self.codec.data(self._rows[:count], source, first, marks_from, header, passed)
-        return self._rows[:count]
+        return self.codec.burst(count, source, first, marks_from, header, passed)
 
     def _receive(self, batch: Batch, now_s: float) -> None:
         sender = batch.sender

@@ -31,6 +31,7 @@ ROOM_BYTES = 1 << 16  # what one message may hold
 STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share cache lines
 # an earlier datagram came back, since its peer is not there: no error of this socket
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
+FULL = {errno.EAGAIN, errno.EINTR, errno.ENOBUFS}  # or empty: nothing was done
 NOTHING: Bytes = np.zeros((0, 1), np.uint8)
 _POINTERS = [(name, "<u8") for name in ("vector", "vectors", "control", "control_bytes")]
 _NUMBERS = [(name, "<i4") for name in ("level", "type", "segment")]
@@ -38,6 +39,13 @@ _NUMBERS = [(name, "<i4") for name in ("level", "type", "segment")]
 HEADER = np.dtype([("", "V16"), *_POINTERS, ("flags", "<i8"), ("length", "<u4"), ("", "V4")])
 CONTROL = np.dtype([("", "V8"), *_NUMBERS, ("", "V12")])
 _recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
+
+
+def is_full(error: int | None) -> bool:
+    """Why a call did nothing: no room (or no data), else a peer that is gone; raises the rest."""
+    if error not in FULL | GONE:
+        raise OSError(error, os.strerror(error or 0))
+    return error in FULL
 
 
 class UdpSocket:
@@ -82,13 +90,9 @@ class UdpSocket:
             part = rows[first : first + step]
             try:
                 self._socket.sendmsg([part.data], self._segment if len(part) > 1 else [], 0, to)
-            except BlockingIOError:
-                return first
             except OSError as error:
-                if error.errno == errno.ENOBUFS:
+                if is_full(error.errno):
                     return first
-                if error.errno not in GONE:  # as good as lost on the way
-                    raise
         return len(rows)
 
     def receive(self) -> Bytes | None:
@@ -140,11 +144,7 @@ class BatchReader:
         taken = _recvmmsg(*self._call, socket.MSG_DONTWAIT, None)
         if taken >= 0:
             return taken, list(self._batches(taken))
-        if (error := ctypes.get_errno()) in (errno.EAGAIN, errno.EINTR):
-            return 0, []
-        if error in GONE:
-            return 1, []
-        raise OSError(error, os.strerror(error))
+        return (0 if is_full(ctypes.get_errno()) else 1), []
 
     def _batches(self, taken: int) -> Iterator[Bytes]:
         lengths, controlled = self._lengths[:taken], self._control_bytes[:taken] != 0
