@@ -1,1 +1,1 @@
-"""Measurements of docs/explanation/optireduce.md."""
+"""Measurements of docs/measurements/optireduce.md."""

@@ -2,6 +2,7 @@
 
     python -m bench.optireduce.tails [--short] [--networks clean ...] [--hosts 4] [--rate 100]
                                      [--mib 0.5] [--ops 500] [--cap 10]
+    python -m bench.optireduce.tails --networks "paused rank" "cross traffic" --rate 200 --mib 4
     python -m bench.optireduce.tails --calibrate
 
 On each network four ways run in turn, in blocks of five operations back to back (A B C D A B ...;
@@ -18,6 +19,9 @@ has had ``--cap`` seconds: how many is in the table. Results over TCP must be th
 those over UBT lie between the ranks' contributions, else there are no figures; what UBT lost its
 ledger says.
 
+On the last two networks, for whole flows, rank 1 is stopped now and then, or host 0 sends bursts to
+host 1 (``bench.optireduce.disturbance``).
+
 A tail delays a share of the frames, each drawn on its own (seeded). ``--calibrate`` shows what
 several of them do to Gloo's ring; the two in the table were chosen by it.
 """
@@ -25,8 +29,10 @@ several of them do to Gloo's ring; the two in the table were chosen by it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import math
+import os
 import statistics
 import sys
 import time
@@ -34,6 +40,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.lab import Limits, Network, Tail
+from bench.optireduce.disturbance import beside
 from bench.optireduce.places import TIMEOUT_S, Place, run
 
 MIB = 2**20
@@ -49,6 +56,7 @@ NETWORKS = {
     "5 % lost": Limits(loss=0.05),
     "10 % lost": Limits(loss=0.1),
 }
+DISTURBED = {"paused rank": "pause", "cross traffic": "burst"}
 SHORT = ("clean", "higher tail", "1 % lost")
 CANDIDATES = [(share, ms) for share in (0.0005, 0.002, 0.01) for ms in (50, 150)]
 SLOW_S = 0.5
@@ -80,7 +88,18 @@ def ways_of(engine: Any, numel: int) -> dict[str, Callable[[Any], object]]:
     }
 
 
-def rank_side(mib: float, ops: int, cap_s: float, ways: list[str]) -> None:
+def disturbed(name: str, place: Place) -> contextlib.AbstractContextManager[None]:
+    """What disturbs this rank, or goes out from its host."""
+    address = f"{place.rank}/address"
+    place.store.set(address, os.environ.get("LATECOMER_ADDRESS", "127.0.0.1"))
+    if DISTURBED.get(name) == "pause" and place.rank == 1:
+        return beside("pause", str(os.getpid()), 1)
+    if DISTURBED.get(name) == "burst" and place.rank == 0:
+        return beside("burst", place.store.get("1/address").decode(), 1)
+    return contextlib.nullcontext()
+
+
+def rank_side(mib: float, ops: int, cap_s: float, ways: list[str], name: str) -> None:
     """One rank of the job; every rank prints its times."""
     import torch
     from torch._C._distributed_c10d import PrefixStore
@@ -116,16 +135,17 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str]) -> None:
         once(way)
         times[way].clear()
     blocks, going = itertools.count(), True
-    while going:
-        going, block = False, next(blocks)
-        for way in ways:
-            key = f"{block}/{way}"
-            if rank == 0:
-                most_s = math.inf if way == UBT else cap_s
-                place.store.set(key, str(more(times[way], ops, most_s)))
-            for _ in range(int(place.store.get(key))):
-                once(way)
-                going = True
+    with disturbed(name, place):
+        while going:
+            going, block = False, next(blocks)
+            for way in ways:
+                key = f"{block}/{way}"
+                if rank == 0:
+                    most_s = math.inf if way == UBT else cap_s
+                    place.store.set(key, str(more(times[way], ops, most_s)))
+                for _ in range(int(place.store.get(key))):
+                    once(way)
+                    going = True
     ledger = engine.ledger
     told = {
         "times": times,
@@ -147,13 +167,15 @@ def more(times: list[tuple[float, float]], ops: int, cap_s: float) -> int:
     return min(ops - len(times), BLOCK if spent_s <= SLOW_S * len(times) else 1)
 
 
-def collect(limits: Limits, options: argparse.Namespace, ways: list[str]) -> dict[str, Any]:
+def collect(
+    limits: Limits, options: argparse.Namespace, ways: list[str], name: str = ""
+) -> dict[str, Any]:
     """Run one network's job; per way its operations' seconds, and what UBT tells."""
     network = Network(
         hosts=options.hosts, rate_mbit=options.rate, everywhere=limits, seed=options.seed
     )
     argv = ["bench.optireduce.tails", "--rank-side", *ways, "--mib", f"{options.mib:g}"]
-    argv += ["--ops", str(options.ops), "--cap", f"{options.cap:g}"]
+    argv += ["--ops", str(options.ops), "--cap", f"{options.cap:g}", "--networks", name]
     found = run(argv, options.hosts, network, limit_s=600.0)
     if any(sum(one["wrong"].values()) for one in found):
         raise SystemExit(f"wrong results: {[one['wrong'] for one in found]}")
@@ -181,7 +203,7 @@ def percentiles(seconds: list[float]) -> tuple[float, float, float]:
 
 def measure(name: str, options: argparse.Namespace) -> None:
     """Print a row for each way."""
-    found = collect(NETWORKS[name], options, list(WAYS))
+    found = collect(NETWORKS.get(name, Limits()), options, list(WAYS), name)
     for way, seconds in found["seconds"].items():
         p50, p99, most = percentiles(seconds)
         extra = "- | - | -"
@@ -210,7 +232,8 @@ def calibrate(options: argparse.Namespace) -> None:
 def main() -> None:
     """All networks, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    known = [*NETWORKS, *DISTURBED, ""]
+    parser.add_argument("--networks", nargs="+", choices=known, default=list(NETWORKS))
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s")
     parser.add_argument("--mib", type=float, default=0.5)
@@ -222,7 +245,7 @@ def main() -> None:
     parser.add_argument("--rank-side", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_side:
-        rank_side(options.mib, options.ops, options.cap, options.rank_side)
+        rank_side(options.mib, options.ops, options.cap, options.rank_side, options.networks[0])
         return
     if options.short:
         options.ops, options.cap = min(options.ops, 100), min(options.cap, 5.0)

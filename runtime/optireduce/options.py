@@ -77,7 +77,7 @@ class Options:
     # --- what is done about loss
     hadamard: When = "auto"
     hadamard_above: float = _in(0, 1, 0.02)  # source: from about 2 % on it pays
-    hadamard_block: int = _in(2, 2**16, 4096)  # stays in cache: docs/explanation/optireduce.md
+    hadamard_block: int = _in(2, 2**16, 4096)  # stays in cache: docs/measurements/optireduce.md
     skip_loss: float = _in(0, 1, 0.25)  # a step that lost more is not applied
     stop_loss: float = _in(0, 1, 0.5)  # mean of the last steps above it: LossExceeded
     stop_window: int = _in(1, 100_000, 10)

@@ -86,16 +86,12 @@ class CompletionEstimator:
 
 
 class Incast:
-    """How many senders a receiver takes at once, and how many datagrams of them.
+    """How many senders a receiver takes at once, and its window: bytes underway from them all.
 
-    Section 3.2.3: each receiver announces a number, one more after clean stages, less on loss or a
-    time-out; a sender uses the smallest that was announced to it. Deviations: it begins with all,
-    since senders that take turns leave ports idle; one more only after several clean stages in a
-    row, and half instead of one less, as in TCP; the bytes that may be underway to a receiver (its
-    window) move likewise and first, since a smaller window costs little and fewer senders cost
-    much. Losses are looked at in periods, as one stage's luck is no sign. A half that does not help
-    is taken back: where the next period's mean loss is not half of what it was, it is not its
-    cause, and losses of that size are excused from then on.
+    Section 3.2.3: each receiver announces a number; a sender uses the smallest announced to it.
+    Deviations: it begins with all, since senders that take turns leave ports idle; the window moves
+    likewise and first; losses are looked at in periods, as one stage's luck is no sign; a half
+    that does not halve the loss is taken back, and losses of that size are excused from then on.
 
     ``own`` is what this rank announces; never more than its ``peers``.
     """
@@ -171,8 +167,7 @@ class Pacer:
     """How fast to send to one peer: a light rate control in the style of TIMELY (SIGCOMM 2015).
 
     Below ``rtt_low_s`` the rate rises by a step, above ``rtt_high_s`` it falls in proportion,
-    between them the trend of the round trip decides, as a share of ``rtt_high_s`` (TIMELY: of the
-    shortest round trip, but our clocks are those of threads that wait for a processor). It is there
+    between them the trend of the round trip decides, as a share of ``rtt_high_s``. It is there
     to avoid congestion collapse, not to share fairly; credits hold a sender back first.
     """
 

@@ -25,6 +25,7 @@ from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
 RUN, RUN_BYTES = 16, 22 * KIB  # of the own shard that are reduced together, if more are to come
 BURSTS = 16  # written together at most
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
+LOOK_S = 0.01  # the clock is looked at so often while a bucket is open: a pause shows by it
 
 
 class Outgoing(NamedTuple):
@@ -58,7 +59,7 @@ class Protocol:
         places = np.arange(BURSTS * options.burst)
         self._burst_ends = (places // options.burst + 1) * options.burst
         self._written: tuple[ShardSend, Any] | None = None
-        self._send_s = math.inf
+        self._send_s, self._look_s = math.inf, 0.0
         self.set_bound(bound_s)
 
     def set_bound(self, bound_s: float) -> None:
@@ -133,13 +134,23 @@ class Protocol:
     def get_timer(self) -> float:
         """When :meth:`handle_timer` or :meth:`datagrams_to_send` has something to do."""
         times = [self._send_s, self.acks.get_timer()]
+        times += [self._look_s] if self.buckets else []
         for bucket in self.buckets.values():
             times += [bucket.repeat_s, bucket.stages[1].hard_s]
             times += [stage.deadline_s for stage in bucket.stages if stage.end is None][:1]
         return min(times)
 
+    def paused(self, by_s: float) -> None:
+        """This rank did not run for so long, though it wanted to: that counts against nobody."""
+        for bucket in self.buckets.values():
+            for stage in bucket.stages:
+                stage.extend(by_s)
+        for shard in self.sender.shards.values():
+            shard.progress_s += by_s
+
     def handle_timer(self, now_s: float, *, socket_empty: bool) -> None:
-        """Move the clock on; ``socket_empty``: it has just been found so."""
+        """Move the clock on; ``socket_empty``: what had come by then has been received."""
+        self._look_s = now_s + LOOK_S
         for bucket in list(self.buckets.values()):
             for number, stage in enumerate(bucket.stages):
                 grace_s = self.estimators[number].grace_s(stage.elapsed_s)

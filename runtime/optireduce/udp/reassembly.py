@@ -3,11 +3,11 @@
 Source: OptiReduce (arXiv 2310.06993), sections 3.2.1 and 3.2.2: a hard bound t_B, and an early end
 when the last percentile of every sender has been seen, the socket is empty and a part of t_C has
 passed since. Deviations: the clock of t_B starts when the last rank has entered the operation (or
-``absence_s`` after this one has), since a rank that computes longer is no matter of the network;
-and a sender says twice more that it has sent everything.
+``absence_s`` after this one has), and a sender says twice more that it has sent everything.
 
 Invariants: a datagram that is not exactly one of the expected ones is refused; each is placed at
-most once; after the end nothing is placed; the end is within ``absence_s + bound_s`` of the entry.
+most once; after the end nothing is placed; the end is within ``absence_s + bound_s`` of the entry,
+in which time that this rank wanted to run and could not does not count (:meth:`extend`).
 """
 
 from __future__ import annotations
@@ -153,6 +153,11 @@ class StageReceiver:
             if not self.absent:
                 self._all_there_s = min(self._all_there_s, now_s)
 
+    def extend(self, by_s: float) -> None:
+        """So much time does not count: what came meanwhile was not looked at."""
+        self._bound_s += by_s
+        self.quiet_s = None if self.quiet_s is None else self.quiet_s + by_s
+
     def take(self, batch: Batch, now_s: float, drop: Drop) -> tuple[Numbers, Numbers, int]:
         """Data arrives; see :meth:`SenderBitmap.take`. After the end everything is stale."""
         if self.end is not None or batch.sender not in self.senders:
@@ -184,7 +189,7 @@ class StageReceiver:
             self.end = End.TIMEOUT
         elif socket_empty and all(s.marked or s.complete for s in self.senders.values()):
             self._marked_s = min(self._marked_s, now_s)
-            self.quiet_s = now_s if self.quiet_s is None else self.quiet_s
+            self.quiet_s = max(now_s, self._last_s) if self.quiet_s is None else self.quiet_s
             if now_s >= self.quiet_s + grace_s:
                 self.end = End.EARLY
         return self.end

@@ -10,9 +10,9 @@ Deviation: the source sends without credits. Unpaced bursts overflow a socket's 
 it is, and the first credit of an operation doubles as the sign that the receiver is there. Before
 it no more than a first grant is sent, which the receiver keeps (``EarlyBuffer``).
 
-Short datagrams (credits, ends) cost as much processor time as a burst does, so they are few: none
-where the window holds the whole shard, and "all is sent" only some time after the marks that say
-the same. A credit that is lost is made up for by the next, and repeated to peers that are silent.
+Short datagrams cost as much processor time as a burst does, so they are few: no credits where the
+window holds the whole shard, and "all is sent" only some time after the marks that say the same.
+Credits are repeated to peers that are silent.
 """
 
 from __future__ import annotations

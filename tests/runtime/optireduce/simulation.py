@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from itertools import accumulate, count
 
 import numpy as np
@@ -97,9 +98,9 @@ class Host:
     def receive(self, data, now_s):
         self.protocol.receive_datagrams(np.frombuffer(data, np.uint8).reshape(1, -1), now_s)
 
-    def advance(self, now_s):
+    def advance(self, now_s, *, socket_empty=True):
         """Datagrams to send now, (peer, bytes)."""
-        self.protocol.handle_timer(now_s, socket_empty=True)
+        self.protocol.handle_timer(now_s, socket_empty=socket_empty)
         while bucket := self.protocol.next_event():
             self.over_s[bucket.operation] = now_s
             bucket.check_results()
@@ -110,27 +111,41 @@ class Host:
         return sent
 
 
-def simulate(hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, seed=0, until=60.0):
-    """Run until nothing is left to do; entries: (time, rank, number, operation, shard sizes)."""
+def simulate(
+    hosts, entries, *, loss=0.0, twice=0.0, delay=lambda dice: 1e-4, seed=0, until=60.0, pauses=()
+):
+    """Run until nothing is left to do; entries: (time, rank, number, operation, shard sizes).
+
+    ``pauses``: (from, to, rank), in which it does not run; what comes then lies in its socket.
+    """
     dice, ties = random.Random(seed), count()
-    events, wakes = [], {}
+    events, wakes, unread = [], {}, Counter()
 
     def push(at_s, kind, *what):
         heapq.heappush(events, (at_s, next(ties), kind, what))
 
+    for from_s, until_s, rank in pauses:
+        push(until_s, "resume", rank, until_s - from_s)
     for at_s, *entry in entries:
         push(at_s, "enter", *entry)
     while events:
         now, _, kind, (rank, *what) = heapq.heappop(events)
         assert now < until, "does not come to an end"
         host = hosts[rank]
-        if kind == "wake":
+        if paused := [to_s for from_s, to_s, r in pauses if r == rank and from_s <= now < to_s]:
+            push(paused[0], "unread" if kind == "arrive" else kind, rank, *what)
+            unread[rank] += kind == "arrive"
+            continue
+        if kind == "resume":
+            host.protocol.paused(*what)
+        elif kind == "wake":
             wakes.pop(rank, None)
         elif kind == "enter":
             host.enter(*what, now)
         else:
+            unread[rank] -= kind == "unread"
             host.receive(*what, now)
-        for peer, data in host.advance(now):
+        for peer, data in host.advance(now, socket_empty=not unread[rank]):
             for _ in range(1 + (dice.random() < twice)):
                 if peer in hosts and dice.random() >= loss:
                     push(now + delay(dice), "arrive", peer, data)

@@ -86,6 +86,15 @@ def test_every_operation_ends_within_its_bound(size, sizes, loss, twice, late, b
         assert _lost(hosts) == 0
 
 
+@pytest.mark.parametrize("from_s", [0.002, 0.004])
+def test_a_receiver_that_was_paused_loses_nothing_that_was_sent_to_it(from_s):
+    """In either stage, for longer than both bounds: what was sent lies in its socket meanwhile."""
+    pauses = [(from_s, from_s + 3.5 * options().bound_s, 1)]
+    hosts = _run(4, [40 * 80] * 4, pauses=pauses, delay=lambda dice: 0.002)
+    assert hosts[1].over_s[1] >= pauses[0][1]
+    assert _lost({1: hosts[1]}) == 0
+
+
 def test_a_dead_rank_costs_its_own_part_only():
     hosts = _run(4, [500] * 4, present=[0, 1, 3])
     for host in hosts.values():

@@ -1,0 +1,74 @@
+"""What disturbs whole flows while all-reduces run: a rank that is paused, bursts of cross traffic.
+
+    python -m bench.optireduce.disturbance pause PID SEED
+    python -m bench.optireduce.disturbance burst ADDRESS SEED
+
+Runs beside a rank, in its host, until the process that started it ends. A pause stops the rank's
+process (SIGSTOP) for 50 to 200 ms, as a busy machine or a hypervisor does; its kernel goes on and
+answers TCP. A burst is UDP to another host's discard port, as fast as the port lets it, for 50 to
+200 ms. Between two of them are 0.3 to 1.2 s. All of it is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+BETWEEN_S, LAST_S = (0.3, 1.2), (0.05, 0.2)
+PORT, FRAME = 9, 1400
+
+
+@contextlib.contextmanager
+def beside(kind: str, about: str, seed: int) -> Iterator[None]:
+    """Disturb while the block runs."""
+    command = [sys.executable, "-m", "bench.optireduce.disturbance", kind, about, str(seed)]
+    process = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        process.terminate()  # it lets go of whom it has stopped
+        process.wait()
+
+
+def pause(pid: int, for_s: float) -> None:
+    """Stop a process for so long."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(for_s)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def burst(to: socket.socket, for_s: float) -> None:
+    """Send as fast as the port lets us for so long."""
+    until_s, frame = time.monotonic() + for_s, bytes(FRAME)
+    while time.monotonic() < until_s:
+        with contextlib.suppress(OSError):  # nobody listens there
+            to.send(frame)
+
+
+def main(kind: str, about: str, seed: str) -> None:
+    """Disturb until told to end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    dice, owner = random.Random(int(seed)), os.getppid()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
+        if kind == "burst":
+            to.connect((about, PORT))
+        while os.getppid() == owner:
+            time.sleep(dice.uniform(*BETWEEN_S))
+            for_s = dice.uniform(*LAST_S)
+            if kind == "burst":
+                burst(to, for_s)
+            else:
+                pause(int(about), for_s)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
