@@ -130,15 +130,13 @@ class Protocol:
         if out.shard.sent == out.shard.count:
             self.sender.finish(out.shard)
             self.acks.all_sent(out.shard, now_s)
+            self.buckets[out.shard.operation].due_s = 0.0
 
     def get_timer(self) -> float:
         """When :meth:`handle_timer` or :meth:`datagrams_to_send` has something to do."""
         times = [self._send_s, self.acks.get_timer()]
         times += [self._look_s] if self.buckets else []
-        for bucket in self.buckets.values():
-            times += [bucket.repeat_s, bucket.stages[1].hard_s]
-            times += [stage.deadline_s for stage in bucket.stages if stage.end is None][:1]
-        return min(times)
+        return min(times + [bucket.due_s for bucket in self.buckets.values()])
 
     def paused(self, by_s: float) -> None:
         """This rank did not run for so long, though it wanted to: that counts against nobody."""
@@ -151,7 +149,7 @@ class Protocol:
     def handle_timer(self, now_s: float, *, socket_empty: bool) -> None:
         """Move the clock on; ``socket_empty``: what had come by then has been received."""
         self._look_s = now_s + LOOK_S
-        for bucket in list(self.buckets.values()):
+        for bucket in [b for b in self.buckets.values() if b.due_s <= now_s]:
             for number, stage in enumerate(bucket.stages):
                 grace_s = self.estimators[number].grace_s(stage.elapsed_s)
                 if stage.end is None and stage.handle_timer(now_s, grace_s, socket_empty):
@@ -159,14 +157,17 @@ class Protocol:
                 if stage.end is None:
                     break
             last = bucket.stages[1]
-            pending = [s for s in self.sender.shards.values() if s.operation == bucket.operation]
+            pending = self.sender.of(bucket.operation) if last.end else []
             if last.end and (not pending or now_s >= last.hard_s):
                 del self.buckets[bucket.operation]
                 for shard in pending:
                     self.sender.finish(shard)
                 self._over.append(bucket)
-            else:
-                self.acks.repeat(bucket, now_s)
+                continue
+            self.acks.repeat(bucket, now_s)
+            times = [bucket.repeat_s, last.hard_s] if socket_empty else [now_s]
+            times += [stage.deadline_s for stage in bucket.stages if stage.end is None][:1]
+            bucket.due_s = min(times)
         self.acks.handle_timer(now_s)
 
     def next_event(self) -> Bucket | None:
@@ -186,6 +187,7 @@ class Protocol:
         if (bucket := self.buckets.get(batch.operation)) is None:
             self._receive_other(batch, now_s)
             return
+        bucket.due_s = 0.0
         self.incast.announced(sender, batch.incast)
         self.estimators[batch.stage].announced(sender, batch.expected_us / 1e6)
         if batch.type is Type.CREDIT and batch.lengths[-1]:
