@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from runtime.optireduce.options import HEADER_BYTES, Options
-from runtime.optireduce.udp.compiled import blake2b, data_path, kernels, messages
+from runtime.optireduce.udp.compiled import blake2b, kernels, messages
 from runtime.optireduce.udp.compiled.data_path import DataPath
 from runtime.optireduce.udp.datagram import TAG_AT, Batch, Bytes, Codec, Header, Type
 from runtime.optireduce.udp.reassembly import Drop, Numbers, SenderBitmap
@@ -102,12 +102,12 @@ class CompiledReader(BatchReader):
     def __init__(self, source: socket.socket) -> None:
         super().__init__(source)
         tables = [a.view(np.int64).reshape(len(a), -1) for a in self._structures]
-        self._about = source.fileno, *tables, STRIDE_BYTES, GRO
+        self._source, self._tables = source, tables
 
     def read(self) -> tuple[int, list[Any]]:
         """(messages taken, what is in them: at most one batch, valid until the next)."""
-        descriptor, *about = self._about
-        taken, found = messages.receive(descriptor(), *about)
+        about = *self._tables, STRIDE_BYTES, GRO
+        taken, found = messages.receive(self._source.fileno(), *about)
         if taken >= 0:
             return taken, [Scattered(self._flat, *found)] if found.size else []
         return (0 if is_full(-taken) else 1), []
@@ -223,7 +223,8 @@ class CompiledBitmap(SenderBitmap):
         if new < right:
             drop("duplicate", right - new)
         self.seen += new
-        return chosen[0, :new], chosen[1, :new], new
+        rows = slice(0, new) if new == len(offsets) else chosen[0, :new]
+        return rows, chosen[1, :new], new
 
 
 def place(into: Bytes, payload: int, rows: Bytes | Scattered, numbers: Numbers) -> None:
@@ -237,9 +238,12 @@ def place(into: Bytes, payload: int, rows: Bytes | Scattered, numbers: Numbers) 
 def average(
     own: torch.Tensor, rank: int, pieces: Bytes, first: int, arrived: np.ndarray, mean: bool
 ) -> None:
-    """See :func:`data_path.average`; what numba has no type for is left to that."""
-    if own.dtype not in (torch.float32, torch.float64):
-        data_path.average(own, rank, pieces, first, arrived, mean)
+    """See :func:`data_path.average`; what numba has no type for is made float32 by torch."""
+    if own.element_size() == 2:
+        run = torch.from_numpy(pieces[:, first : first + arrived.shape[1]]).view(own.dtype)
+        wide, others = own.float(), run.float().contiguous()
+        kernels.average(wide.numpy(), others.numpy(), arrived, 0, rank, mean)
+        own.copy_(wide)
         return
     numbers = own.numpy()
     kernels.average(numbers, pieces.view(numbers.dtype), arrived, first, rank, mean)

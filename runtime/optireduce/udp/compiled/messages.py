@@ -7,6 +7,8 @@ Addresses are taken here, from arrays whose bounds have been looked at. No lock 
 meanwhile. Compiled as ``kernels`` is; the two need nothing of each other.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import int32, int64, njit, types, uint8, uint32, uintp
 
@@ -14,10 +16,10 @@ from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW
 
 HEADER, VECTOR, DONTWAIT = 48, 16, 0x40
 CALL = int32(int32, uintp, uint32, int32)
-sendmmsg = types.ExternalFunction("sendmmsg", CALL)
-recvmmsg = types.ExternalFunction("recvmmsg", int32(int32, uintp, uint32, int32, uintp))
-errno_at = types.ExternalFunction("__errno_location", types.CPointer(int32)())
-TABLE = int64[:, ::1]
+sendmmsg: Any = types.ExternalFunction("sendmmsg", CALL)
+recvmmsg: Any = types.ExternalFunction("recvmmsg", int32(int32, uintp, uint32, int32, uintp))
+errno_at: Any = types.ExternalFunction("__errno_location", types.CPointer(int32)())
+TABLE: Any = int64[:, ::1]
 
 
 @njit(TABLE(TABLE, TABLE, int64, int64, int64), **HOW)
