@@ -109,8 +109,7 @@ class Engine:
         self._loop: EventLoop | None = None  # from the first step over UBT on
         group = StoreExchange(store, rank, size, timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
-            about = self.options, own_address(store), self._path.reader
-            self._channel = self._path.socket(*about)
+            self._channel = self._path.socket(self.options, own_address(store), self._path.reader)
             started.callback(self._channel.close)
             self._session = meet(group.under("ubt"), self._channel.address, self.options)
             self._channel.peers = self._session.addresses

@@ -82,7 +82,6 @@ class Codec:
         self.session, self.rank, self.world_size, self.key = session, rank, world_size, key
         self.datagram_bytes, self.payload_bytes = datagram_bytes, datagram_bytes - HEADER_BYTES
         self._fixed = np.uint64(MAGIC | VERSION << 16 | rank << 48)
-        self._rows: Bytes = np.zeros((0, datagram_bytes), np.uint8)
 
     def data(
         self,
@@ -117,11 +116,10 @@ class Codec:
         self._seal(rows)
 
     def burst(self, count: int, source: Bytes, first: int, *what: Any) -> Any:
-        """So many rows (see :meth:`data`), or what stands for them, until the next ones."""
-        if count > len(self._rows):
-            self._rows = np.zeros((count, self.datagram_bytes), np.uint8)
-        self.data(self._rows[:count], source, first, *what)
-        return self._rows[:count]
+        """So many rows (see :meth:`data`), or what stands for them until the next ones."""
+        rows: Bytes = np.empty((count, self.datagram_bytes), np.uint8)
+        self.data(rows, source, first, *what)
+        return rows
 
     def control(
         self, kind: Type, header: Header, *, offset: int = 0, length: int = 0, flags: int = 0

@@ -56,8 +56,7 @@ class Protocol:
         self._early, self._over = EarlyBuffer(), deque[Bucket]()
         self._together, self._bursts = together, 1
         self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
-        places = np.arange(BURSTS * options.burst)
-        self._burst_ends = (places // options.burst + 1) * options.burst
+        self._burst_ends = (np.arange(BURSTS * options.burst) // options.burst + 1) * options.burst
         self._written: tuple[ShardSend, Any] | None = None
         self._send_s, self._look_s = math.inf, 0.0
         self.set_bound(bound_s)
@@ -134,9 +133,8 @@ class Protocol:
 
     def get_timer(self) -> float:
         """When :meth:`handle_timer` or :meth:`datagrams_to_send` has something to do."""
-        times = [self._send_s, self.acks.get_timer()]
-        times += [self._look_s] if self.buckets else []
-        return min(times + [bucket.due_s for bucket in self.buckets.values()])
+        due_s = [self._look_s, *(b.due_s for b in self.buckets.values())] if self.buckets else []
+        return min([self._send_s, self.acks.get_timer(), *due_s])
 
     def paused(self, by_s: float) -> None:
         """This rank did not run for so long, though it wanted to: that counts against nobody."""
@@ -157,7 +155,7 @@ class Protocol:
                 if stage.end is None:
                     break
             last = bucket.stages[1]
-            pending = self.sender.of(bucket.operation) if last.end else []
+            pending = [s for s in self.sender.shards.values() if s.operation == bucket.operation]
             if last.end and (not pending or now_s >= last.hard_s):
                 del self.buckets[bucket.operation]
                 for shard in pending:

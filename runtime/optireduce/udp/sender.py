@@ -96,10 +96,6 @@ class Sender:
         """Everything is sent, or the peer wants no more."""
         self.shards.pop(shard.key, None)
 
-    def of(self, operation: int) -> list[ShardSend]:
-        """The shards of an operation that are not over."""
-        return [shard for shard in self.shards.values() if shard.operation == operation]
-
     def enter(self, shard: ShardSend, now_s: float) -> None:
         """The first sign that the peer has: it takes what it said last, or a first grant."""
         shard.entered, shard.progress_s = True, now_s

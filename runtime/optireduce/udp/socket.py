@@ -55,15 +55,13 @@ class UdpSocket:
     the kernel does for us; one call to it takes ``together`` datagrams at most.
     """
 
-    def __init__(
-        self, options: Options, address: str, reader: type[BatchReader] | None = None
-    ) -> None:
+    def __init__(self, options: Options, address: str, reader: type[BatchReader]) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self.peers: Mapping[int, tuple[str, int]] = {}
-        self._reader, self._drained = (reader or BatchReader)(self._socket), False
+        self._reader, self._drained = reader(self._socket), False
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
@@ -104,8 +102,7 @@ class UdpSocket:
             taken, batches = self._reader.read()
             self._held.extend(batches)
         self._drained = 0 < taken < MESSAGES  # then the next call needs not ask the kernel
-        nothing = NOTHING if taken else None
-        return self._held.popleft() if self._held else nothing
+        return self._held.popleft() if self._held else NOTHING if taken else None
 
     def close(self) -> None:
         """Close the socket."""
@@ -134,8 +131,7 @@ class BatchReader:
         control_at = np.arange(MESSAGES) * CONTROL.itemsize
         self._headers["control"] = self._control.ctypes.data + control_at
         self._structures = self._headers, self._control
-        self._lengths = self._headers["length"]
-        self._control_bytes = self._headers["control_bytes"]
+        self._lengths, self._control_bytes = (self._headers[n] for n in ("length", "control_bytes"))
         self._call = source.fileno(), ctypes.c_void_p(self._headers.ctypes.data), MESSAGES
 
     def read(self) -> tuple[int, list[Bytes]]:

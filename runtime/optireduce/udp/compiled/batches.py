@@ -116,9 +116,7 @@ class CompiledReader(BatchReader):
 class CompiledSocket(UdpSocket):
     """Sends a burst from where it lies, and all of it by one call."""
 
-    def __init__(
-        self, options: Options, address: str, reader: type[BatchReader] | None = None
-    ) -> None:
+    def __init__(self, options: Options, address: str, reader: type[BatchReader]) -> None:
         super().__init__(options, address, reader)
         self._names = dict[int, Bytes]()
         segment = socket.IPPROTO_UDP | UDP_SEGMENT << 32
