@@ -32,7 +32,6 @@ from runtime.optireduce.sync import Reliable, SyncPoint
 from runtime.optireduce.udp.compiled.choice import choose
 from runtime.optireduce.udp.loop import EventLoop
 from runtime.optireduce.udp.protocol import Protocol
-from runtime.optireduce.udp.socket import UdpSocket
 from runtime.torch_versions import PrefixStore, Store
 from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError
@@ -110,8 +109,7 @@ class Engine:
         self._loop: EventLoop | None = None  # from the first step over UBT on
         group = StoreExchange(store, rank, size, timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
-            address, reader = own_address(store), self._path.reader
-            self._channel = UdpSocket(self.options, address, reader)
+            self._channel = self._path.socket(self.options, own_address(store), self._path.reader)
             started.callback(self._channel.close)
             self._session = meet(group.under("ubt"), self._channel.address, self.options)
             self._channel.peers = self._session.addresses

@@ -115,6 +115,12 @@ class Codec:
             rows[whole, :HEADER_BYTES].view("<u2")[14] = len(left)
         self._seal(rows)
 
+    def burst(self, count: int, source: Bytes, first: int, *what: Any) -> Any:
+        """So many rows (see :meth:`data`), or what stands for them until the next ones."""
+        rows: Bytes = np.empty((count, self.datagram_bytes), np.uint8)
+        self.data(rows, source, first, *what)
+        return rows
+
     def control(
         self, kind: Type, header: Header, *, offset: int = 0, length: int = 0, flags: int = 0
     ) -> bytes:

@@ -4,7 +4,7 @@ One thread moves datagrams and reduces what has come while it is in the cache; t
 and transforms, which takes longer. Between two looks at the clock a limited number of batches is
 taken in, so that a flood cannot keep a stage from ending. Deadlines are judged by the clock as it
 was before the socket was read, and time in which this thread wanted to run and could not does not
-count. After a look that found few it pauses for a moment, as cards moderate their interrupts.
+count. After two looks that found few it pauses for a moment, as cards moderate their interrupts.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class EventLoop:
         protocol, poll = self.protocol, select.poll()
         poll.register(self._woken, select.POLLIN)
         poll.register(self._channel, select.POLLIN)
-        wake_s, is_full, was_full = 0.0, False, False
+        wake_s, is_full, was_full, few = 0.0, False, False, False
         off_s = time.monotonic() - time.thread_time()  # grows while this thread does not run
         while not self._closing:
             wait_s = min(max(0.0, wake_s - time.monotonic()), LONGEST_S)
@@ -114,7 +114,8 @@ class EventLoop:
                 poll.modify(self._channel, select.POLLIN | (select.POLLOUT if is_full else 0))
                 was_full = is_full
             ready = poll.poll(wait_s * 1e3)
-            if 0 < self._found * self.protocol.options.datagram_bytes < FEW_BYTES:
+            was_few, few = few, 0 < self._found * protocol.options.datagram_bytes < FEW_BYTES
+            if few and was_few:
                 time.sleep(PAUSE_S)
             before_s, off_s = off_s, time.monotonic() - time.thread_time()
             if (paused_s := off_s - before_s - wait_s - PAUSE_S) > SHORT_S:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections import Counter, deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,16 +23,16 @@ from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
 
 RUN, RUN_BYTES = 16, 22 * KIB  # of the own shard that are reduced together, if more are to come
-BURSTS = 8  # written together at most
+BURSTS = 16  # written together at most
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 LOOK_S = 0.01  # the clock is looked at so often while a bucket is open: a pause shows by it
 
 
 class Outgoing(NamedTuple):
-    """Datagrams for a peer, uint8 [datagrams, bytes of each]: of a shard, or a short one."""
+    """Datagrams for a peer: of a shard (``Codec.burst``), or a short one, uint8 [1, bytes]."""
 
     peer: int
-    rows: Bytes
+    rows: Any
     shard: ShardSend | None = None
 
 
@@ -56,10 +56,8 @@ class Protocol:
         self._early, self._over = EarlyBuffer(), deque[Bucket]()
         self._together, self._bursts = together, 1
         self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
-        self._rows: Bytes = np.zeros((BURSTS * options.burst, codec.datagram_bytes), np.uint8)
-        places = np.arange(len(self._rows), dtype=np.uint32)
-        self._burst_ends = (places // options.burst + 1) * options.burst
-        self._written: tuple[ShardSend, Bytes] | None = None
+        self._burst_ends = (np.arange(BURSTS * options.burst) // options.burst + 1) * options.burst
+        self._written: tuple[ShardSend, Any] | None = None
         self._send_s, self._look_s = math.inf, 0.0
         self.set_bound(bound_s)
 
@@ -131,15 +129,12 @@ class Protocol:
         if out.shard.sent == out.shard.count:
             self.sender.finish(out.shard)
             self.acks.all_sent(out.shard, now_s)
+            self.buckets[out.shard.operation].due_s = 0.0
 
     def get_timer(self) -> float:
         """When :meth:`handle_timer` or :meth:`datagrams_to_send` has something to do."""
-        times = [self._send_s, self.acks.get_timer()]
-        times += [self._look_s] if self.buckets else []
-        for bucket in self.buckets.values():
-            times += [bucket.repeat_s, bucket.stages[1].hard_s]
-            times += [stage.deadline_s for stage in bucket.stages if stage.end is None][:1]
-        return min(times)
+        due_s = [self._look_s, *(b.due_s for b in self.buckets.values())] if self.buckets else []
+        return min([self._send_s, self.acks.get_timer(), *due_s])
 
     def paused(self, by_s: float) -> None:
         """This rank did not run for so long, though it wanted to: that counts against nobody."""
@@ -152,7 +147,7 @@ class Protocol:
     def handle_timer(self, now_s: float, *, socket_empty: bool) -> None:
         """Move the clock on; ``socket_empty``: what had come by then has been received."""
         self._look_s = now_s + LOOK_S
-        for bucket in list(self.buckets.values()):
+        for bucket in [b for b in self.buckets.values() if b.due_s <= now_s]:
             for number, stage in enumerate(bucket.stages):
                 grace_s = self.estimators[number].grace_s(stage.elapsed_s)
                 if stage.end is None and stage.handle_timer(now_s, grace_s, socket_empty):
@@ -166,28 +161,31 @@ class Protocol:
                 for shard in pending:
                     self.sender.finish(shard)
                 self._over.append(bucket)
-            else:
-                self.acks.repeat(bucket, now_s)
+                continue
+            self.acks.repeat(bucket, now_s)
+            times = [bucket.repeat_s, last.hard_s] if socket_empty else [now_s]
+            times += [stage.deadline_s for stage in bucket.stages if stage.end is None][:1]
+            bucket.due_s = min(times)
         self.acks.handle_timer(now_s)
 
     def next_event(self) -> Bucket | None:
         """The next bucket that is over: nothing of it is received or sent any more."""
         return self._over.popleft() if self._over else None
 
-    def _write(self, shard: ShardSend, first: int, count: int) -> Bytes:
+    def _write(self, shard: ShardSend, first: int, count: int) -> Any:
         last = first + (count - 1) // self._together * self._together  # the last call's
         marks_from = max(last, shard.marks_from(first, count, self.options.last_share))
         source = self.buckets[shard.operation].source(shard.stage, shard.peer)
         header = self.acks.header(shard.stage, shard.peer, shard.operation)
         passed = shard.sent + np.minimum(self._burst_ends[:count], count)
-        self.codec.data(self._rows[:count], source, first, marks_from, header, passed)
-        return self._rows[:count]
+        return self.codec.burst(count, source, first, marks_from, header, passed)
 
     def _receive(self, batch: Batch, now_s: float) -> None:
         sender = batch.sender
         if (bucket := self.buckets.get(batch.operation)) is None:
             self._receive_other(batch, now_s)
             return
+        bucket.due_s = 0.0
         self.incast.announced(sender, batch.incast)
         self.estimators[batch.stage].announced(sender, batch.expected_us / 1e6)
         if batch.type is Type.CREDIT and batch.lengths[-1]:

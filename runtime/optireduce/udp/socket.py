@@ -31,6 +31,7 @@ ROOM_BYTES = 1 << 16  # what one message may hold
 STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share cache lines
 # an earlier datagram came back, since its peer is not there: no error of this socket
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
+FULL = {errno.EAGAIN, errno.EINTR, errno.ENOBUFS}  # or empty: nothing was done
 NOTHING: Bytes = np.zeros((0, 1), np.uint8)
 _POINTERS = [(name, "<u8") for name in ("vector", "vectors", "control", "control_bytes")]
 _NUMBERS = [(name, "<i4") for name in ("level", "type", "segment")]
@@ -40,6 +41,13 @@ CONTROL = np.dtype([("", "V8"), *_NUMBERS, ("", "V12")])
 _recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
 
 
+def is_full(error: int | None) -> bool:
+    """Why a call did nothing: no room (or no data), else a peer that is gone; raises the rest."""
+    if error not in FULL | GONE:
+        raise OSError(error, os.strerror(error or 0))
+    return error in FULL
+
+
 class UdpSocket:
     """One rank's socket, bound to ``address`` and a port that the kernel chooses.
 
@@ -47,15 +55,13 @@ class UdpSocket:
     the kernel does for us; one call to it takes ``together`` datagrams at most.
     """
 
-    def __init__(
-        self, options: Options, address: str, reader: type[BatchReader] | None = None
-    ) -> None:
+    def __init__(self, options: Options, address: str, reader: type[BatchReader]) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self.peers: Mapping[int, tuple[str, int]] = {}
-        self._reader, self._drained = (reader or BatchReader)(self._socket), False
+        self._reader, self._drained = reader(self._socket), False
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
@@ -82,13 +88,9 @@ class UdpSocket:
             part = rows[first : first + step]
             try:
                 self._socket.sendmsg([part.data], self._segment if len(part) > 1 else [], 0, to)
-            except BlockingIOError:
-                return first
             except OSError as error:
-                if error.errno == errno.ENOBUFS:
+                if is_full(error.errno):
                     return first
-                if error.errno not in GONE:  # as good as lost on the way
-                    raise
         return len(rows)
 
     def receive(self) -> Bytes | None:
@@ -100,8 +102,7 @@ class UdpSocket:
             taken, batches = self._reader.read()
             self._held.extend(batches)
         self._drained = 0 < taken < MESSAGES  # then the next call needs not ask the kernel
-        nothing = NOTHING if taken else None
-        return self._held.popleft() if self._held else nothing
+        return self._held.popleft() if self._held else NOTHING if taken else None
 
     def close(self) -> None:
         """Close the socket."""
@@ -130,8 +131,7 @@ class BatchReader:
         control_at = np.arange(MESSAGES) * CONTROL.itemsize
         self._headers["control"] = self._control.ctypes.data + control_at
         self._structures = self._headers, self._control
-        self._lengths = self._headers["length"]
-        self._control_bytes = self._headers["control_bytes"]
+        self._lengths, self._control_bytes = (self._headers[n] for n in ("length", "control_bytes"))
         self._call = source.fileno(), ctypes.c_void_p(self._headers.ctypes.data), MESSAGES
 
     def read(self) -> tuple[int, list[Bytes]]:
@@ -140,11 +140,7 @@ class BatchReader:
         taken = _recvmmsg(*self._call, socket.MSG_DONTWAIT, None)
         if taken >= 0:
             return taken, list(self._batches(taken))
-        if (error := ctypes.get_errno()) in (errno.EAGAIN, errno.EINTR):
-            return 0, []
-        if error in GONE:
-            return 1, []
-        raise OSError(error, os.strerror(error))
+        return (0 if is_full(ctypes.get_errno()) else 1), []
 
     def _batches(self, taken: int) -> Iterator[Bytes]:
         lengths, controlled = self._lengths[:taken], self._control_bytes[:taken] != 0

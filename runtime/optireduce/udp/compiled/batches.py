@@ -7,6 +7,7 @@ receive buffer datagrams stay until they are placed: ``Scattered`` says where th
 from __future__ import annotations
 
 import socket
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,16 +15,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.compiled import blake2b, data_path, kernels
+from runtime.optireduce.options import HEADER_BYTES, Options
+from runtime.optireduce.udp.compiled import blake2b, kernels, messages
 from runtime.optireduce.udp.compiled.data_path import DataPath
 from runtime.optireduce.udp.datagram import TAG_AT, Batch, Bytes, Codec, Header, Type
 from runtime.optireduce.udp.reassembly import Drop, Numbers, SenderBitmap
-from runtime.optireduce.udp.socket import STRIDE_BYTES, UDP_GRO, BatchReader
+from runtime.optireduce.udp.socket import (
+    MESSAGES,
+    STRIDE_BYTES,
+    UDP_GRO,
+    UDP_SEGMENT,
+    BatchReader,
+    UdpSocket,
+    is_full,
+)
 
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
+assert (HEADER_BYTES, socket.MSG_DONTWAIT) == (messages.HEADER, messages.DONTWAIT)
 KINDS = ("malformed", "foreign", "misdirected", "forged")
 GRO = socket.IPPROTO_UDP | UDP_GRO << 32
+CONTROL_BYTES = 18  # of a struct cmsghdr with a number of 16 bits
+DATAGRAMS = 1024  # sent by one call at most
 NO_STATE = np.zeros(0, np.uint64)
 
 
@@ -65,14 +77,74 @@ class Scattered:
         return rows
 
 
+class Burst:
+    """Datagrams of a shard from number ``first`` on: their headers, and where their payload lies.
+
+    ``heads`` is uint8 [datagrams, 48], ``source`` the shard's bytes.
+    """
+
+    def __init__(self, heads: Bytes, source: Bytes, first: int, payload: int) -> None:
+        self.heads, self.source, self.first, self.payload = heads, source, first, payload
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __iter__(self) -> Iterator[Bytes]:
+        """Each as it will be on the wire."""
+        for number, head in enumerate(self.heads, self.first):
+            part = self.source[number * self.payload : (number + 1) * self.payload]
+            yield np.concatenate([head, part, np.zeros(self.payload - len(part), np.uint8)])
+
+
 class CompiledReader(BatchReader):
     """All that one call took is one batch, of whatever lengths, and nothing is moved."""
 
-    def _batches(self, taken: int) -> Iterator[Scattered]:  # type: ignore[override]
-        messages, controls = (a.view(np.int64).reshape(len(a), -1) for a in self._structures)
-        starts, sizes = kernels.segments(messages, controls, taken, STRIDE_BYTES, GRO)
-        if len(starts):
-            yield Scattered(self._flat, starts, sizes)
+    def __init__(self, source: socket.socket) -> None:
+        super().__init__(source)
+        tables = [a.view(np.int64).reshape(len(a), -1) for a in self._structures]
+        self._source, self._tables = source, tables
+
+    def read(self) -> tuple[int, list[Any]]:
+        """(messages taken, what is in them: at most one batch, valid until the next)."""
+        about = *self._tables, STRIDE_BYTES, GRO
+        taken, found = messages.receive(self._source.fileno(), *about)
+        if taken >= 0:
+            return taken, [Scattered(self._flat, *found)] if found.size else []
+        return (0 if is_full(-taken) else 1), []
+
+
+class CompiledSocket(UdpSocket):
+    """Sends a burst from where it lies, and all of it by one call."""
+
+    def __init__(self, options: Options, address: str, reader: type[BatchReader]) -> None:
+        super().__init__(options, address, reader)
+        self._names = dict[int, Bytes]()
+        segment = socket.IPPROTO_UDP | UDP_SEGMENT << 32
+        control = np.array([CONTROL_BYTES, segment, options.datagram_bytes])
+        sizes = (MESSAGES, 8), (3 * DATAGRAMS, 2)
+        tables = (np.zeros(size, np.int64) for size in sizes)
+        self._tables = *tables, control, np.zeros(options.payload_bytes, np.uint8)
+
+    def send(self, peer: int, rows: Any) -> int:
+        """See :meth:`UdpSocket.send`."""
+        if not isinstance(rows, Burst):
+            return super().send(peer, rows)
+        if (to := self._names.get(peer)) is None:
+            host, port = self.peers[peer]
+            name = struct.pack("=H", socket.AF_INET) + struct.pack(
+                "!H4s8x", port, socket.inet_aton(socket.gethostbyname(host))
+            )
+            to = self._names[peer] = np.frombuffer(name, np.uint8)
+        done, descriptor, step = 0, self.fileno(), self.together
+        while done < len(rows):
+            place = rows.heads[done:], rows.source, rows.first + done, rows.payload, step
+            taken = messages.send(descriptor, to, *place, *self._tables)
+            if taken <= 0:
+                if is_full(-taken):
+                    return done
+                taken = step  # as good as lost on the way
+            done += taken
+        return len(rows)
 
 
 class CompiledCodec(Codec):
@@ -84,6 +156,7 @@ class CompiledCodec(Codec):
         super().__init__(session, rank, world_size, datagram_bytes, key)
         about = int(self._fixed), session, rank, world_size, datagram_bytes
         self._about, self._state = np.array(about, np.uint64), NO_STATE
+        self._heads: Bytes = np.zeros((DATAGRAMS, HEADER_BYTES), np.uint8)
         if key:  # RFC 7693, 2.5: the parameter block's first word
             initial = np.array(blake2b.IV, np.uint64)
             initial[0] ^= np.uint64(0x0101_0000 | len(key) << 8 | blake2b.TAG_BYTES)
@@ -104,6 +177,18 @@ class CompiledCodec(Codec):
         numbers = np.empty(len(rows), np.int64)
         numbers[:] = passed
         kernels.write(rows, source, first, marks_from, head, numbers, self._state)
+
+    def burst(self, count: int, source: Bytes, first: int, *what: Any) -> Any:
+        """See :meth:`Codec.burst`: with tags in memory of its own, else a :class:`Burst`."""
+        if self.key:
+            return super().burst(count, source, first, *what)
+        marks_from, header, passed = what
+        common = np.frombuffer(self._pack(Type.DATA, header), np.uint8)
+        about = len(source), self.payload_bytes, first, marks_from, common
+        heads, numbers = self._heads[:count], np.empty(count, np.int64)
+        numbers[:] = passed
+        kernels.head(heads, *about, numbers)
+        return Burst(heads, source, first, self.payload_bytes)
 
     def read(self, rows: Bytes | Scattered, dropped: Counter[str]) -> Iterator[Batch]:
         """See :meth:`Codec.read`; the batch may be of datagrams of any lengths."""
@@ -136,7 +221,8 @@ class CompiledBitmap(SenderBitmap):
         if new < right:
             drop("duplicate", right - new)
         self.seen += new
-        return chosen[0, :new], chosen[1, :new], new
+        rows = slice(0, new) if new == len(offsets) else chosen[0, :new]
+        return rows, chosen[1, :new], new
 
 
 def place(into: Bytes, payload: int, rows: Bytes | Scattered, numbers: Numbers) -> None:
@@ -150,12 +236,17 @@ def place(into: Bytes, payload: int, rows: Bytes | Scattered, numbers: Numbers) 
 def average(
     own: torch.Tensor, rank: int, pieces: Bytes, first: int, arrived: np.ndarray, mean: bool
 ) -> None:
-    """See :func:`data_path.average`; what numba has no type for is left to that."""
-    if own.dtype not in (torch.float32, torch.float64):
-        data_path.average(own, rank, pieces, first, arrived, mean)
+    """See :func:`data_path.average`; what numba has no type for is made float32 by torch."""
+    if own.element_size() == 2:
+        run = torch.from_numpy(pieces[:, first : first + arrived.shape[1]]).view(own.dtype)
+        wide, others = own.float(), run.float().contiguous()
+        kernels.average(wide.numpy(), others.numpy(), arrived, 0, rank, mean)
+        own.copy_(wide)
         return
     numbers = own.numpy()
     kernels.average(numbers, pieces.view(numbers.dtype), arrived, first, rank, mean)
 
 
-COMPILED = DataPath("compiled", CompiledReader, CompiledCodec, CompiledBitmap, place, average)
+COMPILED = DataPath(
+    "compiled", CompiledSocket, CompiledReader, CompiledCodec, CompiledBitmap, place, average
+)

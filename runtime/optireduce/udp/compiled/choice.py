@@ -16,8 +16,6 @@ import logging
 import os
 import platform
 import select
-import socket
-import struct
 import sys
 import time
 from collections import Counter
@@ -27,10 +25,9 @@ from typing import cast
 
 import numpy as np
 
-from runtime.optireduce.options import When
+from runtime.optireduce.options import Options, When
 from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
 from runtime.optireduce.udp.datagram import Header, Type
-from runtime.optireduce.udp.socket import UDP_GRO, UDP_SEGMENT
 from verify.errors import ArgumentError
 
 logger = logging.getLogger("latecomer")
@@ -87,39 +84,31 @@ def unfit() -> str:
 
 def fault(path: DataPath) -> str:
     """What goes wrong when datagrams are sent to oneself and read by ``path``, or nothing."""
-    codec, numpy_codec = (p.codec(1, 0, 2, 128) for p in (path, NUMPY))
-    rows, source = np.zeros((5, 128), np.uint8), np.arange(399, dtype=np.int64).astype(np.uint8)
-    sender = NUMPY.codec(1, 1, 2, 128)
-    sender.data(rows, source, 0, 4, Header(0, 0, 7), 5)
-    short = sender.control(Type.CREDIT, Header(1, 0, 9), offset=6)
-    make = functools.partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
-    with make() as receiver, make() as out:
-        receiver.bind(("127.0.0.1", 0))
-        receiver.setblocking(False)
-        with contextlib.suppress(OSError):
-            receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-        control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", 128))]
-        try:
-            out.sendmsg([rows.data], control, 0, receiver.getsockname())
-        except OSError:  # the kernel does not segment
-            for row in rows:
-                out.sendto(row.data, receiver.getsockname())
-        out.sendto(short, receiver.getsockname())
-        reader, found = path.reader(receiver), np.zeros(399, np.uint8)
-        kinds, seen, until_s = list[Type](), 0, time.monotonic() + TRY_S
-        while seen < 6 and select.select([receiver], [], [], until_s - time.monotonic())[0]:
-            for taken in reader.read()[1]:
-                for batch in codec.read(taken, Counter()):
-                    kinds, seen = [*kinds, batch.type], seen + len(batch.offsets)
-                    if batch.type is Type.DATA:
-                        path.place(found, 80, batch.payload, batch.offsets // 80)
-    if (seen, set(kinds)) != (6, {Type.DATA, Type.CREDIT}) or (found != source).any():
-        return f"it read {seen} of 6 datagrams to itself rightly: the layouts must be others"
-    written = np.zeros_like(rows)
-    path.codec(1, 1, 2, 128).data(written, source, 0, 4, Header(0, 0, 7), 5)
-    refused = Counter[str]()
-    if (written != rows).any() or len(list(numpy_codec.read(written, refused))) != 1 or refused:
+    source = np.arange(399, dtype=np.int64).astype(np.uint8)
+    codec, sender, numpys = path.codec(1, 0, 2, 128), path.codec(1, 1, 2, 128), NUMPY.codec
+    what = 5, source, 0, 4, Header(0, 0, 7), np.arange(5)
+    rows, right = sender.burst(*what), numpys(1, 1, 2, 128).burst(*what)
+    written = np.zeros_like(right)
+    sender.data(written, *what[1:])
+    if (written != right).any() or (np.stack([*rows]) != right).any():
         return "it wrote other datagrams than numpy's path"
+    short = np.frombuffer(sender.control(Type.CREDIT, Header(1, 0, 9), offset=6), np.uint8)
+    found, kinds, seen = np.zeros(399, np.uint8), list[Type](), 0
+    own = path.socket(Options(datagram_bytes=128), "127.0.0.1", path.reader)
+    try:
+        with contextlib.closing(own):
+            own.peers, until_s = {0: own.address}, time.monotonic() + TRY_S
+            sent = own.send(0, rows) + own.send(0, short[None])
+            while seen < 6 and select.select([own], [], [], until_s - time.monotonic())[0]:
+                while (taken := own.receive()) is not None:
+                    for batch in codec.read(taken, Counter()):
+                        kinds, seen = [*kinds, batch.type], seen + len(batch.offsets)
+                        if batch.type is Type.DATA:
+                            path.place(found, 80, batch.payload, batch.offsets // 80)
+    except OSError as error:
+        return f"it can't send to itself, or not read that: {error}"
+    if (sent, seen, set(kinds)) != (6, 6, {Type.DATA, Type.CREDIT}) or (found != source).any():
+        return f"it read {seen} of 6 datagrams to itself rightly: the layouts must be others"
     return ""
 
 

@@ -14,13 +14,14 @@ import torch
 
 from runtime.optireduce.udp.datagram import Bytes, Codec
 from runtime.optireduce.udp.reassembly import Numbers, SenderBitmap
-from runtime.optireduce.udp.socket import BatchReader
+from runtime.optireduce.udp.socket import BatchReader, UdpSocket
 
 
 class DataPath(NamedTuple):
     """One of the ways; ``how`` says for reports which, and why."""
 
     how: str
+    socket: type[UdpSocket]  # sends, and
     reader: type[BatchReader]  # takes datagrams from a socket
     codec: type[Codec]  # checks and writes them
     bitmap: type[SenderBitmap]  # what has come of a sender
@@ -86,4 +87,4 @@ def _numbers(raw: Bytes, like: torch.Tensor) -> np.ndarray:
     return raw.view(f"f{like.element_size()}")
 
 
-NUMPY = DataPath("numpy", BatchReader, Codec, SenderBitmap, place, average)
+NUMPY = DataPath("numpy", UdpSocket, BatchReader, Codec, SenderBitmap, place, average)

@@ -32,32 +32,6 @@ def copy(into, source):
         into[i] = source[i]
 
 
-@njit(int64[:, ::1](int64[:, ::1], int64[:, ::1], int64, int64, int64), **HOW)
-def segments(headers, controls, taken, stride, gro):
-    """Starts and sizes, int64 [2, datagrams], of what is in the first ``taken`` messages.
-
-    headers: int64 [messages, 8], each a ``struct mmsghdr``; controls: int64 [messages, 4], each a
-    ``struct cmsghdr``, whose level and type are ``gro`` where it tells the length of coalesced
-    datagrams, and that number; stride: from a message's first byte to the next one's.
-    """
-    each, count = np.empty(taken, np.int64), 0
-    for i in range(taken):
-        length = headers[i, 7] & 0xFFFFFFFF
-        each[i] = length
-        if headers[i, 5] != 0 and controls[i, 1] == gro:
-            each[i] = controls[i, 2] & 0xFFFFFFFF
-        if each[i] > 0:
-            count += (length + each[i] - 1) // each[i]
-    found, at = np.empty((2, count), np.int64), 0
-    for i in range(taken):
-        length, start = headers[i, 7] & 0xFFFFFFFF, 0
-        while each[i] > 0 and start < length:
-            found[0, at], found[1, at] = i * stride + start, min(each[i], length - start)
-            start += each[i]
-            at += 1
-    return found
-
-
 @njit(int64(BYTES, LONGS, LONGS, int64[::1], WORDS, int64[::1]), **HOW)
 def sealed(buffer, starts, sizes, chosen, state, dropped):
     """Keep, at the front of ``chosen``, those whose tag is right; how many."""
@@ -157,22 +131,33 @@ def check(buffer, starts, sizes, about, state, each, groups, dropped):
     return found
 
 
+@njit(void(uint8[:, ::1], int64, int64, int64, int64, BYTES, LONGS), **HOW)
+def head(rows, nbytes, payload, first, marks_from, common, passed):
+    """Write the headers of a shard of ``nbytes``, from datagram ``first`` on, into ``rows``.
+
+    common: what all begin with; passed: int64 [datagrams].
+    """
+    for i in range(len(rows)):
+        row, at = rows[i], (first + i) * payload
+        copy(row, common)
+        put(row, 24, 4, U(at))
+        put(row, 28, 2, U(min(payload, nbytes - at)))
+        put(row, 36, 4, U(passed[i]))
+        if first + i >= marks_from:
+            row[FLAGS_AT] = LAST
+
+
 @njit(void(uint8[:, ::1], BYTES, int64, int64, BYTES, LONGS, WORDS), **HOW)
-def write(rows, source, first, marks_from, head, passed, state):
-    """Fill ``rows``, uint8 [datagrams, bytes], as ``Codec.data`` does; head: what all begin with.
+def write(rows, source, first, marks_from, common, passed, state):
+    """Fill ``rows``, uint8 [datagrams, bytes], as ``Codec.data`` does; common: see ``head``.
 
     passed: int64 [datagrams]; state: for tags, empty without.
     """
     count, payload = len(rows), rows.shape[1] - HEADER
+    head(rows, len(source), payload, first, marks_from, common, passed)
     for i in range(count):
         row, at = rows[i], (first + i) * payload
         part = source[at : at + payload]
-        copy(row, head)
-        put(row, 24, 4, U(at))
-        put(row, 28, 2, U(len(part)))
-        put(row, 36, 4, U(passed[i]))
-        if first + i >= marks_from:
-            row[FLAGS_AT] = LAST
         copy(row[HEADER:], part)
         row[HEADER + len(part) :] = 0
     if len(state):

@@ -69,18 +69,26 @@ def test_what_reads_or_writes_wrongly_is_not_used(monkeypatch):
     class Shifted(batches.CompiledReader):
         """As if the structures were laid out otherwise."""
 
-        def _batches(self, taken):
-            for rows in super()._batches(taken):
-                yield batches.Scattered(rows.buffer, rows.starts + 8, rows.sizes)
+        def read(self):
+            taken, found = super().read()
+            return taken, [batches.Scattered(f.buffer, f.starts + 8, f.sizes) for f in found]
 
     class Careless(batches.CompiledCodec):
         def data(self, rows, *rest):
             super().data(rows, *rest)
             rows[0, 41] = 1
 
+    class Unframed(batches.CompiledSocket):
+        """As if the kernel did not segment what it is told to."""
+
+        def send(self, peer, rows):
+            self._tables[2][1] = 0
+            return super().send(peer, rows)
+
     compiled = batches.COMPILED
     assert (fault(compiled), fault(NUMPY)) == ("", "")
     assert "0 of 6" in fault(compiled._replace(reader=Shifted))
+    assert "can't send" in fault(compiled._replace(socket=Unframed))
     assert "wrote" in fault(compiled._replace(codec=Careless))
     monkeypatch.setattr(batches, "COMPILED", compiled._replace(reader=Shifted))
     assert "numpy: it read 0 of 6" in choose("auto").how

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
+import socket
 from collections import Counter
 
 import numpy as np
@@ -15,16 +17,16 @@ from hypothesis import strategies as st
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.compiled.batches import COMPILED, Scattered
+from runtime.optireduce.udp.compiled.batches import COMPILED, Burst, Scattered
 from runtime.optireduce.udp.compiled.data_path import NUMPY
 from runtime.optireduce.udp.datagram import Header, Type
 from tests.fuzz.datagrams import GENUINE, KEY, OPEN, OPTIONS, Program, attack, changed, forged
 from tests.runtime.optireduce import simulation
 from tests.runtime.optireduce.compiled.guards import Guards
-from tests.runtime.optireduce.simulation import SESSION
+from tests.runtime.optireduce.simulation import SESSION, options
 from tests.runtime.spawning import python
 
-PATHS = NUMPY, COMPILED
+PATHS, UDP = (NUMPY, COMPILED), (socket.AF_INET, socket.SOCK_DGRAM)
 GUARDS = Guards()
 SIZE, PAYLOAD = OPTIONS.datagram_bytes, OPTIONS.payload_bytes
 
@@ -84,8 +86,48 @@ def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, eac
         rows = np.full((count, size), 0xEE, np.uint8)
         codec = path.codec(SESSION, 1, 3, size, key)
         codec.data(rows, source, first, marks, header, passed)
+        burst = codec.burst(count, source, first, marks, header, passed)
+        assert len(burst) == count
+        assert b"".join(row.tobytes() for row in burst) == rows.tobytes()
         written.append((rows.tobytes(), codec.control(Type.END, header, offset=5)))
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("key", [b"", KEY])
+def test_what_is_sent_is_the_same(offload, key):
+    """In the same order, to a socket that reads one by one; also where the shard ends."""
+    chosen, source = options(offload=offload), np.random.default_rng(1).integers(0, 256, 15_930)
+    source, found = source.astype(np.uint8), []
+    for path in PATHS:
+        with contextlib.ExitStack() as closing:
+            own, plain = path.socket(chosen, "127.0.0.1", path.reader), socket.socket(*UDP)
+            closing.callback(own.close)
+            plain.bind(("127.0.0.1", 0))
+            plain.settimeout(5.0)
+            closing.callback(plain.close)
+            own.peers = {1: plain.getsockname(), 2: ("127.0.0.1", 9)}
+            codec, header = path.codec(SESSION, 0, 3, SIZE, key), Header(0, 1, 5)
+            for first, count in [(0, 200), (199, 1), (70, 65)]:
+                burst = codec.burst(count, source, first, 150, header, np.arange(count))
+                assert own.send(1, burst) == count
+                found += [plain.recv(4096) for _ in range(count)]
+                assert own.send(2, burst) == count  # nobody is there: as good as lost
+    assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+def test_what_the_kernel_does_not_take_is_not_sent():
+    """A burst beyond the shard, or to a socket that is closed."""
+    own = COMPILED.socket(options(), "127.0.0.1", COMPILED.reader)
+    own.peers = {1: own.address}
+    for first in (3, -1, 2**40):
+        with pytest.raises(OSError, match="Success"):
+            own.send(
+                1, Burst(np.zeros((1, HEADER_BYTES), np.uint8), np.zeros(9, np.uint8), first, 80)
+            )
+    own.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        own.send(1, Burst(np.zeros((1, HEADER_BYTES), np.uint8), np.zeros(9, np.uint8), 0, 80))
 
 
 LAST = 3
