@@ -19,7 +19,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
 LEARNING: tuple[Mode, ...] = ("predict", "eager", "auto")
-MOST_ALONE, FAN_IN = 64, 16
+MOST_ALONE, FAN_IN = 32, 8
 """Ranks that each speak to the coordinator; more do through a tree of heads, each for so many."""
 
 

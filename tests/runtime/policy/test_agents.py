@@ -105,8 +105,8 @@ def test_no_rank_hears_more_than_heads_and_those_it_heads(mode):
     network = Network(100, Options(mode), 12, window=1)
     network.lateness = lambda rank, _: 0.05 * (rank == 57) + 0.001 * network.dice.random()
     _agreed(network.run())
-    assert network.agents[0].inputs.head_of == 16
-    assert max(network.heard.values()) < 12 * 2 * (7 + 16)
+    assert network.agents[0].inputs.head_of == 8
+    assert max(network.heard.values()) < 12 * 2 * (1 + 2 * 8)
 
 
 def test_small_buffers_are_native_without_a_word():
