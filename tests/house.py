@@ -73,9 +73,9 @@ APART = {
         "verify/viewer",
     ),
 }
-"""What came after the limits were set (GPUs, the compiled data path, pages to look at, late ranks that come together, others'
-programs and schedules, certificates for pipelines, the documentation's site), and tests of it:
-counted apart."""
+"""What came after the limits were set (GPUs, the compiled data path, pages to look at, others'
+programs and schedules, certificates for pipelines, late ranks that come together, the documentation's
+site), and tests of it: counted apart."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +126,17 @@ def circles() -> list[list[str]]:
 
 
 def examples(path: Path) -> int:
-    """Lines of the examples in a module's docstrings, each from its title to the docstring's end."""
+    """Lines of the examples in a module's docstrings, each from its title on."""
     text = path.read_text()
     own = text.splitlines() if ">>>" in text and path.suffix == ".py" else []
     found = 0
     for node in ast.walk(ast.parse(text)) if own else ():
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ">>>" in (
-            ast.get_docstring(node) or ""
-        ):
-            first, last = node.body[0].lineno, node.body[0].end_lineno
-            titles = [at for at in range(first, last) if own[at - 1].strip() == "Examples:"]
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            continue
+        if ">>>" in (ast.get_docstring(node) or ""):
+            last = node.body[0].end_lineno or 0
+            about = range(node.body[0].lineno, last)
+            titles = [at for at in about if own[at - 1].strip() == "Examples:"]
             found += last - titles[0] if titles else 0
     return found
 
