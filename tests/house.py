@@ -74,8 +74,8 @@ APART = {
     ),
 }
 """What came after the limits were set (GPUs, the compiled data path, pages to look at, others'
-programs and schedules, certificates for pipelines, late ranks that come together, the documentation's
-site), and tests of it: counted apart."""
+programs and schedules, certificates for pipelines, late ranks that come together, the docs' site),
+and tests of it: counted apart."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from proofs.certificates.formula import Question, clauses, dimacs
 from synth.answer import checked
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.portfolio import Portfolio
+from synth.solvers.choice import Solving
 from verify.core.schedule import Schedule
 from verify.output import encode
 
@@ -56,15 +57,9 @@ def name_of(arrivals: Arrivals) -> str:
 
 def undecided(arrivals: Arrivals) -> Schedule | None:
     """synth's shortest schedule, where it is above the bound that verify recomputes."""
-    portfolio = Portfolio(
-        arrivals,
-        setting=None,
-        seed=0,
-        solver="cp-sat",
-        time_limit_s=SOLVER_TIME_S,
-        progress=lambda text: None,
-    )
-    portfolio.try_lists()
+    solving = Solving("cp-sat", 0, 1.0, SOLVER_TIME_S)
+    portfolio = Portfolio(arrivals, solving, setting=None, progress=lambda text: None)
+    portfolio.try_lists(thoroughly=True)
     portfolio.try_exact()
     own = [c for c in portfolio.candidates if c.arrivals == arrivals and c.schedule is not None]
     schedule = min(own, key=lambda c: c.rounds).schedule
