@@ -84,7 +84,7 @@ def compare(
         >>> from synth.compare import compare
         >>> from synth.cost import Link
         >>> link = Link(alpha_s=3e-6, bandwidth=450e9)
-        >>> comparison = compare(8, [2**20, 2**30], link)  # a Comparison
+        >>> comparison = compare(7, [2**20, 2**30], link)  # a Comparison
         >>> [(row.bytes, row.best, row.chunks) for row in comparison.rows]
         [(1048576, 'straggler', 1), (1073741824, 'straggler', 40)]
     """

@@ -99,6 +99,12 @@ def doubling(n: int) -> Schedule:
 
     Raises:
         ArgumentError: ``n`` is not in 2..1024.
+
+    Examples:
+        >>> import synth
+        >>> doubling = synth.doubling(8)
+        >>> doubling.rounds, doubling.chunks
+        (3, 1)
     """
     require_ranks(n)
     p = 1 << (n.bit_length() - 1)

@@ -23,7 +23,10 @@ def _blocks(language, page=README):
 
 @pytest.mark.slow_first
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("page", ["README.md", "docs/howto/schedules.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", pytest.param("docs/howto/schedules.md", marks=pytest.mark.docs_commands)],
+)
 def test_commands(page, tmp_path):
     blocks = _blocks("console", (ROOT / page).read_text())
     commands = [line[2:] for block in blocks for line in block.splitlines() if line[:2] == "$ "]

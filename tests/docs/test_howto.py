@@ -10,7 +10,7 @@ from tests.docs.sessions import ROOT, run
 
 HOWTO = ROOT / "docs/howto"
 EXAMPLES = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
-RUN_ELSEWHERE = "schedules.md"  # by tests/test_pages.py
+RUN_ELSEWHERE = {"schedules.md", "lossy-networks.md", "gpus.md"}  # test_pages.py, test_every_command.py
 PAGES = ["choose-chunks.md", "export.md", "own-collective.md", "read-a-report.md"]
 OURS = re.compile(
     r"^(?:import runtime|from runtime)\b.*$"
@@ -20,7 +20,7 @@ OURS = re.compile(
 )
 
 
-@pytest.mark.slow_first
+@pytest.mark.docs_commands
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_print_what_the_page_shows(page, tmp_path):
     assert run(HOWTO / page, tmp_path)
@@ -28,7 +28,7 @@ def test_commands_print_what_the_page_shows(page, tmp_path):
 
 def test_no_page_with_commands_is_left_out():
     pages = {path.name for path in HOWTO.glob("*.md") if "```console\n" in path.read_text()}
-    assert pages == {*PAGES, RUN_ELSEWHERE}
+    assert pages == {*PAGES, *RUN_ELSEWHERE}
 
 
 FRAMEWORKS = ["backend", "ddp", "deepspeed", "fsdp", "lightning", "trainer"]

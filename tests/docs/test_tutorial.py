@@ -12,7 +12,7 @@ TUTORIAL = ROOT / "docs/tutorial"
 PAGES = sorted(path.name for path in TUTORIAL.glob("*.md"))
 
 
-@pytest.mark.slow_first
+@pytest.mark.docs_commands
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_print_what_the_page_shows(page, tmp_path):
     printed = run(TUTORIAL / page, tmp_path)

@@ -145,6 +145,9 @@ def test_all_ranks_take_transfers_if_one_has_no_kernel(rank, size, store):
 
     schedule = load(ring(size))
     place = store, rank, size
+    if not dist.is_initialized():
+        default = dist.PrefixStore("default", store)
+        dist.init_process_group("gloo", store=default, rank=rank, world_size=size)
     with pytest.raises(KernelUnavailable, match="rank 1: a CPU"):
         KernelAllReduce(schedule, dist.PrefixStore("a", store), rank, size, device=device)
     executor = make_executor(schedule, *place, device=device, timeout_s=60.0)
