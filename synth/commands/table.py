@@ -50,7 +50,7 @@ def table(
     Examples:
       synth table --n 2..16
       synth table --n 2,3,8..12 --m 1,2,4 --ports matching --time-limit 5
-      synth table --n 2..64 --chunks 1..8
+      synth table --n 2..16 --chunks 1..8
     """
     if owners == "free":
         needs = "has no use with --owners free: no solver is asked"

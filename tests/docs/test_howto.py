@@ -10,7 +10,8 @@ from tests.docs.sessions import ROOT, run
 
 HOWTO = ROOT / "docs/howto"
 EXAMPLES = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
-RUN_ELSEWHERE = {"schedules.md", "lossy-networks.md", "gpus.md"}  # test_pages.py, test_every_command.py
+RUN_ELSEWHERE = {"schedules.md", "lossy-networks.md", "gpus.md"}
+"""By tests/test_pages.py and test_every_command.py."""
 PAGES = ["choose-chunks.md", "export.md", "own-collective.md", "read-a-report.md"]
 OURS = re.compile(
     r"^(?:import runtime|from runtime)\b.*$"
