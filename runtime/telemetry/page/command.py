@@ -37,7 +37,7 @@ def watch(
     \b
     Examples:
       python -m runtime watch --html run.html trace.json
-      python -m runtime watch --html run.html --operations 200-299 trace.json
+      python -m runtime watch --html run.html --operations 10-19 trace.json
     """
     part = None if operations is None else parse_part(operations, "--operations")
     blocks = {os.fspath(path): read_trace(path) for path in traces}
