@@ -7,13 +7,10 @@
     │   ├── TensorError          a tensor the runtime can't carry
     │   └── ScheduleRefused      a schedule for execution that is not proved, or for other ranks
     ├── SynthesisError           no schedule was made
-    │   ├── Infeasible           the search space was exhausted: there is none of this form
     │   └── SearchTimeout        the time ran out first: nothing is known
     ├── RankFailure              a rank is dead or silent; ``ranks`` names it
     ├── KernelUnavailable        no kernel on these GPUs, on any rank; says why
     └── LossExceeded             the network loses more than training is allowed to bear
-
-A time-out of a search is ``SearchTimeout``, never ``Infeasible``.
 
 Examples:
     >>> import synth
@@ -36,7 +33,6 @@ from verify.core.errors import FormatError, InputError, LatecomerError
 __all__ = [
     "ArgumentError",
     "FormatError",
-    "Infeasible",
     "InputError",
     "KernelUnavailable",
     "LatecomerError",
@@ -76,10 +72,6 @@ class ScheduleRefused(InputError):
 
 class SynthesisError(LatecomerError):
     """No schedule was made."""
-
-
-class Infeasible(SynthesisError):
-    """The whole search space was searched: no schedule of this form exists."""
 
 
 class SearchTimeout(SynthesisError):
