@@ -4,6 +4,8 @@ Tensors are the CPU's, and Gloo moves them. What is like CUDA, for the sake of t
 
     order      within a stream only; two streams are ordered by events alone. A kernel that takes
                long (``stream.launch(gate.wait)``) holds up what is behind it, never the host
+    pools      streams come from two pools of a fixed size, which then give them again: so two
+               owners may have one stream, but never one of each pool
     errors     the first call that raises breaks the device: nothing launched runs any more, and
                whoever asks for an event that was not reached by then gets that error
     capture    nothing runs; a stream joins by waiting for an event of the capture. Refused are:
@@ -14,6 +16,7 @@ Tensors are the CPU's, and Gloo moves them. What is like CUDA, for the sake of t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +27,7 @@ import torch.distributed as dist
 
 from runtime.health.native_work import close_connections
 
+POOL = 32  # streams, as in torch's
 Frontier = dict["SimulatedStream", int]  # of a capture: up to where in each stream
 
 
@@ -138,18 +142,33 @@ class SimulatedGraph:
             self._origin.launch(call)
 
 
+class StreamPool:
+    """So many streams of a device, in turn."""
+
+    def __init__(self, device: SimulatedDevice, size: int) -> None:
+        self._device, self._size, self._turns = device, size, itertools.count()
+        self.streams: list[SimulatedStream] = []
+
+    def take(self) -> SimulatedStream:
+        """A new one, or when all are given, the first again."""
+        turn = next(self._turns)
+        if turn < self._size:
+            self.streams.append(SimulatedStream(self._device))
+        return self.streams[turn % self._size]
+
+
 class SimulatedDevice:
-    """A device of one process; ``close`` ends its threads."""
+    """A device of one process, with two pools of so many streams; ``close`` ends its threads."""
 
     backend = "gloo"
 
-    def __init__(self) -> None:
+    def __init__(self, pool: int = POOL) -> None:
         self.tensors = torch.device("cpu")
         self.error: Exception | None = None
         self.graph: SimulatedGraph | None = None
         self._currents = threading.local()
-        self._streams: list[SimulatedStream] = []
-        self._default = self.stream()
+        self._default = SimulatedStream(self)
+        self._pool, self._asides = StreamPool(self, pool), StreamPool(self, pool)
 
     def current(self) -> SimulatedStream:
         """The default stream, or that of the innermost :meth:`on` of this thread."""
@@ -157,13 +176,12 @@ class SimulatedDevice:
         return found
 
     def stream(self) -> SimulatedStream:
-        """A new one."""
-        self._streams.append(SimulatedStream(self))
-        return self._streams[-1]
+        """From the pool, as torch's."""
+        return self._pool.take()
 
     def aside(self) -> SimulatedStream:
-        """A new one; here none is given twice."""
-        return self.stream()
+        """From the other pool."""
+        return self._asides.take()
 
     @contextlib.contextmanager
     def on(self, stream: SimulatedStream) -> Iterator[SimulatedStream]:
@@ -209,10 +227,13 @@ class SimulatedDevice:
 
     def synchronize(self) -> None:
         """Wait on the host for all streams; raises what broke the device."""
-        for stream in list(self._streams):
+        for stream in self._all():
             stream.synchronize()
 
     def close(self) -> None:
         """End the threads when they have done what was launched."""
-        for stream in self._streams:
+        for stream in self._all():
             stream.end()
+
+    def _all(self) -> list[SimulatedStream]:
+        return [self._default, *self._pool.streams, *self._asides.streams]

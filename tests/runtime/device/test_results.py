@@ -95,6 +95,21 @@ def test_what_was_cut_short_is_marked_and_sums_keep_their_bits(device, dtype):
     assert tensor.isnan().tolist() == [True, False, False, False]
 
 
+def test_a_mark_is_set_where_all_streams_of_the_pool_are_held_up():
+    """Torch's pools give streams again: the mark may not stand behind a kernel that waits."""
+    device, gate, sum_of = SimulatedDevice(pool=1), threading.Event(), torch.zeros(4)
+    work, results = operation(device, sum_of, gate)  # on the one stream that there is
+    spoiling = threading.Thread(target=results.spoil, daemon=True)
+    spoiling.start()
+    spoiling.join(60)
+    assert not spoiling.is_alive()
+    gate.set()
+    work.wait()
+    device.current().synchronize()
+    assert sum_of.isnan().tolist() == [True, False, False, False]
+    device.close()
+
+
 def test_integers_hold_up_the_host(device):
     gate, tensor = threading.Event(), torch.zeros(4, dtype=torch.int32)
     work, _ = operation(device, tensor, gate)

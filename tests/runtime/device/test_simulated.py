@@ -36,6 +36,14 @@ def test_streams_are_ordered_by_events_alone(device):
     assert event.query()
 
 
+def test_pools_give_their_streams_again():
+    device = SimulatedDevice(pool=2)
+    first, second, third = (device.stream() for _ in range(3))
+    assert first is third
+    assert len({device.current(), first, second, device.aside(), device.aside()}) == 5
+    device.close()
+
+
 def test_the_first_error_breaks_the_device(device):
     before = device.current().record()
     device.current().synchronize()
