@@ -162,7 +162,7 @@ class EventLoop:
         if self._sender.go_on():
             self._credits.renew()  # what has gone has freed places
         for connection in self._connections.values():
-            if connection.peer in self._gone:
+            if connection.lost:
                 continue
             if connection.credits and not connection.blocked:
                 try:

@@ -3,39 +3,33 @@
 Every end of a transfer has a count of bytes that are *done*: handed to the kernel (send), or in
 place in the tensor (receive: copied, or added). The dependencies of ``runtime.executor.program``
 are inequalities between these counts. What arrives before its place is free waits in buffers, as
-much as there is credit for. Torch adds frame by frame, while the data is in the cache.
+much as there is credit for. Torch adds piece by piece, while the data is in the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
+from collections import defaultdict, deque
 
 import torch
 
-from runtime.executor.tcp.frames import LARGEST_FRAME, Sizes
+from runtime.executor.tcp.frames import Sizes
 from runtime.work import AllReduceWork, Observer
 
 ALIGN = 16  # bytes: a multiple of every element's size
+PIECE = 1024 * 1024  # bytes that wait together
 
 
 class Buffer:
-    """Memory for one frame's data: ``filled`` bytes have arrived, ``used`` of them are in place."""
+    """Memory for a piece of a frame: ``filled`` bytes have come, ``used`` of them are in place."""
 
-    __slots__ = ("_data", "_typed", "filled", "memory", "size", "used")
+    __slots__ = ("data", "filled", "memory", "size", "used")
 
     def __init__(self) -> None:
-        self._data = torch.empty(LARGEST_FRAME, dtype=torch.uint8)
-        self._typed: dict[torch.dtype, torch.Tensor] = {}
-        self.memory = self._data.numpy().data
+        self.data = torch.empty(PIECE, dtype=torch.uint8)
+        self.memory = self.data.numpy().data
         self.size = self.filled = self.used = 0
-
-    def elements(self, dtype: torch.dtype) -> torch.Tensor:
-        """The same memory as elements."""
-        if dtype not in self._typed:
-            self._typed[dtype] = self._data.view(dtype)
-        return self._typed[dtype]
 
     def rewind(self) -> None:
         """Begin again in the cached start of the memory if at most part of an element waits."""
@@ -68,7 +62,7 @@ class TransferState:
         self.done, self.credit, self.arrived = ([0] * len(program.ends) for _ in range(3))
         self.left = sum(map(bool, self.size))
         self._front = [0] * len(program.receives)  # see receives_left
-        self._stash: dict[int, deque[Buffer]] = {}
+        self._stash: dict[int, deque[Buffer]] = defaultdict(deque)
         self._step_left = [0] * len(program.steps)
         self._begun = [False] * len(program.steps)
         for end, size in zip(program.ends, self.size, strict=True):
@@ -120,18 +114,16 @@ class TransferState:
 
     def landing(self, i: int, left: int) -> memoryview:
         """Where the next bytes of receive ``i`` go, at most ``left``, those of its frame."""
-        stash = self._stash.get(i)
+        stash = self._stash[i]
         if not stash and not self.program.ends[i].reduce:
             done = self.done[i]
             room = min(left, self.limit(i) - done)
             if room > 0:
                 begin = self._begin[i] + done
                 return self._memory[begin : begin + room]
-        if stash is None:
-            stash = self._stash[i] = deque()
         if not stash or stash[-1].filled == stash[-1].size:
             buffer = self._spare.pop() if self._spare else Buffer()
-            buffer.size, buffer.filled, buffer.used = left, 0, 0
+            buffer.size, buffer.filled, buffer.used = min(left, PIECE), 0, 0
             stash.append(buffer)
         buffer = stash[-1]
         return buffer.memory[buffer.filled : buffer.size]
@@ -181,7 +173,7 @@ class TransferState:
                 break
             low, high = begin + done, begin + done + length
             if reduce:
-                come = buffer.elements(self._flat.dtype)[used // item : (used + length) // item]
+                come = buffer.data[used : used + length].view(self._flat.dtype)
                 self._flat[low // item : high // item].add_(come)
             else:
                 self._memory[low:high] = buffer.memory[used : used + length]
