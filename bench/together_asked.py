@@ -119,7 +119,9 @@ class Formula:
             for whole in range(3, self.full + 1):
                 parts = [a for a in range(1, whole) if a & whole == a and a < whole - a]
                 self._at_most_one([self.variable("split", c, a, whole - a) for a in parts])
-        for t in range(1, rounds if self.full.bit_count() <= 2**rounds else 0):
+        if self.full.bit_count() > 2**rounds:
+            self.clauses.append([])
+        for t in range(1, rounds):
             self._order(t)
 
     def _receives(

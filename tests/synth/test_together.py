@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.together_asked import Formula
 from synth.arrivals.addition import CUTS, NOTHING, Cut, Shape
 from synth.arrivals.attempts import Attempts
 from synth.arrivals.generate import CERTIFIED
@@ -96,3 +98,15 @@ def test_no_paper_bound_is_above_what_is_reached_or_certified() -> None:
     assert raised >= {(5, 4, 1), (5, 4, 2), (5, 4, 3), (7, 5, 3), (7, 6, 2)}
     for (chunks, *arrival), fewest in CERTIFIED.items():
         assert parity_bound(Arrivals(chunks, tuple(arrival), ())) <= fewest
+
+
+@pytest.mark.parametrize(("n", "late", "k"), [(3, 2, 1), (3, 2, 2), (4, 2, 1), (4, 3, 1)])
+def test_any_trees_agree_with_a_search_through_all_states(
+    tmp_path: Path, n: int, late: int, k: int
+) -> None:
+    fewest = fewest_rounds(k, together(n, late, k, 1).arrival)
+    for rounds in fewest - 1, fewest, fewest + 1:
+        (tmp_path / "formula.cnf").write_text(Formula(n, late, k, rounds).dimacs())
+        solver = z3.Solver()
+        solver.from_file(str(tmp_path / "formula.cnf"))
+        assert (solver.check() == z3.sat) == (rounds >= fewest)
