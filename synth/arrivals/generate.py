@@ -149,7 +149,7 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
         reason = "all schedules of fewer rounds were searched"
     elif parity_bound(arrivals) > arrivals.bound:
         bound, basis = parity_bound(arrivals), Basis.PAPER
-        reason = "one chunk, an odd number of ranks: the last two sums can't be exchanged in pairs"
+        reason = "what the first full sums are added up from is not ready so early in enough places"
     else:
         bound, basis = arrivals.bound, Basis.THEOREM
         reason = "so many transfers do not fit into fewer rounds"
