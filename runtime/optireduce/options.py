@@ -72,8 +72,7 @@ class Options:
     incast: int = _in(1, 255, 255)  # senders a receiver takes at once, at first: all; source: 1
     incast_up_after: int = _in(1, 1000, 4)  # clean stages in a row before one more
     incast_down_loss: float = _in(0, 1, 0.001)  # above it, or on a time-out: half, if that helps
-    rtt_low_s: float = _in(1e-6, 10, 0.0005)  # source: 25 us, by hardware; ours is a thread's
-    rtt_high_s: float = _in(1e-6, 10, 0.05)  # source: 250 us; a window at 200 Mbit/s takes 42 ms
+    rtt_high_s: float = _in(1e-6, 10, 0.05)  # source: 250 us, by hardware; ours is a thread's
     rate_start: float = _in(1, 1e12, 1.25e9)  # bytes/s; the window is what holds back at first
     rate_least: float = _in(1, 1e12, 1.25e6)
     rate_most: float = _in(1, 1e12, 12.5e9)

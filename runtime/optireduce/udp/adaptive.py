@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.reassembly import End, StageReceiver
@@ -18,7 +18,8 @@ PERIOD = 8  # stages whose mean loss counts for incast
 EXCUSED_FACTOR = 2.0  # a loss up to so many times the excused one is excused
 EXCUSED_DECAY = 0.9  # per period
 STALL_ROUND_TRIPS = 4
-TREND_WEIGHT = 0.3  # TIMELY's weight of the newest difference of round trips
+HEAD_ROOM, PAUSE_S = 3.0, 0.01  # of a window; a rank that shares its processor pauses so long
+RATE_KEPT, LEAST_KEPT = 0.9, 1.002  # a high rate and a short round trip are forgotten so slowly
 
 
 def hard_bound_s(times_s: Iterable[Sequence[float]], options: Options) -> float:
@@ -92,14 +93,15 @@ class Incast:
     Deviations: it begins with all, since senders that take turns leave ports idle; the window moves
     likewise and first; losses are looked at in periods, as one stage's luck is no sign; a half
     that does not halve the loss is taken back, and losses of that size are excused from then on.
+    A window is no larger than what the network holds, as a queue delays what others wait for.
 
-    ``own`` is what this rank announces; never more than its ``peers``.
+    ``own`` is what this rank announces; never more than its ``peers``, to whom ``pacers`` are.
     """
 
-    def __init__(self, options: Options, peers: int) -> None:
-        self._options, self._peers = options, max(1, peers)
+    def __init__(self, options: Options, peers: int, pacers: Collection[Pacer] = ()) -> None:
+        self._options, self._peers, self._pacers = options, max(1, peers), pacers
         self.own, self.window_bytes = min(options.incast, self._peers), options.window_bytes
-        self._excused, self._clean = 0.0, 0
+        self._excused, self._clean, self._rate = 0.0, 0, 0.0  # of a stage: datagrams/s
         self._announced, self._losses = dict[int, int](), list[float]()
         self._before: tuple[int, int, float] | None = None
 
@@ -110,8 +112,12 @@ class Incast:
 
     @property
     def window(self) -> int:
-        """How many datagrams may be underway from each sender."""
-        return max(1, self.window_bytes // self.own // self._options.datagram_bytes)
+        """How many datagrams may be underway from each sender: bandwidth times round trip."""
+        nbytes, each = self.window_bytes, self._options.datagram_bytes
+        if least_s := max((pacer.least_s for pacer in self._pacers), default=0.0):
+            holds = int(HEAD_ROOM * self._rate * (least_s + PAUSE_S)) * each
+            nbytes = min(nbytes, max(holds, self.own * self._options.grant_bytes))
+        return max(1, nbytes // self.own // each)
 
     def announced(self, rank: int, senders: int) -> None:
         """Another rank's number, from a header."""
@@ -122,6 +128,8 @@ class Incast:
         if not stage.due:
             return
         self._losses.append(stage.loss)
+        rate = (stage.due - stage.lost) / max(stage.reached_s, PAUSE_S)
+        self._rate = max(rate, RATE_KEPT * self._rate)
         if stage.end is End.TIMEOUT:
             self._halve()
             self._before, self._clean, self._losses = None, 0, []
@@ -166,15 +174,14 @@ class Incast:
 class Pacer:
     """How fast to send to one peer: a light rate control in the style of TIMELY (SIGCOMM 2015).
 
-    Below ``rtt_low_s`` the rate rises by a step, above ``rtt_high_s`` it falls in proportion,
-    between them the trend of the round trip decides, as a share of ``rtt_high_s``. It is there
-    to avoid congestion collapse, not to share fairly; credits hold a sender back first.
+    Up to ``rtt_high_s`` the rate rises by a step, above it falls in proportion (the source's lower
+    threshold and trend never bound). It is there to avoid congestion collapse, not to share fairly.
     """
 
     def __init__(self, options: Options) -> None:
         self._options, self.stall_most_s = options, options.stall_s
-        self.rtt_s = 0.0  # moving average; 0 before the first sample
-        self.next_s = self._trend_s = self._last_s = 0.0  # next_s: when the next burst may go
+        self.next_s = 0.0  # when the next burst may go
+        self.rtt_s = self.least_s = 0.0  # moving average, shortest; 0 before the first sample
         self._set(options.rate_start)
 
     @property
@@ -192,16 +199,12 @@ class Pacer:
         if not 0 <= rtt_s < 60:
             return
         options = self._options
-        if self._last_s:
-            self._trend_s += TREND_WEIGHT * (rtt_s - self._last_s - self._trend_s)
-        self._last_s = rtt_s
+        self.least_s = min(rtt_s, LEAST_KEPT * (self.least_s or rtt_s))
         self.rtt_s = rtt_s if not self.rtt_s else 0.875 * self.rtt_s + 0.125 * rtt_s
-        if rtt_s <= options.rtt_high_s and (rtt_s < options.rtt_low_s or self._trend_s <= 0):
+        if rtt_s > options.rtt_high_s:
+            self._set(self.rate * (1 - options.rate_decrease * (1 - options.rtt_high_s / rtt_s)))
+        else:
             self._set(self.rate + options.rate_step)
-            return
-        gradient = min(1.0, self._trend_s / options.rtt_high_s)
-        excess = 1 - options.rtt_high_s / rtt_s if rtt_s > options.rtt_high_s else gradient
-        self._set(self.rate * (1 - options.rate_decrease * excess))
 
     def stalled(self) -> None:
         """Nothing came back: half the rate."""

@@ -117,14 +117,14 @@ class EventLoop:
             was_few, few = few, 0 < self._found * protocol.options.datagram_bytes < FEW_BYTES
             if few and was_few:
                 time.sleep(PAUSE_S)
-            before_s, off_s = off_s, time.monotonic() - time.thread_time()
+            now_s = time.monotonic()  # deadlines are judged by it: no pause before it is missed
+            before_s, off_s = off_s, now_s - time.thread_time()
             if (paused_s := off_s - before_s - wait_s - PAUSE_S) > SHORT_S:
                 protocol.paused(paused_s)
             if any(descriptor == self._woken.fileno() for descriptor, _ in ready):
                 self._woken.recv(4096)
             while self._calls:
                 self._calls.popleft()()
-            now_s = time.monotonic()
             empty = self._receive()
             protocol.handle_timer(now_s, socket_empty=empty)
             while bucket := protocol.next_event():

@@ -48,7 +48,7 @@ class Protocol:
         self.peers = [r for r in range(codec.world_size) if r != codec.rank]
         self.sender = Sender(options, codec.rank, codec.world_size)
         self.estimators = [CompletionEstimator(options, bound_s) for _ in (0, 1)]
-        self.incast = Incast(options, len(self.peers))
+        self.incast = Incast(options, len(self.peers), self.sender.pacers.values())
         self.acks = AckSender(options, codec, self.incast, self.estimators)
         self.dropped, self.dropped_from = Counter[str](), Counter[tuple[int, str]]()
         self.buckets: dict[int, Bucket] = {}

@@ -2,17 +2,15 @@
 
 Shards are served by operation and stage, to as many peers at a time as the smallest incast
 announced (dynamic incast, OptiReduce section 3.2.3), in turn, a burst each; no more is underway to
-a peer than its window, and no faster than its pacer allows. Nothing is sent twice: what is lost is
-lost. A credit tells how far what was sent has left the network, lost or not; when none has come for
-a while, part of what is underway counts as lost and sending goes on.
+a peer than its window, and no faster than its pacer allows. Nothing is sent twice. A credit tells
+how far what was sent has left the network, lost or not; when none has come for a while, part of
+what is underway counts as lost and sending goes on.
 
-Deviation: the source sends without credits. Unpaced bursts overflow a socket's buffer however large
-it is, and the first credit of an operation doubles as the sign that the receiver is there. Before
-it no more than a first grant is sent, which the receiver keeps (``EarlyBuffer``).
-
-Short datagrams cost as much processor time as a burst does, so they are few: no credits where the
-window holds the whole shard, and "all is sent" only some time after the marks that say the same.
-Credits are repeated to peers that are silent.
+Deviation: the source sends without credits. Unpaced bursts overflow any socket's buffer, and the
+first credit of an operation doubles as the sign that the receiver is there. Before it no more than
+a first grant is sent, which the receiver keeps (``EarlyBuffer``). Short datagrams cost as much
+processor time as a burst, so they are few: no credits where the window holds the whole shard, and
+"all is sent" only some time after the marks that say so. Silent peers get credits repeated.
 """
 
 from __future__ import annotations
