@@ -28,9 +28,9 @@ from runtime.optireduce.udp.reassembly import Drop, Numbers, SenderBitmap
 
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
 assert (HEADER_BYTES, TAG_AT) == (intake.HEADER, intake.TAG_AT)
-NOTHING: Any = (np.zeros(0, np.int64),) * 3 + (np.zeros((0, 0), np.uint8),)
+NONE, NO_BYTES = np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)
 KINDS = ("malformed", "foreign", "misdirected", "forged")
-NO_STATE, NOWHERE = np.zeros(0, np.uint64), (slice(0, 0), slice(0, 0))
+NO_STATE, NOWHERE = np.zeros(0, np.uint64), slice(0, 0)
 NUMBERS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
 TYPES: Any = [None, *Type]
 
@@ -109,7 +109,7 @@ class CompiledCodec(Codec):
             if row != intake.NO_ROW:
                 right, fresh, marked = became
                 placed = count, right, fresh, bool(marked)
-                batches.append(Batch(*ends, *NOTHING, *latest, placed))
+                batches.append(Batch(*ends, NONE, NONE, NONE, NO_BYTES, *latest, placed))
                 continue
             starts, sizes, offsets, lengths, flags = each[:, at : at + count]
             payload: Any = Scattered(rows.buffer, starts, sizes)
@@ -136,7 +136,8 @@ class CompiledBitmap(SenderBitmap):
 
     def take(self, batch: Batch, drop: Drop) -> tuple[Numbers, Numbers, int]:
         """See :meth:`SenderBitmap.take`; nothing is left to place where that was done."""
-        rows, numbers = NOWHERE
+        rows: Numbers = NOWHERE
+        numbers: Numbers = NOWHERE
         if batch.placed is not None:
             count, right, new, _ = batch.placed
         else:

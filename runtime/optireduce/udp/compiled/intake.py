@@ -7,8 +7,11 @@ only where it lies is told. Addresses are of arrays that their owner keeps alive
 there; nothing is written beyond the sizes in the row, whatever a datagram says.
 """
 
+from typing import Any
+
+import numba
 import numpy as np
-from numba import carray, int64, njit, types, uint64, uintp, void
+from numba import int64, njit, types, uint64, uintp, void
 from numba.extending import intrinsic
 
 from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS, WORDS, U, tags, word
@@ -19,6 +22,7 @@ FIRST_WORD, OPERATION, BITMAP, COUNT, INTO, NBYTES = range(6)  # columns of the 
 AT, NUMBER, PLACE, REST, ROW, RIGHT, FRESH, MARKED = range(2, 10)  # of groups, after the first two
 NO_ROW = 2**64 - 1
 SEARCHED = 64  # groups that a datagram is compared with; more of them are not joined
+carray: Any = numba.carray  # type: ignore[attr-defined]
 
 
 @intrinsic

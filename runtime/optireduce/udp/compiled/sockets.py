@@ -157,5 +157,5 @@ class CompiledSocket(UdpSocket):
         if not isinstance(rows, Burst):
             return int(messages.send_rows(*own, rows[done:], *tables))
         about = rows.source, rows.payload, rows.first + done, rows.marks_from
-        more = self._heads, rows.common, rows.passed[done:], *about
-        return int(messages.send(*own, *more, *tables, self._zeros))
+        more: Any = self._heads, rows.common, rows.passed[done:], *about, *tables, self._zeros
+        return int(messages.send(*own, *more))
