@@ -100,7 +100,8 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
         for ranks in (2, 4):
             own, pieces = torch.rand(nbytes // 4), np.zeros((ranks - 1, count, payload), np.uint8)
             there = np.ones((ranks - 1, count), bool)
-            run = functools.partial(path.average, own, 0, pieces, 0, there, True)
+            raw = own.view(torch.uint8).numpy()
+            run = functools.partial(path.average, raw, own.dtype, 0, pieces, 0, there, True)
             row(f"{name}: average of {ranks}", run)
     for ranks in (2, 4):
         own, others = torch.rand(nbytes // 4), torch.rand(ranks - 1, nbytes // 4)

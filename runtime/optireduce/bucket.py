@@ -26,7 +26,7 @@ from runtime.optireduce import hadamard
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
 from runtime.optireduce.udp.datagram import Bytes, operation_id
-from runtime.optireduce.udp.reassembly import Numbers, StageReceiver
+from runtime.optireduce.udp.reassembly import Numbers, SenderBitmap, StageReceiver
 from runtime.work import AllReduceWork
 
 KEPT_BYTES = 256 * 2**20
@@ -96,40 +96,39 @@ class Bucket:
         bounds_s = (own, bound_s), (others, 2 * bound_s)
         when = payload, now_s, absence_s
         self.stages = tuple(StageReceiver(s, *when, b, self.path.bitmap) for s, b in bounds_s)
+        self._arrived = np.zeros(self._pieces.shape[:2], bool)  # of the first stage, in one table
+        for row, bitmap in zip(self._arrived, self.stages[0].senders.values(), strict=True):
+            bitmap.arrived = row
 
     def source(self, stage: int, peer: int) -> Bytes:
         """The bytes that go to ``peer``: its shard first, then the own one."""
         return self.shards[peer if stage == 0 else self.rank]
 
+    def places(self) -> Iterator[tuple[int, int, SenderBitmap, Bytes]]:
+        """Of each stage that is not over: it, a sender, its bitmap, and where its bytes belong."""
+        for number, stage in enumerate(self.stages):
+            for sender, bitmap in stage.senders.items() if stage.end is None else ():
+                yield number, sender, bitmap, self._into(number, sender)
+
     def place(self, stage: int, sender: int, rows: Bytes, numbers: Numbers) -> None:
         """Copy payloads, uint8 [datagrams, bytes], to where they belong; no number comes twice."""
-        into = self.scratch[sender].reshape(-1) if stage == 0 else self.shards[sender]
-        self.path.place(into, self.options.payload_bytes, rows, numbers)
+        self.path.place(self._into(stage, sender), self.options.payload_bytes, rows, numbers)
 
     def reduce_runs(self, least: int) -> Iterator[tuple[int, int]]:
         """Reduce what can be, in runs of at least so many datagrams: (first, one past the last).
 
         While the first stage goes on that is where all contributions have arrived; then the rest.
         """
-        self.fresh = 0
-        padded = np.zeros(len(self._reduced) + 2, bool)  # so that every run has two edges
-        left, first = padded[1:-1], self.stages[0]
-        np.logical_not(self._reduced, out=left)
-        if first.end is None:
-            for sender in first.senders.values():
-                left &= sender.arrived
-        edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
-        for begin, stop in zip(edges[::2], edges[1::2], strict=True):
-            if stop - begin >= least:
-                self.reduce(begin, stop)
-                self._reduced[begin:stop] = True
-                yield begin, stop
+        self.fresh, every = 0, self.stages[0].end is not None
+        for first, stop in self.path.runs(self._arrived, self._reduced, least, every):
+            self.reduce(first, stop)
+            yield first, stop
 
     def reduce(self, first: int, stop: int) -> None:
         """No more comes of datagrams ``first`` to ``stop`` - 1 of the own shard: their mean."""
-        own, senders = self._run(self.rank, first, stop), self.stages[0].senders.values()
-        arrived = np.stack([sender.arrived[first:stop] for sender in senders])
-        self.path.average(own, self.rank, self._pieces, first, arrived, self.work.average)
+        each, what = self.options.payload_bytes, (self.work.flat.dtype, self.rank, self._pieces)
+        own, arrived = self.shards[self.rank][first * each : stop * each], self._arrived
+        self.path.average(own, *what, first, arrived[:, first:stop], self.work.average)
 
     def finish(self) -> None:
         """The second stage is over: make the result of what is in the tensor."""
@@ -144,6 +143,9 @@ class Bucket:
     def scale_missing(self, rank: int, number: int) -> None:
         """Let the own contribution stand for the sum in a lost datagram of a rank's shard."""
         self._run(rank, number, number + 1).mul_(len(self.shards))
+
+    def _into(self, stage: int, sender: int) -> Bytes:
+        return self.scratch[sender].reshape(-1) if stage == 0 else self.shards[sender]
 
     def _run(self, rank: int, first: int, stop: int) -> torch.Tensor:
         """The elements of datagrams ``first`` to ``stop`` - 1 of a rank's shard (a view)."""

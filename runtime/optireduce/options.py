@@ -39,8 +39,8 @@ class Options:
     authenticate: bool = False  # a keyed tag on each datagram; costs a hash per datagram
     burst_bytes: int = _in(128, 65_536, 46 * KIB)  # handed to the kernel at once, to one peer
     window_bytes: int = _in(4096, 2**30, 256 * KIB)  # underway to a receiver, at least
-    window_most_bytes: int = _in(4096, 2**30, 1024 * KIB)  # what a socket buffer of 4 MiB bears
-    window_step_bytes: int = _in(0, 2**30, 32 * KIB)  # more after a clean stage, half after a lossy
+    window_most_bytes: int = _in(4096, 2**30, 2048 * KIB)  # what a socket buffer of 4 MiB bears
+    window_step_bytes: int = _in(0, 2**30, 128 * KIB)  # after a clean stage, half after a lossy
     grant_bytes: int = _in(128, 2**30, 32 * KIB)  # what a sender may send before the first credit
     send_buffer_bytes: int = _in(4096, 2**30, 50_000)  # below a port's queue: the kernel clocks us
     receive_buffer_bytes: int = _in(4096, 2**30, 4096 * KIB)  # the most without root

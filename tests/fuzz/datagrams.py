@@ -121,6 +121,7 @@ def attack(data, guard=lambda array: array):
     host.enter(0, operation, list(SIZES), 0.0)
     bucket = host.buckets[operation]
     bucket.move(guard)
+    host.codec.expect(operation, bucket.places())
     now, batch, answers = 0.0, [], []
 
     def feed():
@@ -159,8 +160,9 @@ def plant():
     """A fault to be found: offsets need not be those of a datagram."""
     take = SenderBitmap.take
 
-    def careless(self, offsets, *rest):
-        return take(self, offsets // self.payload * self.payload, *rest)
+    def careless(self, batch, *rest):
+        offsets = batch.offsets // self.payload * self.payload
+        return take(self, batch._replace(offsets=offsets), *rest)
 
     SenderBitmap.take = careless
 

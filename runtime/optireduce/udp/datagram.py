@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -61,6 +61,7 @@ class Batch(NamedTuple):
     incast: int  # and the next two: of the last one
     expected_us: int
     passed: int
+    placed: tuple[int, int, int, bool] | None = None  # as they were read: all, right, new; marked
 
 
 def operation_id(step: int, bucket: int) -> int:
@@ -82,6 +83,9 @@ class Codec:
         self.session, self.rank, self.world_size, self.key = session, rank, world_size, key
         self.datagram_bytes, self.payload_bytes = datagram_bytes, datagram_bytes - HEADER_BYTES
         self._fixed = np.uint64(MAGIC | VERSION << 16 | rank << 48)
+
+    def expect(self, operation: int, places: Iterable[tuple[int, int, Any, Bytes]]) -> None:
+        """Data may be placed as it is read (here not): stage, sender, bitmap, where to, of each."""
 
     def data(
         self,
@@ -132,7 +136,7 @@ class Codec:
         self._seal(row)
         return row.tobytes()
 
-    def read(self, rows: Bytes, dropped: Counter[str]) -> Iterator[Batch]:
+    def read(self, rows: Bytes, dropped: Counter[str]) -> Iterable[Batch]:
         """The batches in ``rows``, uint8 [datagrams, bytes of each]; what is dropped is counted."""
         if not len(rows):
             return

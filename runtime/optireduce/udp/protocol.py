@@ -23,7 +23,7 @@ from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
 
 RUN, RUN_BYTES = 16, 22 * KIB  # of the own shard that are reduced together, if more are to come
-BURSTS = 16  # written together at most
+BURSTS = 32  # written together at most
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 LOOK_S = 0.01  # the clock is looked at so often while a bucket is open: a pause shows by it
 
@@ -73,13 +73,12 @@ class Protocol:
     def open(self, bucket: Bucket, now_s: float) -> None:
         """Enter an operation: tell the peers, and queue the sends."""
         bucket.open(now_s, self.bound_s)
-        self.buckets[bucket.operation] = bucket
-        self._newest = bucket.operation
+        self.buckets[bucket.operation], self._newest = bucket, bucket.operation
+        self.codec.expect(bucket.operation, bucket.places())
         self.acks.enter(bucket, now_s)
         for peer, stage in itertools.product(self.peers, (0, 1)):
             if count := -(-len(bucket.source(stage, peer)) // self.options.payload_bytes):
-                place = (peer - self.codec.rank) % self.codec.world_size
-                order = (bucket.number, stage, place)
+                order = bucket.number, stage, (peer - self.codec.rank) % self.codec.world_size
                 self.sender.add(shard := ShardSend(peer, stage, bucket.operation, count, order))
                 if stage == 0:
                     shard.offer(0, count)
@@ -91,7 +90,8 @@ class Protocol:
         count = 0
         for batch in self.codec.read(rows, self.dropped):
             self._receive(batch, now_s)
-            count += len(batch.offsets) if batch.type is Type.DATA else 0
+            if batch.type is Type.DATA:
+                count += batch.placed[0] if batch.placed else len(batch.offsets)
         return count
 
     def datagrams_to_send(self, now_s: float, *, data: bool = True) -> Outgoing | None:
@@ -205,7 +205,7 @@ class Protocol:
     def _receive_data(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
         stage, sender = bucket.stages[batch.stage], batch.sender
         rows, numbers, count = stage.take(batch, now_s, functools.partial(self._drop, sender))
-        if count:
+        if count and batch.placed is None:
             bucket.place(batch.stage, sender, batch.payload[rows], numbers)
         if stage.end is not None:
             self.estimators[batch.stage].late(bucket.operation, len(batch.offsets), now_s)
@@ -230,7 +230,7 @@ class Protocol:
         if shard is not None and flags & (OVER | GONE):
             self.sender.finish(shard)
         elif shard is not None:
-            self.sender.credit(shard, int(batch.offsets.max()), now_s)
+            self.sender.credit(shard, max(batch.offsets.tolist()), now_s)
 
     def _receive_other(self, batch: Batch, now_s: float) -> None:
         """Something of an operation that is not open here."""
@@ -247,14 +247,14 @@ class Protocol:
 
     def _broadcast(self, bucket: Bucket, least: int) -> None:
         """Reduce what is there in runs of at least so many datagrams, and queue it for all."""
-        keys = [(bucket.operation, 1, peer) for peer in self.peers]
-        shards = [self.sender.shards[key] for key in keys if key in self.sender.shards]
+        shards = [s for s in self.sender.shards.values() if s.key[:2] == (bucket.operation, 1)]
         for first, stop in bucket.reduce_runs(least):
             for shard in shards:
                 shard.offer(first, stop)
 
     def _end_stage(self, bucket: Bucket, number: int, now_s: float) -> None:
         stage = bucket.stages[number]
+        self.codec.expect(bucket.operation, bucket.places())
         self.estimators[number].ended(stage, bucket.operation, now_s)
         self.incast.ended(stage)
         if number == 0:

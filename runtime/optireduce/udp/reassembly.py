@@ -51,18 +51,15 @@ class SenderBitmap:
         """Everything has arrived."""
         return self.seen == self.count
 
-    def take(
-        self, offsets: np.ndarray, lengths: np.ndarray, drop: Drop
-    ) -> tuple[Numbers, Numbers, int]:
+    def take(self, batch: Batch, drop: Drop) -> tuple[Numbers, Numbers, int]:
         """(rows to place, their datagram numbers, how many); the others go to ``drop``."""
-        count = len(offsets)
+        offsets, lengths, count = batch.offsets, batch.lengths, len(batch.offsets)
         if (first := self._run(offsets, lengths)) is not None:
             self.arrived[first : first + count] = True
             self.seen += count
             return slice(0, count), slice(first, first + count), count
         numbers = offsets // self.payload
-        last = self.count - 1
-        due = np.where(numbers == last, self.nbytes - last * self.payload, self.payload)
+        due = np.minimum(self.payload, self.nbytes - offsets)
         right = (offsets % self.payload == 0) & (numbers < self.count) & (lengths == due)
         rows = np.flatnonzero(right)
         if len(rows) < count:
@@ -83,13 +80,9 @@ class SenderBitmap:
         first, count = int(offsets[0]) // self.payload, len(offsets)
         if first + count > self.count or count > len(STEPS):
             return None
-        if (offsets != (STEPS[:count] + first) * self.payload).any():
-            return None
-        whole = count - (first + count == self.count)
-        tail = self.nbytes - (self.count - 1) * self.payload
-        if (lengths[:whole] != self.payload).any() or (whole < count and lengths[-1] != tail):
-            return None
-        return None if self.arrived[first : first + count].any() else first
+        due = np.minimum(self.payload, self.nbytes - offsets)
+        right = (offsets == (STEPS[:count] + first) * self.payload) & (lengths == due)
+        return first if right.all() and not self.arrived[first : first + count].any() else None
 
 
 class StageReceiver:
@@ -165,11 +158,12 @@ class StageReceiver:
             return slice(0, 0), slice(0, 0), 0
         self.enter(batch.sender, now_s)
         bitmap = self.senders[batch.sender]
-        rows, numbers, count = bitmap.take(batch.offsets, batch.lengths, drop)
+        rows, numbers, count = bitmap.take(batch, drop)
         if count:
             self.lost -= count
             self.quiet_s, self._last_s = None, now_s
-            bitmap.marked = bitmap.marked or bool((batch.flags[rows] & LAST).any())
+            ends = batch.placed[3] if batch.placed else bool((batch.flags[rows] & LAST).any())
+            bitmap.marked = bitmap.marked or ends
         return rows, numbers, count
 
     def all_sent(self, sender: int, now_s: float) -> None:

@@ -45,9 +45,11 @@ class SimulatedBucket(Bucket):
 
     def move(self, guard):
         """Have all that datagrams are written to elsewhere in memory."""
-        for stage in self.stages:
-            for sender in stage.senders.values():
-                sender.arrived = guard(sender.arrived)
+        self._arrived = guard(self._arrived)
+        arrived = [*self._arrived, *(guard(b.arrived) for b in self.stages[1].senders.values())]
+        bitmaps = (b for stage in self.stages for b in stage.senders.values())
+        for bitmap, row in zip(bitmaps, arrived, strict=True):
+            bitmap.arrived = row
         self.shards = [guard(shard) for shard in self.shards]
         self.scratch = {peer: guard(rows) for peer, rows in self.scratch.items()}
 

@@ -53,7 +53,7 @@ def _plant(fault, rank):
         self._run(self.rank, first, stop)[:1] += rank == 1
 
     if fault in ALTERED:
-        Bucket.place = placed
+        Bucket.place, Bucket.places = placed, lambda self: ()  # nothing is placed as it is read
     elif fault == "wrong sum":
         Bucket.reduce = off
     elif fault == "unscaled":

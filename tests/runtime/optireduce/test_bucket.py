@@ -45,8 +45,8 @@ def test_each_element_is_the_mean_of_what_came_of_it(numel, size, dtype, seed, s
         pieces[row, ~arrived[sender]] = 0xAB  # whatever was in memory
     found, there = gradients[rank].clone(), np.stack([*arrived.values()])
     for first in range(0, count, run):
-        own = found[first * each : (first + run) * each]
-        PATH.average(own, rank, pieces, first, there[:, first : first + run].copy(), average)
+        own = found.view(torch.uint8).numpy()[first * PAYLOAD : (first + run) * PAYLOAD]
+        PATH.average(own, dtype, rank, pieces, first, there[:, first : first + run].copy(), average)
     wide, close = torch.promote_types(dtype, torch.float32), 1e-5 if dtype.itemsize > 2 else 1e-2
     for element in range(numel):
         came = [gradients[rank, element].item()]

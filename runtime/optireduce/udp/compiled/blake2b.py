@@ -1,7 +1,7 @@
 """BLAKE2b with a key, of several datagrams at once, one in each lane of a vector.
 
 Source: RFC 7693. LLVM makes of the vectors what the processor has (AVX-512, AVX2, NEON); it would
-not find them in loops. Who changes this file has to touch ``kernels.py``, too (see there).
+not find them in loops. Who changes this file has to touch ``kernels.py`` and ``intake.py``, too.
 """
 
 from typing import Any

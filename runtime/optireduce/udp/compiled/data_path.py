@@ -26,7 +26,8 @@ class DataPath(NamedTuple):
     codec: type[Codec]  # checks and writes them
     bitmap: type[SenderBitmap]  # what has come of a sender
     place: Callable[[Bytes, int, Any, Numbers], None]
-    average: Callable[[torch.Tensor, int, Bytes, int, np.ndarray, bool], None]
+    runs: Callable[[np.ndarray, np.ndarray, int, bool], list[tuple[int, int]]]
+    average: Callable[[Bytes, torch.dtype, int, Bytes, int, np.ndarray, bool], None]
 
 
 def place(into: Bytes, payload: int, rows: Bytes, numbers: Numbers) -> None:
@@ -47,44 +48,68 @@ def place(into: Bytes, payload: int, rows: Bytes, numbers: Numbers) -> None:
         into[whole * payload :] = row[: len(into) - whole * payload]
 
 
+def runs(
+    arrived: np.ndarray, reduced: np.ndarray, least: int, every: bool
+) -> list[tuple[int, int]]:
+    """Runs of datagrams that may be reduced now: (first, one past the last); are marked as reduced.
+
+    These are ``least`` datagrams at least, of which all has ``arrived``, bool [peers, datagrams],
+    or ``every`` one that is not in ``reduced``, bool [datagrams].
+    """
+    padded = np.zeros(len(reduced) + 2, bool)  # so that every run has two edges
+    padded[1:-1] = ~reduced if every else ~reduced & arrived.all(axis=0)
+    edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
+    ends = zip(edges[::2], edges[1::2], strict=True)
+    found = [(first, stop) for first, stop in ends if stop - first >= least]
+    for first, stop in found:
+        reduced[first:stop] = True
+    return found
+
+
 def average(
-    own: torch.Tensor, rank: int, pieces: Bytes, first: int, arrived: np.ndarray, mean: bool
+    own: Bytes,
+    dtype: torch.dtype,
+    rank: int,
+    pieces: Bytes,
+    first: int,
+    arrived: np.ndarray,
+    mean: bool,
 ) -> None:
     """The mean of what arrived of a run of datagrams, or (not ``mean``) an estimate of the sum.
 
     Added in the order of ranks, in at least float32: without loss timing makes no difference.
-    ``own`` is the contribution of this ``rank``, and becomes the result; ``pieces``, uint8 [peers,
-    datagrams, payload], has what the others sent (what is missing is set to zero), the run from
-    datagram ``first`` on; ``arrived`` is bool [peers, datagrams of the run].
+    ``own`` has the bytes of this ``rank``'s contribution, and gets those of the result; ``pieces``,
+    uint8 [peers, datagrams, payload], has what the others sent (what is missing is set to zero),
+    the run from datagram ``first`` on; ``arrived`` is bool [peers, datagrams of the run].
     """
-    wide = np.float64 if own.dtype is torch.float64 else np.float32
-    raw, received = own.view(torch.uint8).numpy(), pieces[:, first : first + arrived.shape[1]]
+    wide = np.float64 if dtype is torch.float64 else np.float32
+    received = pieces[:, first : first + arrived.shape[1]]
     ranks, complete = len(pieces) + 1, bool(arrived.all())
     if not complete:
         received[~arrived] = 0
     total: np.ndarray
     for sender in range(ranks):
-        came = raw if sender == rank else received[sender - (sender > rank)].reshape(-1)[: len(raw)]
+        came = own if sender == rank else received[sender - (sender > rank)].reshape(-1)[: len(own)]
         if sender == 0:
-            total = _numbers(came, own).astype(wide)
+            total = _numbers(came, dtype).astype(wide)
         else:
-            total += _numbers(came, own)
+            total += _numbers(came, dtype)
     if not complete:  # an element depends on what came of it alone: not on its neighbours' losses
-        divisors, each = 1 + arrived.sum(axis=0), pieces.shape[2] // own.element_size()
+        divisors, each = 1 + arrived.sum(axis=0), pieces.shape[2] // dtype.itemsize
         if mean:
             total /= np.repeat(divisors, each)[: len(total)].astype(wide)
         else:
             total *= np.repeat(ranks / divisors, each)[: len(total)].astype(wide)
     elif mean:
         total /= wide(ranks)
-    own.copy_(torch.from_numpy(total))
+    torch.from_numpy(own).view(dtype).copy_(torch.from_numpy(total))
 
 
-def _numbers(raw: Bytes, like: torch.Tensor) -> np.ndarray:
+def _numbers(raw: Bytes, dtype: torch.dtype) -> np.ndarray:
     """The numbers in ``raw``; bfloat16, which numpy has not, as float32."""
-    if like.dtype is torch.bfloat16:
+    if dtype is torch.bfloat16:
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return raw.view(f"f{like.element_size()}")
+    return raw.view(f"f{dtype.itemsize}")
 
 
-NUMPY = DataPath("numpy", UdpSocket, BatchReader, Codec, SenderBitmap, place, average)
+NUMPY = DataPath("numpy", UdpSocket, BatchReader, Codec, SenderBitmap, place, runs, average)

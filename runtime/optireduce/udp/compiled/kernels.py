@@ -1,8 +1,8 @@
-"""All that is compiled: loops over datagrams, which hold no lock of Python's and decide nothing.
+"""Loops over datagrams and what is in them, which hold no lock of Python's and decide nothing.
 
 They are compiled when this module is imported, for the types that are written above them and no
-others, and kept in numba's cache. The cache sees changes of the functions' own file only, so they
-are in one file, and what may change elsewhere is passed to them. Every access to memory is within
+others, and kept in numba's cache. The cache sees changes of the functions' own file only, so what
+may change elsewhere is passed to them. Every access to memory is within
 an array whose bounds have been looked at: slices are clamped, indices checked in front of a loop.
 A buffer is uint8, and a datagram in it a start and a size; words are little-endian.
 """
@@ -10,12 +10,9 @@ A buffer is uint8, and a datagram in it a start and a size; words are little-end
 import numpy as np
 from numba import boolean, float32, float64, int64, njit, types, uint8, uint64, void
 
-from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS, WORDS, U, tags, word
+from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS, WORDS, U, tags
 
-HEADER, TAG_AT, FLAGS_AT, LAST, DATA = 48, 40, 30, 1, 1  # of the wire format
-MALFORMED, FOREIGN, MISDIRECTED, FORGED = range(4)
-FIRST_WORD, OPERATION, AT, COUNT, PLACE, REST = range(6)  # columns of a table of groups
-SEARCHED = 64  # groups that a datagram is compared with; more of them are not joined
+HEADER, TAG_AT, FLAGS_AT, LAST = 48, 40, 30, 1  # of the wire format
 
 
 @njit(void(uint8[::1], int64, int64, uint64), **HOW)
@@ -30,105 +27,6 @@ def copy(into, source):
     """All of ``source``, which is no longer. Assigning a slice is ten times as slow."""
     for i in range(len(source)):
         into[i] = source[i]
-
-
-@njit(int64(BYTES, LONGS, LONGS, int64[::1], WORDS, int64[::1]), **HOW)
-def sealed(buffer, starts, sizes, chosen, state, dropped):
-    """Keep, at the front of ``chosen``, those whose tag is right; how many."""
-    found, kept = np.empty(len(starts), np.uint64), 0
-    low, high = HEADER, HEADER
-    for i in chosen:
-        high = max(high, sizes[i])
-    of_size = np.empty(len(chosen), np.int64)
-    while True:  # there are at most two sizes
-        count = 0
-        for i in chosen:
-            if sizes[i] == low:
-                of_size[count] = i
-                count += 1
-        tags(buffer, starts, of_size[:count], low, state, found)
-        if low == high:
-            break
-        low = high
-    for i in chosen:
-        if found[i] == word(buffer, starts[i] + TAG_AT):
-            chosen[kept] = i
-            kept += 1
-        else:
-            dropped[FORGED] += 1
-    return kept
-
-
-CHECK = int64(BYTES, LONGS, LONGS, WORDS, WORDS, int64[:, ::1], uint64[:, ::1], int64[::1])
-
-
-@njit(CHECK, **HOW)
-def check(buffer, starts, sizes, about, state, each, groups, dropped):
-    """Refuse what is not ours, and group the rest by first word and operation; how many groups.
-
-    A group has its place by the first of its datagrams, which stay in order. about: the first word
-    of datagrams to this rank (without kind and sender), session, rank, ranks, bytes of a datagram;
-    state: for tags, empty without; each: int64 [5, datagrams], filled group by group with the start
-    and size of the payload, offset, length and flags; groups: uint64 [datagrams, 6], filled with
-    what its members have in common, where they begin, how many they are, and the last one's fourth
-    and fifth word; dropped: int64 [4], counts.
-    """
-    fixed, session, rank, ranks = about[0], about[1], int64(about[2]), int64(about[3])
-    whole, good, count = int64(about[4]), np.empty(len(starts), np.int64), 0
-    for i in range(len(starts)):
-        start, size = starts[i], sizes[i]
-        fits = start >= 0 and start + size <= len(buffer) and size in (HEADER, whole)
-        first = word(buffer, start) if fits else U(0)
-        if not fits or (first ^ fixed) & U(0xFFFFFF):
-            dropped[MALFORMED] += 1
-        elif word(buffer, start + 8) != session:
-            dropped[FOREIGN] += 1
-        elif (first ^ fixed) >> U(48):
-            dropped[MISDIRECTED] += 1
-        else:
-            good[count] = i
-            count += 1
-    if len(state):
-        count = sealed(buffer, starts, sizes, good[:count], state, dropped)
-    found, latest, of = 0, 0, np.full(count, -1, np.int64)
-    for j in range(count):
-        start, size = starts[good[j]], sizes[good[j]]
-        first, operation = word(buffer, start), word(buffer, start + 16)
-        kind, sender = int64(first >> U(24) & U(0xFF)), int64(first >> U(32) & U(0xFFFF))
-        if not 2 <= kind <= 7 or size != (whole if kind >> 1 == DATA else HEADER):
-            dropped[MALFORMED] += 1
-            continue
-        if sender >= ranks or sender == rank:
-            dropped[MISDIRECTED] += 1
-            continue
-        g, searched = latest, min(found, SEARCHED)
-        if not found or groups[g, FIRST_WORD] != first or groups[g, OPERATION] != operation:
-            g = 0
-            while g < searched and (
-                groups[g, FIRST_WORD] != first or groups[g, OPERATION] != operation
-            ):
-                g += 1
-            if g == searched:
-                g, found = found, found + 1
-                groups[g, FIRST_WORD], groups[g, OPERATION], groups[g, COUNT] = first, operation, 0
-        latest = of[j] = g
-        groups[g, COUNT] += U(1)
-        groups[g, PLACE], groups[g, REST] = word(buffer, start + 24), word(buffer, start + 32)
-    at = np.empty(found, np.int64)
-    total = 0
-    for g in range(found):
-        groups[g, AT] = at[g] = total
-        total += int64(groups[g, COUNT])
-    for j in range(count):
-        if of[j] >= 0:
-            start = starts[good[j]]
-            to, place = at[of[j]], word(buffer, start + 24)
-            at[of[j]] += 1
-            each[0, to], each[1, to] = start + HEADER, sizes[good[j]] - HEADER
-            each[2, to] = int64(place & U(0xFFFFFFFF))
-            each[3, to] = int64(place >> U(32) & U(0xFFFF))
-            each[4, to] = int64(place >> U(48) & U(0xFF))
-    return found
 
 
 @njit(void(uint8[:, ::1], int64, int64, int64, int64, BYTES, LONGS), **HOW)
@@ -235,6 +133,30 @@ def _average(own, pieces, arrived, first, rank, mean):
                 mine[i] = result[i] * factor
 
 
+@njit(int64(boolean[:, ::1], boolean[::1], int64, boolean, int64[:, ::1]), **HOW)
+def runs(arrived, reduced, least, every, found):
+    """Find (and mark as reduced) runs of datagrams that may be reduced; how many.
+
+    arrived: bool [peers, datagrams]; reduced: bool [datagrams]; least: datagrams in a run; every:
+    whatever has not been reduced yet, else what has come of all; found: int64 [runs, 2], filled
+    with their first datagrams and those past their last ones.
+    """
+    count, begin, datagrams = 0, 0, len(reduced)
+    for d in range(datagrams + 1):
+        fits = d < datagrams and not reduced[d]
+        if fits and not every:
+            for s in range(arrived.shape[0]):
+                fits &= arrived[s, d]
+        if fits:
+            continue
+        if d - begin >= least and count < len(found):
+            found[count, 0], found[count, 1] = begin, d
+            reduced[begin:d] = True
+            count += 1
+        begin = d + 1
+    return count
+
+
 FLOATS = float32, float64
-SIGNATURES = [void(t[::1], t[:, :, ::1], boolean[:, ::1], int64, int64, boolean) for t in FLOATS]
+SIGNATURES = [void(t[::1], t[:, :, ::1], boolean[:, :], int64, int64, boolean) for t in FLOATS]
 average = njit(SIGNATURES, **HOW)(_average)

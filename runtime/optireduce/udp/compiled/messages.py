@@ -4,15 +4,16 @@
 a control message and its length, flags, length. ``struct iovec`` is int64 [2]: address, length. A
 ``struct cmsghdr`` with one number is int64 [3] or longer: its length, level and type, the number.
 Addresses are taken here, from arrays whose bounds have been looked at. No lock of Python's is held
-meanwhile. Compiled as ``kernels`` is; the two need nothing of each other.
+meanwhile. Compiled as ``kernels`` is; who changes ``head`` there has to touch this file, too.
 """
 
 from typing import Any
 
 import numpy as np
-from numba import int32, int64, njit, types, uint8, uint32, uintp
+from numba import int32, int64, njit, types, uint8, uint32, uintp, void
 
-from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW
+from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS
+from runtime.optireduce.udp.compiled.kernels import head
 
 HEADER, VECTOR, DONTWAIT = 48, 16, 0x40
 CALL = int32(int32, uintp, uint32, int32)
@@ -20,6 +21,7 @@ sendmmsg: Any = types.ExternalFunction("sendmmsg", CALL)
 recvmmsg: Any = types.ExternalFunction("recvmmsg", int32(int32, uintp, uint32, int32, uintp))
 errno_at: Any = types.ExternalFunction("__errno_location", types.CPointer(int32)())
 TABLE: Any = int64[:, ::1]
+ROWS = types.Array(uint8, 2, "C", readonly=True)
 
 
 @njit(TABLE(TABLE, TABLE, int64, int64, int64), **HOW)
@@ -58,42 +60,84 @@ def receive(descriptor, headers, controls, stride, gro):
     return taken, segments(headers, controls, taken, stride, gro)
 
 
+@njit(void(int64[::1], BYTES, int64, int64, int64[::1]), **HOW)
+def address(header, to, vectors, count, control):
+    """Fill one ``struct mmsghdr``: for ``to``, of so many vectors, with or without control."""
+    header[0], header[1], header[2], header[3] = to.ctypes.data, len(to), vectors, count
+    header[4] = control.ctypes.data if len(control) else 0
+    header[5], header[6], header[7] = 8 * len(control), 0, 0
+
+
+@njit(int64(int64, TABLE, int64, int64, int64), **HOW)
+def hand_over(descriptor, headers, messages, ready, together):
+    """Of so many messages with ``ready`` datagrams: how many the kernel took, or -errno."""
+    taken = int64(sendmmsg(descriptor, headers.ctypes.data, messages, DONTWAIT))
+    return -int64(errno_at()[0]) if taken < 0 else min(ready, taken * together)
+
+
+@njit(int64(int64, BYTES, ROWS, int64, TABLE, TABLE, int64[::1]), **HOW)
+def send_rows(descriptor, to, rows, together, headers, vectors, control):
+    """Send the rows of an array; see :func:`send`."""
+    ready = messages = 0
+    while ready < len(rows) and messages < min(len(headers), len(vectors)):
+        number = min(together, len(rows) - ready)
+        vectors[messages, 0] = rows.ctypes.data + ready * rows.shape[1]
+        vectors[messages, 1] = number * rows.shape[1]
+        place = vectors.ctypes.data + messages * VECTOR
+        address(headers[messages], to, place, 1, control[: len(control) if number > 1 else 0])
+        ready, messages = ready + number, messages + 1
+    return hand_over(descriptor, headers, messages, ready, together)
+
+
 SEND = int64(
-    *(int64, BYTES, uint8[:, ::1], BYTES, int64, int64, int64),
+    *(int64, BYTES, uint8[:, ::1], BYTES, LONGS, BYTES, int64, int64, int64, int64),
     *(TABLE, TABLE, int64[::1], BYTES),
 )
 
 
 @njit(SEND, **HOW)
-def send(descriptor, to, heads, source, first, payload, together, headers, vectors, control, zeros):
+def send(
+    descriptor,
+    to,
+    heads,
+    common,
+    passed,
+    source,
+    payload,
+    first,
+    marks_from,
+    together,
+    headers,
+    vectors,
+    control,
+    zeros,
+):
     """Send datagrams of a shard from where they lie: how many the kernel took, or -errno.
 
-    to: a ``struct sockaddr``; heads: uint8 [datagrams, 48]; source: the shard's bytes, of which
-    those of datagram ``first``, and the next, are sent; together: so many at most are one message.
-    headers: [messages, 8], vectors: [3 per datagram, 2], control: [3], the kernel's length of a
-    datagram; zeros: ``payload`` of them, of which the last datagram is filled up.
+    to: a ``struct sockaddr``; heads: uint8 [datagrams, 48], for the headers; common, passed,
+    marks_from: see :func:`kernels.head`; source: the shard's bytes, of which those of datagram
+    ``first``, and the next, are sent; together: so many at most are one message. headers:
+    [messages, 8], vectors: [3 per datagram, 2], control: [3], the kernel's length of a datagram;
+    zeros: ``payload`` of them, of which the last datagram is filled up.
     """
     ready = used = messages = 0
-    count = min(len(heads), len(vectors) // 3, len(headers) * together)
+    count = min(len(passed), len(heads), len(vectors) // 3, len(headers) * together)
+    if first < 0 or not 0 < payload <= len(zeros) or (first + count - 1) * payload >= len(source):
+        return 0
+    head(heads[:count], len(source), payload, first, marks_from, common, passed)
     while ready < count:
         begin, number = used, min(together, count - ready)
         for i in range(ready, ready + number):
             at = (first + i) * payload
             size = min(payload, len(source) - at)
-            if at < 0 or size <= 0 or payload - size > len(zeros):
-                return 0
             vectors[used, 0], vectors[used, 1] = heads.ctypes.data + i * HEADER, HEADER
             vectors[used + 1, 0], vectors[used + 1, 1] = source.ctypes.data + at, size
             used += 2
             if size < payload:
                 vectors[used, 0], vectors[used, 1] = zeros.ctypes.data, payload - size
                 used += 1
-        header = headers[messages]
-        header[0], header[1] = to.ctypes.data, len(to)
-        header[2], header[3] = vectors.ctypes.data + begin * VECTOR, used - begin
-        header[4] = control.ctypes.data if number > 1 else 0
-        header[5] = 8 * len(control) if number > 1 else 0
-        header[6] = header[7] = 0
+        place = vectors.ctypes.data + begin * VECTOR
+        more = control[: len(control) if number > 1 else 0]
+        address(headers[messages], to, place, used - begin, more)
         ready, messages = ready + number, messages + 1
-    taken = int64(sendmmsg(descriptor, headers.ctypes.data, messages, DONTWAIT))
-    return -int64(errno_at()[0]) if taken < 0 else min(ready, taken * together)
+    return hand_over(descriptor, headers, messages, ready, together)

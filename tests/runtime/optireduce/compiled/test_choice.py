@@ -82,7 +82,7 @@ def test_what_reads_or_writes_wrongly_is_not_used(monkeypatch):
         """As if the kernel did not segment what it is told to."""
 
         def send(self, peer, rows):
-            self._tables[2][1] = 0
+            self._control[1] = 0
             return super().send(peer, rows)
 
     compiled = batches.COMPILED

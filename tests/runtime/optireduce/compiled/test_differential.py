@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import signal
 import socket
@@ -19,7 +20,7 @@ pytest.importorskip("numba", reason="the extra fast is not installed")
 from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.compiled.batches import COMPILED, Burst, Scattered
 from runtime.optireduce.udp.compiled.data_path import NUMPY
-from runtime.optireduce.udp.datagram import Header, Type
+from runtime.optireduce.udp.datagram import Batch, Header, Type
 from tests.fuzz.datagrams import GENUINE, KEY, OPEN, OPTIONS, Program, attack, changed, forged
 from tests.runtime.optireduce import simulation
 from tests.runtime.optireduce.compiled.guards import Guards
@@ -120,18 +121,21 @@ def test_what_the_kernel_does_not_take_is_not_sent():
     """A burst beyond the shard, or to a socket that is closed."""
     own = COMPILED.socket(options(), "127.0.0.1", COMPILED.reader)
     own.peers = {1: own.address}
+    common, source, passed = np.zeros(48, np.uint8), np.zeros(9, np.uint8), np.zeros(1, np.int64)
     for first in (3, -1, 2**40):
         with pytest.raises(OSError, match="Success"):
-            own.send(
-                1, Burst(np.zeros((1, HEADER_BYTES), np.uint8), np.zeros(9, np.uint8), first, 80)
-            )
+            own.send(1, Burst(common, source, first, 0, passed, 80))
     own.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        own.send(1, Burst(np.zeros((1, HEADER_BYTES), np.uint8), np.zeros(9, np.uint8), 0, 80))
+        own.send(1, Burst(common, source, 0, 0, passed, 80))
 
 
 LAST = 3
 """Datagrams of a shard of which the last one holds a part only."""
+
+
+def _count(drops, kind, count):
+    drops[kind] += count
 
 
 @given(
@@ -152,14 +156,15 @@ def test_what_is_marked_and_placed_is_the_same(datagrams, in_order):
     offsets = np.array([number * PAYLOAD + off for number, off, _ in datagrams])
     lengths = np.array([length for *_, length in datagrams])
     payload = np.random.default_rng(len(datagrams)).integers(0, 256, (len(offsets), 80), np.uint8)
-    found = []
+    flags, found = np.zeros(len(offsets), int), []
     for path in PATHS:
         bitmap, drops, shard = path.bitmap(nbytes, PAYLOAD), Counter(), np.zeros(nbytes, np.uint8)
         for part in (slice(0, 5), slice(5, None)):
             if len(offsets[part]):
-                rows, numbers, _ = bitmap.take(
-                    offsets[part], lengths[part], lambda kind, n, into=drops: into.update({kind: n})
-                )
+                each = offsets[part], lengths[part], flags[part], payload[part]
+                batch = Batch(Type.DATA, 0, 1, 7, *each, 1, 0, 0)
+                drop = functools.partial(_count, drops)
+                rows, numbers, _ = bitmap.take(batch, drop)
                 path.place(shard, PAYLOAD, payload[part][rows], numbers)
         found.append((bitmap.arrived.tolist(), bitmap.seen, drops, shard.tobytes()))
     assert found[0] == found[1]
@@ -184,7 +189,8 @@ def test_every_bit_of_a_mean_is_the_same(dtype, numel, size, seed, share, mean):
     arrived, found = dice.random((size - 1, count)) >= share, []
     for path in PATHS:
         result = own.clone()
-        path.average(result, seed % size, pieces.copy(), skipped, arrived, mean)
+        raw = result.view(torch.uint8).numpy()
+        path.average(raw, dtype, seed % size, pieces.copy(), skipped, arrived, mean)
         found.append(result.view(torch.uint8).tolist())
     assert found[0] == found[1]
 

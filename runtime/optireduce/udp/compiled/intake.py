@@ -1,0 +1,207 @@
+"""What one look at the socket found, in one call: checked, sorted, and placed where it is expected.
+
+Compiled as ``kernels`` is. A table tells which data is expected: a row for each sender of a stage
+that is open here, with the addresses of its bitmap and of where its bytes belong. Data of such a
+row is placed when it is read, if its place is right and nothing has come for it yet; of all else
+only where it lies is told. Addresses are of arrays that their owner keeps alive while the row is
+there; nothing is written beyond the sizes in the row, whatever a datagram says.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import int64, njit, types, uint64, uintp, void
+from numba.extending import intrinsic
+
+from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS, WORDS, U, tags, word
+
+HEADER, TAG_AT, LAST, DATA = 48, 40, 1, 1  # of the wire format
+MALFORMED, FOREIGN, MISDIRECTED, FORGED = range(4)
+FIRST_WORD, OPERATION, BITMAP, COUNT, INTO, NBYTES = range(6)  # columns of the table
+AT, NUMBER, PLACE, REST, ROW, RIGHT, FRESH, MARKED = range(2, 10)  # of groups, after the first two
+NO_ROW = 2**64 - 1
+SEARCHED = 64  # groups that a datagram is compared with; more of them are not joined
+carray: Any = numba.carray  # type: ignore[attr-defined]
+
+
+@intrinsic
+def pointer(context, address):
+    """An address as a pointer to bytes."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.uint8)(types.uintp), generate
+
+
+@njit(int64(BYTES, LONGS, LONGS, int64[::1], WORDS, int64[::1]), **HOW)
+def sealed(buffer, starts, sizes, chosen, state, dropped):
+    """Keep, at the front of ``chosen``, those whose tag is right; how many."""
+    found, kept = np.empty(len(starts), np.uint64), 0
+    low, high = HEADER, HEADER
+    for i in chosen:
+        high = max(high, sizes[i])
+    of_size = np.empty(len(chosen), np.int64)
+    while True:  # there are at most two sizes
+        count = 0
+        for i in chosen:
+            if sizes[i] == low:
+                of_size[count] = i
+                count += 1
+        tags(buffer, starts, of_size[:count], low, state, found)
+        if low == high:
+            break
+        low = high
+    for i in chosen:
+        if found[i] == word(buffer, starts[i] + TAG_AT):
+            chosen[kept] = i
+            kept += 1
+        else:
+            dropped[FORGED] += 1
+    return kept
+
+
+@njit(int64(uint64[:, ::1], uint64, uint64), **HOW)
+def row_of(table, first, operation):
+    """The row for a first word and operation, or -1."""
+    for row in range(len(table)):
+        if table[row, OPERATION] == operation and table[row, FIRST_WORD] == first:
+            return row
+    return -1
+
+
+@njit(int64(uint64[::1], BYTES, int64, int64, uint64), **HOW)
+def place(row, buffer, start, payload, about):
+    """Place one datagram, which lies in the buffer from ``start`` on: 0 if wrong, 1 again, 2 new.
+
+    about: its fourth word, with offset and length; payload: bytes in a datagram.
+    """
+    offset, length = int64(about & U(0xFFFFFFFF)), int64(about >> U(32) & U(0xFFFF))
+    count, nbytes, number = int64(row[COUNT]), int64(row[NBYTES]), offset // payload
+    if offset % payload or number >= count or length != min(payload, nbytes - offset):
+        return 0
+    if length <= 0 or start < 0 or start + HEADER + length > len(buffer):
+        return 0
+    arrived = carray(pointer(uintp(row[BITMAP])), (count,))
+    if arrived[number]:
+        return 1
+    arrived[number] = 1
+    into = carray(pointer(uintp(row[INTO])), (nbytes,))[offset : offset + length]
+    source = buffer[start + HEADER : start + HEADER + length]
+    for i in range(len(source)):
+        into[i] = source[i]
+    return 2
+
+
+@njit(int64(BYTES, LONGS, LONGS, WORDS, WORDS, int64[::1], int64[::1]), **HOW)
+def ours(buffer, starts, sizes, about, state, good, dropped):
+    """Put, at the front of ``good``, those of this session and to this rank; how many.
+
+    about, state, dropped: see :func:`take`.
+    """
+    fixed, session, whole, count = about[0], about[1], int64(about[4]), 0
+    for i in range(len(starts)):
+        start, size = starts[i], sizes[i]
+        fits = start >= 0 and start + size <= len(buffer) and size in (HEADER, whole)
+        first = word(buffer, start) if fits else U(0)
+        if not fits or (first ^ fixed) & U(0xFFFFFF):
+            dropped[MALFORMED] += 1
+        elif word(buffer, start + 8) != session:
+            dropped[FOREIGN] += 1
+        elif (first ^ fixed) >> U(48):
+            dropped[MISDIRECTED] += 1
+        else:
+            good[count] = i
+            count += 1
+    if len(state):
+        count = sealed(buffer, starts, sizes, good[:count], state, dropped)
+    return count
+
+
+@njit(void(BYTES, LONGS, LONGS, LONGS, LONGS, uint64[:, ::1], int64, int64[:, ::1]), **HOW)
+def sort(buffer, starts, sizes, good, of, groups, found, each):
+    """Tell in ``each``, group by group, where those lie that were not placed.
+
+    of: the group of each in ``good``, or -1; the others: see :func:`take`.
+    """
+    at, total = np.empty(found, np.int64), 0
+    for g in range(found):
+        groups[g, AT] = at[g] = total
+        total += int64(groups[g, NUMBER]) if groups[g, ROW] == U(NO_ROW) else 0
+    for j in range(len(good)):
+        if of[j] >= 0:
+            start = starts[good[j]]
+            to, about_it = at[of[j]], word(buffer, start + 24)
+            at[of[j]] += 1
+            each[0, to], each[1, to] = start + HEADER, sizes[good[j]] - HEADER
+            each[2, to] = int64(about_it & U(0xFFFFFFFF))
+            each[3, to] = int64(about_it >> U(32) & U(0xFFFF))
+            each[4, to] = int64(about_it >> U(48) & U(0xFF))
+
+
+@njit(int64(uint64[:, ::1], int64, int64, uint64, uint64), **HOW)
+def group_of(groups, found, latest, first, operation):
+    """The group of a first word and operation among those ``found``, or the next one."""
+    if found and groups[latest, FIRST_WORD] == first and groups[latest, OPERATION] == operation:
+        return latest
+    for g in range(min(found, SEARCHED)):
+        if groups[g, FIRST_WORD] == first and groups[g, OPERATION] == operation:
+            return g
+    return found
+
+
+TAKE = types.UniTuple(int64, 2)(
+    *(BYTES, LONGS, LONGS, WORDS, WORDS),
+    *(uint64[:, ::1], int64[:, ::1], uint64[:, ::1], int64[::1]),
+)
+
+
+@njit(TAKE, **HOW)
+def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
+    """Refuse what is not ours, place what is expected, sort the rest: (groups, refused).
+
+    A group is of one first word and operation, and has its place by the first of its datagrams.
+    about: the first word of datagrams to this rank (without kind and sender), session, rank, ranks,
+    bytes of a datagram; state: for tags, empty without; each: int64 [5, datagrams], filled group by
+    group, in order, with the start and size of the payload, offset, length and flags of what was
+    not placed; groups: uint64 [datagrams, 10], filled with what the members have in common, where
+    they begin in ``each``, how many they are, the last one's fourth and fifth word, the row of the
+    table (or NO_ROW), how many belong to the shard, how many of them are new, and whether a new
+    one is marked; dropped: int64 [4], counts.
+    """
+    rank, ranks, whole = int64(about[2]), int64(about[3]), int64(about[4])
+    good = np.empty(len(starts), np.int64)
+    count = ours(buffer, starts, sizes, about, state, good, dropped)
+    accepted = found = latest = 0
+    of = np.full(count, -1, np.int64)
+    for j in range(count):
+        start, size = starts[good[j]], sizes[good[j]]
+        first, operation = word(buffer, start), word(buffer, start + 16)
+        kind, sender = int64(first >> U(24) & U(0xFF)), int64(first >> U(32) & U(0xFFFF))
+        if not 2 <= kind <= 7 or size != (whole if kind >> 1 == DATA else HEADER):
+            dropped[MALFORMED] += 1
+            continue
+        if sender >= ranks or sender == rank:
+            dropped[MISDIRECTED] += 1
+            continue
+        g = group_of(groups, found, latest, first, operation)
+        if g == found:
+            found += 1
+            groups[g, :] = 0
+            groups[g, FIRST_WORD], groups[g, OPERATION] = first, operation
+            groups[g, ROW] = U(row_of(table, first, operation)) if kind >> 1 == DATA else U(NO_ROW)
+        accepted, latest = accepted + 1, g
+        groups[g, NUMBER] += U(1)
+        groups[g, PLACE], groups[g, REST] = word(buffer, start + 24), word(buffer, start + 32)
+        if groups[g, ROW] == U(NO_ROW):
+            of[j] = g
+            continue
+        row = table[int64(groups[g, ROW])]
+        became = place(row, buffer, start, whole - HEADER, groups[g, PLACE])
+        groups[g, RIGHT] += U(became > 0)
+        groups[g, FRESH] += U(became > 1)
+        if became > 1 and groups[g, PLACE] >> U(48) & U(LAST):
+            groups[g, MARKED] = U(1)
+    sort(buffer, starts, sizes, good[:count], of, groups, found, each)
+    return found, len(starts) - accepted
