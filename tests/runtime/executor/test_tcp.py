@@ -129,13 +129,13 @@ def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkey
 @pytest.mark.parametrize(("address", "sizes"), [("127.0.0.1", ONE_HOST), ("127.0.0.2", NETWORK)])
 def test_only_on_one_host_nothing_is_paced(address, sizes):
     option = socket.IPPROTO_TCP, socket.TCP_CONGESTION
-    server = socket.create_server((address, 0))
-    link = socket.create_connection(server.getsockname(), WAIT_S, ("127.0.0.1", 0))
-    with server, link:
+    with socket.create_server((address, 0)) as server:
+        link = socket.create_connection(server.getsockname(), WAIT_S, ("127.0.0.1", 0))
         before = link.getsockopt(*option, 16)
         assert loop.fitting([link]) == sizes
         after = b"reno".ljust(16, b"\0") if sizes is ONE_HOST else before
         assert link.getsockopt(*option, 16) == after
+        link.close()
 
 
 class Peer:

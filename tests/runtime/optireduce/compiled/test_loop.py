@@ -1,0 +1,28 @@
+"""The event loop on the sockets of both data paths."""
+
+from __future__ import annotations
+
+import time
+from unittest.mock import MagicMock
+
+import pytest
+
+from runtime.optireduce.options import Options
+from runtime.optireduce.udp.compiled.choice import choose
+from runtime.optireduce.udp.loop import EventLoop
+
+
+@pytest.mark.parametrize("when", ["off", "auto"])
+def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
+    """A rank that is stopped after its pauses were measured must not judge by a later clock."""
+    began, path, options = [], choose(when), Options()
+    protocol = MagicMock(options=options, **{"get_timer.return_value": 9e9})
+    protocol.next_event.return_value = protocol.datagrams_to_send.return_value = None
+    protocol.set_bound = lambda _: (began.append(time.monotonic()), time.sleep(0.05))
+    channel = path.socket(options, "127.0.0.1", path.reader)
+    loop = EventLoop(protocol, channel, print, print)
+    loop.set_bound(1.0)
+    while not began:
+        time.sleep(0.001)
+    loop.close()
+    assert protocol.handle_timer.call_args.args[0] <= began[0]
