@@ -61,7 +61,8 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
             padded[: high - low] = gradients[sender, low:high]
             pieces.append(padded.view(torch.uint8).numpy().reshape(count, EACH * 4))
         mean = gradients[owner, low:high].clone()
-        NUMPY.average(mean, owner, np.stack(pieces), 0, np.stack(arrived), True)
+        own = mean.view(torch.uint8).numpy()
+        NUMPY.average(own, mean.dtype, owner, np.stack(pieces), 0, np.stack(arrived), True)
         for rank in range(n):
             mask = loss.arrived(high - low)
             there = torch.ones_like(mask) if rank == owner else mask

@@ -174,8 +174,8 @@ class Incast:
 class Pacer:
     """How fast to send to one peer: a light rate control in the style of TIMELY (SIGCOMM 2015).
 
-    Up to ``rtt_high_s`` the rate rises by a step, above it falls in proportion (the source's lower
-    threshold and trend never bound). It is there to avoid congestion collapse, not to share fairly.
+    Up to ``rtt_high_s`` the rate rises by a step, above it falls in proportion (without the lower
+    threshold and the trend of the source). It is there to avoid congestion collapse, not to share.
     """
 
     def __init__(self, options: Options) -> None:
