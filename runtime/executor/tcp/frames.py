@@ -53,7 +53,7 @@ def fitting(sockets: Collection[socket.socket]) -> Sizes:
     """For one host, if all peers have this rank's own address; else for a network.
 
     On one host nothing is lost and nothing is to be paced: BBR, where it is the default, would
-    spend a third of the processor's time on timers. Reno is in every kernel, and free to choose.
+    spend the processor's time on timers. Reno is in every kernel, and free to choose.
     """
     local = all(s.getsockname()[0] == s.getpeername()[0] for s in sockets)
     for each in sockets if local else ():
