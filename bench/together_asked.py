@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.together import instance
 from synth.answer import checked
 from synth.arrivals.together import Together
-from verify.core.schedule import Round, Transfer
+from verify.core.schedule import Op, Round, Transfer
 from verify.core.verdict import Verdict
 
 
@@ -203,11 +203,8 @@ class Formula:
                         senders.setdefault(int(name[4]), []).append(int(name[2]))
                 for name in names:
                     if name[0] in ("copy", "add") and name[1] == t and name[3] == c:
-                        src, op = (
-                            senders[int(name[-1])].pop(),
-                            "copy" if name[0] == "copy" else "reduce",
-                        )
-                        moves.append(Transfer(src, int(name[2]), c, op))
+                        op: Op = "copy" if name[0] == "copy" else "reduce"
+                        moves.append(Transfer(senders[int(name[-1])].pop(), int(name[2]), c, op))
             rounds.append(tuple(moves))
         return rounds
 

@@ -52,8 +52,8 @@ LARGEST_FRAME = ONE_HOST.frame
 def fitting(sockets: Collection[socket.socket]) -> Sizes:
     """For one host, if all peers have this rank's own address; else for a network.
 
-    On one host nothing is lost and nothing is to be paced: BBR, where it is the default, would
-    spend the processor's time on timers. Reno is in every kernel, and free to choose.
+    On one host the sockets are given Reno, which every kernel has and any user may choose: nothing
+    is lost or to be paced, and BBR, where it is the default, would spend the processor's time.
     """
     local = all(s.getsockname()[0] == s.getpeername()[0] for s in sockets)
     for each in sockets if local else ():

@@ -15,6 +15,7 @@ from numba import int64, njit, types, uint64, uintp, void
 from numba.extending import intrinsic
 
 from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS, WORDS, U, tags, word
+from runtime.optireduce.udp.compiled.kernels import copy, number_of
 
 HEADER, TAG_AT, LAST, DATA = 48, 40, 1, 1  # of the wire format
 MALFORMED, FOREIGN, MISDIRECTED, FORGED = range(4)
@@ -78,19 +79,16 @@ def place(row, buffer, start, payload, about):
     about: its fourth word, with offset and length; payload: bytes in a datagram.
     """
     offset, length = int64(about & U(0xFFFFFFFF)), int64(about >> U(32) & U(0xFFFF))
-    count, nbytes, number = int64(row[COUNT]), int64(row[NBYTES]), offset // payload
-    if offset % payload or number >= count or length != min(payload, nbytes - offset):
-        return 0
-    if length <= 0 or start < 0 or start + HEADER + length > len(buffer):
+    count, nbytes = int64(row[COUNT]), int64(row[NBYTES])
+    number = number_of(offset, length, nbytes, payload)
+    if not 0 <= number < count or start < 0 or start + HEADER + length > len(buffer):
         return 0
     arrived = carray(pointer(uintp(row[BITMAP])), (count,))
     if arrived[number]:
         return 1
     arrived[number] = 1
     into = carray(pointer(uintp(row[INTO])), (nbytes,))[offset : offset + length]
-    source = buffer[start + HEADER : start + HEADER + length]
-    for i in range(len(source)):
-        into[i] = source[i]
+    copy(into, buffer[start + HEADER : start + HEADER + length])
     return 2
 
 

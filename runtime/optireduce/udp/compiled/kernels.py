@@ -65,6 +65,13 @@ def write(rows, source, first, marks_from, common, passed, state):
             put(rows[i], TAG_AT, 8, found[i])
 
 
+@njit(int64(int64, int64, int64, int64), **HOW)
+def number_of(offset, length, nbytes, payload):
+    """Of a datagram of a shard of ``nbytes``; -1 if it is not exactly one of these."""
+    whole = offset >= 0 and offset % payload == 0 and offset < nbytes
+    return offset // payload if whole and length == min(payload, nbytes - offset) else -1
+
+
 @njit(types.UniTuple(int64, 2)(boolean[::1], int64, int64, LONGS, LONGS, int64[:, ::1]), **HOW)
 def mark(arrived, nbytes, payload, offsets, lengths, chosen):
     """Mark the new among datagrams of a shard of ``nbytes`` as arrived: (how many, how many right).
@@ -73,10 +80,8 @@ def mark(arrived, nbytes, payload, offsets, lengths, chosen):
     """
     new = right = 0
     for i in range(len(offsets)):
-        number = offsets[i] // payload
-        if offsets[i] < 0 or offsets[i] % payload or number >= len(arrived):
-            continue
-        if lengths[i] != min(payload, nbytes - offsets[i]):
+        number = number_of(offsets[i], lengths[i], nbytes, payload)
+        if not 0 <= number < len(arrived):
             continue
         right += 1
         if not arrived[number]:
