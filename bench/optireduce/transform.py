@@ -89,7 +89,7 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
 
     for name, path in (("numpy", NUMPY), ("compiled", compiled)):
         rows, into = np.zeros((count, size), np.uint8), np.zeros(nbytes, np.uint8)
-        for tags, key in (("", b""), (", tags", b"k" * 32)):
+        for tags, key in (("", b""), (", tags", b"k" * 16)):
             sender, receiver = (path.codec(1, rank, 2, size, key) for rank in (1, 0))
             header = Header(0, 0, 1)
             row(f"{name}: write{tags}", lambda: sender.data(rows, source, 0, 99, header, passed))  # noqa: B023

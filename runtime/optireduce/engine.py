@@ -45,13 +45,13 @@ class Session(NamedTuple):
     """What the ranks agreed on by the store; who can read that knows number and key."""
 
     number: int  # rank 0's 64 random bits, in every datagram
-    key: bytes  # its 32 random bytes, for those who authenticate
+    key: bytes  # its 16 random bytes, for those who authenticate
     addresses: dict[int, tuple[str, int]]  # of each other rank's socket
 
 
 def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Session:
     """Exchange addresses. Collective; RankFailure for absent ranks, ArgumentError for options."""
-    own = options.digest, *map(str, address), secrets.token_hex(8), secrets.token_hex(32)
+    own = options.digest, *map(str, address), secrets.token_hex(8), secrets.token_hex(16)
     received = {r: text.split() for r, text in group.all_gather("meeting", " ".join(own)).items()}
     if differing := [str(r) for r, (digest, *_) in received.items() if digest != options.digest]:
         problem = f"rank(s) {', '.join(differing)} have others"

@@ -30,7 +30,7 @@ from tests.runtime.optireduce.simulation import SESSION, Host, content, options,
 
 SIZES = (200, 150, 330)  # bytes of the ranks' shards; rank 0 is attacked
 OPTIONS = options()
-PAYLOAD, KEY = OPTIONS.payload_bytes, b"k" * 32
+PAYLOAD, KEY = OPTIONS.payload_bytes, b"k" * 16
 OPEN = (8, 2**64 - 1)  # names of the operation that is open; after the second they wrap
 DEADLINE_S = OPTIONS.absence_s + 2 * OPTIONS.bound_s
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.compiled import blake2b, intake, kernels
+from runtime.optireduce.udp.compiled import intake, kernels, siphash
 from runtime.optireduce.udp.compiled.data_path import DataPath
 from runtime.optireduce.udp.compiled.sockets import (
     DATAGRAMS,
@@ -28,6 +28,7 @@ from runtime.optireduce.udp.reassembly import Drop, Numbers, SenderBitmap
 
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
 assert (HEADER_BYTES, TAG_AT) == (intake.HEADER, intake.TAG_AT)
+assert siphash.TAG_AT == TAG_AT
 NONE, NO_BYTES = np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)
 KINDS = ("malformed", "foreign", "misdirected", "forged")
 NO_STATE, NOWHERE = np.zeros(0, np.uint64), slice(0, 0)
@@ -48,11 +49,8 @@ class CompiledCodec(Codec):
         self._drops = np.zeros(len(KINDS), np.int64)
         self._make_room(DATAGRAMS)
         self._tabulate()
-        if key:  # RFC 7693, 2.5: the parameter block's first word
-            initial = np.array(blake2b.IV, np.uint64)
-            initial[0] ^= np.uint64(0x0101_0000 | len(key) << 8 | blake2b.TAG_BYTES)
-            padded = np.frombuffer(key.ljust(blake2b.BLOCK, b"\0"), np.uint64)
-            self._state = blake2b.keyed(initial, padded)
+        if key:
+            self._state = siphash.keyed(key)
 
     def data(
         self,

@@ -88,9 +88,13 @@ def fault(path: DataPath) -> str:
     codec, sender, numpys = path.codec(1, 0, 2, 128), path.codec(1, 1, 2, 128), NUMPY.codec
     what = 5, source, 0, 4, Header(0, 0, 7), np.arange(5)
     rows, right = sender.burst(*what), numpys(1, 1, 2, 128).burst(*what)
-    written = np.zeros_like(right)
-    sender.data(written, *what[1:])
-    if (written != right).any() or (np.stack([*rows]) != right).any():
+    wrote = (np.stack([*rows]) == right).all()
+    for key in (b"", bytes(range(16))):
+        written = [np.zeros_like(right) for _ in range(2)]
+        for kind, into in zip((path.codec, numpys), written, strict=True):
+            kind(1, 1, 2, 128, key).data(into, *what[1:])
+        wrote = wrote and (written[0] == written[1]).all()
+    if not wrote:
         return "it wrote other datagrams than numpy's path"
     short = np.frombuffer(sender.control(Type.CREDIT, Header(1, 0, 9), offset=6), np.uint8)
     found, kinds, seen = np.zeros(399, np.uint8), list[Type](), 0

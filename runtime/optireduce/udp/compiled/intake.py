@@ -14,8 +14,8 @@ import numpy as np
 from numba import int64, njit, types, uint64, uintp, void
 from numba.extending import intrinsic
 
-from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS, WORDS, U, tags, word
 from runtime.optireduce.udp.compiled.kernels import copy, number_of
+from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags, word
 
 HEADER, TAG_AT, LAST, DATA = 48, 40, 1, 1  # of the wire format
 MALFORMED, FOREIGN, MISDIRECTED, FORGED = range(4)

@@ -10,7 +10,7 @@ A buffer is uint8, and a datagram in it a start and a size; words are little-end
 import numpy as np
 from numba import boolean, float32, float64, int64, njit, types, uint8, uint64, void
 
-from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS, WORDS, U, tags
+from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags
 
 HEADER, TAG_AT, FLAGS_AT, LAST = 48, 40, 30, 1  # of the wire format
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import int32, int64, njit, types, uint8, uint32, uintp, void
 
-from runtime.optireduce.udp.compiled.blake2b import BYTES, HOW, LONGS
 from runtime.optireduce.udp.compiled.kernels import head
+from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS
 
 HEADER, VECTOR, DONTWAIT = 48, 16, 0x40
 CALL = int32(int32, uintp, uint32, int32)

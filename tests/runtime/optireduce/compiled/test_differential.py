@@ -73,8 +73,8 @@ def test_batches_and_what_is_refused_are_the_same(data, key, noise):
     st.integers(0, 30),
     st.integers(1, 30),
     st.integers(0, 40),
-    st.sampled_from([b"", KEY, b"short"]),
-    st.sampled_from([128, 136, 1472]),
+    st.sampled_from([b"", KEY, bytes(range(16))]),
+    st.sampled_from([128, 136, 256, 264, 1472]),
     st.booleans(),
 )
 def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, each):

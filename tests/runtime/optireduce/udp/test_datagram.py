@@ -15,7 +15,7 @@ from tests.runtime.optireduce.simulation import SESSION
 
 SIZE = 128
 PAYLOAD = SIZE - HEADER_BYTES
-KEY = b"k" * 32
+KEY = b"k" * 16
 SENDER, RECEIVER = Codec(SESSION, 1, 3, SIZE), Codec(SESSION, 0, 3, SIZE)
 
 
