@@ -43,6 +43,7 @@ class Collectives:
         self.paths: Counter[str] = Counter()  # of all-reduces, or why they went natively
         self.native: Any = dist.ProcessGroup(store, rank, size)  # Any: its stub is incomplete
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)
+        group.all_gather("connected")  # who destroys it now ends nobody's connecting
         self.backends: dict[str, tuple[Any, Any]] = {"cpu": (GLOO, self._gloo)}  # by device type
         if torch.cuda.is_available():
             self.backends["cuda"] = NCCL, nccl(PrefixStore("nccl", store), rank, size, timeout)

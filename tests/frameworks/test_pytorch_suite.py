@@ -17,6 +17,9 @@ from tests.frameworks.pytorch_suite import RANKS
 ROOT = Path(__file__).parents[2]
 KNOWN = tomllib.loads(Path(__file__).with_name("pytorch_differences.toml").read_text())
 LEAST_PASSING = 90  # of 280; most of the others need GPUs
+UNSTABLE = {"test_new_subgroups_with_group_param"}
+"""Tests that Gloo fails now and then, and that have to pass here: who destroys a group at once ends
+the connecting of ranks that are not as far, since Gloo's groups don't wait for each other."""
 
 
 def _passed(outcomes: dict[str, str]) -> set[str]:
@@ -63,8 +66,10 @@ def outcomes(schedules, tmp_path_factory) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize("way", [AUTO, SCHEDULE])
 def test_what_passes_on_gloo_passes_here(outcomes, way):
     assert len(_passed(outcomes[GLOO])) >= LEAST_PASSING
-    assert not [name for name, found in outcomes[GLOO].items() if found.startswith("failed")]
-    differing = _differing(outcomes[GLOO], outcomes[way])
+    failed = {name for name, found in outcomes[GLOO].items() if found.startswith("failed")}
+    assert failed <= UNSTABLE
+    expected = outcomes[GLOO] | dict.fromkeys(UNSTABLE, "passed")
+    differing = _differing(expected, outcomes[way])
     unknown = {name: found for name, found in differing.items() if name not in KNOWN}
     assert not unknown, "\n".join(f"{name}\n{found}" for name, found in unknown.items())
     assert set(differing) == set(KNOWN), "these pass now: take them off the list"
