@@ -116,6 +116,23 @@ def test_any_number_of_groups(rank, size, store):
 
 
 @on_ranks(2)
+def test_a_group_is_there_when_all_ranks_are_connected(rank, size, store):
+    start(rank, size, store)
+    connect = dist.ProcessGroupGloo
+
+    def connect_slowly(*args):
+        gloo = connect(*args)
+        time.sleep(0.5 * rank)
+        store.set(f"connected {rank}", "")
+        return gloo
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "ProcessGroupGloo", connect_slowly)
+        dist.new_group([0, 1])
+    assert store.check(["connected 1"])
+
+
+@on_ranks(2)
 def test_ranks_may_come_to_two_groups_in_different_orders(rank, size, store):
     start(rank, size, store)
     groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
