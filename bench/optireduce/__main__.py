@@ -15,15 +15,15 @@ import time
 TABLES: list[tuple[list[str], list[str], int]] = [
     (["error", "--repeats", "3"], ["error", "--repeats", "1"], 10),
     (["transform"], ["transform", "--repeats", "2"], 5),
-    (["loopback", "--mib", "1", "16"], ["loopback", "--short"], 20),
-    (["goodput", "--repeats", "3"], ["goodput", "--short"], 130),
+    (["loopback", "--mib", "1", "16", "--repeats", "25"], ["loopback", "--short"], 35),
+    (["goodput"], ["goodput", "--short"], 200),
     (
         [
-            *["goodput", "--rates", "0", "--pairs", "2", "--repeats", "3"],
+            *["goodput", "--rates", "0", "--pairs", "2"],
             *["--ways", "TCP", "UBT, numpy", "UBT, compiled"],
         ],
         [],
-        40,
+        60,
     ),
     (
         ["training", "--loopback", "--tasks", "digits", "--seeds", "2", "--shares", "0.1"],
