@@ -6,7 +6,7 @@ For every number of ranks, of late ranks from 2 to all but one, and of chunks: t
 after a wait in which the others can share all that they have. Counted, not measured; every
 schedule was proved. ``+`` says how many rounds above the bound of the theorem ``synth`` reaches;
 ``=`` says optimal by a certificate, on paper, or by an exhausted search, where that is above the
-bound; ``*`` that there are schedules at the bound, which ``synth`` does not find.
+bound.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ EXHAUSTED = {
     (8, 3, 4): 7,
 }
 """(ranks, late, chunks) -> no schedule has fewer rounds, by :mod:`bench.together_asked`."""
-
-FOUND = {(6, 2, 7), (6, 3, 4), (6, 5, 2), (7, 2, 4), (7, 4, 2), (8, 2, 4), (8, 3, 3), (8, 4, 3)}
-"""(ranks, late, chunks): it has found a schedule at the bound of the theorem."""
 
 
 def instance(ranks: int, late: int, chunks: int) -> Arrivals:
@@ -97,7 +94,6 @@ def main() -> None:
                 closed = gap == 0 or rounds == needed
                 optimal += closed
                 more = "" if gap == 0 else f"={rounds}" if closed else f"+{gap}"
-                more += "*" if gap and (ranks, late, chunks) in FOUND else ""
                 cells.append(f"{arrivals.bound}{more}")
             print(f"| {ranks} | {late} | " + " | ".join(cells) + " |", flush=True)
     print(f"\n{optimal} of {gaps.total()} optimal; above the bound: {dict(sorted(gaps.items()))}")

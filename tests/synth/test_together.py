@@ -61,7 +61,8 @@ def test_all_that_is_found_is_right(
 
 
 @pytest.mark.parametrize(
-    ("n", "late", "k"), [(6, 2, 4), (6, 4, 1), (6, 5, 1), (7, 3, 2), (8, 5, 1), (8, 7, 3)]
+    ("n", "late", "k"),
+    [(6, 2, 4), (6, 4, 1), (6, 5, 1), (7, 3, 2), (7, 4, 2), (8, 2, 4), (8, 5, 1), (8, 7, 3)],
 )
 def test_reaches_the_bound(n: int, late: int, k: int) -> None:
     arrivals = together(n, late, k)
