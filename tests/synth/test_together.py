@@ -18,6 +18,7 @@ from synth.arrivals.generate import CERTIFIED, search
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.parity import parity_bound
 from synth.arrivals.together import Together
+from synth.cost import Setting
 from synth.solvers.choice import SOLVERS, SolverName, Solving, solve
 from synth.solvers.model import Exhausted, Found, Undecided
 from tests.verify.search import fewest_rounds
@@ -166,13 +167,19 @@ def test_the_solver_finds_what_is_proved_on_paper(
 
 def test_what_a_solver_has_exhausted_is_not_called_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("synth.arrivals.attempts.least_rounds", lambda arrivals: arrivals.bound)
-    answer = search(7, dict.fromkeys(range(3, 7), 40), chunks=1)
-    assert (answer.basis, answer.bound) == (Basis.SOLVER, 4)
+    small = Setting(buffer_bytes=1, alpha_s=1.0, bandwidth=1e9)
+    answer = search(7, dict.fromkeys(range(3, 7), 40), chunks=1, setting=small)
+    assert (answer.value, answer.basis, answer.bound) == (4, Basis.SOLVER, 4)
 
 
-def test_the_question_is_asked_once_however_many_numbers_of_chunks_there_are() -> None:
+def test_of_several_numbers_of_chunks_the_first_is_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("synth.arrivals.attempts.FREE_TREES_WORK", 0.01)
     told: list[str] = []
-    attempts = Attempts(Solving("z3", 0, 1e-3, None), told.append)
-    for k in 4, 5, 6:
+    attempts = Attempts(Solving("z3", 0, 0.1, None), told.append)
+    for k in 5, 4, 6:
         attempts.shortest(together(8, 3, k))
-    assert sum("all completions" in text for text in told) == 1
+    assert [text for text in told if "all completions" in text] == [
+        "z3, all completions of 7 rounds"
+    ]
