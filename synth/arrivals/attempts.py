@@ -2,7 +2,8 @@
 
 lists      trees (:mod:`synth.arrivals.trees`) and priorities, all combinations once
 overlaps   (:mod:`synth.arrivals.overlap`) for fewer rounds than that, from the bound up
-together   where several ranks come last, and together (:mod:`synth.arrivals.together`)
+together   where several ranks come last, and together (:mod:`synth.arrivals.together`); a solver
+           is asked for the first number of rounds that is not reached
 lists      as at first, with other random numbers, then with priorities drawn at random
 """
 
@@ -23,7 +24,7 @@ from synth.arrivals.parity import least_rounds
 from synth.arrivals.together import Together, come_together
 from synth.arrivals.trees import Trees, balanced
 from synth.solvers.choice import Solving
-from synth.solvers.model import Found
+from synth.solvers.model import Exhausted, Found
 from synth.straggler.search import Progress
 from verify.core.schedule import Round
 
@@ -44,6 +45,10 @@ TOGETHER_WORK = 4
 """One try for ranks that come together is as much work as so many lists."""
 TREES_WORK = 3.0
 """What the question about trees may take."""
+FREE_TREES_WORK = 40.0
+"""What the question about ranks that come together may take, whatever the trees,"""
+FREE_TREES_SHARE = 0.5
+"""and how much of WORK that is: so it is asked once, of several numbers of chunks for the first."""
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
@@ -63,18 +68,25 @@ class Attempts:
     Args:
         solving: seed, effort and time limit.
         progress: is told what is being tried.
+
+    Attributes:
+        exhausted: the rounds that are too few, where a solver has found that there is no schedule.
     """
 
     def __init__(self, solving: Solving, progress: Progress) -> None:
         self.solving, self._progress = solving, progress
+        self.exhausted: dict[Arrivals, int] = {}
         self._work = WORK * solving.effort
+
+    def least(self, arrivals: Arrivals) -> int:
+        """The greatest lower bound that has a proof, or for which a solver has exhausted less."""
+        return max(least_rounds(arrivals), self.exhausted.get(arrivals, 0) + 1)
 
     def shortest(self, arrivals: Arrivals, *, once: bool = False) -> Attempt:
         """The attempt with the fewest rounds, of equals the first; the first if ``once``."""
         attempts = self._attempts(arrivals)
         best = next(attempts)
-        enough = arrivals.last + least_rounds(arrivals)
-        while not once and len(best[1]) > enough and not self._spent:
+        while not (once or self._spent or len(best[1]) <= arrivals.last + self.least(arrivals)):
             attempt = next(attempts, None)
             if attempt is None:
                 break
@@ -116,15 +128,29 @@ class Attempts:
                     break
             found = [] if completion.missing else completion.rounds
             if completion.missing and arrivals.ranks * arrivals.chunks <= fixed_trees.LARGEST:
-                for question in search.questions(rounds):
+                for question in search.tree_questions(rounds):
                     answer = self.solving.ask(question.model, TREES_WORK)
                     if isinstance(answer, Found):
                         found = question.decode(answer)
                         break
+            found = found or self._any_trees(search, rounds)
             if not found:
                 return
             for all_rounds in search.with_wait(found):
                 yield "together", all_rounds
+
+    def _any_trees(self, search: Together, rounds: int) -> list[Round]:
+        """A completion with any trees, if the solver finds one; none leaves fewer to be tried."""
+        price = FREE_TREES_SHARE * WORK * self.solving.effort
+        if self._work < price or self.solving.over or not search.can_be_asked(rounds):
+            return []
+        self._progress(f"{self.solving.solver}, all completions of {rounds} rounds")
+        self._work -= price
+        question = search.question(rounds)
+        answer = self.solving.ask(question.model, FREE_TREES_WORK)
+        if isinstance(answer, Exhausted):
+            self.exhausted[search.arrivals] = rounds
+        return question.decode(answer) if isinstance(answer, Found) else []
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
         """Those with so many rounds after the last arrival, if there are any."""

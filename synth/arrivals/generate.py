@@ -144,8 +144,8 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
     certified = CERTIFIED.get((arrivals.chunks, *sorted(arrivals.arrival)))
     if certified == report.completion_rounds:
         return certified, Basis.CERTIFICATE, "proofs/certificates refutes fewer rounds"
-    if arrivals == portfolio.arrivals and portfolio.least > arrivals.bound:
-        bound, basis = portfolio.least, Basis.SOLVER
+    if portfolio.least(arrivals) > arrivals.bound:
+        bound, basis = portfolio.least(arrivals), Basis.SOLVER
         reason = "all schedules of fewer rounds were searched"
     elif parity_bound(arrivals) > arrivals.bound:
         bound, basis = parity_bound(arrivals), Basis.PAPER

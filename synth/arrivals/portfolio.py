@@ -60,8 +60,6 @@ class Portfolio:
 
     Attributes:
         candidates: all that were looked at, in the order of trying.
-        least: rounds that any schedule for ``arrivals`` takes after the last one: the lower bound,
-            or more where a solver has exhausted what is below.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class Portfolio:
     ) -> None:
         self.arrivals, self.solving, self.setting = arrivals, solving, setting
         self.candidates: list[Candidate] = []
-        self.least = arrivals.bound
         self._listed = 0
         self._progress = progress
         self._attempts = Attempts(solving, progress)
@@ -83,6 +80,11 @@ class Portfolio:
     def best(self) -> Candidate:
         """The fastest of those that were made; of equals the first."""
         return min((c for c in self.candidates if c.schedule), key=lambda c: self._time(c.cost))
+
+    def least(self, arrivals: Arrivals) -> int:
+        """Rounds that any schedule takes after the last arrival: the bound of the theorem, or more
+        where a solver has exhausted what is below."""
+        return max(arrivals.bound, self._attempts.exhausted.get(arrivals, 0) + 1)
 
     def try_lists(self, *, thoroughly: bool) -> None:
         """Lists and overlaps in the chunks of the instance.
@@ -134,7 +136,7 @@ class Portfolio:
         """Ask a solver for fewer rounds than listed, from the bound up, where that is small."""
         if not can_be_asked(self.arrivals):
             return
-        for rounds in range(self.least, self._listed):
+        for rounds in range(self.least(self.arrivals), self._listed):
             self._progress(f"all schedules of {rounds} rounds after the last arrival")
             question = Question(self.arrivals, rounds)
             answer = self.solving.ask(question.model, EXACT_WORK)
@@ -142,7 +144,7 @@ class Portfolio:
                 self.add("exact", self.arrivals, self.arrivals.schedule(question.decode(answer)))
             if not isinstance(answer, Exhausted):
                 return
-            self.least = rounds + 1
+            self._attempts.exhausted[self.arrivals] = rounds
 
     def try_standard(self) -> None:
         """Ring, halving-doubling and recursive doubling, started at the last arrival."""

@@ -23,6 +23,7 @@ import numpy as np
 from synth.arrivals.addition import Cut, Shape
 from synth.arrivals.choices import BoolArray, Choices
 from synth.arrivals.fixed_trees import TreeQuestion
+from synth.arrivals.free_trees import LARGEST, FreeTrees, question_size
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.spread import Spread
 from verify.core.schedule import Round, Transfer
@@ -51,13 +52,13 @@ class Together:
     """
 
     def __init__(self, arrivals: Arrivals, seed: int) -> None:
-        self._arrivals, self._dice = arrivals, np.random.default_rng(seed)
+        self.arrivals, self._dice = arrivals, np.random.default_rng(seed)
         self._late = arrivals.arrival.count(arrivals.last)
         self._names = sorted(range(arrivals.ranks), key=lambda rank: -arrivals.arrival[rank])
 
     def completions(self, rounds: int, effort: float) -> Iterator[Spread]:
         """Some that are drawn, then changes of the one in which least is missing in the end."""
-        ranks, chunks = self._arrivals.ranks, self._arrivals.chunks
+        ranks, chunks = self.arrivals.ranks, self.arrivals.chunks
         part = np.minimum(np.arange(ranks), self._late)
         wanted = np.ones((ranks, chunks), np.bool_)
         best, least = None, ranks * chunks
@@ -71,16 +72,27 @@ class Together:
                 best, least = choices, spread.missing
             yield spread
 
-    def questions(self, rounds: int) -> Iterator[TreeQuestion]:
-        """The same question with trees of some shapes, each late rank a leaf and P the last."""
-        part = np.minimum(np.arange(self._arrivals.ranks), self._late)
-        start = np.repeat(part[:, None], self._arrivals.chunks, axis=1)
+    def tree_questions(self, rounds: int) -> Iterator[TreeQuestion]:
+        """The same, with trees of some shapes: each late rank is a leaf, and P the last one."""
+        part = np.minimum(np.arange(self.arrivals.ranks), self._late)
+        start = np.repeat(part[:, None], self.arrivals.chunks, axis=1)
         for cut in ASKED_CUTS:
             yield TreeQuestion(Shape(self._late + 1, cut), start, rounds)
 
+    def can_be_asked(self, rounds: int) -> bool:
+        """Whether the question about all trees is small enough for a solver."""
+        return question_size(*self._size(rounds)) <= LARGEST
+
+    def question(self, rounds: int) -> FreeTrees:
+        """The same question about all trees: where it is exhausted, no schedule is so short."""
+        return FreeTrees(*self._size(rounds))
+
+    def _size(self, rounds: int) -> tuple[int, int, int, int]:
+        return self.arrivals.ranks, self._late, self.arrivals.chunks, rounds
+
     def with_wait(self, completion: Sequence[Round]) -> Iterator[list[Round]]:
         """All rounds, of a wait and a completion in which late ranks come first; if it fits in."""
-        arrivals, late = self._arrivals, self._late
+        arrivals, late = self.arrivals, self._late
         helpers, chunks = arrivals.ranks - late, arrivals.chunks
         wanted = _used(completion, arrivals.ranks, chunks)[late:]
         for _ in range(WAITS):

@@ -155,9 +155,9 @@ def test_exhausted_questions_raise_the_bound(solver) -> None:
     solving = Solving(solver, 0, 1.0, None)
     portfolio = Portfolio(instance(3, {2: 0}, 1), solving, setting=None, progress=print)
     portfolio.try_lists(thoroughly=True)
-    assert (portfolio.best.rounds, portfolio.least) == (4, 3)
+    assert (portfolio.best.rounds, portfolio.least(portfolio.arrivals)) == (4, 3)
     portfolio.try_exact()
-    assert (portfolio.best.rounds, portfolio.least) == (4, 4)
+    assert (portfolio.best.rounds, portfolio.least(portfolio.arrivals)) == (4, 4)
 
 
 @pytest.mark.parametrize("arrivals", [{7: 0}, {7: 3}, {7: 9}, {3: 2, 5: 7}])

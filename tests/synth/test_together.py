@@ -9,14 +9,18 @@ import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.together_asked import Formula
+from bench.together_asked import dimacs
+from synth.answer import Basis
 from synth.arrivals.addition import CUTS, NOTHING, Cut, Shape
 from synth.arrivals.attempts import Attempts
-from synth.arrivals.generate import CERTIFIED
+from synth.arrivals.free_trees import FreeTrees
+from synth.arrivals.generate import CERTIFIED, search
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.parity import parity_bound
 from synth.arrivals.together import Together
-from synth.solvers.choice import Solving
+from synth.cost import Setting
+from synth.solvers.choice import SOLVERS, SolverName, Solving, solve
+from synth.solvers.model import Exhausted, Found, Undecided
 from tests.verify.search import fewest_rounds
 from verify import Verdict, check
 
@@ -58,7 +62,8 @@ def test_all_that_is_found_is_right(
 
 
 @pytest.mark.parametrize(
-    ("n", "late", "k"), [(6, 2, 4), (6, 4, 1), (6, 5, 1), (7, 3, 2), (8, 5, 1), (8, 7, 3)]
+    ("n", "late", "k"),
+    [(6, 2, 4), (6, 4, 1), (6, 5, 1), (7, 3, 2), (7, 4, 2), (8, 2, 4), (8, 5, 1), (8, 7, 3)],
 )
 def test_reaches_the_bound(n: int, late: int, k: int) -> None:
     arrivals = together(n, late, k)
@@ -100,13 +105,81 @@ def test_no_paper_bound_is_above_what_is_reached_or_certified() -> None:
         assert parity_bound(Arrivals(chunks, tuple(arrival), ())) <= fewest
 
 
-@pytest.mark.parametrize(("n", "late", "k"), [(3, 2, 1), (3, 2, 2), (4, 2, 1), (4, 3, 1)])
+TINY = [(3, 2, 1), (3, 2, 2), (4, 2, 1), (4, 3, 1)]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("n", "late", "k"), TINY)
 def test_any_trees_agree_with_a_search_through_all_states(
-    tmp_path: Path, n: int, late: int, k: int
+    n: int, late: int, k: int, solver: SolverName
 ) -> None:
     fewest = fewest_rounds(k, together(n, late, k, 1).arrival)
     for rounds in fewest - 1, fewest, fewest + 1:
-        (tmp_path / "formula.cnf").write_text(Formula(n, late, k, rounds).dimacs())
+        answer = solve(FreeTrees(n, late, k, rounds).model, solver, seed=0, work=9.0)
+        assert isinstance(answer, Exhausted if rounds < fewest else Found)
+
+
+def test_the_file_for_other_solvers_asks_the_same(tmp_path: Path) -> None:
+    for rounds, answer in (2, z3.unsat), (3, z3.sat):
+        (tmp_path / "formula.cnf").write_text(dimacs(FreeTrees(3, 2, 1, rounds).model))
         solver = z3.Solver()
         solver.from_file(str(tmp_path / "formula.cnf"))
-        assert (solver.check() == z3.sat) == (rounds >= fewest)
+        assert solver.check() == answer
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data(), st.integers(3, 6), st.integers(1, 3), st.integers(0, 2), st.integers(0, 99))
+def test_any_trees_that_are_found_are_right(
+    data: st.DataObject, n: int, k: int, more: int, seed: int
+) -> None:
+    arrivals = together(n, data.draw(st.integers(2, min(3, n - 1))), k)
+    rounds = max(arrivals.bound, parity_bound(arrivals)) + more
+    attempt = Together(arrivals, seed)
+    question = attempt.question(rounds)
+    answer = solve(question.model, "z3", seed=seed, work=1.0)
+    assert not isinstance(answer, Exhausted)  # all of these are reached
+    if isinstance(answer, Found):
+        (found,) = attempt.with_wait(question.decode(answer))
+        assert check(arrivals.schedule(found)).verdict is Verdict.PROVED
+        assert len(found) - arrivals.last == rounds
+
+
+@pytest.mark.parametrize(("n", "late", "k", "rounds"), [(7, 4, 2, 4), (5, 3, 5, 7)])
+def test_a_search_that_is_cut_short_says_nothing(n: int, late: int, k: int, rounds: int) -> None:
+    model = FreeTrees(n, late, k, rounds).model
+    for solver in SOLVERS:
+        assert isinstance(solve(model, solver, seed=0, work=0.01), Undecided)
+    assert isinstance(Solving("z3", 0, 1.0, 1e-9).ask(model, 1.0), Undecided)
+
+
+@pytest.mark.parametrize(("n", "late", "k"), [(5, 4, 1), (5, 4, 2), (7, 4, 1), (7, 5, 1)])
+def test_the_solver_finds_what_is_proved_on_paper(
+    monkeypatch: pytest.MonkeyPatch, n: int, late: int, k: int
+) -> None:
+    arrivals = together(n, late, k)
+    monkeypatch.setattr("synth.arrivals.attempts.least_rounds", lambda arrivals: arrivals.bound)
+    for effort, least in (1.0, parity_bound(arrivals)), (1e-4, arrivals.bound):
+        attempts = Attempts(Solving("z3", 0, effort, None), print)
+        _, rounds = attempts.shortest(arrivals)
+        assert check(arrivals.schedule(rounds)).verdict is Verdict.PROVED
+        assert (attempts.least(arrivals), len(rounds) - arrivals.last >= least) == (least, True)
+
+
+def test_what_a_solver_has_exhausted_is_not_called_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synth.arrivals.attempts.least_rounds", lambda arrivals: arrivals.bound)
+    small = Setting(buffer_bytes=1, alpha_s=1.0, bandwidth=1e9)
+    answer = search(7, dict.fromkeys(range(3, 7), 40), chunks=1, setting=small)
+    assert (answer.value, answer.basis, answer.bound) == (4, Basis.SOLVER, 4)
+
+
+def test_of_several_numbers_of_chunks_the_first_is_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("synth.arrivals.attempts.FREE_TREES_WORK", 0.01)
+    told: list[str] = []
+    attempts = Attempts(Solving("z3", 0, 0.1, None), told.append)
+    for k in 5, 4, 6:
+        attempts.shortest(together(8, 3, k))
+    assert [text for text in told if "all completions" in text] == [
+        "z3, all completions of 7 rounds"
+    ]
