@@ -21,6 +21,7 @@ buffer is not the one that was decided on says so (``Fault``) and acts on nothin
 from __future__ import annotations
 
 import math
+import struct
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
         ``on_device``: it is to be decided now, but its device has yet to come (:meth:`reached`).
         """
-        arrival = Arrival(operation, (nbytes, kind), {self.rank: self._aligned(now_s, now_s)})
+        stamp = bytearray(struct.pack("d", self._aligned(now_s, now_s)))
+        arrival = Arrival(operation, (nbytes, kind), self.rank, stamp)
         self._entered[operation] = arrival
         if on_device:
             self._unseen[operation] = arrival
@@ -84,7 +86,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
     def reached(self, operation: int, at_s: float, now_s: float) -> None:
         """This rank's device came to ``operation`` at ``at_s`` (own clock)."""
         if (arrival := self._unseen.pop(operation, None)) is not None:
-            arrival.at_s[self.rank] = self._aligned(at_s, now_s)
+            arrival.at_s[0] = self._aligned(at_s, now_s)
             self._tell(now_s)
 
     def done(self, operation: int, now_s: float) -> None:

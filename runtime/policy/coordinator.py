@@ -19,6 +19,8 @@ import math
 import operator
 from dataclasses import dataclass
 
+import numpy as np
+
 from runtime.network.clock import Clock
 from runtime.network.protocol import Protocol
 from runtime.policy.cost_model import Times
@@ -47,7 +49,6 @@ class Coordinator(Protocol[Message, Fault]):
         self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
         self.largest = 0  # bytes of a buffer
         self._epochs, self._clock = epochs, clock
-        self._all = frozenset(range(self.world_size))
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
         self._states: dict[int, ArrivalState] = {}
@@ -90,7 +91,7 @@ class Coordinator(Protocol[Message, Fault]):
     def missing(self, operation: int) -> tuple[int, ...]:
         """The ranks that have not come to an operation; none if nothing is known of it."""
         state = self._states.get(operation)
-        return () if state is None else tuple(sorted(state.missing))
+        return () if state is None else state.missing
 
     def decided_elsewhere(self, operation: int, buffer: Buffer, decision: Decision) -> None:
         """Note how an operation of this coordinator's runs that every rank decides by itself."""
@@ -106,9 +107,9 @@ class Coordinator(Protocol[Message, Fault]):
         if state is not None:
             state.asking.add(sender)
             is_new = self._enter(state, arrival, now_s) and sender != self.rank
-            if is_new and len(state.missing) <= self.inputs.most_late:
+            if is_new and state.absent <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
-                self.inputs.correction.add_delay(heard_s - max(arrival.at_s.values()))
+                self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
         if decided is not None:
             self._send(sender, decided)
         elif state is not None:
@@ -122,7 +123,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._enter(state, arrival, now_s)
 
     def _open(self, operation: int, nbytes: int) -> ArrivalState:
-        state = ArrivalState(operation, nbytes, set(self._all))
+        state = ArrivalState(operation, nbytes, range(self.world_size))
         self._states[operation] = state
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
@@ -139,11 +140,12 @@ class Coordinator(Protocol[Message, Fault]):
             return False
         self.largest = max(self.largest, arrival.buffer[0])
         if len(state.buffers) > 1 and not self._faulty:
-            found = disagreement(state.operation, state.buffers)
-            if len(found.ranks) < len(state.at_s) or not state.missing:
+            have = {buffer: np.flatnonzero(each).tolist() for buffer, each in state.buffers.items()}
+            found = disagreement(state.operation, have)
+            if len(found.ranks) < self.world_size - state.absent or not state.absent:
                 self._faulty = True  # else one against one: the next arrival tells who differs
                 self._events.append(found)
-        if not state.missing:
+        if not state.absent:
             self._started.discard(state.operation)
             if state.aligned:
                 self.inputs.history.add(state.at_s)
@@ -164,7 +166,7 @@ class Coordinator(Protocol[Message, Fault]):
             if epoch.coordinator != self.rank:  # nor ever will be, since it is bound
                 self._undecided.discard(operation)
                 continue
-            if len(state.buffers) > 1 or len(state.missing) > self.inputs.most_late:
+            if len(state.buffers) > 1 or state.absent > self.inputs.most_late:
                 break
             state.free_s, state.started = self._free_s, len(self._started)
             decision = self._rule(now_s, state, self.inputs)
@@ -226,14 +228,14 @@ class Coordinator(Protocol[Message, Fault]):
         state = self._states.get(operation)
         if state is not None:
             state.done_s[sender] = done_s
-            if len(state.done_s) == len(self._consumed) and not state.missing:
+            if len(state.done_s) == len(self._consumed) and not state.absent:
                 self._forget(operation)
                 if state.aligned:
                     self._learn(state)
 
     def _learn(self, state: ArrivalState) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""
-        last_s, end_s = max(state.at_s.values()), max(state.done_s.values())
+        last_s, end_s = float(state.at_s.max()), max(state.done_s.values())
         begins_s = max(last_s, self._last_done_s)
         self._last_done_s = max(end_s, self._last_done_s)
         if state.decision is None:

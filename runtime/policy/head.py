@@ -50,7 +50,7 @@ class Head(Protocol[Message, None]):
         super().__init__()
         self.rank, self.inputs = rank, inputs
         self._above, heard, below = inputs.headed(rank)
-        self._below = frozenset(below)
+        self._below = below
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
@@ -106,24 +106,23 @@ class Head(Protocol[Message, None]):
         elif sender != self.rank:
             self._send(sender, decided)
         if state.enter(arrival, now_s):
-            if not state.missing:
+            if not state.absent:
                 self._tell(state, now_s)
-            elif len(state.missing) <= self.inputs.most_late:
+            elif state.absent <= self.inputs.most_late:
                 state.again_s = min(state.again_s, now_s + TOGETHER_S)
 
     def _on_report(self, arrivals: tuple[Arrival, ...], to: int, now_s: float) -> None:
         for arrival in arrivals:
             if arrival.operation >= self._needed:
                 state = self._open(arrival, to)
-                if state.enter(arrival, now_s) and not state.missing:
+                if state.enter(arrival, now_s) and not state.absent:
                     self._reports += state.arrivals
         if self._reports and (now_s >= self._report_s or len(self._reports) >= MOST_REPORTED):
             self._report(to, now_s)
 
     def _open(self, arrival: Arrival, to: int) -> _Gathered:
         if (state := self._states.get(arrival.operation)) is None:
-            missing, nbytes = set(self._below), arrival.buffer[0]
-            state = _Gathered(arrival.operation, nbytes, missing, to=to)
+            state = _Gathered(arrival.operation, arrival.buffer[0], self._below, to=to)
             self._states[arrival.operation] = state
         return state
 
@@ -132,7 +131,7 @@ class Head(Protocol[Message, None]):
         state.tries += 1
         state.again_s = now_s + state.pause_s
         state.pause_s = min(LONGEST_RETRY_S, 2 * state.pause_s)
-        if state.operation in self._decided or not (state.missing or self._has_rule):
+        if state.operation in self._decided or not (state.absent or self._has_rule):
             state.again_s = math.inf
         past = state.tries % PAST_HEAD == 0
         self._say(state.arrivals, True, state.to, None if past else self._above)

@@ -6,12 +6,16 @@ the version of the epoch they are about, and mean the same however often they co
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from runtime.network.clock import Ping, Pong
 
+ABSENT = -math.inf  # the stamp of a rank that has not come, or not with this buffer
 NATIVE = -1  # the candidate that stands for the library's own all-reduce
 
 
@@ -48,7 +52,13 @@ class Arrival(NamedTuple):
 
     operation: int
     buffer: Buffer
-    at_s: dict[int, float]  # by rank: when, on the reference rank's clock (NaN: not aligned)
+    first: int  # the rank of the first stamp; those of the next ranks follow
+    stamps: bytearray  # float64: when, on the reference rank's clock (NaN: not aligned; ABSENT)
+
+    @property
+    def at_s(self) -> NDArray[np.float64]:
+        """The stamps, in place."""
+        return np.frombuffer(self.stamps)
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):

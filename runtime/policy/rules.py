@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
 from runtime.policy.history import LATELY
-from runtime.policy.messages import NATIVE, Arrival, Buffer, Decision, Epoch
+from runtime.policy.messages import ABSENT, NATIVE, Arrival, Buffer, Decision, Epoch
 from runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -44,11 +46,11 @@ class ArrivalState:
 
     operation: int
     nbytes: int
-    missing: set[int]  # the ranks that have not come
+    ranks: range  # of whom
     last_s: float = -math.inf  # when the last arrival was heard of: own clock
-    at_s: dict[int, float] = field(default_factory=dict)  # by rank, arrival: reference clock
+    at_s: NDArray[np.float64] = field(init=False)  # arrivals on the reference clock, or ABSENT
     done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
-    buffers: dict[Buffer, list[int]] = field(default_factory=dict)  # which ranks have them
+    buffers: dict[Buffer, NDArray[np.bool_]] = field(default_factory=dict)  # which ranks have them
     asking: set[int] = field(default_factory=set)  # who is told the decision, besides heads
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
@@ -56,28 +58,41 @@ class ArrivalState:
     ready_s: float = -math.inf  # when a schedule's waiting phases end, by prediction
     unready_s: float = 0.0  # what of them the profile left to do when the last rank came
 
+    def __post_init__(self) -> None:
+        self.absent = len(self.ranks)  # so many have not come
+        self.at_s = np.full(self.absent, ABSENT)
+
     def enter(self, arrival: Arrival, now_s: float) -> bool:
         """Take down those of the arrivals that are not known yet; whether there are any."""
-        if new := self.missing & arrival.at_s.keys():
-            self.missing -= new
-            self.last_s = now_s
-            is_all = len(new) == len(arrival.at_s)
-            self.at_s |= arrival.at_s if is_all else {rank: arrival.at_s[rank] for rank in new}
-            self.buffers.setdefault(arrival.buffer, []).extend(new)
-        return bool(new)
+        stamps, begin = arrival.at_s, arrival.first - self.ranks.start
+        at_s = self.at_s[begin : begin + len(stamps)]
+        new = (at_s == ABSENT) & (stamps != ABSENT)
+        if count := int(np.count_nonzero(new)):
+            at_s[new] = stamps[new]
+            self.absent, self.last_s = self.absent - count, now_s
+            if (have := self.buffers.get(arrival.buffer)) is None:
+                have = self.buffers[arrival.buffer] = np.zeros(len(self.ranks), np.bool_)
+            have[begin : begin + len(stamps)] |= new
+        return count > 0
+
+    @property
+    def missing(self) -> Ranks:
+        """The ranks that have not come, in order."""
+        return tuple(self.ranks[each] for each in np.flatnonzero(self.at_s == ABSENT).tolist())
 
     @property
     def arrivals(self) -> list[Arrival]:
         """Who has come, as it is told; several only if buffers differ."""
+        own = self.operation, self.ranks.start
         return [
-            Arrival(self.operation, buffer, {rank: self.at_s[rank] for rank in ranks})
-            for buffer, ranks in self.buffers.items()
+            Arrival(own[0], buffer, own[1], bytearray(np.where(have, self.at_s, ABSENT)))
+            for buffer, have in self.buffers.items()
         ]
 
     @property
     def aligned(self) -> bool:
         """All arrivals are on one clock."""
-        return not math.isnan(sum(self.at_s.values()))
+        return not np.isnan(self.at_s.sum())
 
 
 Ranks = tuple[int, ...]
@@ -160,11 +175,11 @@ def _decide(
     inputs: PolicyInputs,
     wait: Callable[[Ranks, float, float], tuple[Wait, str]],
 ) -> Decision | Later:
-    if not state.missing:
+    if not state.absent:
         return Decision(NATIVE, (), "all ranks have arrived")
-    if len(state.missing) > inputs.most_late:
+    if state.absent > inputs.most_late:
         return Later(math.inf)
-    missing, last_s = tuple(sorted(state.missing)), state.last_s
+    missing, last_s = state.missing, state.last_s
     passed_s, free_s = max(0.0, now_s - last_s), max(0.0, state.free_s - last_s)
     chosen, reason = wait(missing, passed_s, free_s)
     if chosen.candidate == NATIVE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from runtime.policy import rules
 from runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
 from runtime.policy.history import LEAST, MOST, ModelCorrection
-from runtime.policy.messages import NATIVE, Epoch
+from runtime.policy.messages import NATIVE, Arrival, Epoch
 from runtime.policy.options import Options
 from tests.runtime.policy.network import LARGE, inputs
 from verify.errors import ArgumentError
@@ -68,12 +69,15 @@ def test_break_even_never_loses_more_than_a_needless_start_twice(lateness_s, nat
 def _known(rows=(), mode="auto", **options):
     known = inputs(8, Options(mode, **options))
     for row in rows:
-        known.history.add(dict(enumerate(row)))
+        known.history.add(np.array(row))
     return known
 
 
 def _here(*ranks, at_s=0.0):
-    return rules.ArrivalState(0, LARGE, set(range(8)) - {*ranks}, at_s)
+    state = rules.ArrivalState(0, LARGE, range(8))
+    for rank in ranks:
+        state.enter(Arrival(0, (LARGE, "float32"), rank, bytearray(8)), at_s)
+    return state
 
 
 @pytest.mark.parametrize("mode", ["eager", "auto"])
