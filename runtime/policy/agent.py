@@ -56,6 +56,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self.epochs = EpochCommit(rank, inputs.world_size, coordinator=0)
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
         self._head = Head(rank, inputs)
+        self._parts = self.clock, self.epochs, self._coordinator, self._head
         self._entered: dict[int, Arrival] = {}  # and not handed out as decided
         self._to_bind: list[int] = []  # those of them whose epoch is not known
         self._unseen: dict[int, Arrival] = {}  # the device has yet to come to them
@@ -75,7 +76,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         ``on_device``: it is to be decided now, but its device has yet to come (:meth:`reached`).
         """
         stamp = bytearray(struct.pack("d", self._aligned(now_s, now_s)))
-        arrival = Arrival(operation, (nbytes, kind), self.rank, stamp)
+        arrival = Arrival(operation, (nbytes, kind), self.rank, True, stamp)
         self._entered[operation] = arrival
         if on_device:
             self._unseen[operation] = arrival
@@ -116,8 +117,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def get_timer(self) -> float | None:
         """When something is to be sent, or decided."""
-        timers = [timer for part in self._parts if (timer := part.get_timer()) is not None]
-        return min(timers, default=None)
+        return min([s for part in self._parts if (s := part.get_timer()) is not None], default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Send, and decide, what is due by now."""
@@ -128,28 +128,25 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
         """Hand a message to whom it concerns."""
-        if isinstance(message, Ping | Pong):
-            self.clock.receive_message(message, sender, now_s)
-            self._collect(self.clock, now_s)
+        if isinstance(message, Arrive):
+            if message.to is not None:
+                self._pass(message, sender, now_s)
+            else:
+                self._coordinator.receive_message(message, sender, now_s)
+                self._collect(self._coordinator, now_s)
+                self._replan(now_s)
         elif isinstance(message, Decide):
             self._pass(message, sender, now_s)
             if message.operation >= self._consumed:
                 self._decided.setdefault(message.operation, message)
                 self._compare(message.operation)
-        elif isinstance(message, Arrive) and message.to is not None:
-            self._pass(message, sender, now_s)
-        elif isinstance(message, Arrive):
-            self._coordinator.receive_message(message, sender, now_s)
-            self._collect(self._coordinator, now_s)
-            self._replan(now_s)
+        elif isinstance(message, Ping | Pong):
+            self.clock.receive_message(message, sender, now_s)
+            self._collect(self.clock, now_s)
         else:
             self.epochs.receive_message(message, sender, now_s)
             self._collect(self.epochs, now_s)
             self._progress(now_s)
-
-    @property
-    def _parts(self) -> tuple[Clock, EpochCommit, Coordinator, Head]:
-        return self.clock, self.epochs, self._coordinator, self._head
 
     def _pass(self, message: Arrive | Decide, sender: int, now_s: float) -> None:
         """Hand it to this rank as a head."""

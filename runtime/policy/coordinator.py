@@ -25,7 +25,16 @@ from runtime.network.clock import Clock
 from runtime.network.protocol import Protocol
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
-from runtime.policy.messages import NATIVE, Arrival, Arrive, Buffer, Decide, Decision, Message
+from runtime.policy.messages import (
+    ABSENT,
+    NATIVE,
+    Arrival,
+    Arrive,
+    Buffer,
+    Decide,
+    Decision,
+    Message,
+)
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, ArrivalState
 
@@ -139,9 +148,14 @@ class Coordinator(Protocol[Message, Fault]):
         if not state.enter(arrival, now_s):
             return False
         self.largest = max(self.largest, arrival.buffer[0])
-        if len(state.buffers) > 1 and not self._faulty:
-            have = {buffer: np.flatnonzero(each).tolist() for buffer, each in state.buffers.items()}
-            found = disagreement(state.operation, have)
+        if len(state.stamps) > 1 and not self._faulty:
+            found = disagreement(
+                state.operation,
+                {
+                    each.buffer: np.flatnonzero(each.at_s != ABSENT).tolist()
+                    for each in state.arrivals
+                },
+            )
             if len(found.ranks) < self.world_size - state.absent or not state.absent:
                 self._faulty = True  # else one against one: the next arrival tells who differs
                 self._events.append(found)
@@ -166,7 +180,7 @@ class Coordinator(Protocol[Message, Fault]):
             if epoch.coordinator != self.rank:  # nor ever will be, since it is bound
                 self._undecided.discard(operation)
                 continue
-            if len(state.buffers) > 1 or state.absent > self.inputs.most_late:
+            if len(state.stamps) > 1 or state.absent > self.inputs.most_late:
                 break
             state.free_s, state.started = self._free_s, len(self._started)
             decision = self._rule(now_s, state, self.inputs)
@@ -178,7 +192,7 @@ class Coordinator(Protocol[Message, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = Decide(operation, next(iter(state.buffers)), decision)
+            decide = Decide(operation, next(iter(state.stamps)), decision)
             self._decided[operation] = decide
             self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 

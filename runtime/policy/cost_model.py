@@ -106,12 +106,12 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int, factor: float
+    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int
 ) -> list[Times]:
-    """W and C of every candidate for ``late`` late ranks, multiplied by ``factor``."""
+    """W and C of every candidate for ``late`` late ranks."""
 
     def seconds(phase: Phase) -> float:
-        return factor * profile.schedule.seconds(phase.messages, phase.share, nbytes)
+        return profile.schedule.seconds(phase.messages, phase.share, nbytes)
 
     return [
         Times(index, seconds(candidate.waiting), seconds(candidate.completion))

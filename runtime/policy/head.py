@@ -79,7 +79,7 @@ class Head(Protocol[Message, None]):
 
     def get_timer(self) -> float | None:
         """When something has to be said again."""
-        return min((state.again_s for state in self._states.values()), default=None)
+        return min([state.again_s for state in self._states.values()], default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Say again what is due by now."""

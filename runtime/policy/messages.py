@@ -7,6 +7,7 @@ the version of the epoch they are about, and mean the same however often they co
 from __future__ import annotations
 
 import math
+import struct
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from runtime.network.clock import Ping, Pong
 
 ABSENT = -math.inf  # the stamp of a rank that has not come, or not with this buffer
+NOBODY = struct.pack("d", ABSENT)
 NATIVE = -1  # the candidate that stands for the library's own all-reduce
 
 
@@ -53,6 +55,7 @@ class Arrival(NamedTuple):
     operation: int
     buffer: Buffer
     first: int  # the rank of the first stamp; those of the next ranks follow
+    whole: bool  # all of them have come with it
     stamps: bytearray  # float64: when, on the reference rank's clock (NaN: not aligned; ABSENT)
 
     @property

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
 from runtime.policy.history import LATELY
-from runtime.policy.messages import ABSENT, NATIVE, Arrival, Buffer, Decision, Epoch
+from runtime.policy.messages import ABSENT, NATIVE, NOBODY, Arrival, Buffer, Decision, Epoch
 from runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -48,9 +48,8 @@ class ArrivalState:
     nbytes: int
     ranks: range  # of whom
     last_s: float = -math.inf  # when the last arrival was heard of: own clock
-    at_s: NDArray[np.float64] = field(init=False)  # arrivals on the reference clock, or ABSENT
     done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
-    buffers: dict[Buffer, NDArray[np.bool_]] = field(default_factory=dict)  # which ranks have them
+    stamps: dict[Buffer, bytearray] = field(default_factory=dict)  # of who has come with each
     asking: set[int] = field(default_factory=set)  # who is told the decision, besides heads
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
@@ -60,20 +59,29 @@ class ArrivalState:
 
     def __post_init__(self) -> None:
         self.absent = len(self.ranks)  # so many have not come
-        self.at_s = np.full(self.absent, ABSENT)
 
     def enter(self, arrival: Arrival, now_s: float) -> bool:
         """Take down those of the arrivals that are not known yet; whether there are any."""
-        stamps, begin = arrival.at_s, arrival.first - self.ranks.start
-        at_s = self.at_s[begin : begin + len(stamps)]
-        new = (at_s == ABSENT) & (stamps != ABSENT)
-        if count := int(np.count_nonzero(new)):
-            at_s[new] = stamps[new]
+        begin, count = arrival.first - self.ranks.start, len(arrival.stamps) // 8
+        have = self.stamps.get(arrival.buffer) or bytearray(len(self.ranks) * NOBODY)
+        here = slice(8 * begin, 8 * (begin + count))
+        if arrival.whole and len(self.stamps) < 2 and have[here] == count * NOBODY:
+            have[here] = arrival.stamps  # whatever came from these ranks, it is new
+        else:
+            new = (self.at_s[begin : begin + count] == ABSENT) & (arrival.at_s != ABSENT)
+            np.frombuffer(have)[begin : begin + count][new] = arrival.at_s[new]
+            count = int(np.count_nonzero(new))
+        if count:
             self.absent, self.last_s = self.absent - count, now_s
-            if (have := self.buffers.get(arrival.buffer)) is None:
-                have = self.buffers[arrival.buffer] = np.zeros(len(self.ranks), np.bool_)
-            have[begin : begin + len(stamps)] |= new
+            self.stamps[arrival.buffer] = have
         return count > 0
+
+    @property
+    def at_s(self) -> NDArray[np.float64]:
+        """Arrivals on the reference clock, or ABSENT."""
+        found = [np.frombuffer(each) for each in self.stamps.values()]
+        nobody = np.frombuffer(len(self.ranks) * NOBODY)
+        return found[0] if len(found) == 1 else np.maximum.reduce([nobody, *found])
 
     @property
     def missing(self) -> Ranks:
@@ -83,10 +91,10 @@ class ArrivalState:
     @property
     def arrivals(self) -> list[Arrival]:
         """Who has come, as it is told; several only if buffers differ."""
-        own = self.operation, self.ranks.start
+        about = self.ranks.start, not self.absent and len(self.stamps) == 1
         return [
-            Arrival(own[0], buffer, own[1], bytearray(np.where(have, self.at_s, ABSENT)))
-            for buffer, have in self.buffers.items()
+            Arrival(self.operation, buffer, *about, bytearray(stamps))
+            for buffer, stamps in self.stamps.items()
         ]
 
     @property
