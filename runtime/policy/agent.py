@@ -1,21 +1,11 @@
 """One rank's part of the control plane: messages and time in, messages and decisions out.
 
-Who decides an operation:
-
-    native, static    every rank by itself, from what all share; nothing is sent
-    predict           every rank by itself, from its epoch; arrivals are sent to the coordinator,
-                      nobody waits for an answer
-    eager, auto       the coordinator of its epoch; small buffers by every rank, and in mode auto
-                      all, while the epoch is quiet: nobody asks then, and what ranks report now
-                      and then tells the coordinator when to ask again
-
-On a device with streams nobody asks (``dispatcher``), and a rank tells of an arrival when its
-stream has come to the operation, which may be long after it was decided and enqueued.
-
-What a rank tells the coordinator, and how it asks again, is its ``head``'s part.
-
-Why no two ranks can act on different decisions: see ``epochs`` and ``coordinator``. A rank whose
-buffer is not the one that was decided on says so (``Fault``) and acts on nothing.
+Ranks decide by themselves what follows from what all share (native, static, small buffers) or
+from the epoch (predict; auto while it is quiet); the rest is for the epoch's coordinator. On a
+device with streams nobody asks (``dispatcher``), and a rank tells of an arrival when its stream has
+come to it. What it tells, and how it asks again, is its ``head``'s part. Why no two ranks can
+act on different decisions: see ``epochs`` and ``coordinator``. A rank whose buffer is not the one
+that was decided on says so (``Fault``) and acts on nothing.
 """
 
 from __future__ import annotations

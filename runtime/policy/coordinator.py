@@ -5,11 +5,9 @@ that same decision until all ranks have acted on it. So decisions cannot differ 
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
 rank's main thread: it is made where messages are received, even while the coordinator is late.
 
-What it hears comes from heads (``head``). A message costs what its own arrivals cost, however many
-ranks there are: nothing is looked through that grows with the ranks, until all have come.
-
-Ranks that come to one operation with different buffers are a ``Fault``: it names those that differ
-from most (with a tie, all).
+What it hears comes from heads (``head``). Nothing is looked through that grows with the ranks,
+until all have come. Ranks that come to one operation with different buffers are a ``Fault``: it
+names those that differ from most (with a tie, all).
 """
 
 from __future__ import annotations
@@ -149,29 +147,21 @@ class Coordinator(Protocol[Message, Fault]):
             return False
         self.largest = max(self.largest, arrival.buffer[0])
         if len(state.stamps) > 1 and not self._faulty:
-            found = disagreement(
-                state.operation,
-                {
-                    each.buffer: np.flatnonzero(each.at_s != ABSENT).tolist()
-                    for each in state.arrivals
-                },
-            )
+            have = {a.buffer: np.flatnonzero(a.at_s != ABSENT).tolist() for a in state.arrivals}
+            found = disagreement(state.operation, have)
             if len(found.ranks) < self.world_size - state.absent or not state.absent:
                 self._faulty = True  # else one against one: the next arrival tells who differs
                 self._events.append(found)
         if not state.absent:
             self._started.discard(state.operation)
-            if state.aligned:
+            if not np.isnan(state.at_s.sum()):  # they are on one clock
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
         return True
 
     def _decide(self, now_s: float) -> None:
-        """Ask the rule, operation by operation; tell all what it decides.
-
-        Ranks start operations in order, so the first one that has to wait holds up all after it.
-        """
+        """Ask the rule, in order: the first operation to wait holds up all after it; tell all."""
         self._wait_s = None
         for operation in sorted(self._undecided):
             epoch, state = self._epochs.bind(operation), self._states[operation]
@@ -244,7 +234,7 @@ class Coordinator(Protocol[Message, Fault]):
             state.done_s[sender] = done_s
             if len(state.done_s) == len(self._consumed) and not state.absent:
                 self._forget(operation)
-                if state.aligned:
+                if not np.isnan(state.at_s.sum()):
                     self._learn(state)
 
     def _learn(self, state: ArrivalState) -> None:

@@ -9,11 +9,7 @@ that comes L seconds after the others, from the others' arrival on:
 Source: docs/explanation/cost.md. Deviation: native and schedules run on different transports, so
 they have an alpha and a beta each, corrected by what was seen (``history.ModelCorrection``).
 
-A wait that is given up after tau is a question of the kind "rent or buy". From the others' arrival:
-
-    L <= tau      L + N                            it came in time: the native all-reduce
-    L > tau       tau + max(L - tau, W) + C        started without it
-
+A wait that is given up after tau takes L + N if L <= tau, else tau + max(L - tau, W) + C.
 *Break-even*, where nothing is known of L: tau = W + C - N, what a start just before its arrival
 loses. So no operation loses more than that twice over. *Learned*: the tau with the least mean time
 over the L seen lately, given that L is longer than what has passed already. Source of both: ski

@@ -1,15 +1,12 @@
 """What ranks say to coordinators: each for itself, or many through heads, which gather it.
 
-A coordinator of thousands of ranks that heard each of them would be as slow as it has ranks. So
-where there are many, a head gathers the arrivals of its ranks, and tells them when a decision may
+Where there are many, a head gathers the arrivals of its ranks, and tells them when a decision may
 depend on them: when all have come and, those of ``TOGETHER_S`` together, when no more are missing
-than an operation may be started without. It tells what it has, too, if it has waited long, and
-again while there is no decision. Every rank is a head, if only of itself; it speaks to the head
-above it in a tree, or to the coordinator. Loss, doubling and reordering are dealt with at each step
-alike: who waits asks again, and who has the decision answers. Who hears nothing from the head above
-it asks the coordinator itself now and then.
-
-What a head says for all of its ranks together: operations are consumed, and done, when all have.
+than an operation may be started without; if it has waited long; and again while there is no
+decision. Operations are consumed, and done, when all of its ranks have. Every rank is a head, if
+only of itself; it speaks to the head above it in a tree, or to the coordinator. At each step who
+waits asks again, and who has the decision answers; who hears nothing from above asks the
+coordinator itself now and then.
 """
 
 from __future__ import annotations

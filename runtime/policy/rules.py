@@ -1,10 +1,9 @@
 """How an operation runs, in every mode, and what the next epoch is. Pure functions.
 
 Native, static and predict decide from what all ranks share. In eager and auto the coordinator asks
-at each arrival, and when a wait is over; what counts is who is there, and since when, on the
-coordinator's own clock (no alignment enters). The history gives
-the next epoch: who will be late (mode predict), whether ranks need not ask (mode auto), and who had
-better coordinate; what follows for an operation depends on its epoch and on what all ranks share.
+at each arrival, and when a wait is over, by who is there, and since when, on the coordinator's own
+clock. The history gives the next epoch: who will be late (mode predict), whether ranks need not ask
+(mode auto), and who had better coordinate.
 """
 
 from __future__ import annotations
@@ -64,9 +63,10 @@ class ArrivalState:
         """Take down those of the arrivals that are not known yet; whether there are any."""
         begin, count = arrival.first - self.ranks.start, len(arrival.stamps) // 8
         have = self.stamps.get(arrival.buffer) or bytearray(len(self.ranks) * NOBODY)
-        here = slice(8 * begin, 8 * (begin + count))
-        if arrival.whole and len(self.stamps) < 2 and have[here] == count * NOBODY:
-            have[here] = arrival.stamps  # whatever came from these ranks, it is new
+        here = slice(8 * begin, 8 * begin + len(arrival.stamps))
+        alike = self.stamps.keys() <= {arrival.buffer}
+        if arrival.whole and alike and have[here] == count * NOBODY:
+            have[here] = arrival.stamps  # usual, and takes as long however many ranks there are
         else:
             new = (self.at_s[begin : begin + count] == ABSENT) & (arrival.at_s != ABSENT)
             np.frombuffer(have)[begin : begin + count][new] = arrival.at_s[new]
@@ -79,9 +79,10 @@ class ArrivalState:
     @property
     def at_s(self) -> NDArray[np.float64]:
         """Arrivals on the reference clock, or ABSENT."""
-        found = [np.frombuffer(each) for each in self.stamps.values()]
-        nobody = np.frombuffer(len(self.ranks) * NOBODY)
-        return found[0] if len(found) == 1 else np.maximum.reduce([nobody, *found])
+        found = np.full(len(self.ranks), ABSENT)
+        for stamps in self.stamps.values():
+            np.maximum(found, np.frombuffer(stamps), out=found)
+        return found
 
     @property
     def missing(self) -> Ranks:
@@ -96,11 +97,6 @@ class ArrivalState:
             Arrival(self.operation, buffer, *about, bytearray(stamps))
             for buffer, stamps in self.stamps.items()
         ]
-
-    @property
-    def aligned(self) -> bool:
-        """All arrivals are on one clock."""
-        return not np.isnan(self.at_s.sum())
 
 
 Ranks = tuple[int, ...]
@@ -166,11 +162,7 @@ RULES: dict[str, Rule] = {"eager": eager, "auto": auto}  # where a coordinator d
 
 
 def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
-    """A break-even wait behind other operations: it counts from when the links are free.
-
-    Where those before were started without a rank that is still missing, that rank has to have been
-    missing for all their waits and this one: so together they lose no more than twice their cost.
-    """
+    """A break-even wait: from when the links are free; or with all waits of those that miss ranks."""
     tau_s = free_s + wait.tau_s
     if state.started:
         tau_s = max(free_s, (state.started + 1) * wait.tau_s)
@@ -239,10 +231,7 @@ def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | Non
 
 
 def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], float, str]:
-    """Who will be late (in the order of arrival), by how much, and why.
-
-    Of all sets of ranks that mostly come after all others, the one whose schedule gains most.
-    """
+    """Who will be late (in the order of arrival), by how much, and why: who gains most."""
     history, native_s = inputs.history, inputs.native_s(nbytes)
     best: tuple[tuple[int, ...], float, str] = (), 0.0, NO_STRAGGLER
     best_gain_s = LEAST_GAIN * native_s
@@ -263,9 +252,8 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
 def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
     """Mode auto: whether all ranks had better run natively, without asking, as they may do ``now``.
 
-    Asking costs a decision's latency per operation. It pays where the best wait would have gained
-    more than that, on average over the last ``LATELY`` operations. Once they ask, half of it will
-    do to go on: near the limit, changing over and back would cost more than either.
+    Asking costs a decision's latency per operation, and pays where the best wait would have gained
+    more, on average over the last ``LATELY``. To go on asking, half of it will do: hysteresis.
     """
     native_s, gain_s = inputs.native_s(nbytes), 0.0
     for late in range(1, inputs.most_late + 1):
