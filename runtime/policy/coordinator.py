@@ -5,9 +5,8 @@ that same decision until all ranks have acted on it. So decisions cannot differ 
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
 rank's main thread: it is made where messages are received, even while the coordinator is late.
 
-What it hears comes from heads (``head``). Nothing is looked through that grows with the ranks,
-until all have come. Ranks that come to one operation with different buffers are a ``Fault``: it
-names those that differ from most (with a tie, all).
+Nothing is looked through that grows with the ranks, until all have come. Ranks that come with
+different buffers are a ``Fault``: it names those that differ from most (with a tie, all).
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ RULES: dict[str, Rule] = {"eager": eager, "auto": auto}  # where a coordinator d
 
 
 def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
-    """A break-even wait: from when the links are free; or with all waits of those that miss ranks."""
+    """A break-even wait: from when the links are free; or with all waits of those before."""
     tau_s = free_s + wait.tau_s
     if state.started:
         tau_s = max(free_s, (state.started + 1) * wait.tau_s)
