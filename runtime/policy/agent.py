@@ -65,8 +65,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
         ``on_device``: it is to be decided now, but its device has yet to come (:meth:`reached`).
         """
-        stamp = bytearray(struct.pack("d", self._aligned(now_s, now_s)))
-        arrival = Arrival(operation, (nbytes, kind), self.rank, True, stamp)
+        stamp = bytearray(struct.pack("<d", self._aligned(now_s, now_s)))
+        arrival = Arrival(operation, (nbytes, kind), stamp, {})
         self._entered[operation] = arrival
         if on_device:
             self._unseen[operation] = arrival

@@ -16,22 +16,11 @@ import math
 import operator
 from dataclasses import dataclass
 
-import numpy as np
-
 from runtime.network.clock import Clock
 from runtime.network.protocol import Protocol
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
-from runtime.policy.messages import (
-    ABSENT,
-    NATIVE,
-    Arrival,
-    Arrive,
-    Buffer,
-    Decide,
-    Decision,
-    Message,
-)
+from runtime.policy.messages import NATIVE, Arrival, Arrive, Buffer, Decide, Decision, Message
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, ArrivalState
 
@@ -72,17 +61,21 @@ class Coordinator(Protocol[Message, Fault]):
         self._faulty = False
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
-        """A rank has come to an operation, or says so again; or what it did while nobody asked."""
+        """A rank has come to an operation, or says so again; or what it did while nobody asked.
+
+        ValueError, and nothing is taken, unless it tells of those for whom ``sender`` speaks.
+        """
         assert isinstance(message, Arrive)
+        message.require(ranks := self.inputs.speaks_for(sender))
         if message.asks:
             self._note(message, sender)
             for arrival in message.arrivals:
-                self._on_question(arrival, sender, now_s)
+                self._on_question(arrival, ranks, sender, now_s)
         else:
             new = [each for each in message.arrivals if each.operation > self._reported[sender]]
             for arrival in new:  # neither doubled nor overtaken
                 self._reported[sender] = arrival.operation
-                self._on_report(arrival, now_s)
+                self._on_report(arrival, ranks, now_s)
             self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -101,18 +94,18 @@ class Coordinator(Protocol[Message, Fault]):
 
     def decided_elsewhere(self, operation: int, buffer: Buffer, decision: Decision) -> None:
         """Note how an operation of this coordinator's runs that every rank decides by itself."""
-        (self._states.get(operation) or self._open(operation, buffer[0])).decision = decision
+        (self._states.get(operation) or self._open(operation, buffer)).decision = decision
 
-    def _on_question(self, arrival: Arrival, sender: int, now_s: float) -> None:
+    def _on_question(self, arrival: Arrival, ranks: range, sender: int, now_s: float) -> None:
         operation = arrival.operation
         state, decided = self._states.get(operation), self._decided.get(operation)
         if state is None and decided is None and operation >= self._needed:
-            state = self._open(operation, arrival.buffer[0])
+            state = self._open(operation, arrival.buffer)
             if self._rule is not None:
                 self._undecided.add(operation)
         if state is not None:
             state.asking.add(sender)
-            is_new = self._enter(state, arrival, now_s) and sender != self.rank
+            is_new = self._enter(state, arrival, ranks, now_s) and sender != self.rank
             if is_new and state.absent <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
                 self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
@@ -121,15 +114,15 @@ class Coordinator(Protocol[Message, Fault]):
         elif state is not None:
             self._decide(now_s)
 
-    def _on_report(self, arrival: Arrival, now_s: float) -> None:
+    def _on_report(self, arrival: Arrival, ranks: range, now_s: float) -> None:
         operation = arrival.operation
-        state = self._states.get(operation) or self._open(operation, arrival.buffer[0])
+        state = self._states.get(operation) or self._open(operation, arrival.buffer)
         state.decision = state.decision or QUIET
         self._undecided.discard(operation)
-        self._enter(state, arrival, now_s)
+        self._enter(state, arrival, ranks, now_s)
 
-    def _open(self, operation: int, nbytes: int) -> ArrivalState:
-        state = ArrivalState(operation, nbytes, range(self.world_size))
+    def _open(self, operation: int, buffer: Buffer) -> ArrivalState:
+        state = ArrivalState(operation, buffer, range(self.world_size))
         self._states[operation] = state
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
@@ -140,20 +133,19 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._started.discard(operation)
 
-    def _enter(self, state: ArrivalState, arrival: Arrival, now_s: float) -> bool:
+    def _enter(self, state: ArrivalState, arrival: Arrival, ranks: range, now_s: float) -> bool:
         """Take down the arrivals that are not known yet; whether there are any."""
-        if not state.enter(arrival, now_s):
+        if not state.enter(arrival, ranks, now_s):
             return False
         self.largest = max(self.largest, arrival.buffer[0])
-        if len(state.stamps) > 1 and not self._faulty:
-            have = {a.buffer: np.flatnonzero(a.at_s != ABSENT).tolist() for a in state.arrivals}
-            found = disagreement(state.operation, have)
-            if len(found.ranks) < self.world_size - state.absent or not state.absent:
+        if state.odd and not self._faulty:
+            found = disagreement(state.operation, state.buffers)
+            if 0 < len(found.ranks) < self.world_size - state.absent or not state.absent:
                 self._faulty = True  # else one against one: the next arrival tells who differs
                 self._events.append(found)
         if not state.absent:
             self._started.discard(state.operation)
-            if not np.isnan(state.at_s.sum()):  # they are on one clock
+            if state.aligned:
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
@@ -169,7 +161,7 @@ class Coordinator(Protocol[Message, Fault]):
             if epoch.coordinator != self.rank:  # nor ever will be, since it is bound
                 self._undecided.discard(operation)
                 continue
-            if len(state.stamps) > 1 or state.absent > self.inputs.most_late:
+            if state.odd or state.absent > self.inputs.most_late:
                 break
             state.free_s, state.started = self._free_s, len(self._started)
             decision = self._rule(now_s, state, self.inputs)
@@ -181,7 +173,7 @@ class Coordinator(Protocol[Message, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = Decide(operation, next(iter(state.stamps)), decision)
+            decide = Decide(operation, state.buffer, decision)
             self._decided[operation] = decide
             self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
@@ -190,7 +182,7 @@ class Coordinator(Protocol[Message, Fault]):
     ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
         factor = self.inputs.correction.factor(decision.candidate == NATIVE)
-        times = self._times(decision, state.nbytes)
+        times = self._times(decision, state.buffer[0])
         takes_s = times.completion_s if complete else times.waiting_s
         self._free_s = max(self._free_s, now_s) + factor * takes_s
         if complete:
@@ -233,7 +225,7 @@ class Coordinator(Protocol[Message, Fault]):
             state.done_s[sender] = done_s
             if len(state.done_s) == len(self._consumed) and not state.absent:
                 self._forget(operation)
-                if not np.isnan(state.at_s.sum()):
+                if state.aligned:
                     self._learn(state)
 
     def _learn(self, state: ArrivalState) -> None:
@@ -244,7 +236,7 @@ class Coordinator(Protocol[Message, Fault]):
         if state.decision is None:
             return
         native = state.decision.candidate == NATIVE
-        times = self._times(state.decision, state.nbytes)
+        times = self._times(state.decision, state.buffer[0])
         unready_s = max(0.0, state.unready_s - (begins_s - last_s))
         expected_s = times.waiting_s if native else unready_s + times.completion_s
         self.inputs.correction.add(native, expected_s, end_s - begins_s)

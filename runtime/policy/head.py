@@ -46,8 +46,8 @@ class Head(Protocol[Message, None]):
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
         super().__init__()
         self.rank, self.inputs = rank, inputs
-        self._above, heard, below = inputs.headed(rank)
-        self._below = below
+        self._above, heard, self._below = inputs.headed(rank)
+        self._own = range(rank, rank + 1)
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
@@ -59,7 +59,10 @@ class Head(Protocol[Message, None]):
         self._report_s = -math.inf  # when the next report is due
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
-        """One of its ranks has come to operations, or a coordinator has decided one."""
+        """One of its ranks has come to operations, or a coordinator has decided one.
+
+        ValueError, and nothing is taken, unless it tells of those for whom ``sender`` speaks.
+        """
         if isinstance(message, Decide):
             if message.operation >= self._needed and message.operation not in self._decided:
                 self._decided[message.operation] = message
@@ -67,11 +70,14 @@ class Head(Protocol[Message, None]):
                 if message.operation in self._states:
                     self._states[message.operation].again_s = math.inf
         elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
+            is_own = sender == self.rank
+            message.require(ranks := self._own if is_own else self.inputs.speaks_for(sender))
             if message.asks:
                 self._note(message, sender)
-                self._on_question(message.arrivals[0], message.to, sender, now_s)
+                for arrival in message.arrivals:
+                    self._on_question(arrival, ranks, message.to, sender, now_s)
             else:
-                self._on_report(message.arrivals, message.to, now_s)
+                self._on_report(message.arrivals, ranks, message.to, now_s)
                 self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -92,7 +98,9 @@ class Head(Protocol[Message, None]):
         elif len(self._ends) > MOST_DONE:  # of the oldest a rank's word was lost
             del self._ends[next(iter(self._ends))]
 
-    def _on_question(self, arrival: Arrival, to: int, sender: int, now_s: float) -> None:
+    def _on_question(
+        self, arrival: Arrival, ranks: range, to: int, sender: int, now_s: float
+    ) -> None:
         if arrival.operation < self._needed:
             return
         if self._reports:
@@ -102,24 +110,26 @@ class Head(Protocol[Message, None]):
             state.again_s = min(state.again_s, now_s + state.pause_s)
         elif sender != self.rank:
             self._send(sender, decided)
-        if state.enter(arrival, now_s):
+        if state.enter(arrival, ranks, now_s):
             if not state.absent:
                 self._tell(state, now_s)
             elif state.absent <= self.inputs.most_late:
                 state.again_s = min(state.again_s, now_s + TOGETHER_S)
 
-    def _on_report(self, arrivals: tuple[Arrival, ...], to: int, now_s: float) -> None:
+    def _on_report(
+        self, arrivals: tuple[Arrival, ...], ranks: range, to: int, now_s: float
+    ) -> None:
         for arrival in arrivals:
             if arrival.operation >= self._needed:
                 state = self._open(arrival, to)
-                if state.enter(arrival, now_s) and not state.absent:
-                    self._reports += state.arrivals
+                if state.enter(arrival, ranks, now_s) and not state.absent:
+                    self._reports.append(state.arrival)
         if self._reports and (now_s >= self._report_s or len(self._reports) >= MOST_REPORTED):
             self._report(to, now_s)
 
     def _open(self, arrival: Arrival, to: int) -> _Gathered:
         if (state := self._states.get(arrival.operation)) is None:
-            state = _Gathered(arrival.operation, arrival.buffer[0], self._below, to=to)
+            state = _Gathered(arrival.operation, arrival.buffer, self._below, to=to)
             self._states[arrival.operation] = state
         return state
 
@@ -131,7 +141,7 @@ class Head(Protocol[Message, None]):
         if state.operation in self._decided or not (state.absent or self._has_rule):
             state.again_s = math.inf
         past = state.tries % PAST_HEAD == 0
-        self._say(state.arrivals, True, state.to, None if past else self._above)
+        self._say([state.arrival], True, state.to, None if past else self._above)
 
     def _report(self, to: int, now_s: float) -> None:
         """Tell what happened while nobody asked."""

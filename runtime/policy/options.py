@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -87,6 +87,7 @@ class PolicyInputs:
 
     def __post_init__(self) -> None:
         self._times = lru_cache(1024)(partial(times, self.candidates, self.profile))
+        self.speaks_for = cache(lambda rank: self.headed(rank)[2])  # by rank: for these it speaks
         self.made = sum(1 << i for i, each in enumerate(self.candidates) if not each.on_demand)
         self.head_of = self.head_of or (FAN_IN if self.world_size > MOST_ALONE else 1)
         self.stride = self.head_of  # of the ranks that speak to coordinators themselves

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
 from runtime.policy.history import LATELY
-from runtime.policy.messages import ABSENT, NATIVE, NOBODY, Arrival, Buffer, Decision, Epoch
+from runtime.policy.messages import ABSENT, NATIVE, NOBODY, STAMP, Arrival, Buffer, Decision, Epoch
 from runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -44,11 +44,11 @@ class ArrivalState:
     """What the coordinator, or a head, knows of one operation."""
 
     operation: int
-    nbytes: int
+    buffer: Buffer  # of the rank that was heard of first
     ranks: range  # of whom
     last_s: float = -math.inf  # when the last arrival was heard of: own clock
     done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
-    stamps: dict[Buffer, bytearray] = field(default_factory=dict)  # of who has come with each
+    odd: dict[int, Buffer] = field(default_factory=dict)  # by rank: other buffers than that
     asking: set[int] = field(default_factory=set)  # who is told the decision, besides heads
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
@@ -58,45 +58,53 @@ class ArrivalState:
 
     def __post_init__(self) -> None:
         self.absent = len(self.ranks)  # so many have not come
+        self.stamps = bytearray(self.absent * NOBODY)
+        self.at_s: NDArray[np.float64] = np.frombuffer(self.stamps, STAMP)  # the same, in place
 
-    def enter(self, arrival: Arrival, now_s: float) -> bool:
-        """Take down those of the arrivals that are not known yet; whether there are any."""
-        begin, count = arrival.first - self.ranks.start, len(arrival.stamps) // 8
-        have = self.stamps.get(arrival.buffer) or bytearray(len(self.ranks) * NOBODY)
-        here = slice(8 * begin, 8 * begin + len(arrival.stamps))
-        alike = self.stamps.keys() <= {arrival.buffer}
-        if arrival.whole and alike and have[here] == count * NOBODY:
-            have[here] = arrival.stamps  # usual, and takes as long however many ranks there are
+    def enter(self, arrival: Arrival, ranks: range, now_s: float) -> bool:
+        """Take down those arrivals of ``ranks`` that are not known yet; whether there are any.
+
+        Mostly that is a copy of bytes, which takes as long however many ranks there are.
+        """
+        begin, count = ranks.start - self.ranks.start, len(ranks)
+        place, told = slice(8 * begin, 8 * (begin + count)), arrival.stamps
+        alike = arrival.buffer == self.buffer and not arrival.odd
+        if alike and NOBODY not in told and self.stamps[place] == NOBODY * count:
+            self.stamps[place] = told
         else:
-            new = (self.at_s[begin : begin + count] == ABSENT) & (arrival.at_s != ABSENT)
-            np.frombuffer(have)[begin : begin + count][new] = arrival.at_s[new]
+            here, at_s = self.at_s[begin : begin + count], arrival.at_s
+            new = (here == ABSENT) & (at_s != ABSENT)
+            here[new] = at_s[new]
             count = int(np.count_nonzero(new))
+            for rank in () if alike else (np.flatnonzero(new) + ranks.start).tolist():
+                if (buffer := arrival.odd.get(rank, arrival.buffer)) != self.buffer:
+                    self.odd[rank] = buffer
         if count:
             self.absent, self.last_s = self.absent - count, now_s
-            self.stamps[arrival.buffer] = have
         return count > 0
-
-    @property
-    def at_s(self) -> NDArray[np.float64]:
-        """Arrivals on the reference clock, or ABSENT."""
-        found = np.full(len(self.ranks), ABSENT)
-        for stamps in self.stamps.values():
-            np.maximum(found, np.frombuffer(stamps), out=found)
-        return found
 
     @property
     def missing(self) -> Ranks:
         """The ranks that have not come, in order."""
-        return tuple(self.ranks[each] for each in np.flatnonzero(self.at_s == ABSENT).tolist())
+        return tuple((np.flatnonzero(self.at_s == ABSENT) + self.ranks.start).tolist())
 
     @property
-    def arrivals(self) -> list[Arrival]:
-        """Who has come, as it is told; several only if buffers differ."""
-        about = self.ranks.start, not self.absent and len(self.stamps) == 1
-        return [
-            Arrival(self.operation, buffer, *about, bytearray(stamps))
-            for buffer, stamps in self.stamps.items()
-        ]
+    def arrival(self) -> Arrival:
+        """Who has come, as it is told."""
+        return Arrival(self.operation, self.buffer, bytearray(self.stamps), dict(self.odd))
+
+    @property
+    def buffers(self) -> dict[Buffer, list[int]]:
+        """With what who has come."""
+        found: dict[Buffer, list[int]] = {}
+        for rank in (np.flatnonzero(self.at_s != ABSENT) + self.ranks.start).tolist():
+            found.setdefault(self.odd.get(rank, self.buffer), []).append(rank)
+        return found
+
+    @property
+    def aligned(self) -> bool:
+        """All arrivals are on one clock."""
+        return math.isfinite(self.at_s.sum())
 
 
 Ranks = tuple[int, ...]
@@ -129,7 +137,7 @@ def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision |
     threshold_s = inputs.options.threshold_s
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        nbytes = state.nbytes
+        nbytes = state.buffer[0]
         times = inputs.times(len(missing), nbytes, made=inputs.made)
         found = break_even(inputs.native_s(nbytes), times)
         if threshold_s is None or found.candidate == NATIVE:
@@ -144,8 +152,9 @@ def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | 
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        native_s = inputs.native_s(state.nbytes)
-        found = inputs.times(len(missing), state.nbytes, made=inputs.made)
+        nbytes = state.buffer[0]
+        native_s = inputs.native_s(nbytes)
+        found = inputs.times(len(missing), nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
         anybodys = inputs.history.gaps(len(missing), LATELY)
