@@ -4,8 +4,9 @@ Whoever needs messages registers a handler for a *channel*, a short name; the th
 comes for that channel. The network may lose, double, delay and reorder datagrams: that is for the
 channels to deal with (ask again, number the questions).
 
-The store is used once, at the start, to exchange addresses and a random token. The token keeps
-datagrams of other jobs out; it is no authentication against an attacker who reads the network.
+The store is used once, at the start, to exchange addresses and a random token, so nothing here
+depends on its survival or on any rank's. The token keeps datagrams of other jobs out; it is no
+authentication against an attacker who reads the network.
 
 A datagram: token (16 bytes), sender (u16), length of the channel's name (u8), name, payload.
 """

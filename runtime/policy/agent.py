@@ -3,9 +3,9 @@
 Ranks decide by themselves what follows from what all share (native, static, small buffers) or
 from the epoch (predict; auto while it is quiet); the rest is for the epoch's coordinator. On a
 device with streams nobody asks (``dispatcher``), and a rank tells of an arrival when its stream has
-come to it. What it tells, and how it asks again, is its ``head``'s part. Why no two ranks can
-act on different decisions: see ``epochs`` and ``coordinator``. A rank whose buffer is not the one
-that was decided on says so (``Fault``) and acts on nothing.
+come to it, which may be long after it was decided and enqueued. What it tells, and how it asks
+again, is its ``head``'s part. Why no two ranks can act on different decisions: see ``epochs`` and
+``coordinator``. A rank that has another buffer than was decided on says so (``Fault``) and stops.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
         self.made = inputs.made  # bits: the candidates that this rank has made
-        self._faulty = False
-        self._forecast_at = 0
+        self._faulty, self._forecast_at = False, 0
         self._collect(self.clock, 0.0)
 
     def arrive(
@@ -118,16 +117,13 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
         """Hand a message to whom it concerns."""
-        if isinstance(message, Arrive):
-            if message.to is not None:
-                self._pass(message, sender, now_s)
-            else:
-                self._coordinator.receive_message(message, sender, now_s)
-                self._collect(self._coordinator, now_s)
-                self._replan(now_s)
-        elif isinstance(message, Decide):
+        if isinstance(message, Arrive) and message.to is None:
+            self._coordinator.receive_message(message, sender, now_s)
+            self._collect(self._coordinator, now_s)
+            self._replan(now_s)
+        elif isinstance(message, Arrive | Decide):
             self._pass(message, sender, now_s)
-            if message.operation >= self._consumed:
+            if isinstance(message, Decide) and message.operation >= self._consumed:
                 self._decided.setdefault(message.operation, message)
                 self._compare(message.operation)
         elif isinstance(message, Ping | Pong):
@@ -207,9 +203,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         """See to it that the decision is for the buffer that this rank has."""
         entered, decide = self._entered.get(operation), self._decided.get(operation)
         if entered is not None and decide is not None and entered.buffer != decide.buffer:
-            others = [rank for rank in range(self.inputs.world_size) if rank != self.rank]
-            buffers = {decide.buffer: others, entered.buffer: [self.rank]}
-            self._raise(disagreement(operation, buffers))
+            buffers = dict.fromkeys(range(self.inputs.world_size), decide.buffer)
+            self._raise(disagreement(operation, buffers | {self.rank: entered.buffer}))
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""

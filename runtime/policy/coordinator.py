@@ -5,8 +5,11 @@ that same decision until all ranks have acted on it. So decisions cannot differ 
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
 rank's main thread: it is made where messages are received, even while the coordinator is late.
 
-Nothing is looked through that grows with the ranks, until all have come. Ranks that come with
-different buffers are a ``Fault``: it names those that differ from most (with a tie, all).
+What it hears comes from heads (``head``), as arrays of stamps. A message costs a copy of its bytes,
+however many ranks there are: nothing is looked through that grows with these, until all have come.
+
+Ranks that come to one operation with different buffers are a ``Fault``: it names those that differ
+from most (with a tie, all).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import statistics
 from dataclasses import dataclass
 
 from runtime.network.clock import Clock
@@ -57,25 +61,21 @@ class Coordinator(Protocol[Message, Fault]):
         self._free_s = -math.inf  # when the links have done what was decided, by prediction
         self._newest = -1  # the last operation that was
         self._done_to = -1  # operations up to here are done
-        self._last_done_s = -math.inf
-        self._faulty = False
+        self._last_done_s, self._faulty = -math.inf, False
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
-        """A rank has come to an operation, or says so again; or what it did while nobody asked.
-
-        ValueError, and nothing is taken, unless it tells of those for whom ``sender`` speaks.
-        """
+        """A rank has come to an operation, or says so again; or what it did while nobody asked."""
         assert isinstance(message, Arrive)
-        message.require(ranks := self.inputs.speaks_for(sender))
+        message.require(self.inputs.speaks_for(sender))
         if message.asks:
             self._note(message, sender)
             for arrival in message.arrivals:
-                self._on_question(arrival, ranks, sender, now_s)
+                self._on_question(arrival, sender, now_s)
         else:
             new = [each for each in message.arrivals if each.operation > self._reported[sender]]
             for arrival in new:  # neither doubled nor overtaken
                 self._reported[sender] = arrival.operation
-                self._on_report(arrival, ranks, now_s)
+                self._on_report(arrival, sender, now_s)
             self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -96,7 +96,7 @@ class Coordinator(Protocol[Message, Fault]):
         """Note how an operation of this coordinator's runs that every rank decides by itself."""
         (self._states.get(operation) or self._open(operation, buffer)).decision = decision
 
-    def _on_question(self, arrival: Arrival, ranks: range, sender: int, now_s: float) -> None:
+    def _on_question(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
         state, decided = self._states.get(operation), self._decided.get(operation)
         if state is None and decided is None and operation >= self._needed:
@@ -105,7 +105,7 @@ class Coordinator(Protocol[Message, Fault]):
                 self._undecided.add(operation)
         if state is not None:
             state.asking.add(sender)
-            is_new = self._enter(state, arrival, ranks, now_s) and sender != self.rank
+            is_new = self._enter(state, arrival, sender, now_s) and sender != self.rank
             if is_new and state.absent <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
                 self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
@@ -114,16 +114,15 @@ class Coordinator(Protocol[Message, Fault]):
         elif state is not None:
             self._decide(now_s)
 
-    def _on_report(self, arrival: Arrival, ranks: range, now_s: float) -> None:
+    def _on_report(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
         state = self._states.get(operation) or self._open(operation, arrival.buffer)
         state.decision = state.decision or QUIET
         self._undecided.discard(operation)
-        self._enter(state, arrival, ranks, now_s)
+        self._enter(state, arrival, sender, now_s)
 
     def _open(self, operation: int, buffer: Buffer) -> ArrivalState:
-        state = ArrivalState(operation, buffer, range(self.world_size))
-        self._states[operation] = state
+        state = self._states[operation] = ArrivalState(operation, buffer, range(self.world_size))
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
         return state
@@ -133,26 +132,31 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._started.discard(operation)
 
-    def _enter(self, state: ArrivalState, arrival: Arrival, ranks: range, now_s: float) -> bool:
+    def _enter(self, state: ArrivalState, arrival: Arrival, sender: int, now_s: float) -> bool:
         """Take down the arrivals that are not known yet; whether there are any."""
-        if not state.enter(arrival, ranks, now_s):
+        if not state.enter(arrival, sender, now_s):
             return False
         self.largest = max(self.largest, arrival.buffer[0])
         if state.odd and not self._faulty:
-            found = disagreement(state.operation, state.buffers)
-            if 0 < len(found.ranks) < self.world_size - state.absent or not state.absent:
+            come = sorted({*state.ranks} - {*state.missing})
+            buffers = {rank: state.odd.get(rank, state.buffer) for rank in come}
+            found = disagreement(state.operation, buffers)
+            if found.ranks and (len(found.ranks) < len(come) or not state.absent):
                 self._faulty = True  # else one against one: the next arrival tells who differs
                 self._events.append(found)
         if not state.absent:
             self._started.discard(state.operation)
-            if state.aligned:
+            if math.isfinite(state.at_s.sum()):  # they are on one clock
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
         return True
 
     def _decide(self, now_s: float) -> None:
-        """Ask the rule, in order: the first operation to wait holds up all after it; tell all."""
+        """Ask the rule, operation by operation; tell all what it decides.
+
+        Ranks start operations in order, so the first one that has to wait holds up all after it.
+        """
         self._wait_s = None
         for operation in sorted(self._undecided):
             epoch, state = self._epochs.bind(operation), self._states[operation]
@@ -173,8 +177,7 @@ class Coordinator(Protocol[Message, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = Decide(operation, state.buffer, decision)
-            self._decided[operation] = decide
+            decide = self._decided[operation] = Decide(operation, state.buffer, decision)
             self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
     def _occupy(
@@ -220,12 +223,11 @@ class Coordinator(Protocol[Message, Fault]):
             self._started = {each for each in self._started if each > operation}
         if operation >= self._newest:
             self._free_s = -math.inf  # where one rank is done, the links are, or nearly
-        state = self._states.get(operation)
-        if state is not None:
+        if (state := self._states.get(operation)) is not None:
             state.done_s[sender] = done_s
             if len(state.done_s) == len(self._consumed) and not state.absent:
                 self._forget(operation)
-                if state.aligned:
+                if math.isfinite(state.at_s.sum()):
                     self._learn(state)
 
     def _learn(self, state: ArrivalState) -> None:
@@ -242,11 +244,9 @@ class Coordinator(Protocol[Message, Fault]):
         self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 
-def disagreement(operation: int, buffers: dict[Buffer, list[int]]) -> Fault:
-    """Which ranks have come to ``operation`` with another buffer than most."""
-    most = max(map(len, buffers.values()))
-    usual = [buffer for buffer, ranks in buffers.items() if len(ranks) == most]
-    by_rank = sorted((rank, buffer) for buffer, ranks in buffers.items() for rank in ranks)
-    ranks = tuple(rank for rank, buffer in by_rank if [buffer] != usual)
-    shown = "; ".join(f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in by_rank)
-    return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({shown})")
+def disagreement(operation: int, buffers: dict[int, Buffer]) -> Fault:
+    """Which ranks have come to ``operation`` with another buffer (by rank) than most."""
+    usual = statistics.multimode(buffers.values())
+    ranks = tuple(rank for rank, buffer in buffers.items() if [buffer] != usual)
+    shown = (f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in buffers.items())
+    return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({'; '.join(shown)})")

@@ -7,8 +7,10 @@
                           ├──> native          runtime.executor.gloo
                           └──> executor        runtime.executor.executor
 
-All ranks submit in the same order and act on the same decisions. Should a rank act on another, the
-executor's connections notice it; whatever fails ends in the watchdog's verdict, which all raise.
+All ranks submit in the same order and act on the same decision for the same operation, so the
+executor and the native group each see the same operations in the same order everywhere. Should a
+rank act on another decision nevertheless, the executor's connections notice it, and all ranks
+raise. Whatever fails ends in the watchdog's verdict, which every operation raises then.
 
 On a device with streams (CUDA) both ways are one engine's, and there is no thread between: the one
 that submits finds each decision made (``runtime.device.modes``) and enqueues the operation.

@@ -3,8 +3,10 @@
 Source: two-phase commit (Gray, 1978). Deviation: only the coordinator of the epoch in force
 proposes, one epoch at a time, and it holds from an operation that every rank has yet to reach:
 
-    propose    to all; who has not bound operation ``first`` accepts, and binds none from it on then
-    outcome    it holds when *all* have accepted; a refusal, a question, or long silence void it
+    propose    to all; who has not bound operation ``first`` yet accepts, and from then on binds no
+               operation >= first until the outcome is known
+    outcome    it holds when *all* have accepted; void by a refusal, by a question (that rank is
+               there already), or by too long a silence
     ask        whoever stands at ``first`` and has not heard asks, again and again
 
 To *bind* an operation is to look up its epoch. Invariant: all ranks bind an operation to the same

@@ -1,12 +1,15 @@
 """What ranks say to coordinators: each for itself, or many through heads, which gather it.
 
-Where there are many, a head gathers the arrivals of its ranks, and tells them when a decision may
+A coordinator of thousands of ranks that heard each of them would be as slow as it has ranks. So
+where there are many, a head gathers the arrivals of its ranks, and tells them when a decision may
 depend on them: when all have come and, those of ``TOGETHER_S`` together, when no more are missing
-than an operation may be started without; if it has waited long; and again while there is no
-decision. Operations are consumed, and done, when all of its ranks have. Every rank is a head, if
-only of itself; it speaks to the head above it in a tree, or to the coordinator. At each step who
-waits asks again, and who has the decision answers; who hears nothing from above asks the
-coordinator itself now and then.
+than an operation may be started without. It tells what it has, too, if it has waited long, and
+again while there is no decision. Every rank is a head, if only of itself; it speaks to the head
+above it in a tree, or to the coordinator. Loss, doubling and reordering are dealt with at each step
+alike: who waits asks again, and who has the decision answers. Who hears nothing from the head above
+it asks the coordinator itself now and then.
+
+What a head says for all of its ranks together: operations are consumed, and done, when all have.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import functools
 import math
 import operator
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runtime.network.protocol import Protocol
@@ -47,7 +51,8 @@ class Head(Protocol[Message, None]):
         super().__init__()
         self.rank, self.inputs = rank, inputs
         self._above, heard, self._below = inputs.headed(rank)
-        self._own = range(rank, rank + 1)
+        self._heard = {each: inputs.speaks_for(each) for each in heard}
+        self._heard[rank] = range(rank, rank + 1)  # what a rank tells its own head is its own
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
@@ -59,10 +64,7 @@ class Head(Protocol[Message, None]):
         self._report_s = -math.inf  # when the next report is due
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
-        """One of its ranks has come to operations, or a coordinator has decided one.
-
-        ValueError, and nothing is taken, unless it tells of those for whom ``sender`` speaks.
-        """
+        """One of its ranks has come to operations, or a coordinator has decided one."""
         if isinstance(message, Decide):
             if message.operation >= self._needed and message.operation not in self._decided:
                 self._decided[message.operation] = message
@@ -70,14 +72,13 @@ class Head(Protocol[Message, None]):
                 if message.operation in self._states:
                     self._states[message.operation].again_s = math.inf
         elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
-            is_own = sender == self.rank
-            message.require(ranks := self._own if is_own else self.inputs.speaks_for(sender))
+            message.require(self._heard[sender])
             if message.asks:
                 self._note(message, sender)
                 for arrival in message.arrivals:
-                    self._on_question(arrival, ranks, message.to, sender, now_s)
+                    self._on_question(arrival, message.to, sender, now_s)
             else:
-                self._on_report(message.arrivals, ranks, message.to, now_s)
+                self._on_report(message.arrivals, message.to, sender, now_s)
                 self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -98,9 +99,7 @@ class Head(Protocol[Message, None]):
         elif len(self._ends) > MOST_DONE:  # of the oldest a rank's word was lost
             del self._ends[next(iter(self._ends))]
 
-    def _on_question(
-        self, arrival: Arrival, ranks: range, to: int, sender: int, now_s: float
-    ) -> None:
+    def _on_question(self, arrival: Arrival, to: int, sender: int, now_s: float) -> None:
         if arrival.operation < self._needed:
             return
         if self._reports:
@@ -110,27 +109,24 @@ class Head(Protocol[Message, None]):
             state.again_s = min(state.again_s, now_s + state.pause_s)
         elif sender != self.rank:
             self._send(sender, decided)
-        if state.enter(arrival, ranks, now_s):
+        if state.enter(arrival, sender, now_s):
             if not state.absent:
                 self._tell(state, now_s)
             elif state.absent <= self.inputs.most_late:
                 state.again_s = min(state.again_s, now_s + TOGETHER_S)
 
-    def _on_report(
-        self, arrivals: tuple[Arrival, ...], ranks: range, to: int, now_s: float
-    ) -> None:
+    def _on_report(self, arrivals: Iterable[Arrival], to: int, sender: int, now_s: float) -> None:
         for arrival in arrivals:
             if arrival.operation >= self._needed:
                 state = self._open(arrival, to)
-                if state.enter(arrival, ranks, now_s) and not state.absent:
+                if state.enter(arrival, sender, now_s) and not state.absent:
                     self._reports.append(state.arrival)
         if self._reports and (now_s >= self._report_s or len(self._reports) >= MOST_REPORTED):
             self._report(to, now_s)
 
     def _open(self, arrival: Arrival, to: int) -> _Gathered:
         if (state := self._states.get(arrival.operation)) is None:
-            state = _Gathered(arrival.operation, arrival.buffer, self._below, to=to)
-            self._states[arrival.operation] = state
+            state = self._states[arrival.operation] = _Gathered(*arrival[:2], self._below, to=to)
         return state
 
     def _tell(self, state: _Gathered, now_s: float) -> None:

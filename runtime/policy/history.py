@@ -20,7 +20,8 @@ FORGET_EVERY = 16  # operations of one method after which the other's oldest one
 DOUBT = (1.0,) * 2  # counts as seen: one operation or two that took long say nothing yet
 LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
 """Limits of what one observation may say about the model's error: of native operations (True), and
-of schedules, which seem faster than they are while several are in flight, beside each other."""
+of schedules. These seem faster than they are while several are in flight, since the waiting phases
+of one run beside the completion of another, and take its bandwidth."""
 
 
 class History:

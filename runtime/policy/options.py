@@ -123,9 +123,7 @@ class PolicyInputs:
     def times(self, late: int, nbytes: int, corrected: bool = True, made: int = -1) -> list[Times]:
         """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""
         found = [each for each in self._times(late, nbytes) if made >> each.candidate & 1]
-        if not corrected:
-            return found
-        factor = self.correction.factor(False)
+        factor = self.correction.factor(False) if corrected else 1.0
         return [Times(i, factor * w, factor * c) for i, w, c in map(msgspec.structs.astuple, found)]
 
     def wanted(self, nbytes: int) -> Times | None:

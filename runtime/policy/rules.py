@@ -1,9 +1,10 @@
 """How an operation runs, in every mode, and what the next epoch is. Pure functions.
 
 Native, static and predict decide from what all ranks share. In eager and auto the coordinator asks
-at each arrival, and when a wait is over, by who is there, and since when, on the coordinator's own
-clock. The history gives the next epoch: who will be late (mode predict), whether ranks need not ask
-(mode auto), and who had better coordinate.
+at each arrival, and when a wait is over; what counts is who is there, and since when, on the
+coordinator's own clock (no alignment enters). The history gives the next epoch: who will be late
+(mode predict), whether ranks need not ask (mode auto), and who had better coordinate; what follows
+for an operation depends on its epoch and on what all ranks share.
 """
 
 from __future__ import annotations
@@ -61,22 +62,19 @@ class ArrivalState:
         self.stamps = bytearray(self.absent * NOBODY)
         self.at_s: NDArray[np.float64] = np.frombuffer(self.stamps, STAMP)  # the same, in place
 
-    def enter(self, arrival: Arrival, ranks: range, now_s: float) -> bool:
-        """Take down those arrivals of ``ranks`` that are not known yet; whether there are any.
-
-        Mostly that is a copy of bytes, which takes as long however many ranks there are.
-        """
-        begin, count = ranks.start - self.ranks.start, len(ranks)
-        place, told = slice(8 * begin, 8 * (begin + count)), arrival.stamps
+    def enter(self, arrival: Arrival, sender: int, now_s: float) -> bool:
+        """Take down what ``sender`` tells that is not known yet; whether there is any."""
+        begin, told = sender - self.ranks.start, arrival.stamps
+        count, place = len(told) // 8, slice(8 * begin, 8 * begin + len(told))
         alike = arrival.buffer == self.buffer and not arrival.odd
         if alike and NOBODY not in told and self.stamps[place] == NOBODY * count:
-            self.stamps[place] = told
+            self.stamps[place] = told  # usual, and takes as long however many ranks there are
         else:
             here, at_s = self.at_s[begin : begin + count], arrival.at_s
             new = (here == ABSENT) & (at_s != ABSENT)
             here[new] = at_s[new]
             count = int(np.count_nonzero(new))
-            for rank in () if alike else (np.flatnonzero(new) + ranks.start).tolist():
+            for rank in () if alike else (np.flatnonzero(new) + sender).tolist():
                 if (buffer := arrival.odd.get(rank, arrival.buffer)) != self.buffer:
                     self.odd[rank] = buffer
         if count:
@@ -92,19 +90,6 @@ class ArrivalState:
     def arrival(self) -> Arrival:
         """Who has come, as it is told."""
         return Arrival(self.operation, self.buffer, bytearray(self.stamps), dict(self.odd))
-
-    @property
-    def buffers(self) -> dict[Buffer, list[int]]:
-        """With what who has come."""
-        found: dict[Buffer, list[int]] = {}
-        for rank in (np.flatnonzero(self.at_s != ABSENT) + self.ranks.start).tolist():
-            found.setdefault(self.odd.get(rank, self.buffer), []).append(rank)
-        return found
-
-    @property
-    def aligned(self) -> bool:
-        """All arrivals are on one clock."""
-        return math.isfinite(self.at_s.sum())
 
 
 Ranks = tuple[int, ...]
@@ -171,7 +156,11 @@ RULES: dict[str, Rule] = {"eager": eager, "auto": auto}  # where a coordinator d
 
 
 def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
-    """A break-even wait: from when the links are free; or with all waits of those before."""
+    """A break-even wait behind other operations: it counts from when the links are free.
+
+    Where those before were started without a rank that is still missing, that rank has to have been
+    missing for all their waits and this one: so together they lose no more than twice their cost.
+    """
     tau_s = free_s + wait.tau_s
     if state.started:
         tau_s = max(free_s, (state.started + 1) * wait.tau_s)
@@ -233,14 +222,16 @@ def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | Non
     found = msgspec.structs.replace(found, coordinator=coordinator)
 
     def what_counts(epoch: Epoch) -> tuple[set[int], int, bool, int]:
-        made = epoch.made if epoch.late else 0
-        return set(epoch.late), epoch.coordinator, epoch.quiet, made
+        return set(epoch.late), epoch.coordinator, epoch.quiet, epoch.made if epoch.late else 0
 
     return found if what_counts(found) != what_counts(current) else None
 
 
 def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], float, str]:
-    """Who will be late (in the order of arrival), by how much, and why: who gains most."""
+    """Who will be late (in the order of arrival), by how much, and why.
+
+    Of all sets of ranks that mostly come after all others, the one whose schedule gains most.
+    """
     history, native_s = inputs.history, inputs.native_s(nbytes)
     best: tuple[tuple[int, ...], float, str] = (), 0.0, NO_STRAGGLER
     best_gain_s = LEAST_GAIN * native_s
@@ -261,8 +252,9 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
 def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
     """Mode auto: whether all ranks had better run natively, without asking, as they may do ``now``.
 
-    Asking costs a decision's latency per operation, and pays where the best wait would have gained
-    more, on average over the last ``LATELY``. To go on asking, half of it will do: hysteresis.
+    Asking costs a decision's latency per operation. It pays where the best wait would have gained
+    more than that, on average over the last ``LATELY`` operations. Once they ask, half of it will
+    do to go on: near the limit, changing over and back would cost more than either.
     """
     native_s, gain_s = inputs.native_s(nbytes), 0.0
     for late in range(1, inputs.most_late + 1):

@@ -76,7 +76,7 @@ def _known(rows=(), mode="auto", **options):
 def _here(*ranks, at_s=0.0):
     state = rules.ArrivalState(0, (LARGE, "float32"), range(8))
     for rank in ranks:
-        state.enter(Arrival(0, state.buffer, bytearray(8), {}), range(rank, rank + 1), at_s)
+        state.enter(Arrival(0, state.buffer, bytearray(8), {}), rank, at_s)
     return state
 
 
