@@ -72,7 +72,8 @@ class Coordinator(Protocol[Message, Fault]):
             for arrival in message.arrivals:
                 self._on_question(arrival, sender, now_s)
         else:
-            new = [each for each in message.arrivals if each.operation > self._reported[sender]]
+            last = self._reported.get(sender, math.inf)  # only heads that speak to it report
+            new = [each for each in message.arrivals if each.operation > last]
             for arrival in new:  # neither doubled nor overtaken
                 self._reported[sender] = arrival.operation
                 self._on_report(arrival, sender, now_s)
@@ -111,7 +112,7 @@ class Coordinator(Protocol[Message, Fault]):
                 self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
         if decided is not None:
             self._send(sender, decided)
-        elif state is not None:
+        elif state is not None and state.absent <= self.inputs.most_late:
             self._decide(now_s)
 
     def _on_report(self, arrival: Arrival, sender: int, now_s: float) -> None:

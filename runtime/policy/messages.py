@@ -106,7 +106,7 @@ class Arrive(_Message, frozen=True):
     def require(self, ranks: range) -> None:
         """Raise ValueError unless all arrivals have a stamp for each of ``ranks``, and no other."""
         for _, _, stamps, odd in self.arrivals:
-            if len(stamps) != len(ranks) * len(NOBODY) or any(rank not in ranks for rank in odd):
+            if len(stamps) != 8 * len(ranks) or (odd and not all(rank in ranks for rank in odd)):
                 raise ValueError(f"{len(stamps)} bytes, {odd} are no arrivals of {ranks}")
 
 

@@ -64,13 +64,13 @@ class ArrivalState:
 
     def enter(self, arrival: Arrival, sender: int, now_s: float) -> bool:
         """Take down what ``sender`` tells that is not known yet; whether there is any."""
-        begin, told = sender - self.ranks.start, arrival.stamps
-        count, place = len(told) // 8, slice(8 * begin, 8 * begin + len(told))
+        first, told, count = sender - self.ranks.start, arrival.stamps, len(arrival.stamps) // 8
+        begin, end = 8 * first, 8 * (first + count)
         alike = arrival.buffer == self.buffer and not arrival.odd
-        if alike and NOBODY not in told and self.stamps[place] == NOBODY * count:
-            self.stamps[place] = told  # usual, and takes as long however many ranks there are
+        if alike and NOBODY not in told and self.stamps[begin:end] == NOBODY * count:
+            self.stamps[begin:end] = told  # usual, and takes as long however many ranks there are
         else:
-            here, at_s = self.at_s[begin : begin + count], arrival.at_s
+            here, at_s = self.at_s[first : first + count], arrival.at_s
             new = (here == ABSENT) & (at_s != ABSENT)
             here[new] = at_s[new]
             count = int(np.count_nonzero(new))
@@ -84,7 +84,7 @@ class ArrivalState:
     @property
     def missing(self) -> Ranks:
         """The ranks that have not come, in order."""
-        return tuple((np.flatnonzero(self.at_s == ABSENT) + self.ranks.start).tolist())
+        return tuple(self.ranks[at] for at in (self.at_s == ABSENT).nonzero()[0].tolist())
 
     @property
     def arrival(self) -> Arrival:

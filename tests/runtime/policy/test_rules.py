@@ -73,10 +73,10 @@ def _known(rows=(), mode="auto", **options):
     return known
 
 
-def _here(*ranks, at_s=0.0):
+def _here(*ranks):
     state = rules.ArrivalState(0, (LARGE, "float32"), range(8))
     for rank in ranks:
-        state.enter(Arrival(0, state.buffer, bytearray(8), {}), rank, at_s)
+        state.enter(Arrival(0, state.buffer, bytearray(8), {}), rank, 0.0)
     return state
 
 
@@ -120,9 +120,7 @@ RECOVERED = [LATE] * 60 + [[0.0] * 7 + [0.0001]] * 9
         (RECOVERED, 0.0002, (7,), float),  # a rank that is late no longer is forgotten
     ],
 )
-def test_auto_starts_without_who_is_late_and_waits_for_who_comes_soon(
-    rows, now_s, missing, expected
-):
+def test_auto_starts_without_who_is_late_and_waits_for_others(rows, now_s, missing, expected):
     """The late ranks that it starts without, or until when it waits."""
     here = _here(*(rank for rank in range(8) if rank not in missing))
     found = rules.RULES["auto"](now_s, here, _known(rows))
@@ -133,7 +131,6 @@ def test_auto_starts_without_who_is_late_and_waits_for_who_comes_soon(
 
 
 def _predicted(rows, nbytes=LARGE):
-    """The late ranks of the next epoch."""
     current = Epoch(0, 0, 0)
     return (rules.next_epoch(current, nbytes, _known(rows, "predict")) or current).late
 
