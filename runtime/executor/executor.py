@@ -53,8 +53,7 @@ class Executor:
         ArgumentError: a bad ``late`` or ``timeout_s``.
 
     Examples:
-        Two ranks in one process; in training each is a process of its own, and the store a
-        ``TCPStore``:
+        Two ranks in one process; in training each is its own process, and the store a ``TCPStore``:
 
         >>> import runtime, synth, torch
         >>> from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,7 @@
 """OptiReduce behind a DDP model: ``runtime.ddp.attach(model, algorithm="optireduce")``.
 
-Before a forward pass in training, every ``resync_steps`` steps, parameters are re-synchronized. A
-step that lost too much is not applied where the optimizer is known: its gradients are taken away
-before it steps.
+Before a forward pass in training, every ``resync_steps`` steps, parameters are re-synchronized.
+Where the optimizer is known, a step that lost too much is not applied: it gets no gradients.
 """
 
 import logging

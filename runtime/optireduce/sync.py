@@ -85,8 +85,7 @@ class Replicas:
 
     A piece that is lost in the second stage is lost at one rank: it applies another gradient there
     than the others do. So replicas drift apart until they are averaged. ``drift`` before the last
-    of the ``resyncs``: the largest, over the ranks, of |x - mean| / |mean| (Euclidean norms over
-    all parameters).
+    of the ``resyncs``: the largest of all ranks' |x - mean| / |mean| (Euclidean, all parameters).
     """
 
     parameters: Sequence[torch.nn.Parameter]

@@ -1,26 +1,17 @@
 """One rank's part of the control plane: messages and time in, messages and decisions out.
 
-Who decides an operation:
-
-    native, static    every rank by itself, from what all share; nothing is sent
-    predict           every rank by itself, from its epoch; arrivals are sent to the coordinator,
-                      nobody waits for an answer
-    eager, auto       the coordinator of its epoch; small buffers by every rank, and in mode auto
-                      all, while the epoch is quiet: nobody asks then, and what ranks report now
-                      and then tells the coordinator when to ask again
-
-On a device with streams nobody asks (``dispatcher``), and a rank tells of an arrival when its
-stream has come to the operation, which may be long after it was decided and enqueued.
-
-What a rank tells the coordinator, and how it asks again, is its ``head``'s part.
-
-Why no two ranks can act on different decisions: see ``epochs`` and ``coordinator``. A rank whose
-buffer is not the one that was decided on says so (``Fault``) and acts on nothing.
+Ranks decide by themselves what follows from what all share (native, static, small buffers) or
+from the epoch (predict; auto while it is quiet); the rest is for the epoch's coordinator. On a
+device with streams nobody asks (``dispatcher``), and a rank tells of an arrival when its stream has
+come to it, which may be long after it was decided and enqueued. What it tells, and how it asks
+again, is its ``head``'s part. Why no two ranks can act on different decisions: see ``epochs`` and
+``coordinator``. A rank that has another buffer than was decided on says so (``Fault``) and stops.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -55,6 +46,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self.epochs = EpochCommit(rank, inputs.world_size, coordinator=0)
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
         self._head = Head(rank, inputs)
+        self._parts = self.clock, self.epochs, self._coordinator, self._head
         self._entered: dict[int, Arrival] = {}  # and not handed out as decided
         self._to_bind: list[int] = []  # those of them whose epoch is not known
         self._unseen: dict[int, Arrival] = {}  # the device has yet to come to them
@@ -62,8 +54,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
         self.made = inputs.made  # bits: the candidates that this rank has made
-        self._faulty = False
-        self._forecast_at = 0
+        self._faulty, self._forecast_at = False, 0
         self._collect(self.clock, 0.0)
 
     def arrive(
@@ -73,7 +64,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
         ``on_device``: it is to be decided now, but its device has yet to come (:meth:`reached`).
         """
-        arrival = Arrival(operation, (nbytes, kind), {self.rank: self._aligned(now_s, now_s)})
+        stamp = bytearray(struct.pack("<d", self._aligned(now_s, now_s)))
+        arrival = Arrival(operation, (nbytes, kind), stamp, {})
         self._entered[operation] = arrival
         if on_device:
             self._unseen[operation] = arrival
@@ -84,7 +76,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
     def reached(self, operation: int, at_s: float, now_s: float) -> None:
         """This rank's device came to ``operation`` at ``at_s`` (own clock)."""
         if (arrival := self._unseen.pop(operation, None)) is not None:
-            arrival.at_s[self.rank] = self._aligned(at_s, now_s)
+            arrival.at_s[0] = self._aligned(at_s, now_s)
             self._tell(now_s)
 
     def done(self, operation: int, now_s: float) -> None:
@@ -114,8 +106,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def get_timer(self) -> float | None:
         """When something is to be sent, or decided."""
-        timers = [timer for part in self._parts if (timer := part.get_timer()) is not None]
-        return min(timers, default=None)
+        return min([s for part in self._parts if (s := part.get_timer()) is not None], default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Send, and decide, what is due by now."""
@@ -126,28 +117,22 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
         """Hand a message to whom it concerns."""
-        if isinstance(message, Ping | Pong):
-            self.clock.receive_message(message, sender, now_s)
-            self._collect(self.clock, now_s)
-        elif isinstance(message, Decide):
-            self._pass(message, sender, now_s)
-            if message.operation >= self._consumed:
-                self._decided.setdefault(message.operation, message)
-                self._compare(message.operation)
-        elif isinstance(message, Arrive) and message.to is not None:
-            self._pass(message, sender, now_s)
-        elif isinstance(message, Arrive):
+        if isinstance(message, Arrive) and message.to is None:
             self._coordinator.receive_message(message, sender, now_s)
             self._collect(self._coordinator, now_s)
             self._replan(now_s)
+        elif isinstance(message, Arrive | Decide):
+            self._pass(message, sender, now_s)
+            if isinstance(message, Decide) and message.operation >= self._consumed:
+                self._decided.setdefault(message.operation, message)
+                self._compare(message.operation)
+        elif isinstance(message, Ping | Pong):
+            self.clock.receive_message(message, sender, now_s)
+            self._collect(self.clock, now_s)
         else:
             self.epochs.receive_message(message, sender, now_s)
             self._collect(self.epochs, now_s)
             self._progress(now_s)
-
-    @property
-    def _parts(self) -> tuple[Clock, EpochCommit, Coordinator, Head]:
-        return self.clock, self.epochs, self._coordinator, self._head
 
     def _pass(self, message: Arrive | Decide, sender: int, now_s: float) -> None:
         """Hand it to this rank as a head."""
@@ -218,9 +203,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         """See to it that the decision is for the buffer that this rank has."""
         entered, decide = self._entered.get(operation), self._decided.get(operation)
         if entered is not None and decide is not None and entered.buffer != decide.buffer:
-            others = [rank for rank in range(self.inputs.world_size) if rank != self.rank]
-            buffers = {decide.buffer: others, entered.buffer: [self.rank]}
-            self._raise(disagreement(operation, buffers))
+            buffers = dict.fromkeys(range(self.inputs.world_size), decide.buffer)
+            self._raise(disagreement(operation, buffers | {self.rank: entered.buffer}))
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""

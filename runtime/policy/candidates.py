@@ -4,10 +4,9 @@ Up to ``MOST_RANKS_SEARCHED`` ranks rank 0 lets ``synth.candidates`` make some a
 others get them through the store, and prove each of them themselves.
 
 For one late rank there is, besides, the closed form with 1, 2, 4, ... 256 chunks. A size has the
-number of chunks k whose completion takes the least time by the profile, so sizes fall into nine
-classes: between k and 2k chunks the border is at 2 k^2 alpha / ((ceil(log2 n) - 1) beta) bytes. No
-number of chunks between two of these would be 3 % faster. What a rank does in a class is made, in
-the background, when the first buffer of the class comes, and chosen once all ranks have made it.
+number whose completion takes the least time by the profile; none between two of these would be 3 %
+faster (docs/explanation/auto.md). What a rank does for it is made in the background when a buffer
+first wants it, and chosen once all ranks have made it.
 """
 
 from __future__ import annotations

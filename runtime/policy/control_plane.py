@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from runtime.network.clock import Aligned, Alignment, Ping, Pong
 from runtime.network.control_channel import ControlChannel
@@ -41,8 +41,7 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
 
     def arrive(self, operation: int, nbytes: int, kind: str, *, on_device: bool = False) -> None:
         """This rank comes to an operation with a buffer of ``nbytes`` bytes."""
-        arrive = functools.partial(self._agent.arrive, operation, nbytes, kind, on_device=on_device)
-        self.run(arrive)
+        self.run(partial(self._agent.arrive, operation, nbytes, kind, on_device=on_device))
 
     def reached(self, operation: int, at_s: float) -> None:
         """This rank's device came to an operation at ``at_s`` (``time.monotonic()``)."""

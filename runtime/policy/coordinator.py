@@ -5,8 +5,8 @@ that same decision until all ranks have acted on it. So decisions cannot differ 
 messages are lost, doubled or delayed; what asks again is the rank that waits. A decision needs no
 rank's main thread: it is made where messages are received, even while the coordinator is late.
 
-What it hears comes from heads (``head``). A message costs what its own arrivals cost, however many
-ranks there are: nothing is looked through that grows with the ranks, until all have come.
+What it hears comes from heads (``head``), as arrays of stamps. A message costs a copy of its bytes,
+however many ranks there are: nothing is looked through that grows with these, until all have come.
 
 Ranks that come to one operation with different buffers are a ``Fault``: it names those that differ
 from most (with a tie, all).
@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import statistics
 from dataclasses import dataclass
 
 from runtime.network.clock import Clock
@@ -47,7 +48,6 @@ class Coordinator(Protocol[Message, Fault]):
         self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
         self.largest = 0  # bytes of a buffer
         self._epochs, self._clock = epochs, clock
-        self._all = frozenset(range(self.world_size))
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
         self._states: dict[int, ArrivalState] = {}
@@ -61,21 +61,22 @@ class Coordinator(Protocol[Message, Fault]):
         self._free_s = -math.inf  # when the links have done what was decided, by prediction
         self._newest = -1  # the last operation that was
         self._done_to = -1  # operations up to here are done
-        self._last_done_s = -math.inf
-        self._faulty = False
+        self._last_done_s, self._faulty = -math.inf, False
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
         """A rank has come to an operation, or says so again; or what it did while nobody asked."""
         assert isinstance(message, Arrive)
+        message.require(self.inputs.speaks_for(sender))
         if message.asks:
             self._note(message, sender)
             for arrival in message.arrivals:
                 self._on_question(arrival, sender, now_s)
         else:
-            new = [each for each in message.arrivals if each.operation > self._reported[sender]]
+            last = self._reported.get(sender, math.inf)  # only heads that speak to it report
+            new = [each for each in message.arrivals if each.operation > last]
             for arrival in new:  # neither doubled nor overtaken
                 self._reported[sender] = arrival.operation
-                self._on_report(arrival, now_s)
+                self._on_report(arrival, sender, now_s)
             self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -90,40 +91,39 @@ class Coordinator(Protocol[Message, Fault]):
     def missing(self, operation: int) -> tuple[int, ...]:
         """The ranks that have not come to an operation; none if nothing is known of it."""
         state = self._states.get(operation)
-        return () if state is None else tuple(sorted(state.missing))
+        return () if state is None else state.missing
 
     def decided_elsewhere(self, operation: int, buffer: Buffer, decision: Decision) -> None:
         """Note how an operation of this coordinator's runs that every rank decides by itself."""
-        (self._states.get(operation) or self._open(operation, buffer[0])).decision = decision
+        (self._states.get(operation) or self._open(operation, buffer)).decision = decision
 
     def _on_question(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
         state, decided = self._states.get(operation), self._decided.get(operation)
         if state is None and decided is None and operation >= self._needed:
-            state = self._open(operation, arrival.buffer[0])
+            state = self._open(operation, arrival.buffer)
             if self._rule is not None:
                 self._undecided.add(operation)
         if state is not None:
             state.asking.add(sender)
-            is_new = self._enter(state, arrival, now_s) and sender != self.rank
-            if is_new and len(state.missing) <= self.inputs.most_late:
+            is_new = self._enter(state, arrival, sender, now_s) and sender != self.rank
+            if is_new and state.absent <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
-                self.inputs.correction.add_delay(heard_s - max(arrival.at_s.values()))
+                self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
         if decided is not None:
             self._send(sender, decided)
-        elif state is not None:
+        elif state is not None and state.absent <= self.inputs.most_late:
             self._decide(now_s)
 
-    def _on_report(self, arrival: Arrival, now_s: float) -> None:
+    def _on_report(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
-        state = self._states.get(operation) or self._open(operation, arrival.buffer[0])
+        state = self._states.get(operation) or self._open(operation, arrival.buffer)
         state.decision = state.decision or QUIET
         self._undecided.discard(operation)
-        self._enter(state, arrival, now_s)
+        self._enter(state, arrival, sender, now_s)
 
-    def _open(self, operation: int, nbytes: int) -> ArrivalState:
-        state = ArrivalState(operation, nbytes, set(self._all))
-        self._states[operation] = state
+    def _open(self, operation: int, buffer: Buffer) -> ArrivalState:
+        state = self._states[operation] = ArrivalState(operation, buffer, range(self.world_size))
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
         return state
@@ -133,19 +133,21 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._started.discard(operation)
 
-    def _enter(self, state: ArrivalState, arrival: Arrival, now_s: float) -> bool:
+    def _enter(self, state: ArrivalState, arrival: Arrival, sender: int, now_s: float) -> bool:
         """Take down the arrivals that are not known yet; whether there are any."""
-        if not state.enter(arrival, now_s):
+        if not state.enter(arrival, sender, now_s):
             return False
         self.largest = max(self.largest, arrival.buffer[0])
-        if len(state.buffers) > 1 and not self._faulty:
-            found = disagreement(state.operation, state.buffers)
-            if len(found.ranks) < len(state.at_s) or not state.missing:
+        if state.odd and not self._faulty:
+            come = sorted({*state.ranks} - {*state.missing})
+            buffers = {rank: state.odd.get(rank, state.buffer) for rank in come}
+            found = disagreement(state.operation, buffers)
+            if found.ranks and (len(found.ranks) < len(come) or not state.absent):
                 self._faulty = True  # else one against one: the next arrival tells who differs
                 self._events.append(found)
-        if not state.missing:
+        if not state.absent:
             self._started.discard(state.operation)
-            if state.aligned:
+            if math.isfinite(state.at_s.sum()):  # they are on one clock
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
@@ -164,7 +166,7 @@ class Coordinator(Protocol[Message, Fault]):
             if epoch.coordinator != self.rank:  # nor ever will be, since it is bound
                 self._undecided.discard(operation)
                 continue
-            if len(state.buffers) > 1 or len(state.missing) > self.inputs.most_late:
+            if state.odd or state.absent > self.inputs.most_late:
                 break
             state.free_s, state.started = self._free_s, len(self._started)
             decision = self._rule(now_s, state, self.inputs)
@@ -176,8 +178,7 @@ class Coordinator(Protocol[Message, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = Decide(operation, next(iter(state.buffers)), decision)
-            self._decided[operation] = decide
+            decide = self._decided[operation] = Decide(operation, state.buffer, decision)
             self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
     def _occupy(
@@ -185,7 +186,7 @@ class Coordinator(Protocol[Message, Fault]):
     ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
         factor = self.inputs.correction.factor(decision.candidate == NATIVE)
-        times = self._times(decision, state.nbytes)
+        times = self._times(decision, state.buffer[0])
         takes_s = times.completion_s if complete else times.waiting_s
         self._free_s = max(self._free_s, now_s) + factor * takes_s
         if complete:
@@ -223,33 +224,30 @@ class Coordinator(Protocol[Message, Fault]):
             self._started = {each for each in self._started if each > operation}
         if operation >= self._newest:
             self._free_s = -math.inf  # where one rank is done, the links are, or nearly
-        state = self._states.get(operation)
-        if state is not None:
+        if (state := self._states.get(operation)) is not None:
             state.done_s[sender] = done_s
-            if len(state.done_s) == len(self._consumed) and not state.missing:
+            if len(state.done_s) == len(self._consumed) and not state.absent:
                 self._forget(operation)
-                if state.aligned:
+                if math.isfinite(state.at_s.sum()):
                     self._learn(state)
 
     def _learn(self, state: ArrivalState) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""
-        last_s, end_s = max(state.at_s.values()), max(state.done_s.values())
+        last_s, end_s = float(state.at_s.max()), max(state.done_s.values())
         begins_s = max(last_s, self._last_done_s)
         self._last_done_s = max(end_s, self._last_done_s)
         if state.decision is None:
             return
         native = state.decision.candidate == NATIVE
-        times = self._times(state.decision, state.nbytes)
+        times = self._times(state.decision, state.buffer[0])
         unready_s = max(0.0, state.unready_s - (begins_s - last_s))
         expected_s = times.waiting_s if native else unready_s + times.completion_s
         self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 
-def disagreement(operation: int, buffers: dict[Buffer, list[int]]) -> Fault:
-    """Which ranks have come to ``operation`` with another buffer than most."""
-    most = max(map(len, buffers.values()))
-    usual = [buffer for buffer, ranks in buffers.items() if len(ranks) == most]
-    by_rank = sorted((rank, buffer) for buffer, ranks in buffers.items() for rank in ranks)
-    ranks = tuple(rank for rank, buffer in by_rank if [buffer] != usual)
-    shown = "; ".join(f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in by_rank)
-    return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({shown})")
+def disagreement(operation: int, buffers: dict[int, Buffer]) -> Fault:
+    """Which ranks have come to ``operation`` with another buffer (by rank) than most."""
+    usual = statistics.multimode(buffers.values())
+    ranks = tuple(rank for rank, buffer in buffers.items() if [buffer] != usual)
+    shown = (f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in buffers.items())
+    return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({'; '.join(shown)})")

@@ -9,11 +9,7 @@ that comes L seconds after the others, from the others' arrival on:
 Source: docs/explanation/cost.md. Deviation: native and schedules run on different transports, so
 they have an alpha and a beta each, corrected by what was seen (``history.ModelCorrection``).
 
-A wait that is given up after tau is a question of the kind "rent or buy". From the others' arrival:
-
-    L <= tau      L + N                            it came in time: the native all-reduce
-    L > tau       tau + max(L - tau, W) + C        started without it
-
+A wait that is given up after tau takes L + N if L <= tau, else tau + max(L - tau, W) + C.
 *Break-even*, where nothing is known of L: tau = W + C - N, what a start just before its arrival
 loses. So no operation loses more than that twice over. *Learned*: the tau with the least mean time
 over the L seen lately, given that L is longer than what has passed already. Source of both: ski
@@ -106,12 +102,12 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int, factor: float
+    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int
 ) -> list[Times]:
-    """W and C of every candidate for ``late`` late ranks, multiplied by ``factor``."""
+    """W and C of every candidate for ``late`` late ranks."""
 
     def seconds(phase: Phase) -> float:
-        return factor * profile.schedule.seconds(phase.messages, phase.share, nbytes)
+        return profile.schedule.seconds(phase.messages, phase.share, nbytes)
 
     return [
         Times(index, seconds(candidate.waiting), seconds(candidate.completion))

@@ -3,11 +3,11 @@
 Source: two-phase commit (Gray, 1978). Deviation: only the coordinator of the epoch in force
 proposes, one epoch at a time, and it holds from an operation that every rank has yet to reach:
 
-    propose(epoch)   to all; a rank that has not bound operation ``epoch.first`` yet accepts, and
-                     from then on binds no operation >= first until it knows the outcome
-    outcome          the epoch holds when *all* have accepted; a refusal, a rank that asks because
-                     it is already there, or too long a silence make it void
-    ask              whoever stands at ``first`` and has not heard asks, again and again
+    propose    to all; who has not bound operation ``first`` yet accepts, and from then on binds no
+               operation >= first until the outcome is known
+    outcome    it holds when *all* have accepted; void by a refusal, by a question (that rank is
+               there already), or by too long a silence
+    ask        whoever stands at ``first`` and has not heard asks, again and again
 
 To *bind* an operation is to look up its epoch. Invariant: all ranks bind an operation to the same
 epoch. For an epoch holds only if all have accepted, so none of them has bound or binds an operation

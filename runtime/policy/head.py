@@ -18,6 +18,7 @@ import functools
 import math
 import operator
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runtime.network.protocol import Protocol
@@ -49,8 +50,9 @@ class Head(Protocol[Message, None]):
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
         super().__init__()
         self.rank, self.inputs = rank, inputs
-        self._above, heard, below = inputs.headed(rank)
-        self._below = frozenset(below)
+        self._above, heard, self._below = inputs.headed(rank)
+        self._heard = {each: inputs.speaks_for(each) for each in heard}
+        self._heard[rank] = range(rank, rank + 1)  # what a rank tells its own head is its own
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
@@ -70,16 +72,18 @@ class Head(Protocol[Message, None]):
                 if message.operation in self._states:
                     self._states[message.operation].again_s = math.inf
         elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
+            message.require(self._heard[sender])
             if message.asks:
                 self._note(message, sender)
-                self._on_question(message.arrivals[0], message.to, sender, now_s)
+                for arrival in message.arrivals:
+                    self._on_question(arrival, message.to, sender, now_s)
             else:
-                self._on_report(message.arrivals, message.to, now_s)
+                self._on_report(message.arrivals, message.to, sender, now_s)
                 self._note(message, sender)
 
     def get_timer(self) -> float | None:
         """When something has to be said again."""
-        return min((state.again_s for state in self._states.values()), default=None)
+        return min([state.again_s for state in self._states.values()], default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Say again what is due by now."""
@@ -105,26 +109,24 @@ class Head(Protocol[Message, None]):
             state.again_s = min(state.again_s, now_s + state.pause_s)
         elif sender != self.rank:
             self._send(sender, decided)
-        if state.enter(arrival, now_s):
-            if not state.missing:
+        if state.enter(arrival, sender, now_s):
+            if not state.absent:
                 self._tell(state, now_s)
-            elif len(state.missing) <= self.inputs.most_late:
+            elif state.absent <= self.inputs.most_late:
                 state.again_s = min(state.again_s, now_s + TOGETHER_S)
 
-    def _on_report(self, arrivals: tuple[Arrival, ...], to: int, now_s: float) -> None:
+    def _on_report(self, arrivals: Iterable[Arrival], to: int, sender: int, now_s: float) -> None:
         for arrival in arrivals:
             if arrival.operation >= self._needed:
                 state = self._open(arrival, to)
-                if state.enter(arrival, now_s) and not state.missing:
-                    self._reports += state.arrivals
+                if state.enter(arrival, sender, now_s) and not state.absent:
+                    self._reports.append(state.arrival)
         if self._reports and (now_s >= self._report_s or len(self._reports) >= MOST_REPORTED):
             self._report(to, now_s)
 
     def _open(self, arrival: Arrival, to: int) -> _Gathered:
         if (state := self._states.get(arrival.operation)) is None:
-            missing, nbytes = set(self._below), arrival.buffer[0]
-            state = _Gathered(arrival.operation, nbytes, missing, to=to)
-            self._states[arrival.operation] = state
+            state = self._states[arrival.operation] = _Gathered(*arrival[:2], self._below, to=to)
         return state
 
     def _tell(self, state: _Gathered, now_s: float) -> None:
@@ -132,10 +134,10 @@ class Head(Protocol[Message, None]):
         state.tries += 1
         state.again_s = now_s + state.pause_s
         state.pause_s = min(LONGEST_RETRY_S, 2 * state.pause_s)
-        if state.operation in self._decided or not (state.missing or self._has_rule):
+        if state.operation in self._decided or not (state.absent or self._has_rule):
             state.again_s = math.inf
         past = state.tries % PAST_HEAD == 0
-        self._say(state.arrivals, True, state.to, None if past else self._above)
+        self._say([state.arrival], True, state.to, None if past else self._above)
 
     def _report(self, to: int, now_s: float) -> None:
         """Tell what happened while nobody asked."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +36,12 @@ class History:
     def __len__(self) -> int:
         return min(self.added, KEPT)
 
-    def add(self, arrivals: Mapping[int, float]) -> None:
-        """An operation at which all ranks have arrived."""
-        assert len(arrivals) == self.world_size
+    def add(self, at_s: NDArray[np.float64]) -> None:
+        """An operation at which all ranks have arrived: when, by rank."""
         row = self.added % KEPT
-        ranks = np.fromiter(arrivals.keys(), np.intp, self.world_size)
-        at_s = np.fromiter(arrivals.values(), np.float64, self.world_size)
-        self._arrivals[row, ranks] = at_s
-        at_s.sort()
-        self._in_order[row] = at_s
-        self._behind[row] = self._arrivals[row] - at_s[0]
+        self._arrivals[row] = self._in_order[row] = at_s
+        self._in_order[row].sort()
+        self._behind[row] = at_s - self._in_order[row, 0]
         self.added += 1
 
     def gaps(self, late: int, recent: int) -> list[float]:

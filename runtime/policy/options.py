@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, lru_cache, partial
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -86,6 +86,8 @@ class PolicyInputs:
     made: int = field(init=False)  # bits: the candidates that, by what is known here, all have made
 
     def __post_init__(self) -> None:
+        self._times = lru_cache(1024)(partial(times, self.candidates, self.profile))
+        self.speaks_for = cache(lambda rank: self.headed(rank)[2])  # by rank: for these it speaks
         self.made = sum(1 << i for i, each in enumerate(self.candidates) if not each.on_demand)
         self.head_of = self.head_of or (FAN_IN if self.world_size > MOST_ALONE else 1)
         self.stride = self.head_of  # of the ranks that speak to coordinators themselves
@@ -120,9 +122,9 @@ class PolicyInputs:
 
     def times(self, late: int, nbytes: int, corrected: bool = True, made: int = -1) -> list[Times]:
         """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""
+        found = [each for each in self._times(late, nbytes) if made >> each.candidate & 1]
         factor = self.correction.factor(False) if corrected else 1.0
-        found = times(self.candidates, self.profile, late, nbytes, factor)
-        return [each for each in found if made >> each.candidate & 1]
+        return [Times(i, factor * w, factor * c) for i, w, c in map(msgspec.structs.astuple, found)]
 
     def wanted(self, nbytes: int) -> Times | None:
         """What ``nbytes`` bytes would run by with one late rank that is late enough, if made."""

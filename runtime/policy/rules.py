@@ -2,9 +2,9 @@
 
 Native, static and predict decide from what all ranks share. In eager and auto the coordinator asks
 at each arrival, and when a wait is over; what counts is who is there, and since when, on the
-coordinator's own clock (no alignment enters). The history gives
-the next epoch: who will be late (mode predict), whether ranks need not ask (mode auto), and who had
-better coordinate; what follows for an operation depends on its epoch and on what all ranks share.
+coordinator's own clock (no alignment enters). The history gives the next epoch: who will be late
+(mode predict), whether ranks need not ask (mode auto), and who had better coordinate; what follows
+for an operation depends on its epoch and on what all ranks share.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
 from runtime.policy.history import LATELY
-from runtime.policy.messages import NATIVE, Arrival, Buffer, Decision, Epoch
+from runtime.policy.messages import ABSENT, NATIVE, NOBODY, STAMP, Arrival, Buffer, Decision, Epoch
 from runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -43,12 +45,11 @@ class ArrivalState:
     """What the coordinator, or a head, knows of one operation."""
 
     operation: int
-    nbytes: int
-    missing: set[int]  # the ranks that have not come
+    buffer: Buffer  # of the rank that was heard of first
+    ranks: range  # of whom
     last_s: float = -math.inf  # when the last arrival was heard of: own clock
-    at_s: dict[int, float] = field(default_factory=dict)  # by rank, arrival: reference clock
     done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
-    buffers: dict[Buffer, list[int]] = field(default_factory=dict)  # which ranks have them
+    odd: dict[int, Buffer] = field(default_factory=dict)  # by rank: other buffers than that
     asking: set[int] = field(default_factory=set)  # who is told the decision, besides heads
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
@@ -56,28 +57,39 @@ class ArrivalState:
     ready_s: float = -math.inf  # when a schedule's waiting phases end, by prediction
     unready_s: float = 0.0  # what of them the profile left to do when the last rank came
 
-    def enter(self, arrival: Arrival, now_s: float) -> bool:
-        """Take down those of the arrivals that are not known yet; whether there are any."""
-        if new := self.missing & arrival.at_s.keys():
-            self.missing -= new
-            self.last_s = now_s
-            is_all = len(new) == len(arrival.at_s)
-            self.at_s |= arrival.at_s if is_all else {rank: arrival.at_s[rank] for rank in new}
-            self.buffers.setdefault(arrival.buffer, []).extend(new)
-        return bool(new)
+    def __post_init__(self) -> None:
+        self.absent = len(self.ranks)  # so many have not come
+        self.stamps = bytearray(self.absent * NOBODY)
+        self.at_s: NDArray[np.float64] = np.frombuffer(self.stamps, STAMP)  # the same, in place
+
+    def enter(self, arrival: Arrival, sender: int, now_s: float) -> bool:
+        """Take down what ``sender`` tells that is not known yet; whether there is any."""
+        first, told, count = sender - self.ranks.start, arrival.stamps, len(arrival.stamps) // 8
+        begin, end = 8 * first, 8 * (first + count)
+        alike = arrival.buffer == self.buffer and not arrival.odd
+        if alike and NOBODY not in told and self.stamps[begin:end] == NOBODY * count:
+            self.stamps[begin:end] = told  # usual, and takes as long however many ranks there are
+        else:
+            here, at_s = self.at_s[first : first + count], arrival.at_s
+            new = (here == ABSENT) & (at_s != ABSENT)
+            here[new] = at_s[new]
+            count = int(np.count_nonzero(new))
+            for rank in () if alike else (np.flatnonzero(new) + sender).tolist():
+                if (buffer := arrival.odd.get(rank, arrival.buffer)) != self.buffer:
+                    self.odd[rank] = buffer
+        if count:
+            self.absent, self.last_s = self.absent - count, now_s
+        return count > 0
 
     @property
-    def arrivals(self) -> list[Arrival]:
-        """Who has come, as it is told; several only if buffers differ."""
-        return [
-            Arrival(self.operation, buffer, {rank: self.at_s[rank] for rank in ranks})
-            for buffer, ranks in self.buffers.items()
-        ]
+    def missing(self) -> Ranks:
+        """The ranks that have not come, in order."""
+        return tuple(self.ranks[at] for at in (self.at_s == ABSENT).nonzero()[0].tolist())
 
     @property
-    def aligned(self) -> bool:
-        """All arrivals are on one clock."""
-        return not math.isnan(sum(self.at_s.values()))
+    def arrival(self) -> Arrival:
+        """Who has come, as it is told."""
+        return Arrival(self.operation, self.buffer, bytearray(self.stamps), dict(self.odd))
 
 
 Ranks = tuple[int, ...]
@@ -110,7 +122,7 @@ def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision |
     threshold_s = inputs.options.threshold_s
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        nbytes = state.nbytes
+        nbytes = state.buffer[0]
         times = inputs.times(len(missing), nbytes, made=inputs.made)
         found = break_even(inputs.native_s(nbytes), times)
         if threshold_s is None or found.candidate == NATIVE:
@@ -125,8 +137,9 @@ def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | 
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
-        native_s = inputs.native_s(state.nbytes)
-        found = inputs.times(len(missing), state.nbytes, made=inputs.made)
+        nbytes = state.buffer[0]
+        native_s = inputs.native_s(nbytes)
+        found = inputs.times(len(missing), nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
         anybodys = inputs.history.gaps(len(missing), LATELY)
@@ -160,11 +173,11 @@ def _decide(
     inputs: PolicyInputs,
     wait: Callable[[Ranks, float, float], tuple[Wait, str]],
 ) -> Decision | Later:
-    if not state.missing:
+    if not state.absent:
         return Decision(NATIVE, (), "all ranks have arrived")
-    if len(state.missing) > inputs.most_late:
+    if state.absent > inputs.most_late:
         return Later(math.inf)
-    missing, last_s = tuple(sorted(state.missing)), state.last_s
+    missing, last_s = state.missing, state.last_s
     passed_s, free_s = max(0.0, now_s - last_s), max(0.0, state.free_s - last_s)
     chosen, reason = wait(missing, passed_s, free_s)
     if chosen.candidate == NATIVE:
@@ -209,8 +222,7 @@ def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | Non
     found = msgspec.structs.replace(found, coordinator=coordinator)
 
     def what_counts(epoch: Epoch) -> tuple[set[int], int, bool, int]:
-        made = epoch.made if epoch.late else 0
-        return set(epoch.late), epoch.coordinator, epoch.quiet, made
+        return set(epoch.late), epoch.coordinator, epoch.quiet, epoch.made if epoch.late else 0
 
     return found if what_counts(found) != what_counts(current) else None
 

@@ -119,6 +119,4 @@ class Audit:
         """How much was lost, and where, for reports."""
         lost, due = self.lost.total(), self.due.total()
         places = ", ".join(f"{n} at rank {rank}" for rank, n in sorted(self.lost.items()) if n)
-        return f"{lost} of {due} datagrams lost" + (
-            f" ({lost / due:.2%}: {places})" if lost else ""
-        )
+        return f"{lost} of {due} datagrams lost{f' ({lost / due:.2%}: {places})' if lost else ''}"

@@ -109,9 +109,8 @@ class Summary:
     """A table of arrivals.
 
     A decision's time is from a rank's arrival to its knowing how to go on; in the modes that decide
-    on arrival it includes the wait for who is not there yet. Its latency is from the arrival of the
-    last rank that had to be there (for a schedule: of those not taken to be late) until the last of
-    them knew.
+    on arrival it includes the wait for who is not there yet. Its latency: from the arrival of the
+    last rank that had to be there (for a schedule: of those not taken to be late) until all knew.
     """
 
     lines: tuple[Line, ...]  # per rank, worst first
@@ -222,9 +221,7 @@ def _latency_s(found: dict[int, Record]) -> float:
 
 def quantile(ordered: Sequence[float], share: float) -> float:
     """The smallest value that at least ``share`` of the sorted values do not exceed (or NaN)."""
-    if not ordered:
-        return math.nan
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 def _ms(seconds: float) -> str:

@@ -9,8 +9,7 @@ behind it for a share of their chunk, so that they can fill a gap, and for a win
 soon as those before are nearly done. Receives of the next operation stand behind those of the one
 before, phase by phase, so the helpers reduce the next bucket while the completion of the last one
 still waits for the late rank. All ranks submit in the same order, every phase is first in, first
-out, and its due receive gets credit without condition: with the schedule's own proof this rules out
-deadlock.
+out, and its due receive always gets credit: with the schedule's own proof this rules out deadlock.
 
 *Sending.* Of all transfers that may go (there is credit, and their data is there) the first goes. A
 full connection is not overtaken, and nothing overtakes what the kernel holds. So the kernel gets no

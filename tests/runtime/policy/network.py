@@ -62,20 +62,16 @@ class Network:
     slower: tuple = (1.0, 1.0)  # what operations take, native and by schedule, over the profile
 
     def __post_init__(self):
-        size = self.size
-        of = size, self.options, self.head_of
-        known = [inputs(*of, all_made=not self.made_at) for _ in range(size)]
+        n, all_made = self.size, not self.made_at
+        known = [inputs(n, self.options, self.head_of, all_made=all_made) for _ in range(n)]
         self.agents = [RankAgent(rank, each) for rank, each in enumerate(known)]
-        self.clocks, self.dice = self.clocks or (0.0,) * size, random.Random(self.seed)
+        self.clocks, self.dice = self.clocks or (0.0,) * n, random.Random(self.seed)
         # per rank, by operation
-        self.decisions, self.decided_s, self.arrived_s = (
-            [[] for _ in range(size)] for _ in range(3)
-        )
+        self.decisions, self.decided_s, self.arrived_s = ([[] for _ in range(n)] for _ in range(3))
         self.done_s, self.sent, self.faults, self.now_s = [], Counter(), [], 0.0
         self.heard = Counter()  # messages about operations, by rank
         self._events, self._count = [], itertools.count()
-        self._woken = [math.inf] * size
-        self._finished, self._busy = [0] * size, [False] * size
+        self._woken, self._finished, self._busy = [math.inf] * n, [0] * n, [False] * n
         self._served = []  # (from, until), in the order of their time
 
     def run(self, limit_s=600.0):
@@ -112,8 +108,7 @@ class Network:
                 self.faults.append(event)
             elif isinstance(event, Decided):
                 self._decided(rank, event.operation, event.decision)
-        timer_s = self.agents[rank].get_timer()
-        if timer_s is None:
+        if (timer_s := self.agents[rank].get_timer()) is None:
             return
         at_s = max(self.now_s + 1e-6, timer_s - self.clocks[rank])
         if at_s < self._woken[rank]:

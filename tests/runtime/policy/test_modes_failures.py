@@ -48,17 +48,11 @@ def _deaths(rank, size, store, options, victim, place):
     return failed.value.ranks
 
 
-@pytest.mark.parametrize(
-    ("options", "victim", "place"),
-    [
-        (EAGER, 2, "before"),
-        (EAGER, 0, "before"),  # the coordinator
-        (EAGER, 0, "during"),
-        (EAGER, 1, "after"),
-        (Options("native"), 2, "before"),
-        (Options("predict"), 0, "during"),
-    ],
-)
+DEATHS = [(EAGER, 2, "before"), (EAGER, 0, "before"), (EAGER, 0, "during"), (EAGER, 1, "after")]
+DEATHS += [(Options("native"), 2, "before"), (Options("predict"), 0, "during")]  # 0 coordinates
+
+
+@pytest.mark.parametrize(("options", "victim", "place"), DEATHS)
 def test_a_rank_that_dies_is_named_by_all(options, victim, place):
     outcomes = spawn(_deaths, SIZE, options, victim, place, timeout_s=40, victims=[victim])
     del outcomes[victim]

@@ -71,8 +71,8 @@ def test_no_fixed_mode_is_near_the_best_everywhere():
 
 def test_the_simulation_notices_who_starts_needlessly(monkeypatch):
     def hasty(now_s, state, inputs):
-        missing = tuple(state.missing)
-        return Later(math.inf) if len(missing) > 1 else Decision(0, missing or (LATE,), "hasty")
+        late = state.missing or (LATE,)
+        return Decision(0, late, "hasty") if len(late) == 1 else Later(math.inf)
 
     native_s = _mean_s("native", "nobody")
     monkeypatch.setitem(RULES, "eager", hasty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from runtime.policy import rules
 from runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
 from runtime.policy.history import LEAST, MOST, ModelCorrection
-from runtime.policy.messages import NATIVE, Epoch
+from runtime.policy.messages import NATIVE, Arrival, Epoch
 from runtime.policy.options import Options
 from tests.runtime.policy.network import LARGE, inputs
 from verify.errors import ArgumentError
@@ -68,12 +69,15 @@ def test_break_even_never_loses_more_than_a_needless_start_twice(lateness_s, nat
 def _known(rows=(), mode="auto", **options):
     known = inputs(8, Options(mode, **options))
     for row in rows:
-        known.history.add(dict(enumerate(row)))
+        known.history.add(np.array(row))
     return known
 
 
-def _here(*ranks, at_s=0.0):
-    return rules.ArrivalState(0, LARGE, set(range(8)) - {*ranks}, at_s)
+def _here(*ranks):
+    state = rules.ArrivalState(0, (LARGE, "float32"), range(8))
+    for rank in ranks:
+        state.enter(Arrival(0, state.buffer, bytearray(8), {}), rank, 0.0)
+    return state
 
 
 @pytest.mark.parametrize("mode", ["eager", "auto"])
@@ -116,9 +120,7 @@ RECOVERED = [LATE] * 60 + [[0.0] * 7 + [0.0001]] * 9
         (RECOVERED, 0.0002, (7,), float),  # a rank that is late no longer is forgotten
     ],
 )
-def test_auto_starts_without_who_is_late_and_waits_for_who_comes_soon(
-    rows, now_s, missing, expected
-):
+def test_auto_starts_without_who_is_late_and_waits_for_others(rows, now_s, missing, expected):
     """The late ranks that it starts without, or until when it waits."""
     here = _here(*(rank for rank in range(8) if rank not in missing))
     found = rules.RULES["auto"](now_s, here, _known(rows))
@@ -129,7 +131,6 @@ def test_auto_starts_without_who_is_late_and_waits_for_who_comes_soon(
 
 
 def _predicted(rows, nbytes=LARGE):
-    """The late ranks of the next epoch."""
     current = Epoch(0, 0, 0)
     return (rules.next_epoch(current, nbytes, _known(rows, "predict")) or current).late
 
