@@ -110,7 +110,7 @@ class Summary:
 
     A decision's time is from a rank's arrival to its knowing how to go on; in the modes that decide
     on arrival it includes the wait for who is not there yet. Its latency: from the arrival of the
-    last rank that had to be there (for a schedule: of those not taken to be late) until all knew.
+    last rank that had to be there (for a schedule: of those not taken to be late) until they knew.
     """
 
     lines: tuple[Line, ...]  # per rank, worst first
