@@ -171,8 +171,8 @@ End Wanted.
 (** At every end of a FIFO stands one block; both see the same messages; a counter has one block
     that raises it. *)
 Definition one_block (p : program) (key : event -> list N) : Prop :=
-  forall f b i e b' i' e', event_at (code p) b i e -> event_at (code p) b' i' e' ->
-    In f (key e) -> In f (key e') -> b = b'.
+  exists owner : N -> N, forall b i e f,
+    event_at (code p) b i e -> In f (key e) -> b = owner f.
 
 Definition listed (o : option N) : list N := match o with Some f => [f] | None => [] end.
 
