@@ -163,9 +163,8 @@ Section Wanted.
     | Of_one r c => x r c
     end.
 
-  Definition right_in (memory : N -> M) : Prop :=
-    exists demand, In demand (demands p) /\
-      forall a w, In (a, w) demand -> memory a = wanted w.
+  Definition meets (memory : N -> M) (demand : list (N * want)) : Prop :=
+    forall a w, In (a, w) demand -> memory a = wanted w.
 End Wanted.
 
 (** At every end of a FIFO stands one block; both see the same messages; a counter has one block
@@ -194,14 +193,17 @@ Definition apart (x : step) : Prop :=
 
 (** Right for messages of [size] chunks and FIFOs of [depth] messages: whatever data and however
     the blocks go on, nobody gets stuck before the end, two blocks never touch a chunk at the same
-    time, and at the end everything wanted is there. (Every event brings the end nearer:
-    [ThreadBlocksRuns.ends].) *)
+    time, and at the end everything that one of the demands wants is there. (Every event brings the
+    end nearer: [ThreadBlocksRuns.ends].) *)
 Definition right (p : program) (size : N) (depth : option N) : Prop :=
   connected p size /\
-  (forall steps x, In steps (ThreadBlocks.steps p) -> In x steps -> apart x) /\
-  forall (M : commutative_monoid) x junk s,
+  (forall block x, In block (steps p) -> In x block -> apart x) /\
+  (forall (M : commutative_monoid) x junk s,
     reached (add M) (zero M) (begins M p x junk) (code p) size depth s ->
     (over (code p) s \/ exists b e, ready (code p) size depth s b e) /\
     (forall b e b' e', b <> b' -> ready (code p) size depth s b e ->
-       ready (code p) size depth s b' e' -> ~ conflict e e') /\
-    (over (code p) s -> right_in M p x (memory s)).
+       ready (code p) size depth s b' e' -> ~ conflict e e')) /\
+  (exists demand, In demand (demands p) /\
+    forall (M : commutative_monoid) x junk s,
+      reached (add M) (zero M) (begins M p x junk) (code p) size depth s ->
+      over (code p) s -> meets M p x (memory s) demand).
