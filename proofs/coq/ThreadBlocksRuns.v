@@ -19,6 +19,32 @@ Proof.
   destruct o as [g|]; simpl; [rewrite N.eqb_eq|]; split; intros H; try congruence.
 Qed.
 
+(** How many of a list of events pass a test. *)
+Definition number (test : event -> bool) (l : list event) : N := N.of_nat (length (filter test l)).
+
+Lemma number_app test l l' : number test (l ++ l') = number test l + number test l'.
+Proof. unfold number. rewrite filter_app, app_length. lia. Qed.
+
+Lemma number_one test e : number test [e] = if test e then 1 else 0.
+Proof. unfold number. simpl. now destruct (test e). Qed.
+
+Lemma firstn_range i n : i <= n -> firstn (N.to_nat i) (range n) = range i.
+Proof.
+  intros L. unfold range. rewrite firstn_map. f_equal.
+  replace (N.to_nat n) with (N.to_nat i + (N.to_nat n - N.to_nat i))%nat by lia.
+  rewrite seq_app, firstn_app, seq_length, Nat.sub_diag. simpl.
+  rewrite app_nil_r. apply firstn_all2. now rewrite seq_length.
+Qed.
+
+Lemma next_position size i : (i + 1) mod size = 0 \/ (i + 1) mod size = i mod size + 1.
+Proof.
+  destruct (N.eq_dec size 0) as [->|Z]; [now right; destruct i|].
+  pose proof (N.div_mod i size Z). pose proof (N.mod_lt i size Z).
+  destruct (N.eq_dec (i mod size + 1) size) as [E|Ne].
+  - left. symmetry. apply N.mod_unique with (q := i / size + 1); lia.
+  - right. symmetry. apply N.mod_unique with (q := i / size); lia.
+Qed.
+
 Section Counting.
   Variable blocks : list (list event).
 

@@ -216,23 +216,6 @@ Section Slices.
 
   (** ** How many messages, and how many of their slices, a block has received *)
 
-  Definition number (test : event -> bool) (l : list event) : N := N.of_nat (length (filter test l)).
-
-  Lemma number_app test l l' : number test (l ++ l') = number test l + number test l'.
-  Proof. unfold number. rewrite filter_app, app_length. lia. Qed.
-
-  Lemma number_one test e : number test [e] = if test e then 1 else 0.
-  Proof. unfold number. simpl. now destruct (test e). Qed.
-
-  Lemma next_position i : (i + 1) mod size = 0 \/ (i + 1) mod size = i mod size + 1.
-  Proof.
-    destruct (N.eq_dec size 0) as [->|Z]; [now right; destruct i|].
-    pose proof (N.div_mod i size Z). pose proof (N.mod_lt i size Z).
-    destruct (N.eq_dec (i mod size + 1) size) as [E|Ne].
-    - left. symmetry. apply N.mod_unique with (q := i / size + 1); lia.
-    - right. symmetry. apply N.mod_unique with (q := i / size); lia.
-  Qed.
-
   Lemma in_a_step x f j i : receives x = Some f -> i <= count x ->
     number (closes_slice_from f j) (map (chunk_event x) (range i)) =
     number (closes_from f) (map (chunk_event x) (range i)) +
@@ -246,7 +229,7 @@ Section Slices.
       cbn [takes offset final chunk_event]. rewrite Rx. cbn [is]. rewrite N.eqb_refl. cbn [andb].
       replace (i <? count x) with true by (symmetry; apply N.ltb_lt; lia). cbn [andb].
       pose proof (rising (i mod size)) as Up.
-      destruct (next_position i) as [Z|S]; [rewrite Z, N.eqb_refl|rewrite S].
+      destruct (next_position size i) as [Z|S]; [rewrite Z, N.eqb_refl|rewrite S].
       all: match goal with |- context [number ?t ?l + _] => generalize (number t l); intros m end.
       + rewrite orb_true_r, andb_false_r. cbn [orb andb]. rewrite andb_true_r.
         destruct (N.eqb_spec (i mod size) 0) as [E|E]; cbn [negb andb].
@@ -265,14 +248,6 @@ Section Slices.
         * replace (i + 1 <? count x) with true by (symmetry; apply N.ltb_lt; lia). simpl.
           destruct (N.ltb_spec j (slice (i mod size))), (N.leb_spec (slice (i mod size)) j),
             (N.ltb_spec j (slice (i mod size + 1))); simpl; lia.
-  Qed.
-
-  Lemma firstn_range i n : i <= n -> firstn (N.to_nat i) (range n) = range i.
-  Proof.
-    intros L. unfold range. rewrite firstn_map. f_equal.
-    replace (N.to_nat n) with (N.to_nat i + (N.to_nat n - N.to_nat i))%nat by lia.
-    rewrite seq_app, firstn_app, seq_length, Nat.sub_diag. simpl.
-    rewrite app_nil_r. apply firstn_all2. now rewrite seq_length.
   Qed.
 
   Lemma in_no_step x f test n : count x = 0 \/ receives x <> Some f ->
