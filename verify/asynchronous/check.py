@@ -43,20 +43,16 @@ def check(
         results["race_free"] = results["right_values"] = unknown(reason)
         return results, freedom
     results["race_free"], runs = race_free(flat, sizes)
-    if "right_values" in found:
-        results["right_values"] = found["right_values"]
-    elif results["race_free"].verdict is not Verdict.PROVED:
-        results["right_values"] = unknown("the result depends on the interleaving")
-    else:
-        results["right_values"] = _at_all_sizes(runs)
+    results["right_values"] = found.get("right_values") or _values(results["race_free"], runs)
     return results, freedom
 
 
-def _at_all_sizes(runs: list[Run]) -> Result:
-    """The first wrong result, or that all are right."""
-    result = PROVED
+def _values(race_free: Result, runs: list[Run]) -> Result:
+    """The first wrong result of an execution; else, without races, that all are right."""
     for run in runs:
         result = right_values(run)
-        if result.verdict is not Verdict.PROVED:
-            break
-    return result
+        if result.verdict is Verdict.REFUTED:
+            return result
+    if race_free.verdict is Verdict.PROVED:
+        return PROVED
+    return unknown("the result depends on the interleaving")

@@ -127,13 +127,15 @@ class Events:
 
     def _opens(self, events: IntArray) -> NDArray[np.bool_]:
         """Which events move the first chunk of a message."""
-        return (self.part[events] * self.per_event) % self.limit == 0
+        first_chunk: IntArray = self.part[events] * self.per_event
+        return np.equal(first_chunk % self.limit, 0)
 
     def _closes(self, events: IntArray) -> NDArray[np.bool_]:
         """Which events move the last chunk of a message."""
-        ends_a_message = ((self.part[events] + 1) * self.per_event) % self.limit == 0
-        ends_its_step = self.last[self.step[events]] == events
-        return ends_a_message | ends_its_step
+        next_chunk: IntArray = (self.part[events] + 1) * self.per_event
+        ends_a_message = np.equal(next_chunk % self.limit, 0)
+        ends_its_step = np.equal(self.last[self.step[events]], events)
+        return np.logical_or(ends_a_message, ends_its_step)
 
     def waits(self, slots: int | None) -> tuple[IntArray, IntArray, IntArray]:
         """Pairs (earlier, later) of events, and the events that wait for what nobody does.

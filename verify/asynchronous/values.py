@@ -2,9 +2,10 @@
 
 A program without races has one result, whatever the interleaving, so one order in which its events
 can happen gives it. Where races are absent only because of the FIFOs' slots, that has to be an
-order that the slots permit, and each size of messages has one of its own (races.py). A value is a multiset of input chunks: per chunk number, how often it is there
-from each rank (32 bits a rank, packed into one integer). Equal values have one number; sums are
-remembered. This is exact for every commutative monoid, so for every sum of exact numbers.
+order that the slots permit, and each size of messages has one of its own (races.py). A value is a
+multiset of input chunks: per chunk number, how often it is there from each rank (32 bits a rank,
+packed into one integer). Equal values have one number; sums are remembered. This is exact for every
+commutative monoid, so for every sum of exact numbers.
 """
 
 from __future__ import annotations
