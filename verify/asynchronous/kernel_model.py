@@ -21,7 +21,7 @@ FORMAT = "latecomer-blocks/1"
 
 
 def encode(program: Program, sizes: Sizes | None) -> bytes:
-    """The program as one line of JSON, for every number of chunks a message that ``sizes`` means."""
+    """The program as one line of JSON, for every size of messages that ``sizes`` means."""
     flat = Flat(program)
     lowest = _lowest_value(flat.steps)
     inputs = np.flatnonzero(program.input_rank >= 0)
