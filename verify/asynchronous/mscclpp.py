@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verify.asynchronous.check import check
+from verify.asynchronous.deadlock import Freedom
 from verify.asynchronous.mscclpp_order import PIPELINE_ROUNDS, other_end
 from verify.asynchronous.mscclpp_plan import Plan, decode_plan
 from verify.asynchronous.mscclpp_program import Lowering
 from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import PROVED, unknown
+from verify.core.verdict import PROVED, Result, Verdict, unknown
 from verify.errors import FormatError
 
 FORMAT = "mscclpp"
@@ -44,6 +45,7 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
     if missing is not None:
         reason = "the threads of a block are not together"
         results |= {"race_free": unknown(reason), "right_values": unknown(reason)}
+    results, freedom = _with_barriers(results, freedom, lowering)
     results = {"synchronized": missing or PROVED, **results}
     return AsynchronousReport(
         format=FORMAT,
@@ -60,6 +62,24 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         freedom=freedom,
         limits=tuple(_limits(plan)),
     )
+
+
+def _with_barriers(
+    results: dict[str, Result], freedom: Freedom, lowering: Lowering
+) -> tuple[dict[str, Result], Freedom]:
+    """Add what the program does not say: barriers that do not join a fixed group of blocks."""
+    wrong = [barriers.wrong for barriers in lowering.barriers if barriers.wrong is not None]
+    if not wrong:
+        return results, freedom
+
+    wrong.sort(key=lambda result: result.counterexample is None)
+    results = dict(results)
+    if results["deadlock_free"].verdict is not Verdict.REFUTED:
+        results["deadlock_free"] = wrong[0]
+    reason = wrong[0].note or "a barrier may never open, so there is no result to speak of"
+    for name in ("race_free", "right_values"):
+        results[name] = unknown(reason)
+    return results, Freedom(up_to=0, slots_needed=None, unlimited=False, rendezvous=False)
 
 
 def _limits(plan: Plan) -> Iterator[str]:

@@ -15,6 +15,7 @@ from math import lcm
 import numpy as np
 
 from verify.asynchronous.model import ALL_RANKS, Block, Buffer, Demand, Program, Signal, Step
+from verify.asynchronous.mscclpp_barriers import Barriers, joins
 from verify.asynchronous.mscclpp_order import (
     PIPELINE_ROUNDS,
     Counting,
@@ -72,6 +73,7 @@ class Lowering:
         if plan.collective not in {"allreduce", "allgather"}:
             raise FormatError(name, f"the collective {plan.collective!r} is not known here")
         self.counting = Counting(plan, self.blocks)
+        self.barriers = [Barriers(rank, blocks) for rank, blocks in enumerate(self.blocks)]
         self.ranks = ranks
 
     def _buffer(self, rank: int, name: str, chunks: int) -> None:
@@ -131,16 +133,17 @@ class Lowering:
         for position, now in enumerate(operations):
             op, place = now.operation, now.place
             if op.name == "barrier":
+                if not joins(now) or not self.barriers[rank].understood(op.barrier_id):
+                    continue
                 use = barriers[op.barrier_id] = barriers.get(op.barrier_id, -1) + 1
                 mine = self._counter((rank, "barrier", op.barrier_id, block, use))
                 yield Step("barrier: come", place, 0, signals=(Signal(mine, 1),))
-                others = [
-                    number
-                    for number, theirs in enumerate(self.blocks[rank])
-                    if any(o.operation == op for o in theirs)
+                members = self.barriers[rank].members[op.barrier_id]
+                absent = [-1] if self.barriers[rank].never_full(op.barrier_id) else []
+                came = [
+                    self._counter((rank, "barrier", op.barrier_id, member, use))
+                    for member in (*members, *absent)
                 ]
-                others += range(-1, -1 - (op.num_threadblocks - len(others)), -1)
-                came = [self._counter((rank, "barrier", op.barrier_id, n, use)) for n in others]
                 yield Step("barrier: go", place, 0, waits=tuple(Signal(c, 1) for c in came))
                 continue
             for key in self.counting.awaited(rank, block, op):
