@@ -9,9 +9,9 @@ from verify.asynchronous.deadlock import Freedom
 from verify.asynchronous.mscclpp_order import PIPELINE_ROUNDS, other_end
 from verify.asynchronous.mscclpp_plan import Plan, decode_plan
 from verify.asynchronous.mscclpp_program import Lowering
+from verify.asynchronous.mscclpp_rounds import doubt
 from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import PROVED, Result, Verdict, unknown
-from verify.errors import FormatError
+from verify.core.verdict import PROVED, Result, Verdict, overall, unknown
 
 FORMAT = "mscclpp"
 
@@ -34,11 +34,8 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         <Verdict.PROVED: 'proved'>
     """
     plan = decode_plan(data, name)
-    try:
-        lowering = Lowering(plan, name)
-        program = lowering.program()
-    except IndexError:
-        raise FormatError(name, "an id names a channel or buffer that is not there") from None
+    lowering = Lowering(plan, name)
+    program = lowering.program()
     found = lowering.found
     missing = found.pop("synchronized", None)
     results, freedom = check(program, None, found)
@@ -47,6 +44,10 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         results |= {"race_free": unknown(reason), "right_values": unknown(reason)}
     results, freedom = _with_barriers(results, freedom, lowering)
     results = {"synchronized": missing or PROVED, **results}
+    if overall(result.verdict for result in results.values()) is Verdict.PROVED:
+        doubted = doubt(plan, name, lowering)
+        if doubted is not None:
+            results |= {"race_free": unknown(doubted), "right_values": unknown(doubted)}
     return AsynchronousReport(
         format=FORMAT,
         name=plan.name,
@@ -67,8 +68,9 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
 def _with_barriers(
     results: dict[str, Result], freedom: Freedom, lowering: Lowering
 ) -> tuple[dict[str, Result], Freedom]:
-    """Add what the program does not say: barriers that do not join a fixed group of blocks."""
+    """Add what the program does not say: whom barriers and semaphores let go on."""
     wrong = [barriers.wrong for barriers in lowering.barriers if barriers.wrong is not None]
+    wrong += [unknown(reason) for reason in lowering.counting.unordered.values()]
     if not wrong:
         return results, freedom
 

@@ -26,7 +26,7 @@ WAITING = WAITS | READS_PACKETS | {"sem_acquire"}
 
 def joins(operation: Operation) -> bool:
     """Whether a block waits for others here; with a count of 1 it does not."""
-    return operation.operation.name == "barrier" and operation.operation.num_threadblocks != 1
+    return operation.operation.name == "barrier" and operation.operation.joined != 1
 
 
 class Barriers:
@@ -54,11 +54,11 @@ class Barriers:
         self.wrong: Result | None = broken[0] if broken else None
 
     def _add(self, block: int, operation: Operation) -> None:
-        identity = operation.operation.barrier_id
+        identity = operation.operation.barrier
         members = self.members.setdefault(identity, [])
         if block not in members:
             members.append(block)
-        self._counts.setdefault(identity, set()).add(operation.operation.num_threadblocks)
+        self._counts.setdefault(identity, set()).add(operation.operation.joined)
         self._arrivals[identity] = self._arrivals.get(identity, 0) + 1
 
     def understood(self, identity: int) -> bool:
@@ -104,7 +104,7 @@ def _comes_by_itself(operations: Sequence[Operation], identity: int) -> bool:
     """Whether a block comes to a barrier without waiting for anybody before."""
     for operation in operations:
         if joins(operation):
-            return operation.operation.barrier_id == identity
+            return operation.operation.barrier == identity
         if operation.operation.name in WAITING:
             return False
     return False
