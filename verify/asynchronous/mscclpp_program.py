@@ -19,6 +19,7 @@ from verify.asynchronous.mscclpp_barriers import Barriers, joins
 from verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, Used
 from verify.asynchronous.mscclpp_operations import SHAPES, require_understood
 from verify.asynchronous.mscclpp_order import (
+    PACKETS,
     PIPELINE_ROUNDS,
     SEVERAL_PLACES,
     Counting,
@@ -54,6 +55,8 @@ class Lowering:
         name: of its file, for errors.
         rounds: of every pipeline.
         relaxed: whether relaxed signals and waits order anything.
+        apart: whether threads of a block are apart between two ``nop``: packets then order only
+            what the same thread has.
         pieces: of rounds, for which a scratch chunk has room; then the next take their places. One
             piece stands for all. None: every round has its own.
 
@@ -71,6 +74,7 @@ class Lowering:
         name: str,
         rounds: int = PIPELINE_ROUNDS,
         relaxed: bool = True,
+        apart: bool = False,
         pieces: int | None = None,
     ) -> None:
         if plan.collective not in {"allreduce", "allgather"}:
@@ -80,6 +84,7 @@ class Lowering:
         self.name = name
         self.rounds = rounds
         self.relaxed = relaxed
+        self.apart = apart
         self.pieces = pieces
         self.found = dict[str, Result]()
         self.ranks = len(plan.gpus)
@@ -144,8 +149,10 @@ class Lowering:
         for rank, of_rank in enumerate(self.blocks):
             for block, operations in enumerate(of_rank):
                 name = f"tb {self.plan.gpus[rank].threadblocks[block].id}"
-                steps = tuple(self._steps(rank, block, operations))
-                blocks.append(Block(rank, name, steps))
+                if self.apart:
+                    blocks += self._threads(rank, block, name, operations)
+                else:
+                    blocks.append(Block(rank, name, tuple(self._steps(rank, block, operations))))
                 touched = lambda op, turn, r=rank, b=block: self._touched(r, b, op, turn)  # noqa: E731
                 missing = synchronized(rank, name, operations, touched)
                 smeared = (self._smeared(rank, block, now) for now in operations)
@@ -187,35 +194,97 @@ class Lowering:
         )
 
     def _steps(self, rank: int, block: int, operations: list[Operation]) -> Iterator[Step]:
-        barriers: dict[int, int] = {}
         for position, now in enumerate(operations):
-            op, place = now.operation, now.place
-            if op.name == "barrier":
-                if not joins(now) or not self.barriers[rank].understood(op.barrier):
-                    continue
-                use = barriers[op.barrier] = barriers.get(op.barrier, -1) + 1
-                mine = self._counter((rank, "barrier", op.barrier, block, use))
-                yield Step("barrier: come", place, 0, signals=(Signal(mine, 1),))
-                members = self.barriers[rank].members[op.barrier]
-                absent = [-1] if self.barriers[rank].never_full(op.barrier) else []
-                came = [
-                    self._counter((rank, "barrier", op.barrier, member, use))
-                    for member in (*members, *absent)
-                ]
-                yield Step("barrier: go", place, 0, waits=tuple(Signal(c, 1) for c in came))
+            yield from self._steps_at(rank, block, operations, position)
+            for sources, targets, size in self._lanes(rank, block, now.operation):
+                yield from self._data(now.operation, now.place, now.turn, sources, targets, size)
+
+    def _steps_at(
+        self, rank: int, block: int, operations: list[Operation], position: int
+    ) -> Iterator[Step]:
+        """The steps of an operation that moves no data: who waits, who lets others go on."""
+        now = operations[position]
+        op, place = now.operation, now.place
+        if joins(now) and self.barriers[rank].understood(op.barrier):
+            before = operations[:position]
+            use = sum(joins(other) and other.operation.barrier == op.barrier for other in before)
+            mine = self._counter((rank, "barrier", op.barrier, block, use))
+            yield Step("barrier: come", place, 0, signals=(Signal(mine, 1),))
+            members = self.barriers[rank].members[op.barrier]
+            absent = [-1] if self.barriers[rank].never_full(op.barrier) else []
+            came = [
+                self._counter((rank, "barrier", op.barrier, member, use))
+                for member in (*members, *absent)
+            ]
+            yield Step("barrier: go", place, 0, waits=tuple(Signal(c, 1) for c in came))
+        for key in self.counting.awaited(rank, block, op):
+            numbers = self._awaited(key, rank, block, position)
+            waits = tuple(Signal(self._counter((*key, number)), 1) for number in numbers)
+            yield Step(f"{op.name} {name_of(key)}", place, 0, waits=waits)
+        for key in self.counting.signalled(rank, block, op):
+            if key in self.counting.unordered:
                 continue
-            for key in self.counting.awaited(rank, block, op):
-                numbers = self._awaited(key, rank, block, position)
-                waits = tuple(Signal(self._counter((*key, number)), 1) for number in numbers)
-                yield Step(f"{op.name} {name_of(key)}", place, 0, waits=waits)
-            for key in self.counting.signalled(rank, block, op):
-                if key in self.counting.unordered:
-                    continue
-                number = self._number(self.counting.signals[key], rank, block, position)
-                signals = (Signal(self._counter((*key, number)), 1),)
-                yield Step(f"{op.name} {name_of(key)}", place, 0, signals=signals)
+            number = self._number(self.counting.signals[key], rank, block, position)
+            signals = (Signal(self._counter((*key, number)), 1),)
+            yield Step(f"{op.name} {name_of(key)}", place, 0, signals=signals)
+
+    def _threads(
+        self, rank: int, block: int, name: str, operations: list[Operation]
+    ) -> list[Block]:
+        """A block, and beside it its threads between two ``nop`` with packets among the data.
+
+        The cells at one place of the areas of packet operations are the same threads'; other data
+        operations share words otherwise. All begin when the block does, which waits for them.
+        """
+        steps: list[Step] = []
+        blocks: list[Block] = []
+        threads: dict[object, list[Step]] = {}
+
+        def join() -> None:
+            if not threads:
+                return
+            ends = []
+            for lane in threads.values():
+                begin = self._counter((rank, "begin", block, len(blocks)))
+                end = self._counter((rank, "end", block, len(blocks)))
+                steps.append(Step("begin", lane[0].place, 0, signals=(Signal(begin, 1),)))
+                first = Step("begin", lane[0].place, 0, waits=(Signal(begin, 1),))
+                last = Step("end", lane[-1].place, 0, signals=(Signal(end, 1),))
+                blocks.append(Block(rank, name, (first, *lane, last)))
+                ends.append(Signal(end, 1))
+            steps.append(Step("end", steps[-1].place, 0, waits=tuple(ends)))
+            threads.clear()
+
+        for position, now in enumerate(operations):
+            op = now.operation
+            if op.name in {"nop", "barrier"}:
+                join()
+            steps += self._steps_at(rank, block, operations, position)
             for sources, targets, size in self._lanes(rank, block, op):
-                yield from self._data(op, place, now.turn, sources, targets, size)
+                whole = self._data(op, now.place, now.turn, sources, targets, size)
+                if op.name not in PACKETS | {"rppkt"}:
+                    threads.setdefault(position, []).extend(whole)
+                    continue
+                for step in whole:
+                    for place in range(step.count):
+                        threads.setdefault(("place", place), []).append(self._one(step, place))
+        join()
+        return [Block(rank, name, tuple(steps)), *blocks]
+
+    @staticmethod
+    def _one(step: Step, place: int) -> Step:
+        """One cell of a step with packets; its waits and signals are cell by cell, too."""
+        waits = step.waits[place :: step.count]
+        signals = step.signals[place :: step.count]
+        return Step(
+            step.text,
+            step.place,
+            1,
+            tuple(start + place for start in step.sources),
+            tuple(start + place for start in step.targets),
+            waits=waits,
+            signals=signals,
+        )
 
     def _awaited(self, key: Key, rank: int, block: int, position: int) -> list[int]:
         """The numbers of the signals that a wait needs."""

@@ -1,7 +1,8 @@
 """Whether what is proved of an MSCCL++ plan's program holds of all that the executor makes of it.
 
-The program has pipelines of two rounds, and takes relaxed signals to order data; the executor has
-as many rounds as the message needs, and says that relaxed signals order none.
+The program has pipelines of two rounds, takes relaxed signals to order data and the operations of
+a block to follow one another; the executor has as many rounds as the message needs, says that
+relaxed signals order none, and lets the threads of a block run apart.
 
 **Rounds.** Each round of a pipeline takes its piece of every area, the same places of each, so
 rounds share no data; pieces and rounds are alike. Let the waits of a round be ended by signals of
@@ -11,6 +12,10 @@ chain of waits between them is there in that round, too. So if the program of on
 and right values, so have all. Nor is there a deadlock if one round has none, and if no chain of
 waits leads out of a group of pipelines (those whose rounds wait for each other) and back: a cycle
 would stay within a group, where rounds never fall along a chain; so it would stay in one round.
+
+**Threads.** Between two ``nop`` the threads of a block are apart. Where packets are among the data,
+which need no ``nop``, a program is looked at in which they are: the packets of a thread order only
+what that thread has.
 
 **Scratch that is used again** (``reuse_resources``). A scratch chunk has room for so many pieces;
 then the first is overwritten. That is a program of two rounds with one piece of scratch and as many
@@ -25,11 +30,14 @@ from itertools import groupby, pairwise
 from verify.asynchronous.check import check
 from verify.asynchronous.model import Program
 from verify.asynchronous.mscclpp_barriers import joins
-from verify.asynchronous.mscclpp_doubts import Used, doubts, scratch_chunk
+from verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, Used, doubts, scratch_chunk
 from verify.asynchronous.mscclpp_order import Key, Operation, name_of
 from verify.asynchronous.mscclpp_plan import Plan, Rounds
 from verify.asynchronous.mscclpp_program import Lowering
 from verify.core.verdict import Result, Verdict, overall
+
+MOST_THREADS = 4096
+"""Blocks and threads that are looked at one by one."""
 
 Pattern = list[tuple[int | None, int]]
 """Uses of a counter by a block, in order: how many in each round of which pipeline, or outside."""
@@ -53,6 +61,12 @@ def doubt(plan: Plan, name: str, lowering: Lowering) -> str | None:
         return "pipelines wait for what comes after them, perhaps only with more rounds"
     if relaxed and not _proved(Lowering(plan, name, rounds=1, relaxed=False)):
         return "relaxed signals order no data, and here data are ordered by them"
+    if any(area.buffer == PACKETS_BUFFER for area in used):
+        apart = Lowering(plan, name, rounds=1, relaxed=False, apart=True)
+        if len(apart.program().blocks) > MOST_THREADS:
+            return "too many packets to look at the threads of blocks"
+        if not _proved(apart):
+            return "packets order what some threads of a block have with what others have"
     if loops and plan.reuse_resources and any(_in_pipelined_scratch(area) for area in used):
         return _reuse(plan, name, lowering)
     return None

@@ -469,6 +469,31 @@ def other_threads() -> Document:
     return plan
 
 
+def packet_of_another_thread() -> Document:
+    """Rank 1 overwrites scratch when a packet has come that other threads sent than read it."""
+    plan = packets() | {"use_double_scratch_buffer": False}
+    for gpu in plan["gpus"]:
+        gpu["scratch_chunks"] = 16
+    first, second = (gpu["threadblocks"][0] for gpu in plan["gpus"])
+    first["ops"] = [
+        operation("copy", [own("i")], [own("s", 8)]),
+        NOP,
+        operation("copy", [own("s", 8)], [own("s", 9)]),
+        operation("ppkt", [own("i")], [remote(0, 0)]),
+        NOP,
+        operation("repkt", [own("s", 9), own("s", 1)], [own("i")]),
+    ]
+    second["ops"] = [
+        operation("upkt", [own("s", 0)], [own("s", 10)]),
+        operation("put", [own("s", 11)], [remote(0, 8)]),
+        NOP,
+        operation("ppkt", [own("i")], [remote(0, 1)]),
+        NOP,
+        operation("re", [own("i"), own("s", 10)], [own("i")]),
+    ]
+    return plan
+
+
 def released_too_early() -> Document:
     """One thread waits for each channel; that of the first releases."""
     plan = exchange()
@@ -549,6 +574,7 @@ WRONG: dict[str, Callable[[], Document]] = {
     "a get of another place": got_elsewhere,
     "packets by other threads": other_threads,
     "a release by a thread that has not waited": released_too_early,
+    "a packet of another thread": packet_of_another_thread,
     "a wait for the piece before": one_round_behind,
     "a wait cycle that takes three rounds": cycle_of_three_rounds,
     "signals of other rounds": ahead,
@@ -559,6 +585,11 @@ WRONG: dict[str, Callable[[], Document]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_the_executor_reads_otherwise_is_not_proved(name):
     assert said(WRONG[name]()) is not Verdict.PROVED
+
+
+@pytest.mark.parametrize("make", [packet_of_another_thread, released_too_early])
+def test_threads_that_run_apart_go_wrong(make, tmp_path):
+    assert "wrong" in outcomes(make(), tmp_path)
 
 
 def test_data_that_are_ordered_by_a_relaxed_signal_are_named():
