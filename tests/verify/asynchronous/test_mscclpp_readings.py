@@ -4,8 +4,10 @@ Each plan differs in one thing from one that is proved.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
+from random import Random
 from typing import Any
 
 import pytest
@@ -606,3 +608,78 @@ def test_what_only_three_rounds_show_is_not_proved(plan, tmp_path, monkeypatch):
     monkeypatch.setattr("bench.corpus.plans.PIPELINED", 3)
     path = tmp_path / "plan.json"
     assert {PlanRun(path, seed).outcome().kind for seed in range(3)} == {"hang"}
+
+
+def plan_with_more(random: Random) -> Document:
+    """The exchange by three blocks of each rank, with a few operations that may do harm."""
+    plan = exchange()
+    for gpu in plan["gpus"]:
+        block = gpu["threadblocks"][0]
+        gpu["threadblocks"] = [block | {"id": n, "ops": block["ops"] * (n == 0)} for n in range(3)]
+        gpu["semaphores"] = [{"init_value": value} for value in (0, 0, random.choice([0, 1]))]
+    first, second = plan["gpus"]
+    for _ in range(random.randint(1, 3)):
+        add_pair(random, first["threadblocks"])
+    if random.random() < 0.7:
+        second["threadblocks"] = deepcopy(first["threadblocks"])
+    if random.random() < 0.6:
+        wrap_in_pipelines(random, plan)
+    return plan
+
+
+def add_pair(random: Random, blocks: list[Document]) -> None:
+    """Insert what may belong together: a barrier of some blocks, a release with its acquire."""
+    kind = random.choice(["barrier", "semaphore", "copy", "channel"])
+    if kind == "barrier":
+        identity, count = random.randrange(2), random.choice([1, 2, 2, 3])
+        ops = [{"name": "barrier", "barrier_id": identity, "num_threadblocks": count}]
+        among = random.sample(blocks, random.choice([count, count, 2, 3]))
+        groups = [(block, ops) for block in among]
+    elif kind == "semaphore":
+        number = random.randrange(3)
+        releaser, acquirer = random.sample(blocks, 2)
+        groups = [
+            (releaser, [NOP, semaphore("sem_release", number)]),
+            (acquirer, [semaphore("sem_acquire", number), NOP]),
+        ]
+    elif kind == "channel":
+        groups = [(random.choice(blocks), [NOP, channel("signal", 1), channel("wait", 1), NOP])]
+    else:
+        source = random.choice([own("i"), own("s", 0), own("s", 2), own("s", 3)])
+        target = random.choice([own("s", 2), own("s", 3), own("s", 0), own("i")])
+        groups = [(random.choice(blocks), [NOP, operation("copy", [source], [target]), NOP])]
+    for block, ops in groups:
+        at = random.randint(0, len(block["ops"]))
+        block["ops"] = [*block["ops"][:at], *deepcopy(ops), *block["ops"][at:]]
+
+
+def wrap_in_pipelines(random: Random, plan: Document) -> None:
+    """Make pipelines of some blocks' operations, or of parts of them."""
+    whole = random.random() < 0.6
+    for number in range(3):
+        part = random.random()
+        for gpu in plan["gpus"]:
+            block = gpu["threadblocks"][number]
+            ops = block["ops"]
+            begin = 0 if whole else int(part * len(ops))
+            if ops[begin:]:
+                block["ops"] = [*ops[:begin], rounds_of(*ops[begin:], NOP)]
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_plans_that_are_proved_run_right(chunk, tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    verdicts: Counter[Verdict | None] = Counter()
+    for seed in range(150 * chunk, 150 * chunk + 150):
+        plan = plan_with_more(Random(seed))
+        verdict = said(plan)
+        verdicts[verdict] += 1
+        if verdict is not Verdict.PROVED:
+            continue
+        path.write_text(json.dumps(plan))
+        for rounds in (2, 4):
+            monkeypatch.setattr("bench.corpus.plans.PIPELINED", rounds)
+            ends = {PlanRun(path, run).outcome().kind for run in range(6)}
+            assert ends == {"right"}, (seed, rounds)
+    assert verdicts[Verdict.PROVED] > 5
+    assert verdicts[Verdict.REFUTED] > 20
