@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from verify.asynchronous.check import check
 from verify.asynchronous.deadlock import Freedom
-from verify.asynchronous.mscclpp_order import PIPELINE_ROUNDS, other_end
-from verify.asynchronous.mscclpp_plan import Plan, decode_plan
+from verify.asynchronous.mscclpp_order import other_end
+from verify.asynchronous.mscclpp_plan import Plan, PlanOperation, decode_plan
 from verify.asynchronous.mscclpp_program import Lowering
 from verify.asynchronous.mscclpp_rounds import doubt
 from verify.asynchronous.verdict import AsynchronousReport
@@ -18,6 +18,9 @@ FORMAT = "mscclpp"
 MOST_OPERATIONS = 64
 MOST_CHANNELS = 16
 MOST_SEMAPHORES = 16
+MOST_CHANNELS_OF_ONE = 8
+MOST_AREAS_OF_ONE = 10
+"""Channels of one operation; its sources, and its targets."""
 
 
 def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
@@ -86,9 +89,6 @@ def _with_barriers(
 
 def _limits(plan: Plan) -> Iterator[str]:
     """What the executor would refuse, or does otherwise; no part of the verdict."""
-    pieces = any(op.ops for gpu in plan.gpus for block in gpu.threadblocks for op in block.ops)
-    if pieces:
-        yield f"pipelines are looked at for {PIPELINE_ROUNDS} rounds"
     for gpu in plan.gpus:
         if gpu.output_chunks == 0 or gpu.input_chunks == 0:
             yield f"refused: gpu {gpu.id} divides sizes by its 0 input or output chunks"
@@ -106,9 +106,26 @@ def _limits(plan: Plan) -> Iterator[str]:
                 yield f"beyond the kernel's room: {where} has {count} operations, at most 64"
             if channels > MOST_CHANNELS:
                 yield f"beyond the kernel's room: {where} has {channels} channels, at most 16"
+            if any(_too_wide(op) for outer in block.ops for op in (outer, *outer.ops)):
+                yield f"beyond the kernel's room: {where} has over 8 channels or 10 areas at once"
+            if any(_unnamed(op) for outer in block.ops for op in (outer, *outer.ops)):
+                yield f"refused: {where} has remote buffers without channel_type memory"
         if len(gpu.semaphores) > MOST_SEMAPHORES:
             yield f"beyond the kernel's room: gpu {gpu.id} has over 16 semaphores"
     for gpu in plan.gpus:
         unpaired = [n for n in range(len(gpu.peers())) if other_end(plan, gpu.id, n)[1] < 0]
         if unpaired:
             yield f"one way: channel {unpaired[0]} of gpu {gpu.id} has no other end in the file"
+
+
+def _too_wide(operation: PlanOperation) -> bool:
+    """Whether an operation has more channels or areas than the executor's has room for."""
+    areas = max(len(operation.src_buff), len(operation.dst_buff))
+    return len(operation.channel_ids) > MOST_CHANNELS_OF_ONE or areas > MOST_AREAS_OF_ONE
+
+
+def _unnamed(operation: PlanOperation) -> bool:
+    """Whether an operation has a remote buffer, and does not say by which kind of channel."""
+    areas = (*operation.src_buff, *operation.dst_buff)
+    remote = any(area.buffer_id is not None for area in areas)
+    return remote and operation.channel_type != "memory"

@@ -24,7 +24,7 @@ PACKETS = frozenset(["ppkt", "cpkt", "upkt", "respkt", "repkt", "recpkt", "recsp
 SIGNALS = frozenset({"signal", "rlxsignal"})
 WAITS = frozenset({"wait", "rlxwait"})
 PIPELINE_ROUNDS = 2
-"""Rounds of a pipeline that are looked at; they share no data, each has its part of every chunk."""
+"""Rounds of a pipeline in a program; why they stand for any number: ``mscclpp_rounds``."""
 
 SEVERAL_PLACES = -1
 """Of a cell that an operation has at several places of its areas."""
