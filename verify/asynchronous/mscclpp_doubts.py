@@ -7,7 +7,6 @@ version of the executor. But nothing is proved where one of these is so. What is
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +14,11 @@ from verify.asynchronous.mscclpp_plan import Plan, PlanOperation
 
 SCRATCH_BYTES = 2**26
 """What is shared out among the scratch chunks of plans that reuse resources."""
+
+MOST_BYTES = 2**32
+"""Larger messages are not meant by any verdict: offsets have 32 bits."""
+
+MOST_ROUNDS = 2**16 - 1
 
 MOST_PAIRS = 2**20
 """Pairs of areas that are compared; with more, cuts are taken to be unknown."""
@@ -50,6 +54,7 @@ class Used(NamedTuple):
 def doubts(plan: Plan, used: list[Used], cells: int) -> Iterator[str]:
     """Every reason for which the executor may do otherwise."""
     yield from _switches(plan)
+    yield from _rounds(plan)
     yield from _addressing(plan, used)
     yield from _scratch(plan, used)
     yield from _packets(plan, used, cells)
@@ -58,20 +63,36 @@ def doubts(plan: Plan, used: list[Used], cells: int) -> Iterator[str]:
 
 def _switches(plan: Plan) -> Iterator[str]:
     """A switch channel is of one buffer, and every rank of its group has its end of it."""
-    ends = [Counter(gpu.switches()) for gpu in plan.gpus]
+    ends = [gpu.switches() for gpu in plan.gpus]
     for gpu in plan.gpus:
-        for _, ranks in gpu.switches():
-            if len(set(ranks)) < len(ranks) or gpu.id not in ranks:
+        for ranks in {ranks for _, ranks in gpu.switches()}:
+            there = len(set(ranks)) == len(ranks) and max(ranks) < len(plan.gpus)
+            if gpu.id not in ranks or not there:
                 yield f"gpu {gpu.id} has a switch channel of ranks {list(ranks)}"
                 return
-            there = [ends[rank] if rank < len(ends) else Counter() for rank in ranks]
-            of_group = [
-                Counter({end: count for end, count in of_rank.items() if end[1] == ranks})
-                for of_rank in there
-            ]
-            if any(own != of_group[0] for own in of_group) or len(of_group[0]) > 1:
+            # The k-th channels of a group belong together; each rank binds its own buffer.
+            bound = [[buffer for buffer, group in ends[rank] if group == ranks] for rank in ranks]
+            if any(buffers != bound[0] for buffers in bound):
                 yield f"the ranks {list(ranks)} have switch channels of different buffers"
                 return
+
+
+def _rounds(plan: Plan) -> Iterator[str]:
+    """The kernel counts rounds in 16 bits."""
+    message = min(plan.max_message_size, MOST_BYTES)
+    first = plan.gpus[0]
+    chunks = first.output_chunks if plan.collective == "allgather" else first.input_chunks
+    for gpu in plan.gpus:
+        for block in gpu.threadblocks:
+            for operation in block.ops:
+                context = operation.iter_context
+                if context is None:
+                    continue
+                most = MOST_ROUNDS * context.unit_size * chunks
+                if context.num_chunks * message > most:
+                    size = most // max(1, context.num_chunks)
+                    yield f"a pipeline has over {MOST_ROUNDS} rounds from {size + 1} bytes on"
+                    return
 
 
 def _addressing(plan: Plan, used: list[Used]) -> Iterator[str]:

@@ -97,7 +97,7 @@ class Counting:
                             self.relaxed.add((key, *use))
         for rank in range(len(plan.gpus)):
             self._order(rank)
-        for key in self.signals.keys() | self.waits.keys():
+        for key in sorted(self.signals.keys() | self.waits.keys()):
             if key[0] == "semaphore":
                 self._share(key, blocks)
         for key in sorted(self.signals.keys() | self.waits.keys()):
