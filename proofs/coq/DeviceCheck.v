@@ -17,7 +17,7 @@
 
 From Coq Require Import List Arith NArith ZArith Lia Bool Relations FMapPositive.
 From Latecomer Require Import Ranges Schedule Semantics SameBits Tables Values Check.
-From Latecomer Require DeviceOrder.
+From Latecomer Require DeviceOrder DeviceMemory.
 Import ListNotations.
 Open Scope N_scope.
 
@@ -1356,4 +1356,72 @@ Proof.
     destruct ((of_ranks p =? ranks s) && (of_chunks p =? chunks s)) eqn:B; [|discriminate].
     now rewrite andb_true_iff, !N.eqb_eq in B. }
   destruct Sizes as (Er & Ec). rewrite Er in *. apply Correct; lia.
+Qed.
+
+(** ** In memory with release and acquire *)
+
+(** The flags that owners refresh: of the slots that nobody fills. *)
+Definition refreshes (p : program) (_ q x : nat) : bool :=
+  (receipts (rows_of p (N.of_nat q)) <=? N.of_nat x) && (N.of_nat x <? of_slots p).
+
+Lemma refreshes_unused p : slots_match p (tables_of p) = true ->
+  forall e e' q x, refreshes p e q x = true -> ~ used p e' q x.
+Proof.
+  intros F e e' q x I (i & w & E & R & S). apply andb_true_iff in I as (I & _). apply N.leb_le in I.
+  destruct (receive_fits p F _ i w E R) as (_ & L & _). lia.
+Qed.
+
+(** The same in weak memory, whoever stops at whatever moment: who has done an operation's rows holds
+    what the schedule's rounds make of what the ranks brought; and if nobody stops, somebody can go on. *)
+Theorem decide_sound_in_memory p s :
+  accepted (decide p s) = true -> (Z.of_N (of_sets p) <= 2 ^ 31)%Z ->
+  forall (A : Type) (plus : A -> A -> A), (forall a b, plus a b = plus b a) ->
+  forall (x : nat -> N -> N -> A) first operations junk now,
+  DeviceMemory.occurs _ _ (runs plus p) (N.to_nat (of_sets p)) first (brought x) (next x)
+    (refreshes p) operations junk now ->
+  (forall r c, N.of_nat r < of_ranks p -> c < of_chunks p ->
+    DeviceMemory.mpos _ _ now r = length (runs plus p (DeviceMemory.mep _ _ now r) r) ->
+    DeviceMemory.mown _ _ now r c =
+      run plus (x (DeviceMemory.mep _ _ now r)) (all_rounds s) (N.of_nat r) c) /\
+  ((forall q, DeviceMemory.stopped _ _ now q = false) ->
+    forall r, (DeviceMemory.mep _ _ now r < operations)%nat ->
+    exists after, DeviceMemory.goes_on _ _ (runs plus p) (N.to_nat (of_sets p)) first (next x)
+      (refreshes p) operations now after).
+Proof.
+  intros Ok Few A plus Comm x first operations junk now R.
+  destruct (accepted_ordered p s Ok Few plus) as (M & Some_ & O & Of & Ac & _).
+  destruct (accepted_inv p s Ok) as (F & _).
+  pose proof (fun e => refreshes_unused p F e e) as Unused.
+  assert (Before : forall e e' q x, refreshes p e q x = true -> used p e' q x -> (e < e')%nat ->
+    (e mod N.to_nat (of_sets p) = e' mod N.to_nat (of_sets p))%nat ->
+    exists e1 i1, (e <= e1)%nat /\ (i1 < DeviceOrder.len _ _ (runs plus p) e1 q)%nat /\
+      DeviceOrder.path _ _ (runs plus p) (used p) (by_ p) (ra p) (wa p) (q, e1, i1)
+        (by_ p e' q x, e', st p e' q x)).
+  { intros e e' q y I U. exfalso. now apply (refreshes_unused p F e e' q y). }
+  assert (Soon : forall e q x, used p e q x -> (Z.of_nat e < 2 ^ 31)%Z \/ exists e', (e' < e)%nat /\
+    (e' mod N.to_nat (of_sets p) = e mod N.to_nat (of_sets p))%nat /\
+    (used p e' q x \/ refreshes p e' q x = true) /\ (Z.of_nat e - Z.of_nat e' <= 2 ^ 31)%Z).
+  { intros e q y U. destruct (Of e q y U) as [|(e' & L & E & U' & N)]; auto. right. exists e'. auto. }
+  split.
+  - intros r c Lr Lc E. apply (accepted_values p s Ok plus x Comm _ r c _); auto.
+    unfold DeviceOrder.len. rewrite <- E. eapply DeviceMemory.holds_the_same; eauto.
+  - intros Going r L. eapply DeviceMemory.never_stuck_in_memory; eauto.
+Qed.
+
+(** Kernels take the set by the number of the operation, in 32 bits: for a power of two it is that
+    of the epoch, also where numbers wrap around. (Of three sets it would not be.) *)
+Theorem numbers_choose_sets sets first e e' : (0 < sets)%Z -> (2 ^ 32 mod sets = 0)%Z ->
+  ((DeviceOrder.wrap (first + e)) mod sets = (DeviceOrder.wrap (first + e')) mod sets <->
+   e mod sets = e' mod sets)%Z.
+Proof.
+  intros Pos Divides. unfold DeviceOrder.wrap.
+  assert (W : forall z, ((z mod 2 ^ 32) mod sets = z mod sets)%Z).
+  { intros z. apply Z.mod_divide in Divides as (k & K); [|lia].
+    rewrite (Z.mod_eq z (2 ^ 32)) by lia. rewrite K.
+    replace (z - k * sets * (z / (k * sets)))%Z with (z + (- k * (z / (k * sets))) * sets)%Z by ring.
+    now rewrite Z.mod_add by lia. }
+  rewrite !W. split; intros H.
+  - replace e with ((first + e) - first)%Z by ring. replace e' with ((first + e') - first)%Z by ring.
+    rewrite Zminus_mod, H, <- Zminus_mod. reflexivity.
+  - rewrite Zplus_mod, H, <- Zplus_mod. reflexivity.
 Qed.

@@ -955,4 +955,125 @@ Section Memory.
     apply (owns V D rows sets first start input used by_ st ra wa ta).
     eapply reached_invariant; eauto.
   Qed.
+
+  (** ** Somebody can go on *)
+
+  Definition goes_on (s s' : memory) : Prop := moves s s' /\
+    exists q, mep s' q <> mep s q \/ mpos s' q <> mpos s q.
+
+  Lemma on_goes_on s r v new d : mpos (on s r v new d) r <> mpos s r.
+  Proof. unfold on. cbn. rewrite upd_same. lia. Qed.
+
+  (** The newest raise can be read. *)
+  Lemma raise_can_be_read s q x : sane s -> act (mep s q) q (mpos s q) = Some (Wait V D x) ->
+    used (mep s q) q x -> mdone s (by_ (mep s q) q x) (mep s q) (ra (mep s q) q x) ->
+    exists m z, readable s q (Flag q (mset s q) x) m /\ holds m = Number z /\ passes z (mnumber s q).
+  Proof.
+    intros S A U R. destruct (matching (mep s q)) as (_ & _ & _ & _ & M).
+    destruct (M q x U) as (_ & Ra & _).
+    destruct (m_raised s S _ _ _ _ _ Ra R) as (m0 & M0 & L0 & O0 & R0 & H0).
+    destruct (m_views s S q (Flag q (mset s q) x)) as (m1 & M1 & L1 & T1).
+    assert (Rd1 : readable s q (Flag q (mset s q) x) m1) by (split; auto; split; auto; lia).
+    assert (Number_ : exists z, holds m1 = Number z).
+    { destruct (m_kinds s S m1 M1) as [K|[K|[K|K]]].
+      - pose proof (f_equal holds K) as H. cbn [holds] in H. rewrite L1 in H. eauto.
+      - destruct K as (? & ? & ? & ? & ? & ? & ? & _ & _ & L & _). congruence.
+      - destruct K as (? & ? & ? & ? & ? & _ & _ & _ & _ & H & _). eauto.
+      - destruct K as (? & ? & ? & _ & _ & _ & _ & H & _). eauto. }
+    destruct Number_ as (z1 & H1).
+    destruct (read_by_wait s q x m1 z1 S A Rd1 H1) as (Up & Iff).
+    assert (Lv0 : level m0 = Z.of_nat (mep s q)) by (unfold level; now rewrite O0).
+    assert (Rd0 : time m1 <= time m0 -> readable s q (Flag q (mset s q) x) m0).
+    { intros T. split; auto. split; auto. lia. }
+    destruct (Z.lt_ge_cases (level m1) (level m0)) as [Lt|Ge].
+    - assert (Same : at_ m1 = at_ m0) by (rewrite L1, L0; reflexivity).
+      pose proof (m_times s S m1 m0 M1 M0 Same Lt) as T.
+      exists m0, (wrap (first + Z.of_nat (mep s q))). split; [apply Rd0; lia|]. split; auto.
+      unfold mnumber. rewrite passes_wrapped by lia. lia.
+    - exists m1, z1. split; auto. split; auto.
+      assert (E : level m1 = Z.of_nat (mep s q)) by lia. clear Iff.
+      assert (Hz : z1 = wrap (first + level m1)).
+      { destruct (m_kinds s S m1 M1) as [K|[K|[K|K]]].
+        - pose proof (f_equal holds K) as H. cbn [holds] in H. rewrite L1, H1 in H. injection H as ->.
+          unfold level. rewrite K. cbn [origin at_]. now rewrite L1.
+        - destruct K as (? & ? & ? & ? & ? & ? & ? & _ & _ & L & _). congruence.
+        - destruct K as (? & ? & ? & ? & ? & O & _ & _ & _ & H & _). unfold level. rewrite O.
+          rewrite H in H1. now injection H1 as <-.
+        - destruct K as (? & ? & ? & O & _ & _ & _ & H & _). unfold level. rewrite O.
+          rewrite H in H1. now injection H1 as <-. }
+      rewrite Hz, E. unfold mnumber. rewrite passes_wrapped by lia. lia.
+  Qed.
+
+  (** As long as some rank has not done all operations and nobody has stopped, some rank can go on:
+      a store finds a free time, and a load a message that lets it go on. *)
+  Theorem never_stuck_in_memory s r : acyclic V D rows used by_ ra wa -> occurs s ->
+    (forall q, stopped s q = false) -> mep s r < operations -> exists s', goes_on s s'.
+  Proof.
+    intros (lev & most & Levels) Oc Going. pose proof (occurs_sane s Oc) as S.
+    assert (End : forall q, mep s q < operations -> mpos s q = len (mep s q) q -> exists s', goes_on s s').
+    { intros q Lo E.
+      pose (times := fun x => Datatypes.S (view s q (Flag q (Datatypes.S (mep s q) mod sets) x))).
+      eexists. split.
+      - apply (Begins_next s q times); auto. intros x I. split; [unfold times; lia|].
+        intros m M L. destruct (earlier_refresh s q x m S E I M L) as (T & _). rewrite L in T.
+        unfold times. lia.
+      - exists q. left. cbn. rewrite upd_same. lia. }
+    assert (G : forall n q, mep s q < operations -> mpos s q < len (mep s q) q ->
+      mep s q * most + lev (mep s q) q (mpos s q) <= n -> exists s', goes_on s s').
+    { induction n as [n IH] using lt_wf_ind. intros q Lo L Le.
+      destruct (act (mep s q) q (mpos s q)) as [a|] eqn:A;
+        [|exfalso; apply nth_error_None in A; unfold DeviceOrder.len in L; lia].
+      destruct a as [p x f|p x|x|x g].
+      - eexists. split; [|exists q; right; apply on_goes_on].
+        apply (Stores s q p x f (Datatypes.S (view s q (Cell p (mset s q) x)))); auto.
+        split; [lia|]. intros m M Lm. destruct (earlier_data s q p x f m S A M Lm) as (T & _).
+        rewrite Lm in T. lia.
+      - eexists. split; [|exists q; right; apply on_goes_on].
+        apply (Raises s q p x (Datatypes.S (view s q (Flag p (mset s q) x)))); auto.
+        split; [lia|]. intros m M Lm. destruct (earlier_flag s q p x m S A M Lm) as (T & _).
+        rewrite Lm in T. lia.
+      - destruct (matching (mep s q)) as (_ & _ & Mw & _). destruct (Mw _ _ _ A) as (U & P).
+        set (b := by_ (mep s q) q x) in *. set (j := ra (mep s q) q x) in *.
+        assert (C : mdone s b (mep s q) j \/
+          mep s b < mep s q \/ mep s b = mep s q /\ mpos s b <= j) by (unfold mdone; lia).
+        destruct C as [C|C].
+        { destruct (raise_can_be_read s q x S A U C) as (m & z & Rd & Hz & Pz).
+          eexists. split; [|exists q; right; apply on_goes_on]. now apply (Waits s q x m z). }
+        destruct (Levels (mep s q)) as (_ & Up & Over).
+        pose proof (Over q x U) as Below. fold b j in Below. rewrite <- P in Below.
+        destruct (mplaces _ q x U) as (_ & _ & Lr & _). fold b j in Lr.
+        pose proof (m_within s S b).
+        destruct (Nat.eq_dec (mpos s b) (len (mep s b) b)) as [E|]; [apply (End b); auto; lia|].
+        assert (Less : mep s b * most + lev (mep s b) b (mpos s b) <
+                       mep s q * most + lev (mep s q) q (mpos s q)).
+        { destruct (Levels (mep s b)) as (Most & _). pose proof (Most b (mpos s b) ltac:(lia)).
+          destruct C as [C|(-> & C)]; [nia|].
+          pose proof (level_mono sets some_set (lev (mep s q)) (len (mep s q)) b (Up b) _ _ C Lr). lia. }
+        apply (IH (mep s b * most + lev (mep s b) b (mpos s b)) ltac:(lia) b); lia.
+      - destruct (m_views s S q (Cell q (mset s q) x)) as (m & M & Lm & T).
+        assert (Rd : readable s q (Cell q (mset s q) x) m) by (split; auto; split; auto; lia).
+        destruct (read_by_take s q x g m S A Rd) as (_ & f & d & _ & _ & Hd).
+        eexists. split; [|exists q; right; apply on_goes_on]. now apply (Takes_it s q x g m (f d)). }
+    intros Lo. pose proof (m_within s S r).
+    destruct (Nat.eq_dec (mpos s r) (len (mep s r) r)) as [E|]; [now apply (End r)|].
+    apply (G _ r Lo ltac:(lia) (le_n _)).
+  Qed.
 End Memory.
+
+(** Refreshed flags are never in the way of another program's, where every rank hears from every
+    rank in every operation and there are two sets; that is [idle_before]. *)
+Theorem heard_refreshes V D rows sets used by_ st ra wa ta ranks :
+  matched V D rows used by_ st ra wa ta -> 2 <= sets ->
+  (forall e, all_heard V D rows used by_ ra wa ranks e) ->
+  (forall e q x, used e q x -> q < ranks /\ by_ e q x < ranks /\ by_ e q x <> q) ->
+  forall e e' q x, used e' q x -> e < e' -> e mod sets = e' mod sets ->
+  exists e1 i1, e <= e1 /\ i1 < len V D rows e1 q /\
+    path V D rows used by_ ra wa (q, e1, i1) (by_ e' q x, e', st e' q x).
+Proof.
+  intros M Two Heard In e e' q x U Lt E. destruct (In e' q x U) as (Lq & Lp & Ne).
+  pose proof (same_set_far sets ltac:(lia) e e' Lt E) as Far.
+  destruct (Heard (S e) q (by_ e' q x) Lq Lp ltac:(congruence)) as (i & j & Li & Lj & P).
+  exists (S e), i. split; [lia|]. split; auto.
+  destruct (places V D rows used by_ st ra wa ta M e' q x U) as (Ls & _ & Lr & _).
+  eapply t_trans; [exact P|]. apply t_step, In_order; auto; lia.
+Qed.
