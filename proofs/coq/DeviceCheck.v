@@ -1,7 +1,7 @@
-(** Device programs, decided (verify/device/check.py): what [decide] says is proved.
+(** Device programs, decided (verify/device/check.py): what [decide_device] says is proved.
 
     A device program is the table of rows that a kernel reads: put a chunk into a slot of a peer, or
-    wait for an own slot and add it to the own chunk, or copy it there. [decide] takes the rows of
+    wait for an own slot and add it to the own chunk, or copy it there. [decide_device] takes the rows of
     all ranks, and the rounds of the schedule that they claim to carry out.
 
     - It finds an order in which one operation ends ([order_of]); who finds it need not be believed,
@@ -23,21 +23,21 @@ Open Scope N_scope.
 
 (** * Programs *)
 
-Inductive kind := Puts | Adds | Copies.
+Inductive row_kind := Puts | Adds | Copies.
 
 (** The slot is the receiver's: the peer's where a row puts, else the rank's own. *)
-Record row := Row { does : kind; peer : N; of_chunk : N; slot : N }.
+Record row := Row { row_does : row_kind; row_peer : N; row_chunk : N; row_slot : N }.
 
 Record program := Program {
-  of_ranks : N;
-  of_chunks : N;
-  of_sets : N;
-  of_slots : N;
-  of_rows : list (list row) }.
+  device_ranks : N;
+  device_chunks : N;
+  device_sets : N;
+  device_slots : N;
+  device_rows : list (list row) }.
 
-Definition receives (w : row) : bool := match does w with Puts => false | _ => true end.
+Definition receives (w : row) : bool := match row_does w with Puts => false | _ => true end.
 
-Definition rows_of (p : program) (r : N) : list row := nth (N.to_nat r) (of_rows p) [].
+Definition rows_of (p : program) (r : N) : list row := nth (N.to_nat r) (device_rows p) [].
 
 Definition row_of (p : program) (r i : N) : option row := nth_error (rows_of p r) (N.to_nat i).
 
@@ -46,17 +46,17 @@ Section Meaning.
   Context {A : Type} (plus : A -> A -> A).
 
   Definition actions (w : row) : list (DeviceOrder.action A (N -> A)) :=
-    let x := N.to_nat (slot w) in
-    match does w with
+    let x := N.to_nat (row_slot w) in
+    match row_does w with
     | Puts =>
-        let q := N.to_nat (peer w) in
-        [DeviceOrder.Store _ _ q x (fun own => own (of_chunk w)); DeviceOrder.Raise _ _ q x]
+        let q := N.to_nat (row_peer w) in
+        [DeviceOrder.Store _ _ q x (fun own => own (row_chunk w)); DeviceOrder.Raise _ _ q x]
     | Adds =>
         [DeviceOrder.Wait _ _ x; DeviceOrder.Take _ _ x (fun own v c =>
-           if c =? of_chunk w then plus (own c) v else own c)]
+           if c =? row_chunk w then plus (own c) v else own c)]
     | Copies =>
         [DeviceOrder.Wait _ _ x; DeviceOrder.Take _ _ x (fun own v c =>
-           if c =? of_chunk w then v else own c)]
+           if c =? row_chunk w then v else own c)]
     end.
 
   (** The same in every operation. *)
@@ -90,15 +90,15 @@ Fixpoint noted (r i : N) (l : list row) (t : tables) : tables :=
   match l with
   | [] => t
   | w :: l' => noted r (i + 1) l'
-      (if receives w then Of_program (row_at t) (put_at t) (note (receive_at t) r (slot w) i)
-       else Of_program (row_at t) (note (put_at t) (peer w) (slot w) (r, i)) (receive_at t))
+      (if receives w then Of_program (row_at t) (put_at t) (note (receive_at t) r (row_slot w) i)
+       else Of_program (row_at t) (note (put_at t) (row_peer w) (row_slot w) (r, i)) (receive_at t))
   end.
 
 Fixpoint all_noted (r : N) (l : list (list row)) (t : tables) : tables :=
   match l with [] => t | rows :: l' => all_noted (r + 1) l' (noted r 0 rows t) end.
 
 Definition tables_of (p : program) : tables :=
-  all_noted 0 (of_rows p) (Of_program (numbered (map numbered (of_rows p))) (PM.empty _) (PM.empty _)).
+  all_noted 0 (device_rows p) (Of_program (numbered (map numbered (device_rows p))) (PM.empty _) (PM.empty _)).
 
 (** * Slots: one put and one receive, which agree *)
 
@@ -106,27 +106,27 @@ Definition same_place (a : option (N * N)) (r i : N) : bool :=
   match a with Some (q, j) => (q =? r) && (j =? i) | None => false end.
 
 Definition row_fits (p : program) (t : tables) (received r i : N) (w : row) : bool :=
-  (peer w <? of_ranks p) && negb (peer w =? r) && (of_chunk w <? of_chunks p) &&
-  (slot w <? of_slots p) &&
+  (row_peer w <? device_ranks p) && negb (row_peer w =? r) && (row_chunk w <? device_chunks p) &&
+  (row_slot w <? device_slots p) &&
   if receives w then
     (* the owner raises the flags of all other slots, from the number of receives on *)
-    (slot w <? received) &&
-    match look (receive_at t) r (slot w) with Some j => j =? i | None => false end &&
-    match look (put_at t) r (slot w) with
-    | Some (q, j) => (q =? peer w) &&
+    (row_slot w <? received) &&
+    match look (receive_at t) r (row_slot w) with Some j => j =? i | None => false end &&
+    match look (put_at t) r (row_slot w) with
+    | Some (q, j) => (q =? row_peer w) &&
         match look (row_at t) q j with
-        | Some v => negb (receives v) && (peer v =? r) && (slot v =? slot w) &&
-            (of_chunk v =? of_chunk w)
+        | Some v => negb (receives v) && (row_peer v =? r) && (row_slot v =? row_slot w) &&
+            (row_chunk v =? row_chunk w)
         | None => false
         end
     | None => false
     end
   else
-    same_place (look (put_at t) (peer w) (slot w)) r i &&
-    match look (receive_at t) (peer w) (slot w) with
+    same_place (look (put_at t) (row_peer w) (row_slot w)) r i &&
+    match look (receive_at t) (row_peer w) (row_slot w) with
     | Some j =>
-        match look (row_at t) (peer w) j with
-        | Some v => receives v && (slot v =? slot w)
+        match look (row_at t) (row_peer w) j with
+        | Some v => receives v && (row_slot v =? row_slot w)
         | None => false
         end
     | None => false
@@ -135,8 +135,8 @@ Definition row_fits (p : program) (t : tables) (received r i : N) (w : row) : bo
 Definition receipts (l : list row) : N := N.of_nat (length (filter receives l)).
 
 Definition slots_match (p : program) (t : tables) : bool :=
-  (of_ranks p =? N.of_nat (length (of_rows p))) && (1 <=? of_sets p) &&
-  for_all_from (fun r l => for_all_from (row_fits p t (receipts l) r) 0 l) 0 (of_rows p).
+  (device_ranks p =? N.of_nat (length (device_rows p))) && (1 <=? device_sets p) &&
+  for_all_from (fun r l => for_all_from (row_fits p t (receipts l) r) 0 l) 0 (device_rows p).
 
 (** * Walking through an operation *)
 
@@ -146,7 +146,7 @@ Definition at_row (pos : PM.t N) (r : N) : N :=
 (** Who receives goes on when the put has been done. *)
 Definition ready (t : tables) (pos : PM.t N) (r : N) (w : row) : bool :=
   if receives w then
-    match look (put_at t) r (slot w) with Some (q, j) => j <? at_row pos q | None => false end
+    match look (put_at t) r (row_slot w) with Some (q, j) => j <? at_row pos q | None => false end
   else true.
 
 (** The order names the rank that does its next row. [None]: it can't. *)
@@ -164,7 +164,7 @@ Fixpoint walk {S} (t : tables) (f : S -> N -> N -> row -> S) (order : list N) (p
   end.
 
 Definition all_over (p : program) (pos : PM.t N) : bool :=
-  for_all_from (fun r l => at_row pos r =? N.of_nat (length l)) 0 (of_rows p).
+  for_all_from (fun r l => at_row pos r =? N.of_nat (length l)) 0 (device_rows p).
 
 (** *** An order, as far as it goes: rank after rank goes on while it can, again and again. *)
 
@@ -199,7 +199,7 @@ Fixpoint with_ranks (r : N) (l : list (list row)) : list (N * list row) :=
   match l with [] => [] | rows :: l' => (r, rows) :: with_ranks (r + 1) l' end.
 
 Definition order_of (p : program) (t : tables) : list N :=
-  rev (sweeps t (concat (of_rows p)) (with_ranks 0 (of_rows p)) (PM.empty N) []).
+  rev (sweeps t (concat (device_rows p)) (with_ranks 0 (device_rows p)) (PM.empty N) []).
 
 (** * Clocks: of each rank, up to which epoch and action it is known to have come *)
 
@@ -233,20 +233,20 @@ Definition staged_at (c : clocks) (r x : N) : clock :=
 
 (** A put of the epoch [sets] comes after the take of epoch 0 from its slot. *)
 Definition too_early (p : program) (t : tables) (e : N) (k : clock) (w : row) : bool :=
-  (e =? of_sets p) &&
-  match look (receive_at t) (peer w) (slot w) with
-  | Some j => negb (before (0, 2 * j + 1) (entry k (peer w)))
+  (e =? device_sets p) &&
+  match look (receive_at t) (row_peer w) (row_slot w) with
+  | Some j => negb (before (0, 2 * j + 1) (entry k (row_peer w)))
   | None => true
   end.
 
 Definition tick (p : program) (t : tables) (e : N) (c : clocks) (r i : N) (w : row) : clocks :=
   let k := clock_of c r in
   if receives w then
-    let mine := add_at (join_clocks k (staged_at c r (slot w))) r (e, 2 * i + 2) in
+    let mine := add_at (join_clocks k (staged_at c r (row_slot w))) r (e, 2 * i + 2) in
     Clocks (add_at (known c) r mine) (staged c) (race c)
   else
     let mine := add_at k r (e, 2 * i + 2) in
-    Clocks (add_at (known c) r mine) (note (staged c) (peer w) (slot w) mine)
+    Clocks (add_at (known c) r mine) (note (staged c) (row_peer w) (row_slot w) mine)
       match race c with
       | Some _ => race c
       | None => if too_early p t e k w then Some (r, i, k) else None
@@ -266,7 +266,7 @@ Definition nothing_known : clocks := Clocks (PM.empty _) (PM.empty _) None.
 
 (** Before a rank ends the first operation, it knows that every rank has begun it. *)
 Definition heard (p : program) (t : tables) (c : clocks) : bool :=
-  let rs := range (of_ranks p) in
+  let rs := range (device_ranks p) in
   forallb (fun r => let k := clock_of c r in
     forallb (fun q => (q =? r) || (before (0, 0) (entry k q) &&
       match look (row_at t) q 0 with Some _ => true | None => false end)) rs) rs.
@@ -278,12 +278,12 @@ Record held := Held { own : @table value; in_slots : PM.t (PM.t value) }.
 Definition own_at (h : held) (r c : N) : value := read (fun r _ => own_value r) (own h) r c.
 
 Definition carry (h : held) (r i : N) (w : row) : held :=
-  let mine := own_at h r (of_chunk w) in
-  let there := match look (in_slots h) r (slot w) with Some v => v | None => None end in
-  match does w with
-  | Puts => Held (own h) (note (in_slots h) (peer w) (slot w) mine)
-  | Adds => Held (write (own h) r (of_chunk w) (add_values mine there)) (in_slots h)
-  | Copies => Held (write (own h) r (of_chunk w) there) (in_slots h)
+  let mine := own_at h r (row_chunk w) in
+  let there := match look (in_slots h) r (row_slot w) with Some v => v | None => None end in
+  match row_does w with
+  | Puts => Held (own h) (note (in_slots h) (row_peer w) (row_slot w) mine)
+  | Adds => Held (write (own h) r (row_chunk w) (add_values mine there)) (in_slots h)
+  | Copies => Held (write (own h) r (row_chunk w) there) (in_slots h)
   end.
 
 Definition same_value (a b : value) : bool :=
@@ -294,7 +294,7 @@ Definition same_value (a b : value) : bool :=
 
 (** What the rounds leave, everywhere; unknown where that itself can be no part of a right result. *)
 Definition same_sums (p : program) (s : schedule) (h : held) : option bool :=
-  if negb ((of_ranks p =? ranks s) && (of_chunks p =? chunks s)) then Some false
+  if negb ((device_ranks p =? ranks s) && (device_chunks p =? chunks s)) then Some false
   else
     let wanted := final_values (all_rounds s) in
     let wanted_at r c := read (fun r _ => own_value r) wanted r c in
@@ -322,9 +322,9 @@ Definition all_wait (p : program) (t : tables) (pos : PM.t N) : bool :=
     match look (row_at t) r (at_row pos r) with
     | Some w => negb (ready t pos r w)
     | None => at_row pos r =? N.of_nat (length l)
-    end) 0 (of_rows p).
+    end) 0 (device_rows p).
 
-Definition decide (p : program) (s : schedule) : verdicts :=
+Definition decide_device (p : program) (s : schedule) : verdicts :=
   let t := tables_of p in
   if negb (slots_match p t) then nothing_decided false
   else
@@ -336,7 +336,7 @@ Definition decide (p : program) (s : schedule) : verdicts :=
           match ticks p t order [0] nothing_known with
           | None => nothing_decided true
           | Some one =>
-              match ticks p t order (map (N.add 1) (range (of_sets p))) one with
+              match ticks p t order (map (N.add 1) (range (device_sets p))) one with
               | None => nothing_decided true
               | Some c =>
                   let free := match race c with None => true | Some _ => false end in
@@ -347,7 +347,7 @@ Definition decide (p : program) (s : schedule) : verdicts :=
         else Verdicts true (if all_wait p t pos then Some false else None) None None None
     end.
 
-Definition accepted (v : verdicts) : bool :=
+Definition device_accepted (v : verdicts) : bool :=
   match slots_do_match v, is_deadlock_free v, is_race_free v, all_are_heard v, has_same_sums v with
   | true, Some true, Some true, Some true, Some true => true
   | _, _, _, _, _ => false
@@ -416,22 +416,22 @@ Lemma row_found p r i : look (row_at (tables_of p)) r i = row_of p r i.
 Proof.
   unfold tables_of, look, row_of, rows_of. rewrite all_noted_rows. cbn [row_at].
   rewrite numbered_at, nth_error_map.
-  destruct (nth_error (of_rows p) (N.to_nat r)) as [l|] eqn:E; cbn.
+  destruct (nth_error (device_rows p) (N.to_nat r)) as [l|] eqn:E; cbn.
   - rewrite (nth_error_nth _ _ _ E). apply numbered_at.
   - apply nth_error_None in E. rewrite nth_overflow by auto. now destruct (N.to_nat i).
 Qed.
 
 Lemma row_within p r i w : row_of p r i = Some w ->
-  i < N.of_nat (length (rows_of p r)) /\ r < N.of_nat (length (of_rows p)).
+  i < N.of_nat (length (rows_of p r)) /\ r < N.of_nat (length (device_rows p)).
 Proof.
   intros E. assert (L : (N.to_nat i < length (rows_of p r))%nat).
   { apply nth_error_Some. unfold row_of in E. congruence. }
-  split; [lia|]. destruct (le_lt_dec (length (of_rows p)) (N.to_nat r)) as [G|]; [|lia].
+  split; [lia|]. destruct (le_lt_dec (length (device_rows p)) (N.to_nat r)) as [G|]; [|lia].
   unfold rows_of in L. rewrite nth_overflow in L by auto. simpl in L. lia.
 Qed.
 
-Lemma rows_listed p r : r < N.of_nat (length (of_rows p)) ->
-  nth_error (of_rows p) (N.to_nat r) = Some (rows_of p r).
+Lemma rows_listed p r : r < N.of_nat (length (device_rows p)) ->
+  nth_error (device_rows p) (N.to_nat r) = Some (rows_of p r).
 Proof. intros L. apply nth_error_nth'. lia. Qed.
 
 (** ** Slots that match *)
@@ -441,7 +441,7 @@ Section Matching.
   Let t := tables_of p.
   Hypothesis fits : slots_match p t = true.
 
-  Lemma sizes : of_ranks p = N.of_nat (length (of_rows p)) /\ 1 <= of_sets p.
+  Lemma sizes : device_ranks p = N.of_nat (length (device_rows p)) /\ 1 <= device_sets p.
   Proof.
     unfold slots_match in fits. rewrite !andb_true_iff, N.eqb_eq, N.leb_le in fits. tauto.
   Qed.
@@ -457,33 +457,33 @@ Section Matching.
 
   (** Of who receives: who puts, and what. *)
   Lemma receive_fits q i w : row_of p q i = Some w -> receives w = true ->
-    peer w < of_ranks p /\ slot w < receipts (rows_of p q) /\
-    look (receive_at t) q (slot w) = Some i /\
-    exists j v, look (put_at t) q (slot w) = Some (peer w, j) /\ row_of p (peer w) j = Some v /\
-      receives v = false /\ peer v = q /\ slot v = slot w /\ of_chunk v = of_chunk w.
+    row_peer w < device_ranks p /\ row_slot w < receipts (rows_of p q) /\
+    look (receive_at t) q (row_slot w) = Some i /\
+    exists j v, look (put_at t) q (row_slot w) = Some (row_peer w, j) /\ row_of p (row_peer w) j = Some v /\
+      receives v = false /\ row_peer v = q /\ row_slot v = row_slot w /\ row_chunk v = row_chunk w.
   Proof.
     intros E R. pose proof (row_does_fit q i w E) as F. unfold row_fits in F. rewrite R in F.
     rewrite !andb_true_iff in F. destruct F as ((((P & _) & _) & _) & ((S & T) & H)).
     apply N.ltb_lt in P, S. split; [|split]; auto.
-    destruct (look (receive_at t) q (slot w)) as [j'|]; [|discriminate]. apply N.eqb_eq in T.
+    destruct (look (receive_at t) q (row_slot w)) as [j'|]; [|discriminate]. apply N.eqb_eq in T.
     subst j'. split; auto.
-    destruct (look (put_at t) q (slot w)) as [(q' & j)|]; [|discriminate].
+    destruct (look (put_at t) q (row_slot w)) as [(q' & j)|]; [|discriminate].
     apply andb_true_iff in H as (Q & H). apply N.eqb_eq in Q. subst q'.
-    unfold t in H. rewrite row_found in H. destruct (row_of p (peer w) j) as [v|] eqn:V; [|discriminate].
+    unfold t in H. rewrite row_found in H. destruct (row_of p (row_peer w) j) as [v|] eqn:V; [|discriminate].
     rewrite !andb_true_iff, !N.eqb_eq, negb_true_iff in H. exists j, v. tauto.
   Qed.
 
   Lemma put_fits r i w : row_of p r i = Some w -> receives w = false ->
-    look (put_at t) (peer w) (slot w) = Some (r, i) /\
-    exists j v, look (receive_at t) (peer w) (slot w) = Some j /\ row_of p (peer w) j = Some v /\
-      receives v = true /\ slot v = slot w.
+    look (put_at t) (row_peer w) (row_slot w) = Some (r, i) /\
+    exists j v, look (receive_at t) (row_peer w) (row_slot w) = Some j /\ row_of p (row_peer w) j = Some v /\
+      receives v = true /\ row_slot v = row_slot w.
   Proof.
     intros E R. pose proof (row_does_fit r i w E) as F. unfold row_fits in F. rewrite R in F.
     rewrite !andb_true_iff in F. destruct F as (_ & (S & H)). unfold same_place in S.
-    destruct (look (put_at t) (peer w) (slot w)) as [(q' & j')|]; [|discriminate].
+    destruct (look (put_at t) (row_peer w) (row_slot w)) as [(q' & j')|]; [|discriminate].
     apply andb_true_iff in S as (S & S'). apply N.eqb_eq in S, S'. subst. split; auto.
-    destruct (look (receive_at t) (peer w) (slot w)) as [j|]; [|discriminate].
-    unfold t in H. rewrite row_found in H. destruct (row_of p (peer w) j) as [v|] eqn:V; [|discriminate].
+    destruct (look (receive_at t) (row_peer w) (row_slot w)) as [j|]; [|discriminate].
+    unfold t in H. rewrite row_found in H. destruct (row_of p (row_peer w) j) as [v|] eqn:V; [|discriminate].
     rewrite andb_true_iff, N.eqb_eq in H. exists j, v. tauto.
   Qed.
 
@@ -502,7 +502,7 @@ Section Matching.
   Definition ta (_ q x : nat) : nat := N.to_nat (2 * receipt q x + 1).
 
   Definition used (_ q x : nat) : Prop := exists i w,
-    row_of p (N.of_nat q) i = Some w /\ receives w = true /\ slot w = N.of_nat x.
+    row_of p (N.of_nat q) i = Some w /\ receives w = true /\ row_slot w = N.of_nat x.
 
   Context {A : Type} (plus : A -> A -> A).
 
@@ -523,7 +523,7 @@ Section Matching.
   Qed.
 
   Lemma two_actions w : length (actions plus w) = 2%nat.
-  Proof. unfold actions. now destruct (does w). Qed.
+  Proof. unfold actions. now destruct (row_does w). Qed.
 
   Lemma len_is e r : len e r = (2 * length (rows_of p (N.of_nat r)))%nat.
   Proof. apply (flat_pairs (actions plus) (rows_of p (N.of_nat r)) two_actions). Qed.
@@ -556,10 +556,10 @@ Section Matching.
   Qed.
 
   Lemma used_putter q i w : row_of p q i = Some w -> receives w = true ->
-    let x := N.to_nat (slot w) in
+    let x := N.to_nat (row_slot w) in
     used 0 (N.to_nat q) x /\ receipt (N.to_nat q) x = i /\
-    exists j v, putter (N.to_nat q) x = (peer w, j) /\ row_of p (peer w) j = Some v /\
-      receives v = false /\ peer v = q /\ slot v = slot w /\ of_chunk v = of_chunk w.
+    exists j v, putter (N.to_nat q) x = (row_peer w, j) /\ row_of p (row_peer w) j = Some v /\
+      receives v = false /\ row_peer v = q /\ row_slot v = row_slot w /\ row_chunk v = row_chunk w.
   Proof.
     intros E R x. destruct (receive_fits q i w E R) as (_ & _ & T & j & v & P & H).
     split; [|split].
@@ -572,7 +572,7 @@ Section Matching.
   Proof.
     intros e.
     assert (Puts_ : forall r i w, row_of p (N.of_nat r) i = Some w -> receives w = false ->
-      let q := N.to_nat (peer w) in let x := N.to_nat (slot w) in
+      let q := N.to_nat (row_peer w) in let x := N.to_nat (row_slot w) in
       used e q x /\ r = by_ e q x /\
       N.to_nat (2 * i) = st e q x /\ N.to_nat (2 * i + 1) = ra e q x).
     { intros r i w E R q x. destruct (put_fits _ _ _ E R) as (P & j & v & _ & V & Rv & Sv).
@@ -580,33 +580,33 @@ Section Matching.
       split; [|auto]. exists j, v. rewrite !N2Nat.id. auto. }
     split; [|split; [|split; [|split]]].
     - intros r a q x f E. apply act_inv in E as (i & w & b & -> & L & E & X).
-      destruct (does w) eqn:K; unfold actions in X; rewrite K in X;
+      destruct (row_does w) eqn:K; unfold actions in X; rewrite K in X;
         (destruct b as [|[|b]]; [| |lia]); try discriminate.
       injection X as <- <- <-. assert (R : receives w = false) by (unfold receives; now rewrite K).
       destruct (Puts_ r _ w E R) as (U & B & S & _). split; auto. split; auto.
       rewrite <- S. lia.
     - intros r a q x E. apply act_inv in E as (i & w & b & -> & L & E & X).
-      destruct (does w) eqn:K; unfold actions in X; rewrite K in X;
+      destruct (row_does w) eqn:K; unfold actions in X; rewrite K in X;
         (destruct b as [|[|b]]; [| |lia]); try discriminate.
       injection X as <- <-. assert (R : receives w = false) by (unfold receives; now rewrite K).
       destruct (Puts_ r _ w E R) as (U & B & _ & S). split; auto. split; auto.
       rewrite <- S. lia.
     - intros q a x E. apply act_inv in E as (i & w & b & -> & L & E & X).
-      assert (R : receives w = true /\ b = 0%nat /\ N.to_nat (slot w) = x).
-      { unfold receives. destruct (does w) eqn:K; unfold actions in X; rewrite K in X;
+      assert (R : receives w = true /\ b = 0%nat /\ N.to_nat (row_slot w) = x).
+      { unfold receives. destruct (row_does w) eqn:K; unfold actions in X; rewrite K in X;
           (destruct b as [|[|b]]; [| |lia]); try discriminate; injection X as <-; auto. }
       destruct R as (R & -> & <-). destruct (used_putter _ _ _ E R) as (U & T & _).
       rewrite Nat2N.id in U, T. split; auto. unfold wa. rewrite T. lia.
     - intros q a x g E. apply act_inv in E as (i & w & b & -> & L & E & X).
-      assert (R : receives w = true /\ b = 1%nat /\ N.to_nat (slot w) = x).
-      { unfold receives. destruct (does w) eqn:K; unfold actions in X; rewrite K in X;
+      assert (R : receives w = true /\ b = 1%nat /\ N.to_nat (row_slot w) = x).
+      { unfold receives. destruct (row_does w) eqn:K; unfold actions in X; rewrite K in X;
           (destruct b as [|[|b]]; [| |lia]); try discriminate; injection X as <- _; auto. }
       destruct R as (R & -> & <-). destruct (used_putter _ _ _ E R) as (U & T & _).
       rewrite Nat2N.id in U, T. split; auto. unfold ta. rewrite T. lia.
     - intros q x (i & w & E & R & S). destruct (used_putter _ _ _ E R) as (_ & T & j & v & P & V & Rv & Pv & Sv & _).
       rewrite S, !Nat2N.id in T, P. unfold by_, st, ra, wa, ta. rewrite P, T. cbn [fst snd].
-      pose proof (act_at e (peer w) j 0 v ltac:(lia) V) as A0.
-      pose proof (act_at e (peer w) j 1 v ltac:(lia) V) as A1.
+      pose proof (act_at e (row_peer w) j 0 v ltac:(lia) V) as A0.
+      pose proof (act_at e (row_peer w) j 1 v ltac:(lia) V) as A1.
       pose proof (act_at e (N.of_nat q) i 0 w ltac:(lia) E) as B0.
       pose proof (act_at e (N.of_nat q) i 1 w ltac:(lia) E) as B1.
       rewrite Nat2N.id in B0, B1. rewrite Nat.add_0_r in A0, B0.
@@ -614,8 +614,8 @@ Section Matching.
       replace (N.to_nat (2 * i) + 1)%nat with (N.to_nat (2 * i + 1)) in B1 by lia.
       rewrite A0, A1, B0, B1. clear A0 A1 B0 B1.
       unfold receives in R, Rv. unfold actions.
-      destruct (does v); try discriminate. rewrite Pv, Sv, S, !Nat2N.id.
-      destruct (does w); try discriminate; cbn [nth_error];
+      destruct (row_does v); try discriminate. rewrite Pv, Sv, S, !Nat2N.id.
+      destruct (row_does w); try discriminate; cbn [nth_error];
         repeat split; eauto; lia.
   Qed.
 
@@ -647,8 +647,8 @@ Section Matching.
   Proof. unfold at_row. rewrite find_add. now destruct (q =? r). Qed.
 
   Lemma ready_put pos r w : receives w = true -> ready t pos r w = true ->
-    forall i, row_of p r i = Some w -> exists j, putter (N.to_nat r) (N.to_nat (slot w)) = (peer w, j) /\
-      j < at_row pos (peer w).
+    forall i, row_of p r i = Some w -> exists j, putter (N.to_nat r) (N.to_nat (row_slot w)) = (row_peer w, j) /\
+      j < at_row pos (row_peer w).
   Proof.
     intros R H i E. unfold ready in H. rewrite R in H.
     destruct (receive_fits r i w E R) as (_ & _ & _ & j & v & P & _). rewrite P in H.
@@ -660,8 +660,8 @@ Section Matching.
     (forall r i, i < at_row pos r -> (level r i < n)%nat) /\
     (forall r i j, i < j -> j < at_row pos r -> (level r i < level r j)%nat) /\
     (forall r i w j, row_of p r i = Some w -> receives w = true -> i < at_row pos r ->
-      putter (N.to_nat r) (N.to_nat (slot w)) = (peer w, j) ->
-      j < at_row pos (peer w) /\ (level (peer w) j < level r i)%nat).
+      putter (N.to_nat r) (N.to_nat (row_slot w)) = (row_peer w, j) ->
+      j < at_row pos (row_peer w) /\ (level (row_peer w) j < level r i)%nat).
 
   Lemma walk_levels order pos n :
     walk t (fun n _ _ _ => S n) order (PM.empty N) 0%nat = Some (pos, n) -> levelled pos n.
@@ -683,24 +683,24 @@ Section Matching.
           -- rewrite E in Ev. injection Ev as <-.
              destruct (ready_put pos r w Rv R _ E) as (j' & P' & L').
              rewrite P in P'. injection P' as <-.
-             destruct (N.eqb_spec (peer w) r) as [Q|Nq]; simpl.
+             destruct (N.eqb_spec (row_peer w) r) as [Q|Nq]; simpl.
              ++ rewrite Q in *. split; [lia|].
                 replace (j =? at_row pos r) with false by (symmetry; apply N.eqb_neq; lia).
                 apply Less. lia.
              ++ split; auto.
           -- destruct (Over r i v j Ev Rv ltac:(lia) P) as (A1 & A2).
-             destruct (N.eqb_spec (peer v) r) as [Q|Nq]; simpl; auto.
+             destruct (N.eqb_spec (row_peer v) r) as [Q|Nq]; simpl; auto.
              rewrite Q in *. split; [lia|].
              replace (j =? at_row pos r) with false by (symmetry; apply N.eqb_neq; lia). auto.
         * destruct (Over q i v j Ev Rv L P) as (A1 & A2).
-          destruct (N.eqb_spec (peer v) r) as [Q|Nq]; simpl; auto.
+          destruct (N.eqb_spec (row_peer v) r) as [Q|Nq]; simpl; auto.
           rewrite Q in *. split; [lia|].
           replace (j =? at_row pos r) with false by (symmetry; apply N.eqb_neq; lia). auto.
     - exists (fun _ _ => 0%nat). unfold at_row. setoid_rewrite find_empty.
       split; [|split]; intros; lia.
   Qed.
 
-  Definition complete (pos : PM.t N) : Prop := forall r, r < of_ranks p ->
+  Definition complete (pos : PM.t N) : Prop := forall r, r < device_ranks p ->
     at_row pos r = N.of_nat (length (rows_of p r)).
 
   Lemma over_complete pos : all_over p pos = true -> complete pos.
@@ -808,11 +808,11 @@ Section Matching.
   Qed.
 
   Lemma flag_path q i w e j : row_of p q i = Some w -> receives w = true ->
-    putter (N.to_nat q) (N.to_nat (slot w)) = (peer w, j) ->
-    path (event (peer w) e (2 * j + 1)) (event q e (2 * i)).
+    putter (N.to_nat q) (N.to_nat (row_slot w)) = (row_peer w, j) ->
+    path (event (row_peer w) e (2 * j + 1)) (event q e (2 * i)).
   Proof.
     intros E R P. destruct (used_putter _ _ _ E R) as (U & T & _). apply t_step.
-    pose proof (DeviceOrder.By_flag _ _ (runs plus p) used by_ ra wa (N.to_nat q) (N.to_nat (slot w))
+    pose proof (DeviceOrder.By_flag _ _ (runs plus p) used by_ ra wa (N.to_nat q) (N.to_nat (row_slot w))
       (N.to_nat e) U) as F.
     unfold by_, ra, wa in F. rewrite T, P in F. exact F.
   Qed.
@@ -825,11 +825,11 @@ Section Matching.
     (forall r q e' a, before (e', a) (entry (clock_of c r) q) = true -> a < size q ->
       forall e'' b, b < size r -> not_done e pos r e'' b -> path (event q e' a) (event r e'' b)) /\
     (forall r i w, row_of p r i = Some w -> receives w = false -> i < at_row pos r ->
-      forall q e' a, before (e', a) (entry (staged_at c (peer w) (slot w)) q) = true -> a < size q ->
+      forall q e' a, before (e', a) (entry (staged_at c (row_peer w) (row_slot w)) q) = true -> a < size q ->
       path (event q e' a) (event r e (2 * i + 1)) \/ (q, e', a) = (r, e, 2 * i + 1)) /\
-    (race c = None -> e = of_sets p -> forall r i w j, row_of p r i = Some w -> receives w = false ->
-      i < at_row pos r -> look (receive_at t) (peer w) (slot w) = Some j ->
-      path (event (peer w) 0 (2 * j + 1)) (event r e (2 * i))).
+    (race c = None -> e = device_sets p -> forall r i w j, row_of p r i = Some w -> receives w = false ->
+      i < at_row pos r -> look (receive_at t) (row_peer w) (row_slot w) = Some j ->
+      path (event (row_peer w) 0 (2 * j + 1)) (event r e (2 * i))).
 
   Lemma clock_of_add ks r k st_ x q :
     clock_of (Clocks (add_at ks r k) st_ x) q = if q =? r then k else
@@ -837,7 +837,7 @@ Section Matching.
   Proof. unfold clock_of. cbn [known]. rewrite find_add. now destruct (q =? r). Qed.
 
   Lemma one_put r i w r' i' w' : row_of p r i = Some w -> receives w = false ->
-    row_of p r' i' = Some w' -> receives w' = false -> peer w' = peer w -> slot w' = slot w ->
+    row_of p r' i' = Some w' -> receives w' = false -> row_peer w' = row_peer w -> row_slot w' = row_slot w ->
     r' = r /\ i' = i.
   Proof.
     intros E R E' R' P S. destruct (put_fits r i w E R) as (L & _), (put_fits r' i' w' E' R') as (L' & _).
@@ -864,12 +864,12 @@ Section Matching.
         destruct (ready_put pos r w R Rd i E) as (j & P & Lj).
         destruct (used_putter r i w E R) as (_ & _ & j' & v & P' & V & Rv & Pv & Sv & _).
         rewrite P in P'. injection P' as <-.
-        assert (Then : path (event (peer w) e (2 * j + 1)) (event r e'' b)).
+        assert (Then : path (event (row_peer w) e (2 * j + 1)) (event r e'' b)).
         { apply t_trans with (event r e (2 * i)); [now apply flag_path|].
           apply order_path; auto; [|lia]. unfold not_done in N.
           rewrite at_row_add, N.eqb_refl in N. lia. }
         rewrite <- Pv, <- Sv in B.
-        destruct (M (peer w) j v V Rv Lj q e' a B La) as [H|H].
+        destruct (M (row_peer w) j v V Rv Lj q e' a B La) as [H|H].
         * eapply t_trans; eauto.
         * injection H as -> -> ->. auto.
       + intros r' i' v V Rv L. apply (M r' i' v V Rv). rewrite at_row_add in L.
@@ -892,7 +892,7 @@ Section Matching.
         rewrite entry_add in B. destruct (N.eqb_spec q r) as [->|]; [now apply Own|apply K; auto].
       + intros r' i' v V Rv L q e' a B La. unfold staged_at in B. cbn [staged] in B.
         rewrite look_note in B.
-        destruct ((peer v =? peer w) && (slot v =? slot w)) eqn:Same.
+        destruct ((row_peer v =? row_peer w) && (row_slot v =? row_slot w)) eqn:Same.
         * apply andb_true_iff in Same as (P & S). apply N.eqb_eq in P, S.
           destruct (one_put r i w r' i' v E R V Rv P S) as (-> & ->). now apply Mine.
         * apply (M r' i' v V Rv); auto. rewrite at_row_add in L.
@@ -961,14 +961,14 @@ Section Matching.
   Qed.
 
   Lemma used_row e q x : used e q x -> exists i w, row_of p (N.of_nat q) i = Some w /\
-    receives w = true /\ slot w = N.of_nat x.
+    receives w = true /\ row_slot w = N.of_nat x.
   Proof. auto. Qed.
 
-  Lemma some_set : (0 < N.to_nat (of_sets p))%nat.
+  Lemma some_set : (0 < N.to_nat (device_sets p))%nat.
   Proof. pose proof (proj2 sizes). lia. Qed.
 
-  Lemma sound_ordered c pos : complete pos -> sound (of_sets p) pos c -> race c = None ->
-    DeviceOrder.ordered _ _ (runs plus p) (N.to_nat (of_sets p)) used by_ st ra wa ta.
+  Lemma sound_ordered c pos : complete pos -> sound (device_sets p) pos c -> race c = None ->
+    DeviceOrder.ordered _ _ (runs plus p) (N.to_nat (device_sets p)) used by_ st ra wa ta.
   Proof.
     intros C (_ & _ & F) No.
     assert (Same : forall e, runs plus p e = runs plus p 0%nat) by reflexivity.
@@ -978,21 +978,21 @@ Section Matching.
     apply (DeviceOrder.repeated_ordered _ _ _ _ _ _ _ _ _ _ matches some_set Same Used Places).
     intros q x U.
     apply (DeviceOrder.unrolled_enough _ _ _ _ _ _ _ _ _ _ some_set Same Used Places q (ta 0 q x) (by_ 0 q x) (st 0 q x)
-      (N.to_nat (of_sets p)) 0).
+      (N.to_nat (device_sets p)) 0).
     destruct U as (i & w & E & R & S). destruct (used_putter _ _ _ E R) as (_ & T & j & v & P & V & Rv & Pv & Sv & _).
     rewrite S, !Nat2N.id in T, P.
-    assert (L : j < at_row pos (peer w)).
+    assert (L : j < at_row pos (row_peer w)).
     { pose proof (row_within p _ _ v V) as (Lj & Lp). rewrite C; auto. rewrite (proj1 sizes). auto. }
     destruct (put_fits _ _ v V Rv) as (_ & i' & _ & J & _).
-    pose proof (F No eq_refl (peer w) j v i' V Rv L J) as H.
+    pose proof (F No eq_refl (row_peer w) j v i' V Rv L J) as H.
     assert (Ei : i' = receipt q x).
     { unfold receipt. rewrite Pv, Sv, S in J. now rewrite J. }
     unfold by_, st, ta. rewrite P. cbn [fst snd]. rewrite <- Ei.
     unfold event in H. rewrite Pv, Nat2N.id in H. exact H.
   Qed.
 
-  Lemma is_often : (Z.of_N (of_sets p) <= 2 ^ 31)%Z ->
-    DeviceOrder.often (N.to_nat (of_sets p)) used.
+  Lemma is_often : (Z.of_N (device_sets p) <= 2 ^ 31)%Z ->
+    DeviceOrder.often (N.to_nat (device_sets p)) used.
   Proof.
     intros L. apply DeviceOrder.refreshed_often; [apply some_set| |lia]. intros e q x U _. exact U.
   Qed.
@@ -1028,7 +1028,7 @@ Section Matching.
   Qed.
 
   Lemma heard_all pos c : hears pos c -> heard p t c = true ->
-    forall e, DeviceOrder.all_heard _ _ (runs plus p) used by_ ra wa (N.to_nat (of_ranks p)) e.
+    forall e, DeviceOrder.all_heard _ _ (runs plus p) used by_ ra wa (N.to_nat (device_ranks p)) e.
   Proof.
     intros (_ & K) H e q r Lq Lr Ne. unfold heard in H. rewrite forallb_forall in H.
     specialize (H (N.of_nat r)). cbv beta in H. rewrite in_range, forallb_forall in H.
@@ -1070,7 +1070,7 @@ Section Matching.
         forall c, stands e (own_at h r c) c (d c)) /\
       (forall r i w, row_of p r i = Some w -> receives w = false -> i < at_row pos r ->
         exists d, has (N.to_nat r) e (N.to_nat (2 * i)) d /\
-          stands e (slot_value h (peer w) (slot w)) (of_chunk w) (d (of_chunk w))).
+          stands e (slot_value h (row_peer w) (row_slot w)) (row_chunk w) (d (row_chunk w))).
 
     Lemma stands_add e a b c u v : stands e a c u -> stands e b c v ->
       stands e (add_values a b) c (plus u v).
@@ -1100,7 +1100,7 @@ Section Matching.
       { intros r' i' v V Rv L N. rewrite at_row_add in L. destruct (N.eqb_spec r' r) as [->|]; auto.
         assert (i' <> i); [|unfold i in *; lia]. intros ->. destruct N as [N|N]; [|now apply N].
         rewrite E in V. congruence. }
-      unfold carry. destruct (does w) eqn:K.
+      unfold carry. destruct (row_does w) eqn:K.
       - assert (R : receives w = false) by (unfold receives; now rewrite K).
         split.
         + intros q. rewrite at_row_add. destruct (N.eqb_spec q r) as [->|]; [|apply O].
@@ -1109,7 +1109,7 @@ Section Matching.
           eapply DeviceOrder.Keeps; [|exact A1|discriminate].
           eapply First; [unfold actions; rewrite K; reflexivity|discriminate].
         + intros r' i' v V Rv L. unfold slot_value. cbn [in_slots]. rewrite look_note.
-          destruct ((peer v =? peer w) && (slot v =? slot w)) eqn:Same.
+          destruct ((row_peer v =? row_peer w) && (row_slot v =? row_slot w)) eqn:Same.
           * apply andb_true_iff in Same as (P & S). apply N.eqb_eq in P, S.
             destruct (one_put r i w r' i' v E R V Rv P S) as (-> & ->).
             rewrite E in V. injection V as <-. exists d. split; auto.
@@ -1119,21 +1119,21 @@ Section Matching.
         destruct (ready_put pos r w R Rd i E) as (j & P & Lj).
         destruct (used_putter r i w E R) as (_ & _ & j' & v & P' & V & Rv & Pv & Sv & Cv).
         rewrite P in P'. injection P' as <-.
-        destruct (M (peer w) j v V Rv Lj) as (d' & H' & Hd'). rewrite Pv, Sv, Cv in Hd'.
+        destruct (M (row_peer w) j v V Rv Lj) as (d' & H' & Hd'). rewrite Pv, Sv, Cv in Hd'.
         split.
         + intros q. rewrite at_row_add. destruct (N.eqb_spec q r) as [->|Ne].
           * eexists. split.
             -- replace (N.to_nat (2 * (i + 1))) with (S (N.to_nat (2 * i) + 1)) by lia.
-               eapply DeviceOrder.Takes with (x := N.to_nat (slot w)) (d' := d').
+               eapply DeviceOrder.Takes with (x := N.to_nat (row_slot w)) (d' := d').
                ++ rewrite A1. unfold actions. rewrite K. reflexivity.
                ++ eapply First; [unfold actions; rewrite K; reflexivity|discriminate].
                ++ unfold by_, st. rewrite P. cbn [fst snd].
-                  pose proof (act_at e (peer w) j 0 v ltac:(lia) V) as B0. rewrite Nat.add_0_r in B0.
-                  rewrite B0. unfold receives in Rv. unfold actions. destruct (does v); try discriminate.
+                  pose proof (act_at e (row_peer w) j 0 v ltac:(lia) V) as B0. rewrite Nat.add_0_r in B0.
+                  rewrite B0. unfold receives in Rv. unfold actions. destruct (row_does v); try discriminate.
                   cbn [nth_error]. now rewrite Pv, Sv, Cv.
                ++ unfold by_, st. rewrite P. exact H'.
             -- intros c. rewrite own_write, N.eqb_refl. simpl andb.
-               destruct (N.eqb_spec c (of_chunk w)) as [->|]; auto.
+               destruct (N.eqb_spec c (row_chunk w)) as [->|]; auto.
                apply stands_add; auto.
           * destruct (O q) as (dq & Hq & Hdq). exists dq. split; auto. intros c. rewrite own_write.
             rewrite (proj2 (N.eqb_neq q r) Ne). apply Hdq.
@@ -1142,21 +1142,21 @@ Section Matching.
         destruct (ready_put pos r w R Rd i E) as (j & P & Lj).
         destruct (used_putter r i w E R) as (_ & _ & j' & v & P' & V & Rv & Pv & Sv & Cv).
         rewrite P in P'. injection P' as <-.
-        destruct (M (peer w) j v V Rv Lj) as (d' & H' & Hd'). rewrite Pv, Sv, Cv in Hd'.
+        destruct (M (row_peer w) j v V Rv Lj) as (d' & H' & Hd'). rewrite Pv, Sv, Cv in Hd'.
         split.
         + intros q. rewrite at_row_add. destruct (N.eqb_spec q r) as [->|Ne].
           * eexists. split.
             -- replace (N.to_nat (2 * (i + 1))) with (S (N.to_nat (2 * i) + 1)) by lia.
-               eapply DeviceOrder.Takes with (x := N.to_nat (slot w)) (d' := d').
+               eapply DeviceOrder.Takes with (x := N.to_nat (row_slot w)) (d' := d').
                ++ rewrite A1. unfold actions. rewrite K. reflexivity.
                ++ eapply First; [unfold actions; rewrite K; reflexivity|discriminate].
                ++ unfold by_, st. rewrite P. cbn [fst snd].
-                  pose proof (act_at e (peer w) j 0 v ltac:(lia) V) as B0. rewrite Nat.add_0_r in B0.
-                  rewrite B0. unfold receives in Rv. unfold actions. destruct (does v); try discriminate.
+                  pose proof (act_at e (row_peer w) j 0 v ltac:(lia) V) as B0. rewrite Nat.add_0_r in B0.
+                  rewrite B0. unfold receives in Rv. unfold actions. destruct (row_does v); try discriminate.
                   cbn [nth_error]. now rewrite Pv, Sv, Cv.
                ++ unfold by_, st. rewrite P. exact H'.
             -- intros c. rewrite own_write, N.eqb_refl. simpl andb.
-               destruct (N.eqb_spec c (of_chunk w)) as [->|]; auto.
+               destruct (N.eqb_spec c (row_chunk w)) as [->|]; auto.
           * destruct (O q) as (dq & Hq & Hdq). exists dq. split; auto. intros c. rewrite own_write.
             rewrite (proj2 (N.eqb_neq q r) Ne). apply Hdq.
         + intros r' i' v' V' Rv' L. apply M; auto. eapply Old; eauto.
@@ -1187,7 +1187,7 @@ Section Matching.
           intros. now apply carry_valued. }
         destruct V as (V & _). destruct (V (N.of_nat r)) as (d & Hd & Sd). exists d. split; auto.
         rewrite Nat2N.id in Hd. replace (len e r) with (N.to_nat (2 * at_row pos (N.of_nat r))); auto.
-        rewrite len_is. destruct (N.lt_ge_cases (N.of_nat r) (of_ranks p)) as [L|L].
+        rewrite len_is. destruct (N.lt_ge_cases (N.of_nat r) (device_ranks p)) as [L|L].
         - rewrite C by auto. lia.
         - assert (Z : rows_of p (N.of_nat r) = []).
           { unfold rows_of. apply nth_overflow. rewrite (proj1 sizes) in L. lia. }
@@ -1212,22 +1212,22 @@ End Matching.
 (** ** What is accepted *)
 
 Lemma accepted_inv p s :
-  accepted (decide p s) = true ->
+  device_accepted (decide_device p s) = true ->
   let t := tables_of p in
   slots_match p t = true /\ exists order pos h one c,
     complete p pos /\ walk t carry order (PM.empty N) nothing_held = Some (pos, h) /\
     ticks p t order [0] nothing_known = Some one /\
-    ticks p t order (map (N.add 1) (range (of_sets p))) one = Some c /\
+    ticks p t order (map (N.add 1) (range (device_sets p))) one = Some c /\
     heard p t one = true /\ race c = None /\ same_sums p s h = Some true.
 Proof.
-  intros H t. unfold decide in H. fold t in H.
+  intros H t. unfold decide_device in H. fold t in H.
   destruct (slots_match p t) eqn:F; [|discriminate]. split; auto. simpl negb in H. cbv iota in H.
   set (order := order_of p t) in *. fold nothing_held in H.
   destruct (walk t carry order (PM.empty N) nothing_held) as [(pos & h)|] eqn:W; [|discriminate].
   destruct (all_over p pos) eqn:Ov; [|now destruct (all_wait p t pos)].
   destruct (ticks p t order [0] nothing_known) as [one|] eqn:One; [|discriminate].
-  destruct (ticks p t order (map (N.add 1) (range (of_sets p))) one) as [c|] eqn:T; [|discriminate].
-  exists order, pos, h, one, c. unfold accepted in H. cbn [slots_do_match is_deadlock_free is_race_free all_are_heard has_same_sums] in H.
+  destruct (ticks p t order (map (N.add 1) (range (device_sets p))) one) as [c|] eqn:T; [|discriminate].
+  exists order, pos, h, one, c. unfold device_accepted in H. cbn [slots_do_match is_deadlock_free is_race_free all_are_heard has_same_sums] in H.
   destruct (race c) eqn:Rc; [discriminate|]. destruct (heard p t one) eqn:Hd; [|discriminate].
   destruct (same_sums p s h) as [[|]|] eqn:Sm; try discriminate.
   split; [now apply over_complete|]. tauto.
@@ -1235,12 +1235,12 @@ Qed.
 
 Section Accepted.
   Variables (p : program) (s : schedule).
-  Hypothesis ok : accepted (decide p s) = true.
-  Hypothesis few_sets : (Z.of_N (of_sets p) <= 2 ^ 31)%Z.
+  Hypothesis ok : device_accepted (decide_device p s) = true.
+  Hypothesis few_sets : (Z.of_N (device_sets p) <= 2 ^ 31)%Z.
   Context {A : Type} (plus : A -> A -> A).
 
   Notation rows := (runs plus p).
-  Notation sets := (N.to_nat (of_sets p)).
+  Notation sets := (N.to_nat (device_sets p)).
 
   (** What the theorems of [DeviceOrder] ask for. *)
   Theorem accepted_ordered :
@@ -1249,7 +1249,7 @@ Section Accepted.
     DeviceOrder.ordered _ _ rows sets (used p) (by_ p) (st p) (ra p) (wa p) (ta p) /\
     DeviceOrder.often sets (used p) /\
     DeviceOrder.acyclic _ _ rows (used p) (by_ p) (ra p) (wa p) /\
-    forall e, DeviceOrder.all_heard _ _ rows (used p) (by_ p) (ra p) (wa p) (N.to_nat (of_ranks p)) e.
+    forall e, DeviceOrder.all_heard _ _ rows (used p) (by_ p) (ra p) (wa p) (N.to_nat (device_ranks p)) e.
   Proof.
     destruct (accepted_inv p s ok) as (F & order & pos & h & one & c & C & W & One & T & Hd & No & _).
     destruct (walk_any p _ (fun n _ _ _ => S n) order _ _ _ _ 0%nat W) as (n & Wn).
@@ -1263,16 +1263,16 @@ Section Accepted.
     split; [now apply matches|]. split; [now apply some_set|]. split; [|split; [|split]].
     - apply sound_ordered with c pos; auto.
       pose proof (proj2 (sizes p F)) as Some_set.
-      assert (E : map (N.add 1) (range (of_sets p)) =
-                  map N.of_nat (seq (N.to_nat 1) (S (N.to_nat (of_sets p - 1))))).
-      { replace (S (N.to_nat (of_sets p - 1))) with (N.to_nat (of_sets p)) by lia.
+      assert (E : map (N.add 1) (range (device_sets p)) =
+                  map N.of_nat (seq (N.to_nat 1) (S (N.to_nat (device_sets p - 1))))).
+      { replace (S (N.to_nat (device_sets p - 1))) with (N.to_nat (device_sets p)) by lia.
         unfold range. rewrite map_map. change (N.to_nat 1) with 1%nat. rewrite <- seq_shift, map_map.
         apply map_ext. intros a. lia. }
       rewrite E in T.
       assert (Start : sound p plus 1 (PM.empty N) one).
       { apply (next_sound p plus 0 pos). apply Hears. }
       pose proof (ticks_sound p F plus order pos (ex_intro _ n Wn) _ _ _ _ Start T) as G.
-      replace (1 + N.of_nat (N.to_nat (of_sets p - 1))) with (of_sets p) in G by lia. exact G.
+      replace (1 + N.of_nat (N.to_nat (device_sets p - 1))) with (device_sets p) in G by lia. exact G.
     - now apply is_often.
     - now apply walked_acyclic with order pos n.
     - now apply (heard_all p F plus pos one).
@@ -1285,7 +1285,7 @@ Section Accepted.
   Theorem accepted_values e r c d :
     DeviceOrder.has _ _ rows (brought x) (next x) (by_ p) (st p) r e
       (DeviceOrder.len _ _ rows e r) d ->
-    N.of_nat r < of_ranks p -> c < of_chunks p ->
+    N.of_nat r < device_ranks p -> c < device_chunks p ->
     d c = run plus (x e) (all_rounds s) (N.of_nat r) c.
   Proof.
     intros H Lr Lc.
@@ -1293,7 +1293,7 @@ Section Accepted.
     destruct (ends_valued p F plus plus_comm x order pos h C W e r) as (d' & H' & V).
     rewrite (DeviceOrder.has_one _ _ _ _ _ _ _ _ _ _ _ H _ H').
     unfold same_sums in Sm.
-    destruct ((of_ranks p =? ranks s) && (of_chunks p =? chunks s)) eqn:Sizes; [|discriminate].
+    destruct ((device_ranks p =? ranks s) && (device_chunks p =? chunks s)) eqn:Sizes; [|discriminate].
     apply andb_true_iff in Sizes as (Er & Ec). apply N.eqb_eq in Er, Ec. simpl negb in Sm. cbv iota in Sm.
     match type of Sm with (if ?b then _ else _) = _ => destruct b eqn:B end;
       [|match type of Sm with (if ?b then _ else _) = _ => destruct b end; discriminate].
@@ -1313,15 +1313,15 @@ End Accepted.
     schedule's rounds make of what the ranks brought to it, for every operation that commutes (so
     in floating point, too). *)
 Theorem decide_sound p s :
-  accepted (decide p s) = true -> (Z.of_N (of_sets p) <= 2 ^ 31)%Z ->
+  device_accepted (decide_device p s) = true -> (Z.of_N (device_sets p) <= 2 ^ 31)%Z ->
   forall (A : Type) (plus : A -> A -> A), (forall a b, plus a b = plus b a) ->
   forall (x : nat -> N -> N -> A) first operations junk now,
-  DeviceOrder.reached _ _ (runs plus p) (N.to_nat (of_sets p)) first (brought x) (next x)
+  DeviceOrder.reached _ _ (runs plus p) (N.to_nat (device_sets p)) first (brought x) (next x)
     operations junk now ->
   (forall r, (DeviceOrder.ep _ _ now r < operations)%nat ->
-    exists after, DeviceOrder.goes _ _ (runs plus p) (N.to_nat (of_sets p)) first (next x)
+    exists after, DeviceOrder.goes _ _ (runs plus p) (N.to_nat (device_sets p)) first (next x)
       operations now after) /\
-  (forall r c, N.of_nat r < of_ranks p -> c < of_chunks p ->
+  (forall r c, N.of_nat r < device_ranks p -> c < device_chunks p ->
     DeviceOrder.pos _ _ now r = length (runs plus p (DeviceOrder.ep _ _ now r) r) ->
     DeviceOrder.own _ _ now r c =
       run plus (x (DeviceOrder.ep _ _ now r)) (all_rounds s) (N.of_nat r) c).
@@ -1337,23 +1337,23 @@ Qed.
 
 (** With a schedule that is accepted, too: the sum over all ranks, in every commutative monoid. *)
 Theorem decide_sums p s :
-  accepted (decide p s) = true -> Check.accepted (check s) = true -> (Z.of_N (of_sets p) <= 2 ^ 31)%Z ->
+  device_accepted (decide_device p s) = true -> Check.accepted (check s) = true -> (Z.of_N (device_sets p) <= 2 ^ 31)%Z ->
   forall (M : commutative_monoid) (x : nat -> N -> N -> M) first operations junk now,
-  DeviceOrder.reached _ _ (runs (Semantics.add M) p) (N.to_nat (of_sets p)) first (brought x) (next x)
+  DeviceOrder.reached _ _ (runs (Semantics.add M) p) (N.to_nat (device_sets p)) first (brought x) (next x)
     operations junk now ->
-  forall r c, N.of_nat r < of_ranks p -> c < of_chunks p ->
+  forall r c, N.of_nat r < device_ranks p -> c < device_chunks p ->
     DeviceOrder.pos _ _ now r = length (runs (Semantics.add M) p (DeviceOrder.ep _ _ now r) r) ->
     DeviceOrder.own _ _ now r c =
-      sum M (fun i => x (DeviceOrder.ep _ _ now r) i c) (range (of_ranks p)).
+      sum M (fun i => x (DeviceOrder.ep _ _ now r) i c) (range (device_ranks p)).
 Proof.
   intros Ok Right Few M x first operations junk now R r c Lr Lc E.
   destruct (decide_sound p s Ok Few M (Semantics.add M) (add_comm M) x first operations junk now R)
     as (_ & H).
   rewrite (H r c Lr Lc E). destruct (check_sound s Right) as (Correct & _).
-  assert (Sizes : of_ranks p = ranks s /\ of_chunks p = chunks s).
+  assert (Sizes : device_ranks p = ranks s /\ device_chunks p = chunks s).
   { destruct (accepted_inv p s Ok) as (_ & ? & ? & ? & ? & ? & _ & _ & _ & _ & _ & _ & Sm).
     unfold same_sums in Sm.
-    destruct ((of_ranks p =? ranks s) && (of_chunks p =? chunks s)) eqn:B; [|discriminate].
+    destruct ((device_ranks p =? ranks s) && (device_chunks p =? chunks s)) eqn:B; [|discriminate].
     now rewrite andb_true_iff, !N.eqb_eq in B. }
   destruct Sizes as (Er & Ec). rewrite Er in *. apply Correct; lia.
 Qed.
@@ -1362,7 +1362,7 @@ Qed.
 
 (** The flags that owners refresh: of the slots that nobody fills. *)
 Definition refreshes (p : program) (_ q x : nat) : bool :=
-  (receipts (rows_of p (N.of_nat q)) <=? N.of_nat x) && (N.of_nat x <? of_slots p).
+  (receipts (rows_of p (N.of_nat q)) <=? N.of_nat x) && (N.of_nat x <? device_slots p).
 
 Lemma refreshes_unused p : slots_match p (tables_of p) = true ->
   forall e e' q x, refreshes p e q x = true -> ~ used p e' q x.
@@ -1374,18 +1374,18 @@ Qed.
 (** The same in weak memory, whoever stops at whatever moment: who has done an operation's rows holds
     what the schedule's rounds make of what the ranks brought; and if nobody stops, somebody can go on. *)
 Theorem decide_sound_in_memory p s :
-  accepted (decide p s) = true -> (Z.of_N (of_sets p) <= 2 ^ 31)%Z ->
+  device_accepted (decide_device p s) = true -> (Z.of_N (device_sets p) <= 2 ^ 31)%Z ->
   forall (A : Type) (plus : A -> A -> A), (forall a b, plus a b = plus b a) ->
   forall (x : nat -> N -> N -> A) first operations junk now,
-  DeviceMemory.occurs _ _ (runs plus p) (N.to_nat (of_sets p)) first (brought x) (next x)
+  DeviceMemory.occurs _ _ (runs plus p) (N.to_nat (device_sets p)) first (brought x) (next x)
     (refreshes p) operations junk now ->
-  (forall r c, N.of_nat r < of_ranks p -> c < of_chunks p ->
+  (forall r c, N.of_nat r < device_ranks p -> c < device_chunks p ->
     DeviceMemory.mpos _ _ now r = length (runs plus p (DeviceMemory.mep _ _ now r) r) ->
     DeviceMemory.mown _ _ now r c =
       run plus (x (DeviceMemory.mep _ _ now r)) (all_rounds s) (N.of_nat r) c) /\
   ((forall q, DeviceMemory.stopped _ _ now q = false) ->
     forall r, (DeviceMemory.mep _ _ now r < operations)%nat ->
-    exists after, DeviceMemory.goes_on _ _ (runs plus p) (N.to_nat (of_sets p)) first (next x)
+    exists after, DeviceMemory.goes_on _ _ (runs plus p) (N.to_nat (device_sets p)) first (next x)
       (refreshes p) operations now after).
 Proof.
   intros Ok Few A plus Comm x first operations junk now R.
@@ -1393,13 +1393,13 @@ Proof.
   destruct (accepted_inv p s Ok) as (F & _).
   pose proof (fun e => refreshes_unused p F e e) as Unused.
   assert (Before : forall e e' q x, refreshes p e q x = true -> used p e' q x -> (e < e')%nat ->
-    (e mod N.to_nat (of_sets p) = e' mod N.to_nat (of_sets p))%nat ->
+    (e mod N.to_nat (device_sets p) = e' mod N.to_nat (device_sets p))%nat ->
     exists e1 i1, (e <= e1)%nat /\ (i1 < DeviceOrder.len _ _ (runs plus p) e1 q)%nat /\
       DeviceOrder.path _ _ (runs plus p) (used p) (by_ p) (ra p) (wa p) (q, e1, i1)
         (by_ p e' q x, e', st p e' q x)).
   { intros e e' q y I U. exfalso. now apply (refreshes_unused p F e e' q y). }
   assert (Soon : forall e q x, used p e q x -> (Z.of_nat e < 2 ^ 31)%Z \/ exists e', (e' < e)%nat /\
-    (e' mod N.to_nat (of_sets p) = e mod N.to_nat (of_sets p))%nat /\
+    (e' mod N.to_nat (device_sets p) = e mod N.to_nat (device_sets p))%nat /\
     (used p e' q x \/ refreshes p e' q x = true) /\ (Z.of_nat e - Z.of_nat e' <= 2 ^ 31)%Z).
   { intros e q y U. destruct (Of e q y U) as [|(e' & L & E & U' & N)]; auto. right. exists e'. auto. }
   split.
