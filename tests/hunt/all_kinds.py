@@ -1,0 +1,6 @@
+"""All kinds of programs, by name."""
+
+from tests.hunt.kinds import Kind
+from tests.hunt.xml_kind import XmlKind
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (XmlKind(),)}
