@@ -1,6 +1,7 @@
 """All kinds of programs, by name."""
 
 from tests.hunt.kinds import Kind
+from tests.hunt.plan_kind import PlanKind
 from tests.hunt.xml_kind import XmlKind
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (XmlKind(),)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (XmlKind(), PlanKind())}

@@ -518,7 +518,7 @@ def change(draft: Draft, draw: random.Random) -> None:
     block = draft.gpus[rank][number]
     step = block.steps[at]
     waiting = [draft.gpus[r][b].steps[s] for r, b, s in places if draft.gpus[r][b].steps[s]["depid"] >= 0]
-    kind = draw.randrange(22)
+    kind = draw.randrange(24)
     if kind in {0, 1, 2} and waiting:
         waiter = draw.choice(waiting)
         if kind == 0:
@@ -563,7 +563,7 @@ def change(draft: Draft, draw: random.Random) -> None:
         _more_before(draft, draw)
     elif kind in {17, 18}:
         _delay(draft, rank, block, draw.randrange(1, 9))
-    elif kind in {19, 20}:
+    elif kind >= 19:
         _press_the_other_way(draft, draw)
     else:
         block.steps.insert(at, new_step("nop"))
