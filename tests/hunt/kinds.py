@@ -45,6 +45,11 @@ def overall(results: Results) -> Verdict:
     return Verdict.PROVED
 
 
+HARSH = "HARSH"
+"""How a contradiction begins that is none about deadlocks and values: ``verify`` refutes how a
+right program is put together. It is counted, and shown, and does not fail."""
+
+
 def disagreement(results: Results, seen: Seen) -> str:
     """In which way ``verify`` and the oracle contradict each other; empty: they do not."""
 
@@ -60,7 +65,7 @@ def disagreement(results: Results, seen: Seen) -> str:
         others = [name for name in results if name not in STRUCTURE]
         unsure = says("synchronized", Verdict.REFUTED)
         if seen.right and not seen.races and not unsure and len(others) < len(results):
-            return "WRONG REFUTED (structure)"
+            return "HARSH (structure)"
         return ""
     if says("deadlock_free", Verdict.REFUTED):
         if seen.decided and not seen.hangs and not seen.fault:
@@ -71,7 +76,7 @@ def disagreement(results: Results, seen: Seen) -> str:
     if says("race_free", Verdict.PROVED) and seen.races:
         return "RACE OVERLOOKED"
     if says("race_free", Verdict.REFUTED) and seen.right and not seen.races:
-        return "WRONG REFUTED (race_free)"
+        return "HARSH (race_free)"
     if says("right_values", Verdict.REFUTED) and seen.right:
         return "WRONG REFUTED (right_values)"
     if says("right_values", Verdict.PROVED) and seen.wrong:

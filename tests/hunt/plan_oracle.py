@@ -205,7 +205,12 @@ class Plan:
                 for lane, local in enumerate(op["channel_ids"]):
                     end = (rank, self._channel(rank, number, local))
                     key = self._key(("channel", *end))
-                    threads[lane].append(Act("ticket", self._counter(("waits", *end)), key=key))
+                    ticket = self._counter(("waits", *end))
+                    if key is None:
+                        threads[lane].append(Act("ticket", ticket))
+                    else:  # what is waited for is counted in plain memory
+                        threads[lane].append(Act("load", ticket, key=key))
+                        threads[lane].append(Act("store", ticket, key=key))
                     threads[lane].append(Act("token", self._counter(("signals", *end)), key=key))
             elif name in {"sem_release", "sem_acquire"}:
                 for lane, semaphore in enumerate(op["semaphore_ids"]):

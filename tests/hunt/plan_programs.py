@@ -220,7 +220,7 @@ class Builder:
                         self.both(
                             rank, "put", [(rank, "i", chunk)], [(peer, "s", rooms[rank, peer])]
                         )
-                    elif chunk == rooms[peer, rank]:
+                    elif chunk == rooms[peer, rank] or self.draw.random() < 0.05:
                         self.both(
                             rank, "get", [(peer, "i", chunk)], [(rank, "s", rooms[peer, rank])]
                         )

@@ -170,6 +170,12 @@ class Machine:
         elif act.kind == "ticket":
             counters = _put(counters, act.at, counters[act.at] + 1)
             mine = counters[act.at]
+        elif act.kind == "load":
+            mine = counters[act.at]
+        elif act.kind == "store":
+            assert isinstance(held[number], int)
+            mine = held[number] + 1
+            counters = _put(counters, act.at, mine)
         elif act.kind == "acquire":
             mine = counters[act.at]
             counters = _put(counters, act.at, counters[act.at] - 1)
