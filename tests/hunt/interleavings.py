@@ -159,6 +159,29 @@ def ends(
     return found
 
 
+def both_orders(
+    actions: list[Action], order: list[int], races: list[tuple[int, int]]
+) -> list[list[int]]:
+    """For each of the races, an interleaving in which the one is first, and one in which the other is.
+
+    What is first comes as early as it can, with nothing before it but what it waits for.
+    """
+    found = []
+    for pair in races:
+        for first in pair:
+            before = {first}
+            todo = [first]
+            while todo:
+                for earlier in actions[todo.pop()].after:
+                    if earlier not in before:
+                        before.add(earlier)
+                        todo.append(earlier)
+            early = [number for number in order if number in before]
+            late = [number for number in order if number not in before]
+            found.append(early + late)
+    return found
+
+
 def samples(
     actions: list[Action], memory: list[Value], shared: int, count: int, seed: int
 ) -> set[tuple[Value, ...]]:

@@ -29,7 +29,7 @@ class PlanKind:
         return verify_plan(self.text(draft)).results
 
     def look(self, draft: Plan, thorough: bool) -> Seen:
-        return look(draft)
+        return look(draft, thorough=thorough)
 
     def smaller(self, draft: Plan) -> Iterator[Plan]:
         """Without a block, an operation, one of each rank; with smaller areas."""

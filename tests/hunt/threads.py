@@ -100,7 +100,9 @@ class Machine:
             state = todo.pop()
             while True:
                 ready = [n for n in range(len(self.threads)) if self._enabled(state, n)]
-                alone = next((n for n in ready if self._alone(state, n)), None)
+                alone = next((n for n in ready if not self._rivals(state, n)), None)
+                if alone is None:
+                    alone = next((n for n in ready if not self._meets(state, n)), None)
                 if alone is None:
                     break
                 state = self._do(state, alone)
@@ -202,18 +204,18 @@ class Machine:
         holding = (*held[:number], mine, *held[number + 1 :])
         return moved, holding, counters, memory
 
-    def _alone(self, state: State, number: int) -> bool:
+    def _rivals(self, state: State, number: int) -> bool:
+        """Whether any other thread has still to touch what the thread's next action touches."""
         where = state[0]
-        touched = self.touches[number][where[number]]
-        rivals = False
-        for cell, writes in touched.items():
+        for cell, writes in self.touches[number][where[number]].items():
             for other, last in self.last[cell].items():
                 if other != number and where[other] <= last[0 if writes else 1]:
-                    rivals = True
-        return not rivals or not self._meets(state, number, touched)
+                    return True
+        return False
 
-    def _meets(self, state: State, number: int, touched: dict[int, bool]) -> bool:
+    def _meets(self, state: State, number: int) -> bool:
         """Whether others may touch that before the thread goes on: rather yes than no."""
+        touched = self.touches[number][state[0][number]]
         _, _, values, memory = state
         where = list(state[0])
         counters = list(values)

@@ -95,6 +95,7 @@ class Builder:
         self.known: dict[tuple[int, int, int], dict[int, int]] = {}
         self.by_pressure = draw.random() < 0.5
         self.in_scratch = draw.random()
+        self.echoes = draw.choice((0, 0, 0, 0.2))
 
     # blocks
 
@@ -289,9 +290,34 @@ class Builder:
         own: tuple[str, int] = ("i", 0),
     ) -> None:
         """One message, sent from ``src`` and taken into ``dst`` (with ``own`` added, if it adds)."""
+        if takes == "r" and self.draw.random() < self.echoes:
+            self.echo(source, target, src, dst, cnt)
+            return
         one, two = self.way(source, target)
         self.add(source, one, new_step("s", src, dst, cnt))
         self.add(target, two, new_step(takes, own, dst, cnt))
+
+    def echo(
+        self, source: int, target: int, src: tuple[str, int], dst: tuple[str, int], cnt: int
+    ) -> None:
+        """A message that comes back while it is sent, into what it was sent from.
+
+        That is right where it comes back to its own place, as each word has been sent before it
+        comes; it is a race where it comes back to another one.
+        """
+        used = {b.chan for r in (source, target) for b in self.gpus[r]}
+        channel = max(used, default=-1) + 1
+        self.gpus[source].append(Block(send=target, chan=channel))
+        self.gpus[source].append(Block(recv=target, chan=channel))
+        self.gpus[target].append(Block(send=source, recv=source, chan=channel))
+        out = len(self.gpus[source]) - 2
+        self.scratch[source] += cnt + 1
+        room = self.scratch[source] - cnt - 1
+        self.add(source, out, new_step("cpy", src, ("s", room), cnt))
+        self.add(source, out, new_step("s", ("s", room), dst, cnt))
+        self.add(target, len(self.gpus[target]) - 1, new_step("rcs", dst, dst, cnt))
+        shift = self.draw.choice((0, 0, 1))
+        self.gpus[source][-1].steps.append(new_step("r", src, ("s", room + shift), cnt))
 
     def copy(self, rank: int, src: tuple[str, int], dst: tuple[str, int], cnt: int) -> None:
         """A local copy."""
