@@ -39,6 +39,10 @@ State = tuple[tuple[int, ...], tuple[object, ...], tuple[int, ...], tuple[Value,
 """How far each thread is; what it holds; counters; memory."""
 
 
+Ends = tuple[bool, set[tuple[Value, ...]], set[tuple[int, ...]]]
+"""Whether some run hangs; memory, and counters, at the ends of the others."""
+
+
 class Machine:
     """Threads, their counters and their memory.
 
@@ -85,8 +89,10 @@ class Machine:
             touched[-1 - act.key] = True
         return touched
 
-    def explore(self, most_states: int) -> tuple[bool, set[tuple[Value, ...]], set[tuple[int, ...]]]:
+    def explore(self, most_states: int, reduce: bool = True) -> Ends:
         """Whether some run hangs; memory at the ends of all runs; counters there.
+
+        Where ``reduce`` is off, every thread that can go on is tried in every state.
 
         Raises:
             Undecided: there are more than ``most_states`` states.
@@ -100,8 +106,10 @@ class Machine:
             state = todo.pop()
             while True:
                 ready = [n for n in range(len(self.threads)) if self._enabled(state, n)]
-                alone = next((n for n in ready if not self._rivals(state, n)), None)
-                if alone is None:
+                alone = None
+                if reduce:
+                    alone = next((n for n in ready if not self._rivals(state, n)), None)
+                if reduce and alone is None:
                     alone = next((n for n in ready if not self._meets(state, n)), None)
                 if alone is None:
                     break
@@ -122,7 +130,7 @@ class Machine:
             todo += [self._do(state, number) for number in ready]
         return hangs, ends, counters
 
-    def sample(self, count: int, seed: int) -> tuple[bool, set[tuple[Value, ...]], set[tuple[int, ...]]]:
+    def sample(self, count: int, seed: int) -> Ends:
         """As :meth:`explore`, of so many runs drawn at random."""
         draw = random.Random(seed)
         hangs = False
