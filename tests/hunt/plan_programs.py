@@ -86,7 +86,7 @@ class Builder:
                     touches += [((place, kind, at * self.parts + c), wrote) for c in cells]
         self.order(rank, block, touches)
         op: Operation = {"name": name}
-        if name not in {"copy", "re", "upkt", "repkt", "cpkt"}:
+        if name not in {"copy", "re", "upkt", "repkt", "recpkt"}:
             op["channel_type"] = "memory"
         op["src_buff"] = [self.area(rank, o, "s" if b == "p" else b, n, size) for o, b, n in reads]
         op["dst_buff"] = [self.area(rank, o, "s" if b == "p" else b, n, size) for o, b, n in writes]
@@ -203,7 +203,7 @@ class Builder:
 
     def all_reduce(self, chunk: int) -> None:
         """One chunk of an all-reduce, in one of a few ways."""
-        kind = self.draw.choice(("packets", "put", "owner", "get", "forward"))
+        kind = self.draw.choice(("packets", "put", "owner", "get", "forward", "relay"))
         ranks = range(self.ranks)
         if kind in {"packets", "put", "get"}:
             rooms = {}
@@ -250,7 +250,12 @@ class Builder:
             self.both(peer, "ppkt", [(peer, "i", chunk)], [(owner, "p", rooms[peer])])
         came = [(owner, "p", room) for room in rooms.values()]
         sent = [(peer, "p", room) for peer, room in backs.items()]
-        self.both(owner, "respkt", [(owner, "i", chunk), *came], [(owner, "o", chunk), *sent])
+        if kind == "relay":
+            mine = [(owner, "p", self.room(owner))]
+            self.both(owner, "recpkt", [(owner, "i", chunk), *came], [(owner, "o", chunk), *mine])
+            self.both(owner, "rppkt", mine, sent)
+        else:
+            self.both(owner, "respkt", [(owner, "i", chunk), *came], [(owner, "o", chunk), *sent])
         for peer in self.others(owner):
             self.both(peer, "upkt", [(peer, "p", backs[peer])], [(peer, "o", chunk)])
 
@@ -346,8 +351,10 @@ def keep_packets_apart(plan: Plan) -> Plan:
         for block in gpu["threadblocks"]:
             for op in block["ops"]:
                 sides = [packets[op["name"]]] if op["name"] in packets else []
-                if op["name"] == "respkt":
+                if op["name"] in {"respkt", "recpkt"}:
                     sides = [("src_buff", 1), ("dst_buff", 1)]
+                if op["name"] == "rppkt":
+                    sides = [("src_buff", 0), ("dst_buff", 0)]
                 for side, first in sides:
                     for area in op[side][first:]:
                         owner = rank

@@ -53,6 +53,8 @@ def judge(kind: Kind, draft: Any) -> tuple[str, str, Seen]:
         results = kind.verdict(draft)
     except FormatError:
         return "refused", "", Seen(decided=False)
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        return "crashed", f"CRASH ({type(error).__name__})", Seen(decided=False)
     said = overall(results)
     thorough = said is not Verdict.REFUTED or results["race_free"].verdict is Verdict.PROVED
     seen = kind.look(draft, thorough)
