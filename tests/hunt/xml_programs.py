@@ -311,12 +311,12 @@ class Builder:
         self.gpus[source].append(Block(recv=target, chan=channel))
         self.gpus[target].append(Block(send=source, recv=source, chan=channel))
         out = len(self.gpus[source]) - 2
-        self.scratch[source] += cnt + 1
+        self.scratch[source] += cnt + 2
         room = self.scratch[source] - cnt - 1
         self.add(source, out, new_step("cpy", src, ("s", room), cnt))
         self.add(source, out, new_step("s", ("s", room), dst, cnt))
         self.add(target, len(self.gpus[target]) - 1, new_step("rcs", dst, dst, cnt))
-        shift = self.draw.choice((0, 0, 1))
+        shift = self.draw.choice((0, 0, 1, -1))
         self.gpus[source][-1].steps.append(new_step("r", src, ("s", room + shift), cnt))
 
     def copy(self, rank: int, src: tuple[str, int], dst: tuple[str, int], cnt: int) -> None:
