@@ -162,7 +162,7 @@ def ends(
 def both_orders(
     actions: list[Action], order: list[int], races: list[tuple[int, int]]
 ) -> list[list[int]]:
-    """For each of the races, an interleaving in which the one is first, and one in which the other is.
+    """For each race, an interleaving in which the one is first, and one with the other.
 
     What is first comes as early as it can, with nothing before it but what it waits for.
     """

@@ -221,7 +221,9 @@ class Builder:
             if len(value) == 1 and sum(value.values()) == 1:
                 ((rank, chunk),) = value
                 rows.append([address, rank, chunk])
-            elif len(chunks) == 1 and value == Counter({(r, min(chunks)): 1 for r in range(self.ranks)}):
+            elif len(chunks) == 1 and value == Counter(
+                {(r, min(chunks)): 1 for r in range(self.ranks)}
+            ):
                 rows.append([address, -1, min(chunks)])
         return rows
 
@@ -341,9 +343,7 @@ def _press_the_other_way(draft: Draft, draw: random.Random) -> None:
         return step | fields
 
     between = draft["blocks"][-1]
-    draft["blocks"][block].insert(
-        at + 1, message(sources=[draft["addresses"]], sends=told)
-    )
+    draft["blocks"][block].insert(at + 1, message(sources=[draft["addresses"]], sends=told))
     between.append(message(targets=[draft["addresses"]], receives=told))
     for _ in range(draft["slots"] + 1):
         draft["blocks"][other].insert(n, message(sources=[draft["addresses"]], sends=full))

@@ -3,10 +3,10 @@
 An own reading of ``execution_plan.cc``, ``execution_kernel.hpp`` and ``concurrency_device.hpp`` of
 microsoft/mscclpp, which shares nothing with ``verify``. Each block has a few threads. Number t
 signals, waits, acquires and releases what stands at place t of an operation's list, and does those
-words of an area whose number is t, modulo the threads; the threads meet at ``nop`` and
-``barrier``. A barrier is the device's: three counters in turn, which a block leaves when its counter
-*is* the number it was given; one of 1 is left at once. A packet lies in scratch and takes twice the
-room of its data, so what is stored beneath it spoils it.
+words of an area whose number is t, modulo the threads; the threads meet at ``nop`` and ``barrier``.
+A barrier is the device's: three counters in turn, which a block leaves when its counter *is* the
+number it was given; one of 1 is left at once. A packet lies in scratch and takes twice the room of
+its data, so what is stored beneath it spoils it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random MSCCL++ plans that are nearly right: a right algorithm, then up to four changes.
 
-Operations are put at the ends of their blocks in an order in which they could run. Before an
-operation whatever keeps it behind those that it must come after is added: a ``nop`` within a block, a
+Operations are put at the ends of their blocks in an order in which they could run. Before each
+operation stands whatever keeps it behind those that it must come after: a ``nop`` within a block, a
 barrier or a semaphore between two blocks of a GPU, a signal and a wait between two GPUs. The
 changes are those that break such things: a count of a barrier, a ``nop`` that is missing, a
 semaphore that two blocks take from.
@@ -29,7 +29,7 @@ class Builder:
         self.collective = draw.choice(("allreduce", "allreduce", "allgather"))
         self.in_place = draw.random() < 0.5
         self.parts = draw.choice((1, 1, 2))
-        self.blocks_of = draw.choice((1, 2, 2, 3)) if self.ranks == 2 else draw.choice((1, 2))
+        self.blocks_of = draw.choice((1, 2, 2, 3, 3)) if self.ranks == 2 else draw.choice((1, 2))
         self.chunks = draw.choice((1, 1, 2))
         self.scratch = [0] * self.ranks
         self.ops: list[list[list[Operation]]] = [
@@ -44,8 +44,8 @@ class Builder:
         self.barriers = [0] * self.ranks
         self.channels: dict[tuple[int, int, int, int], tuple[int, int]] = {}
         self.within: dict[tuple[int, int, int], int] = {}
-        self.shares = draw.random() < 0.2
-        self.meets = draw.random()
+        self.shares = draw.random() < 0.35
+        self.meets = 0.1 if self.shares else draw.random()
 
     def others(self, rank: int) -> list[int]:
         """The other ranks."""
@@ -191,7 +191,9 @@ class Builder:
         self.scratch[rank] += many
         return self.scratch[rank] - many
 
-    def both(self, rank: int, name: str, reads: list[Any], writes: list[Any], size: int = 1) -> None:
+    def both(
+        self, rank: int, name: str, reads: list[Any], writes: list[Any], size: int = 1
+    ) -> None:
         """An operation, done by one block or in parts by several."""
         blocks = list(range(self.blocks_of))
         self.draw.shuffle(blocks)
@@ -238,7 +240,9 @@ class Builder:
         out = [(peer, "o", chunk) for peer in self.others(owner)]
         if kind == "owner":
             if self.draw.random() < 0.5:
-                self.both(owner, "rres", [(owner, "i", chunk), *theirs], [(owner, "o", chunk), *out])
+                self.both(
+                    owner, "rres", [(owner, "i", chunk), *theirs], [(owner, "o", chunk), *out]
+                )
             else:
                 self.both(owner, "rre", [(owner, "i", chunk), *theirs], [(owner, "o", chunk)])
                 for place in out:
@@ -392,7 +396,7 @@ def change(plan: Plan, draw: random.Random) -> None:
                 found.append((operations, n))
         return found
 
-    kind = draw.randrange(20)
+    kind = draw.randrange(21)
     barriers = named("barrier")
     nops = named("nop")
     if kind <= 2 and barriers:
@@ -438,7 +442,7 @@ def change(plan: Plan, draw: random.Random) -> None:
         extra = {"name": "barrier", "barrier_id": draw.randrange(2), "num_threadblocks": count}
         for block in draw.sample(gpu["threadblocks"], draw.randint(1, len(gpu["threadblocks"]))):
             block["ops"].insert(draw.randint(0, len(block["ops"])), dict(extra))
-    elif kind == 16:
+    elif kind in {16, 20}:
         _pass_a_semaphore(gpu, draw)
     elif kind == 17:
         _another_block(gpu, draw)

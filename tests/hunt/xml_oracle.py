@@ -173,11 +173,15 @@ def _program(steps: list[dict[str, str]]) -> list[Transmission]:
 
 
 def per_message(file: File) -> list[int]:
-    """All numbers of chunks that a message has room for at the sizes declared, as far as it counts."""
+    """How many chunks a message has room for, at all sizes declared; more than all is as all."""
     steps = 1
     if file.protocol == "Simple":
         steps = 1 if file.collective in {"broadcast", "reduce"} else 4
-    step_bytes = {"Simple": 4 * 2**20 // 8, "LL": 8 * 512 * 16 // 2, "LL128": 4_915_200 // 8 * 15 // 16}
+    step_bytes = {
+        "Simple": 4 * 2**20 // 8,
+        "LL": 8 * 512 * 16 // 2,
+        "LL128": 4_915_200 // 8 * 15 // 16,
+    }
     room = steps * step_bytes[file.protocol]
     smallest = max(1, -(-file.least // file.chunks))
     largest = file.most // file.chunks if file.most > 0 else max(4 * room, smallest)
@@ -198,8 +202,14 @@ def passes(file: File) -> int:
     steps = 1
     if file.protocol == "Simple":
         steps = 4
-    step_bytes = {"Simple": 4 * 2**20 // 8, "LL": 8 * 512 * 16 // 2, "LL128": 4_915_200 // 8 * 15 // 16}
-    return 2 if file.most <= 0 or file.most // file.chunks > steps * step_bytes[file.protocol] else 1
+    step_bytes = {
+        "Simple": 4 * 2**20 // 8,
+        "LL": 8 * 512 * 16 // 2,
+        "LL128": 4_915_200 // 8 * 15 // 16,
+    }
+    return (
+        2 if file.most <= 0 or file.most // file.chunks > steps * step_bytes[file.protocol] else 1
+    )
 
 
 class Memory:
@@ -253,14 +263,20 @@ class Memory:
         if file.collective in {"allreduce", "reduce"}:
             total = [sum(inputs[r][c] for r in ranks) for c in range(file.chunks)]
             of_rank = [[(r, c, total[c]) for c in range(file.chunks)] for r in ranks]
-            rows = of_rank if file.collective == "reduce" else [sum(of_rank, [])]
+            rows = (
+                of_rank
+                if file.collective == "reduce"
+                else [[row for rows_of in of_rank for row in rows_of]]
+            )
         elif file.collective == "broadcast":
             rows = [
                 [(r, c, inputs[root][c]) for r in ranks for c in range(file.chunks)]
                 for root in ranks
             ]
         elif file.collective == "allgather":
-            rows = [[(r, c, inputs[c // part][c % part]) for r in ranks for c in range(file.chunks)]]
+            rows = [
+                [(r, c, inputs[c // part][c % part]) for r in ranks for c in range(file.chunks)]
+            ]
         elif file.collective == "alltoall":
             rows = [
                 [
@@ -296,7 +312,7 @@ class Message(NamedTuple):
 
 
 class Connection:
-    """What goes through one FIFO: the pieces sent and taken, and their actions as these are made."""
+    """What goes through one FIFO: the pieces sent and taken, and by which blocks."""
 
     def __init__(self) -> None:
         self.sender: set[int] = set()
@@ -308,9 +324,7 @@ class Connection:
 class Unrolled:
     """The program at one size as actions; ``memory`` has cells for chunks on their way, too."""
 
-    def __init__(
-        self, file: File, memory: Memory, many: int, turns: int, cut_late: bool
-    ) -> None:
+    def __init__(self, file: File, memory: Memory, many: int, turns: int, cut_late: bool) -> None:
         self.file, self.memory = file, memory
         self.simple = file.protocol == "Simple"
         self.turns = turns
@@ -447,7 +461,9 @@ class Unrolled:
                     after.append(self.writes[came][at])
             targets = []
             if step.kind in STORES:
-                targets.append(self._cell(block, step.target, step.target_offset + chunk, piece.turn))
+                targets.append(
+                    self._cell(block, step.target, step.target_offset + chunk, piece.turn)
+                )
             if step.kind == "cpy" and targets == sources:
                 targets = []  # the same bytes once more
             if step.kind in GIVES:
@@ -493,7 +509,9 @@ def look(text: bytes, states: int = STATES, values_of_races: bool = True) -> See
                 if turn > 1:
                     where += f", {turn} passes"
                 try:
-                    _at_one_size(file, memory, many, turn, cut, where, seen, states, values_of_races)
+                    _at_one_size(
+                        file, memory, many, turn, cut, where, seen, states, values_of_races
+                    )
                 except Fault as fault:
                     seen.fault = seen.fault or f"{where}: {fault}"
     return seen
@@ -541,6 +559,4 @@ def _at_one_size(
 
 
 def _met(result: tuple[Value, ...], demands: list[dict[int, int]]) -> bool:
-    return any(
-        all(result[cell] == value for cell, value in demand.items()) for demand in demands
-    )
+    return any(all(result[cell] == value for cell, value in demand.items()) for demand in demands)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -119,7 +120,9 @@ class Builder:
             if one.send == target and two.recv == source and one.chan == two.chan
         ]
 
-    def way(self, source: int, target: int, other_than: tuple[int, int] | None = None) -> tuple[int, int]:
+    def way(
+        self, source: int, target: int, other_than: tuple[int, int] | None = None
+    ) -> tuple[int, int]:
         """A connection, an old one or a new one."""
         known = [way for way in self.ways(source, target) if way != other_than]
         if known and (not self._more() or self.draw.random() < 0.8):
@@ -166,7 +169,9 @@ class Builder:
 
     # order
 
-    def _cells(self, rank: int, buffer: str, offset: int, cnt: int) -> list[tuple[bool, int, str, int]]:
+    def _cells(
+        self, rank: int, buffer: str, offset: int, cnt: int
+    ) -> list[tuple[bool, int, str, int]]:
         found = []
         for in_place in self.placements:
             for at in range(offset, offset + cnt):
@@ -289,7 +294,7 @@ class Builder:
         cnt: int,
         own: tuple[str, int] = ("i", 0),
     ) -> None:
-        """One message, sent from ``src`` and taken into ``dst`` (with ``own`` added, if it adds)."""
+        """One message, from ``src`` into ``dst`` (with ``own`` added, if it is taken so)."""
         if takes == "r" and self.draw.random() < self.echoes:
             self.echo(source, target, src, dst, cnt)
             return
@@ -378,7 +383,13 @@ class Builder:
         return at == 0 and len(order) == 3
 
     def _fused(
-        self, order: list[int], at: int, before: tuple[str, int], low: int, cnt: int, out: tuple[str, int]
+        self,
+        order: list[int],
+        at: int,
+        before: tuple[str, int],
+        low: int,
+        cnt: int,
+        out: tuple[str, int],
     ) -> None:
         """Of three ranks the middle one forwards while it receives."""
         one, two, three = order[at : at + 3]
@@ -408,7 +419,9 @@ class Builder:
         self.gpus[three].append(Block(recv=two, chan=channel))
         return len(self.gpus[two]) - 1
 
-    def spread(self, order: list[int], src: tuple[str, int], dst: tuple[str, int], cnt: int) -> None:
+    def spread(
+        self, order: list[int], src: tuple[str, int], dst: tuple[str, int], cnt: int
+    ) -> None:
         """A chain that copies from the first rank to all."""
         if len(order) == 3 and self.draw.random() < 0.5:
             forward = self._forwarder(*order)
@@ -418,7 +431,7 @@ class Builder:
             self.add(order[1], forward, new_step("rcs", src, dst, cnt))
             self.add(order[2], end, new_step("r", src, dst, cnt))
             return
-        for at, (one, two) in enumerate(zip(order, order[1:], strict=False)):
+        for at, (one, two) in enumerate(pairwise(order)):
             if self.draw.random() < self.in_scratch / 2:
                 self.scratch[two] += cnt
                 room = ("s", self.scratch[two] - cnt)
@@ -543,7 +556,9 @@ def change(draft: Draft, draw: random.Random) -> None:
     rank, number, at = draw.choice(places)
     block = draft.gpus[rank][number]
     step = block.steps[at]
-    waiting = [draft.gpus[r][b].steps[s] for r, b, s in places if draft.gpus[r][b].steps[s]["depid"] >= 0]
+    waiting = [
+        draft.gpus[r][b].steps[s] for r, b, s in places if draft.gpus[r][b].steps[s]["depid"] >= 0
+    ]
     kind = draw.randrange(24)
     if kind in {0, 1, 2} and waiting:
         waiter = draw.choice(waiting)
