@@ -1123,36 +1123,64 @@ Definition good (p : program) (x : run_state) : bool :=
 Definition ends_well (p : program) (size : N) (room : option N) : bool :=
   match execute p size room with Ended x => good p x | _ => false end.
 
-Inductive ending := Ends | Hangs | Open.
+(** How a program ends: as far as this run shows, with something else than is wanted, or never. *)
+Inductive ending := Ends | Ends_wrong | Hangs | Open.
 
 Definition ending_of (p : program) (depth : option N) (size : N) : N * ending :=
-  (size, match execute p size depth with Ended _ => Ends | Halted => Hangs | Unsure => Open end).
+  (size, match execute p size depth with
+         | Ended x => if forallb (existsb (fails p x)) (demands p) then Ends_wrong else Ends
+         | Halted => Hangs
+         | Unsure => Open
+         end).
 
 (** [Right true]: only because FIFOs have no more room than was said. *)
-Inductive answer := Right (by_slots : bool) | Hanging (size : N) | Wrong | Unknown.
+Inductive answer := Right (by_slots : bool) | Hanging (size : N) | Wrong (size : N) | Unknown.
 
 Definition more_slots (depth : option N) (extra : N) : option N :=
   option_map (fun d => d + extra) depth.
 
-(** A program, for messages of so many chunks, and FIFOs of [depth] up to [depth + extra] messages. *)
-Definition decide (p : program) (sizes : list N) (depth : option N) (extra : N) : answer :=
+(** The chunks of a step as steps of their own, the last one first. *)
+Definition last_chunk_first (x : step) : list step :=
+  if count x <=? 1 then [x]
+  else map (fun i =>
+      Step 1 (map (N.add i) (sources x)) (map (N.add i) (targets x)) (receives x) (sends x)
+        (if i + 1 =? count x then waits x else []) (if i =? 0 then signals x else []))
+    (rev (range (count x))).
+
+(** The program in which every step moves its last chunk first. *)
+Definition backwards (p : program) : program :=
+  Program (map (flat_map last_chunk_first) (steps p)) (ranks p) (inputs p) (demands p).
+
+(** Messages of this size hold whatever step there is. *)
+Definition whole_steps : N := 2 ^ 40.
+
+(** Where chunks of a message may overtake each other: both ends have the same steps, and all goes
+    well backwards, too. *)
+Definition goes_backwards (p : program) : bool :=
+  messages_match p whole_steps && formed (backwards p) [1] && ends_well (backwards p) 1 None.
+
+(** A program, for messages of so many chunks, and FIFOs of [depth] up to [depth + extra] messages;
+    [overtaking]: whether chunks of a message may overtake each other. *)
+Definition decide (p : program) (sizes : list N) (depth : option N) (extra : N) (overtaking : bool)
+    : answer :=
   if negb (formed p sizes) then Unknown
   else
     let endings := map (ending_of p depth) sizes in
     match find (fun e => match snd e with Hangs => true | _ => false end) endings with
     | Some (size, _) => Hanging size
     | None =>
-        if negb (forallb (fun e => match snd e with Ends => true | _ => false end) endings) then Unknown
-        else
-          match execute p 1 None with
-          | Ended x =>
-              if good p x then Right false
-              else if raced x then
-                if forallb (fun size => ends_well p size (more_slots depth extra)) sizes
-                then Right true else Unknown
-              else if forallb (existsb (fails p x)) (demands p) then Wrong else Unknown
-          | _ => Unknown
-          end
+        match find (fun e => match snd e with Ends_wrong => true | _ => false end) endings with
+        | Some (size, _) => Wrong size
+        | None =>
+            if negb (forallb (fun e => match snd e with Ends => true | _ => false end) endings)
+            then Unknown
+            else if overtaking && negb (goes_backwards p) then Unknown
+            else if ends_well p 1 None then Right false
+            else if negb overtaking &&
+                    forallb (fun size => ends_well p size (more_slots depth extra)) sizes
+            then Right true
+            else Unknown
+        end
     end.
 
 (** * Proofs *)
@@ -1692,11 +1720,13 @@ Definition covers (by_slots : bool) (depth : option N) (extra : N) (room : optio
 
 (** What is accepted is right: at every size of messages, for FIFOs with [depth] messages of room,
     and with more (any number, or up to [extra] more where the order rests on the slots). *)
-Theorem decide_right p sizes depth extra by_slots : decide p sizes depth extra = Right by_slots ->
+Theorem decide_right p sizes depth extra overtaking by_slots :
+  decide p sizes depth extra overtaking = Right by_slots ->
   forall size room, In size sizes -> covers by_slots depth extra room -> right p size room.
 Proof.
   unfold decide. destruct (formed p sizes) eqn:Formed; [simpl negb; cbv iota|discriminate].
   set (endings := map (ending_of p depth) sizes).
+  destruct (find _ endings) as [[z _]|]; [discriminate|].
   destruct (find _ endings) as [[z _]|]; [discriminate|].
   destruct (forallb _ endings) eqn:All; simpl; [|discriminate].
   assert (Ending : forall size, In size sizes -> has_end p size depth).
@@ -1711,12 +1741,13 @@ Proof.
     destruct depth as [d|], room as [d'|]; try tauto.
     - apply end_more with d; tauto.
     - now apply end_unbounded with (Some d). }
-  destruct (execute p 1 None) as [x| |] eqn:E; try discriminate.
-  destruct (good p x) eqn:G.
+  destruct (overtaking && negb (goes_backwards p)); [discriminate|].
+  destruct (ends_well p 1 None) eqn:E.
   - intros H size room I C. apply (safe_right p sizes Formed); auto.
-    apply safe_bounded with 1. now apply (good_safe p sizes Formed 1 None x).
-  - destruct (raced x).
-    2: destruct (forallb _ (demands p)); discriminate.
+    apply safe_bounded with 1. unfold ends_well in E.
+    destruct (execute p 1 None) as [x| |] eqn:Ex; try discriminate.
+    now apply (good_safe p sizes Formed 1 None x).
+  - destruct (negb overtaking); [simpl|discriminate].
     destruct (forallb _ sizes) eqn:Each; [|discriminate]. intros H. injection H as <-.
     intros size room I C. apply (safe_right p sizes Formed); auto.
     rewrite forallb_forall in Each. specialize (Each size I). unfold ends_well in Each.
@@ -1726,23 +1757,52 @@ Proof.
     apply safe_less with (d + extra); auto. apply C. reflexivity.
 Qed.
 
+(** And where chunks of a message may overtake each other, it is right if every step moves its last
+    chunk first, as well. *)
+Theorem decide_backwards p sizes depth extra by_slots :
+  decide p sizes depth extra true = Right by_slots ->
+  right (backwards p) 1 None /\ forall f,
+    messages whole_steps (fun e => is (puts e) f) p = messages whole_steps (fun e => is (takes e) f) p.
+Proof.
+  unfold decide. destruct (formed p sizes); [simpl negb; cbv iota|discriminate].
+  destruct (find _ (map (ending_of p depth) sizes)) as [[z en]|]; [discriminate|].
+  destruct (find _ (map (ending_of p depth) sizes)) as [[z en]|]; [discriminate|].
+  destruct (forallb _ (map (ending_of p depth) sizes)); simpl; [|discriminate].
+  destruct (goes_backwards p) eqn:Back; [|discriminate]. intros _.
+  unfold goes_backwards in Back. apply andb_true_iff in Back as [Back Well].
+  apply andb_true_iff in Back as [Same Formed]. split; [|now apply messages_match_spec].
+  unfold ends_well in Well.
+  destruct (execute (backwards p) 1 None) as [x| |] eqn:Ex; try discriminate.
+  apply (safe_right (backwards p) [1] Formed); [now left| |].
+  - now apply (ended_has_end (backwards p) [1] Formed 1 None x).
+  - now apply (good_safe (backwards p) [1] Formed 1 None x).
+Qed.
+
 (** What is said to hang does, in every execution. *)
-Theorem decide_hangs p sizes depth extra size : decide p sizes depth extra = Hanging size ->
+Theorem decide_hangs p sizes depth extra overtaking size :
+  decide p sizes depth extra overtaking = Hanging size ->
   In size sizes /\ ~ right p size depth /\
   forall (M : commutative_monoid) x junk t,
     ThreadBlocks.reached (add M) (zero M) (begins M p x junk) (code p) size depth t ->
     ~ over (code p) t.
 Proof.
   unfold decide. destruct (formed p sizes) eqn:Formed; [simpl negb; cbv iota|discriminate].
-  destruct (find _ _) as [[z en]|] eqn:Found.
-  - intros H. injection H as <-. apply find_some in Found as (I & H). simpl in H.
-    apply in_map_iff in I as (y & E & I). unfold ending_of in E.
-    destruct (execute p y depth) as [x| |] eqn:Ex; injection E as -> <-; try discriminate.
-    destruct (halted_never_ends p sizes Formed z depth Ex) as (A & B). auto.
-  - destruct (negb _); [discriminate|]. destruct (execute p 1 None) as [x| |]; try discriminate.
-    destruct (good p x); [discriminate|]. destruct (raced x).
-    + destruct (forallb _ sizes); discriminate.
-    + destruct (forallb _ (demands p)); discriminate.
+  set (endings := map (ending_of p depth) sizes).
+  destruct (find (fun e => match snd e with Hangs => true | _ => false end) endings)
+    as [[z en]|] eqn:Found.
+  - intros H. injection H as E. subst z. apply find_some in Found as (I & H). simpl in H.
+    apply in_map_iff in I as (y & E & I). unfold ending_of in E. injection E as Ey En.
+    subst y. destruct (execute p size depth) as [x| |] eqn:Ex; subst en; try discriminate.
+    + destruct (forallb _ _); discriminate.
+    + destruct (halted_never_ends p sizes Formed size depth Ex) as (A & B). auto.
+  - destruct (find (fun e => match snd e with Ends_wrong => true | _ => false end) endings)
+      as [[z en]|]; [intros H; discriminate H|].
+    destruct (forallb (fun e => match snd e with Ends => true | _ => false end) endings);
+      simpl negb; cbv iota; [|intros H; discriminate H].
+    destruct (overtaking && negb (goes_backwards p)); [intros H; discriminate H|].
+    destruct (ends_well p 1 None); [intros H; discriminate H|].
+    match goal with |- (if ?each then _ else _) = _ -> _ => destruct each end;
+      intros H; discriminate H.
 Qed.
 
 (** ** Wrong values *)
@@ -1813,40 +1873,44 @@ Proof.
     + intros o Ho. apply I. now apply (Permutation_in _ (Permutation_sym P)).
 Qed.
 
-(** What is said to be wrong ends, at every size of messages, with something else than is wanted. *)
-Theorem decide_wrong p sizes depth extra : decide p sizes depth extra = Wrong ->
-  forall size, In size sizes -> ~ right p size depth.
+(** What is said to be wrong can end with something else than is wanted. *)
+Theorem decide_wrong p sizes depth extra overtaking size :
+  decide p sizes depth extra overtaking = Wrong size ->
+  In size sizes /\ ~ right p size depth.
 Proof.
   unfold decide. destruct (formed p sizes) eqn:Formed; [simpl negb; cbv iota|discriminate].
   set (endings := map (ending_of p depth) sizes).
-  destruct (find _ endings) as [[z _]|]; [discriminate|].
-  destruct (forallb _ endings) eqn:All; simpl; [|discriminate].
-  destruct (execute p 1 None) as [x| |] eqn:E; try discriminate.
-  destruct (good p x) eqn:G; [discriminate|]. destruct (raced x) eqn:Raced.
-  { destruct (forallb _ sizes); discriminate. }
-  destruct (forallb _ (demands p)) eqn:Fails; [|discriminate]. intros _ size I Right_.
-  rewrite forallb_forall in All, Fails. specialize (All (ending_of p depth size)).
-  unfold ending_of in All. simpl in All.
-  destruct (execute p size depth) as [y| |] eqn:Ey;
-    try (discriminate All; apply in_map_iff; exists size; split; [unfold ending_of; now rewrite Ey|auto]).
-  destruct (ended_has_end p sizes Formed size depth y Ey) as (s & Rs & Os).
-  destruct Right_ as (_ & _ & _ & demand & Hd & Met). specialize (Fails demand Hd).
+  destruct (find (fun e => match snd e with Hangs => true | _ => false end) endings)
+    as [[z en]|]; [discriminate|].
+  destruct (find (fun e => match snd e with Ends_wrong => true | _ => false end) endings)
+    as [[z en]|] eqn:Found.
+  2: { destruct (forallb (fun e => match snd e with Ends => true | _ => false end) endings);
+         simpl negb; cbv iota; [|intros H; discriminate H].
+       destruct (overtaking && negb (goes_backwards p)); [intros H; discriminate H|].
+       destruct (ends_well p 1 None); [intros H; discriminate H|].
+       match goal with |- (if ?each then _ else _) = _ -> _ => destruct each end;
+         intros H; discriminate H. }
+  intros H. injection H as E. subst z. apply find_some in Found as (I & H). simpl in H.
+  apply in_map_iff in I as (y & E & I). unfold ending_of in E. injection E as Ey En. subst y.
+  split; auto. intros (_ & _ & _ & demand & Hd & Met).
+  destruct (execute p size depth) as [x| |] eqn:Ex; subst en; try discriminate.
+  destruct (forallb (existsb (fails p x)) (demands p)) eqn:Fails; [clear H|discriminate].
+  rewrite forallb_forall in Fails. specialize (Fails demand Hd).
   apply existsb_exists in Fails as ([a w] & Iw & Fw).
   destruct (formed_parts p sizes Formed) as (In_ & D & _).
   destruct (ends_known p sizes Formed) as (pu & ta & ra & P & T & R).
   rewrite forallb_forall in D. specialize (D demand Hd). rewrite forallb_forall in D.
   specialize (D (a, w) Iw). simpl in D.
-  destruct (unbounded _ _ _ _ size depth 1 s Rs) as (u & Ru & (N' & Mem & _)).
-  assert (Ou : over (code p) u) by (intros b; rewrite <- N'; apply Os).
-  apply (execute_ended p 1 None pu ta ra P T R In_) in E as (s' & F & O).
-  pose proof (same_memory p 1 None pu ta ra P T x s' u F O Raced Ru Ou a) as St.
-  rewrite <- Mem in St. pose proof (fails_unlike p x a w _ D Fw St) as Un.
+  apply (execute_ended p size depth pu ta ra P T R In_) in Ex as (s & F & O).
+  pose proof (f_reached _ _ _ _ _ _ _ _ x s F) as Rs.
+  pose proof (f_cells _ _ _ _ _ _ _ _ x s F a) as St.
+  pose proof (fails_unlike p x a w _ D Fw St) as Un.
   apply unlike_counts in Un as (o & Un). apply Un.
   set (inputs_ := fun r c => one_if o (Input r c)). set (junk_ := fun a => one_if o (Junk a)).
-  destruct (execution_with p size counting inputs_ junk_ depth s Rs) as (t & Rt & (N'' & Mem' & _)).
-  assert (Ot : over (code p) t) by (intros b; rewrite <- N''; apply Os).
+  destruct (execution_with p size counting inputs_ junk_ depth s Rs) as (t & Rt & (N' & Mem & _)).
+  assert (Ot : over (code p) t) by (intros b; rewrite <- N'; apply O).
   specialize (Met counting inputs_ junk_ t Rt Ot a w Iw).
-  rewrite <- Mem', <- (sum_wanted p counting inputs_ junk_ w) in Met.
+  rewrite <- Mem, <- (sum_wanted p counting inputs_ junk_ w) in Met.
   assert (Same : forall l, sum counting (data_of counting inputs_ junk_) l = sum counting (one_if o) l).
   { intros l. induction l as [|a' l IH]; simpl; auto. rewrite IH. now destruct a'. }
   rewrite !Same, !sum_counts in Met. lia.
