@@ -40,6 +40,7 @@ Print Assumptions ThreadBlocksCheck.decide_hangs.
 Print Assumptions ThreadBlocksCheck.decide_wrong.
 Print Assumptions ThreadBlocksPieces.pieces_right.
 Print Assumptions ThreadBlocksSizes.larger_messages.
+Print Assumptions ThreadBlocksSizes.whole_messages.
 Print Assumptions ThreadBlocksSlices.slices_within.
 Print Assumptions ThreadBlocksSlices.slices_get_further.
 Print Assumptions ThreadBlocksSlices.right_with_slices.

@@ -1,10 +1,12 @@
 (** Larger messages: what does not get stuck with messages of [m] chunks does not get stuck with
-    messages of [M >= m] chunks, with as many slots ([larger_messages]).
+    messages of [M >= m] chunks, with as many slots ([larger_messages]; without bound on slots the size
+    does not matter at all: [ThreadBlocksRuns.unbounded]).
 
     Call messages of [M] chunks coarse, of [m] fine. Each coarse message goes to the fine message
     that holds its first chunk, and all of its chunks to the first chunk of that ([head]). Where an
     execution with fine messages has done that chunk, every execution with coarse messages that can't
-    go on has done the whole coarse message ([done_too]):
+    go on has done the whole coarse message ([done_too]), even if messages are received only when all
+    of them has been sent ([whole_messages]):
 
     - Coarse messages that follow each other go to fine ones that follow each other, so [d] coarse
       messages apart are at least [d] fine ones apart ([as_far_apart]), and a slot that is free for
@@ -13,7 +15,7 @@
 
 From Coq Require Import List Arith NArith Lia Bool.
 From Latecomer Require Import Ranges Semantics ThreadBlocks ThreadBlocksRuns ThreadBlocksMessages
-  ThreadBlocksPieces.
+  ThreadBlocksPieces ThreadBlocksSlices.
 Import ListNotations.
 Open Scope N_scope.
 
@@ -395,6 +397,26 @@ Section Messages.
   Qed.
 End Messages.
 
+(** Of the chunks of a message, only the first begins it. *)
+Lemma begun_within p f M r : forall b i e, event_at (code p) b i e -> takes e = Some f ->
+  offset e mod M = r ->
+  one_more (opens M e) (counted (code p) (fun e => is (takes e) f && opens M e) b i) <=
+  counted (code p) (fun e => is (takes e) f && opens M e) b (i - r) + 1.
+Proof.
+  induction r as [|r IH] using N.peano_ind; intros b i e A T R; unfold one_more in *.
+  - rewrite N.sub_0_r. destruct (opens M e); lia.
+  - assert (Z : offset e <> 0).
+    { intros Z. rewrite Z in R. assert (0 mod M = 0) by now destruct M. lia. }
+    assert (Op : opens M e = false) by (unfold opens; apply N.eqb_neq; lia). rewrite Op.
+    destruct (one_back p b i e A Z) as (L & e' & A' & F & T' & _). rewrite T in T'.
+    rewrite <- F in R. destruct (next_position M (offset e')) as [E|E]; [lia|].
+    specialize (IH b (i - 1) e' A' T' ltac:(lia)).
+    pose proof (count_next (code p) (fun e => is (takes e) f && opens M e) b (i - 1) e' A') as C.
+    cbv beta in C. apply is_true in T'. rewrite T' in C. cbn [andb] in C.
+    replace (i - 1 + 1) with i in C by lia. replace (i - N.succ r) with (i - 1 - r) by lia.
+    destruct (opens M e'); lia.
+Qed.
+
 (** * An execution with fine messages, and one with coarse messages that cannot go on *)
 
 Section Sizes.
@@ -449,9 +471,18 @@ Section Sizes.
   Context (plus' : W -> W -> W) (unit' : W) (start' : N -> W).
 
   Notation fine := (reached plus unit start (code p) m (Some d)).
-  Notation coarse := (reached plus' unit' start' (code p) M (Some d)).
+  (** The coarse execution may have more room: it matters only that it can't go on. *)
+  Variable room : option N.
+  Notation coarse := (reached plus' unit' start' (code p) M room).
 
-  Lemma done_too s : fine s -> forall t, coarse t -> stuck (code p) M (Some d) t ->
+  (** In a state of the coarse execution: the message whose chunk is received has been sent whole. *)
+  Definition sent_whole (t : state W) (b : N) (e : event) : Prop :=
+    forall f, takes e = Some f ->
+      one_more (opens M e) (counted (code p) (fun e => is (takes e) f && opens M e) b (now t b)) <=
+      counted (code p) (fun e => is (puts e) f && closes M e) (putter f) (now t (putter f)).
+
+  Lemma done_too s : fine s -> forall t, coarse t ->
+    (forall b e, ready (code p) M (Some d) t b e -> ~ sent_whole t b e) ->
     forall b i e, event_at (code p) b i e -> head i e < now s b -> i < now t b.
   Proof.
     intros Rs t Rt Stop. induction Rs as [|s b e0 Rs IH H]; intros b' i e A L; [simpl in L; lia|].
@@ -481,7 +512,82 @@ Section Sizes.
     destruct (head_event m M positive coarser p b i' e A) as (Far & h & Ah & Oh & Th & Ph).
     rewrite Hh in Ah. pose proof H as (A0 & Fl & Got & Room).
     pose proof (event_same _ _ _ _ _ Ah A0) as ->. clear Ah.
-    apply (Stop b e). unfold ready. fold i'. split; [exact A|]. split; [|split].
+    assert (Whole : sent_whole t b e).
+    { intros f T. fold i'. rewrite T in Th. pose proof (one_taker _ _ _ _ A T) as Eb.
+      destruct (N.le_gt_cases
+        (one_more (opens M e) (counted (code p) (fun e => is (takes e) f && opens M e) b i'))
+        (counted (code p) (fun e => is (puts e) f && closes M e) (putter f) (now t (putter f))))
+        as [|Part]; auto. exfalso.
+      (* the first chunk of the message, at both ends *)
+      destruct (heads_differ m M positive coarser (offset e)) as (Diff & _).
+      pose proof (heads_below m M positive coarser (offset e)) as Hb2.
+      pose proof (back p b i' e (offset e) A ltac:(lia)) as (Lx & _).
+      destruct (back p b i' e (offset e mod M) A ltac:(lia)) as (L2 & g & Ag & Og & Tg & _).
+      rewrite T in Tg.
+      assert (Og' : offset g = coarse_head M (offset e)) by (rewrite Og; reflexivity).
+      destruct (heads_same m M positive coarser (offset e) (offset g) ltac:(lia) ltac:(lia))
+        as (Cg & Fg).
+      assert (Hg : head (i' - offset e mod M) g = now s b).
+      { rewrite <- Hh. unfold ThreadBlocksSizes.head. rewrite Fg, Og', <- Diff. lia. }
+      assert (Zg : offset g mod M = 0).
+      { rewrite Og', (coarse_div m M positive coarser). rewrite N.mul_comm. apply N.mod_mul. lia. }
+      pose proof (begun_within p f M _ b i' e A T eq_refl) as First.
+      rewrite Eb in Ag.
+      destruct (partner p putter taker f m M positive coarser (fine_same f) (coarse_same f) _ g Ag Tg)
+        as (i3 & e3 & A3 & P3 & E3 & O3 & Eh).
+      rewrite Hg in Eh.
+      pose proof (same_begun p putter taker f M _ _ (coarse_same f) E3) as Coarse.
+      assert (Op3 : opens M e3 = true) by (rewrite O3; unfold opens; now rewrite Zg).
+      assert (T3 : is (puts e3) f && opens M e3 = true).
+      { apply is_true in P3. now rewrite P3, Op3. }
+      pose proof (counted_past (code p) (begins_in f M) _ i3 e3 _ A3 T3 (event_here _ _ _ _ A3)) as Total.
+      (* a message that is not sent whole *)
+      assert (Ended : counted (code p) (begins_in f M) (putter f) (length_of (code p) (putter f)) =
+        counted (code p) (fun e => is (puts e) f && closes M e) (putter f)
+          (length_of (code p) (putter f))).
+      { rewrite !whole_number, block_events.
+        now apply (messages_in_block M (fun e => is (puts e) f) (fun x => is (sends x) f)). }
+      rewrite <- Eb in Coarse.
+      destruct (numbered (code p) (fun e => is (puts e) f && closes M e) (putter f)
+                  (counted (code p) (fun e => is (puts e) f && closes M e) (putter f)
+                     (now t (putter f)))) as (i1 & e1 & A1 & T1 & E1); [lia|].
+      assert (Wait : now t (putter f) <= i1).
+      { destruct (N.le_gt_cases (now t (putter f)) i1) as [|G]; auto. exfalso.
+        pose proof (counted_past (code p) (fun e => is (puts e) f && closes M e) (putter f) i1 e1 _
+                      A1 T1 G). lia. }
+      assert (Wait' : now s (putter f) <= head i1 e1).
+      { destruct (N.le_gt_cases (now s (putter f)) (head i1 e1)) as [|G]; auto. exfalso.
+        pose proof (IH _ _ _ A1 G). lia. }
+      apply andb_true_iff in T1 as (S1 & _).
+      destruct (heads_differ m M positive coarser (offset e1)) as (Diff1 & _).
+      pose proof (heads_below m M positive coarser (offset e1)) as Hb1.
+      pose proof (back p _ _ _ (offset e1) A1 ltac:(lia)) as (Lx1 & _).
+      destruct (back p _ _ _ (offset e1 mod M) A1 ltac:(lia)) as (L1 & g1 & Ag1 & Og1 & _ & Pg1).
+      assert (Og1' : offset g1 = coarse_head M (offset e1)) by (rewrite Og1; reflexivity).
+      destruct (heads_same m M positive coarser (offset e1) (offset g1) ltac:(lia) ltac:(lia))
+        as (Cg1 & Fg1).
+      assert (Hg1 : head (i1 - offset e1 mod M) g1 = head i1 e1).
+      { unfold ThreadBlocksSizes.head. rewrite Fg1, Og1', <- Diff1. lia. }
+      assert (Zg1 : offset g1 mod M = 0).
+      { rewrite Og1', (coarse_div m M positive coarser). rewrite N.mul_comm. apply N.mod_mul. lia. }
+      assert (Sg1 : is (puts g1) f = true) by now rewrite Pg1.
+      pose proof (begun_ended p (fun e => is (puts e) f) (fun x => is (sends x) f)
+                 ltac:(reflexivity) ltac:(reflexivity) M _ _ g1 Ag1 Sg1 Zg1) as Both.
+      pose proof (count_mono (code p) (fun e => is (puts e) f && closes M e) (putter f)
+                    (i1 - offset e1 mod M) i1 ltac:(lia)) as Before.
+      assert (Order : head i1 e1 <= head i3 e3).
+      { rewrite <- Hg1. destruct (N.lt_trichotomy (i1 - offset e1 mod M) i3) as [L|[E|L]].
+        - apply N.lt_le_incl. apply (head_rises m M positive coarser p (putter f)); auto.
+          unfold opens in Op3. apply N.eqb_eq in Op3. rewrite (coarse_head_opens M _ Op3). lia.
+        - rewrite E in Ag1 |- *. now rewrite (event_same _ _ _ _ _ Ag1 A3).
+        - pose proof (counted_past (code p) (begins_in f M) _ i3 e3 _ A3 T3 L). lia. }
+      pose proof (count_mono (code p) (fun e => is (puts e) f) (putter f) (now s (putter f))
+                    (head i3 e3) ltac:(lia)) as Le.
+      pose proof (in_flight plus unit start (code p) m (Some d) putter taker one_putter one_taker
+                    s Rs f) as Fs.
+      rewrite <- Eb in Fs, Eh. rewrite Eh in Le. specialize (Got f Th).
+      destruct (queue s f); [congruence|]. simpl length in Fs. lia. }
+    refine (Stop b e _ Whole). unfold ready. fold i'. split; [exact A|]. split; [|split].
     - intros c v I. pose proof (waits_first p b i' e c v A I) as Z.
       assert (Hz : head i' e = i').
       { unfold ThreadBlocksSizes.head. rewrite Z. lia. }
@@ -489,13 +595,13 @@ Section Sizes.
       specialize (Fl c v I). destruct (N.eq_dec v 0) as [->|Pv]; [lia|].
       apply (level_spec plus unit start (code p) m (Some d) s Rs) in Fl
         as (b1 & i1 & e1 & u & L1 & A1 & I1 & Le); [|lia].
-      apply (level_spec plus' unit' start' (code p) M (Some d) t Rt); [lia|].
+      apply (level_spec plus' unit' start' (code p) M room t Rt); [lia|].
       exists b1, i1, e1, u. repeat split; auto. apply (IH b1 i1 e1); auto.
       unfold ThreadBlocksSizes.head. lia.
     - intros f T Empty. rewrite T in Th. pose proof (one_taker _ _ _ _ A T) as Eb.
       pose proof (in_flight plus unit start (code p) m (Some d) putter taker one_putter one_taker
                     s Rs f) as Fs.
-      pose proof (in_flight plus' unit' start' (code p) M (Some d) putter taker one_putter one_taker
+      pose proof (in_flight plus' unit' start' (code p) M room putter taker one_putter one_taker
                     t Rt f) as Ft.
       rewrite Empty in Ft. simpl length in Ft. rewrite <- Eb in Fs, Ft. fold i' in Ft.
       rewrite Eb in A, Hh, Fs, Ft.
@@ -513,8 +619,8 @@ Section Sizes.
       destruct (queue s f); [congruence|]. simpl length in Fs. lia.
     - intros f d' P O E. injection E as <-. rewrite P in Ph. pose proof (one_putter _ _ _ _ A P) as Eb.
       destruct (N.lt_ge_cases (begun t f) (received t f + d)) as [|Full]; auto. exfalso.
-      rewrite (begun_counts plus' unit' start' (code p) M (Some d) putter one_putter t Rt f) in Full.
-      rewrite (received_counts plus' unit' start' (code p) M (Some d) taker one_taker t Rt f) in Full.
+      rewrite (begun_counts plus' unit' start' (code p) M room putter one_putter t Rt f) in Full.
+      rewrite (received_counts plus' unit' start' (code p) M room taker one_taker t Rt f) in Full.
       rewrite <- Eb in Full. fold i' in Full.
       assert (T0 : is (puts e) f && opens M e = true).
       { apply is_true in P. now rewrite P, O. }
@@ -578,22 +684,36 @@ Section Sizes.
   Qed.
 End Sizes.
 
-(** If an execution with messages of [m] chunks ends, nobody ever gets stuck before the end with
-    messages of [M >= m] chunks and as many slots: what is free of deadlock at one size of the
-    buffer is so at all smaller ones, where a message holds more chunks. *)
-Theorem larger_messages {V : Type} (plus : V -> V -> V) unit start p m M depth :
-  0 < m -> m <= M -> connected p m -> connected p M ->
-  (exists s, reached plus unit start (code p) m depth s /\ over (code p) s) ->
-  forall t, reached plus unit start (code p) M depth t ->
-  over (code p) t \/ exists b e, ready (code p) M depth t b e.
+(** * The verdicts *)
+
+(** An event waits for a slot for its message, and for the whole message that it receives from. *)
+Definition whole_rule {V} (p : program) (size d : N) (s : state V) (e : event) : Prop :=
+  (forall f, puts e = Some f -> opens size e = true -> begun s f < received s f + d) /\
+  (forall f, takes e = Some f ->
+     one_more (opens size e) (so_far (code p) (fun x => is (takes x) f && opens size x) s) <=
+     so_far (code p) (fun x => is (puts x) f && closes size x) s).
+
+Lemma any_room {V} (plus : V -> V -> V) unit start blocks size rule s :
+  reached_by plus unit start blocks size rule s -> reached plus unit start blocks size None s.
 Proof.
-  intros Pos Le Jm (_ & _ & _ & Same) (s & Rs & O) t Rt.
+  induction 1 as [|s b e R IH (A & Fl & Got & _)]; constructor; auto.
+  repeat split; auto. discriminate.
+Qed.
+
+(** If an execution with messages of [m] chunks ends, nobody ever gets stuck before the end with
+    messages of [M >= m] chunks and as many slots, as long as events do not wait for more than whole
+    messages: not if messages are received only as a whole, nor if slices of them are. *)
+Theorem whole_messages {V W : Type} (plus : V -> V -> V) unit start
+  (plus' : W -> W -> W) unit' start' p m M d (rule : state W -> event -> Prop) :
+  0 < m -> m <= M -> connected p m -> connected p M ->
+  (exists s, reached plus unit start (code p) m (Some d) s /\ over (code p) s) ->
+  (forall t e, whole_rule p M d t e -> rule t e) ->
+  forall t, reached_by plus' unit' start' (code p) M rule t ->
+  (forall b e, ~ ready_by (code p) rule t b e) -> over (code p) t.
+Proof.
+  intros Pos Le Jm (_ & _ & _ & Same) (s & Rs & O) No_more t Bt Stop.
+  pose proof (any_room plus' unit' start' (code p) M rule t Bt) as Rt.
   destruct (both_ends p m Jm) as (putter & taker & raiser & Pu & Ta & Ra & Fine).
-  destruct depth as [d|].
-  2: { destruct (unbounded plus unit start (code p) m None M s Rs) as (u & Ru & (Now & _)).
-       apply (one_ends_all_end plus unit start (code p) M None putter taker Pu Ta u Ru); auto.
-       intros b. rewrite <- Now. apply O. }
-  destruct (someone_ready (code p) M (Some d) t) as [|Stop]; auto. left.
   assert (Coarse : forall f, same_messages p putter taker f M).
   { intros f. specialize (Same f). unfold messages in Same.
     rewrite (only_block (fun e => is (puts e) f) (putter f)) in Same.
@@ -605,7 +725,36 @@ Proof.
   2: { apply nth_error_None in A. unfold length_of in L. lia. }
   specialize (O b).
   assert (now t b < now t b); [|lia].
-  apply (done_too p putter taker m M d Pos Le Pu Ta Fine Coarse plus unit start plus unit start
-           s Rs t Rt Stop b (now t b) e A).
-  unfold head. lia.
+  apply (done_too p putter taker m M d Pos Le Pu Ta Fine Coarse plus unit start plus' unit' start'
+           None s Rs t Rt) with (b := b) (i := now t b) (e := e); [|exact A|unfold head; lia].
+  clear b L e A O. intros b e (A & Fl & Got & Room) Whole. apply (Stop b e).
+  repeat split; auto. apply No_more. split; [intros f P Op; now apply Room|].
+  intros f T. specialize (Whole f T). pose proof (Ta _ _ _ _ A T) as Eb.
+  rewrite (so_far_owner (code p) _ b), (so_far_owner (code p) _ (putter f)).
+  - exact Whole.
+  - intros b' i e' A' T'. apply andb_true_iff in T' as (T' & _). apply is_true in T'. eauto.
+  - intros b' i e' A' T'. apply andb_true_iff in T' as (T' & _). apply is_true in T'.
+    rewrite Eb. eauto.
+Qed.
+
+(** The same for messages that are received chunk by chunk: what is free of deadlock at one size of
+    the buffer is so at all smaller ones, where a message holds more chunks. *)
+Theorem larger_messages {V W : Type} (plus : V -> V -> V) unit start
+  (plus' : W -> W -> W) unit' start' p m M d :
+  0 < m -> m <= M -> connected p m -> connected p M ->
+  (exists s, reached plus unit start (code p) m (Some d) s /\ over (code p) s) ->
+  forall t, reached plus' unit' start' (code p) M (Some d) t ->
+  over (code p) t \/ exists b e, ready (code p) M (Some d) t b e.
+Proof.
+  intros Pos Le Jm JM Fine t Rt.
+  destruct (someone_ready (code p) M (Some d) t) as [|Stop]; auto. left.
+  set (rule := fun (t : state W) (e : event) =>
+    forall f, puts e = Some f -> opens M e = true -> begun t f < received t f + d).
+  assert (By : reached_by plus' unit' start' (code p) M rule t).
+  { clear Stop. induction Rt as [|t b e Rt IH (A & Fl & Got & Room)]; constructor; auto.
+    repeat split; auto. intros f P O. auto. }
+  apply (whole_messages plus unit start plus' unit' start' p m M d rule Pos Le Jm JM Fine); auto.
+  - intros u e (Room & _). exact Room.
+  - intros b e (A & Fl & Got & Room). apply (Stop b e). repeat split; auto.
+    intros f d' P O E. injection E as <-. auto.
 Qed.
