@@ -191,11 +191,6 @@ Section Pieces.
 
       Notation whole b := (counted blocks test b (len b)).
 
-      Lemma whole_number b : whole b = number test (nth (N.to_nat b) blocks []).
-      Proof.
-        unfold counted, length_of, number. rewrite Nat2N.id. now rewrite firstn_all.
-      Qed.
-
       Lemma counted_again b j k : j < pieces -> k <= len b ->
         counted again test b (j * len b + k) = j * whole b + counted blocks test b k.
       Proof.
@@ -566,16 +561,6 @@ Proof.
   destruct (find _ (inputs p)) as [(b & r & c)|]; auto.
 Qed.
 
-Lemma event_of_step p b k e : event_at (code p) b k e ->
-  exists block x, In block (steps p) /\ In x block /\ In e (events_of x).
-Proof.
-  intros A. unfold event_at in A. rewrite block_events in A. apply nth_error_In in A.
-  unfold events in A. apply in_flat_map in A as (x & Ix & Ie).
-  exists (nth (N.to_nat b) (steps p) []), x. repeat split; auto.
-  destruct (nth_in_or_default (N.to_nat b) (steps p) []) as [I|E]; auto.
-  rewrite E in Ix. destruct Ix.
-Qed.
-
 Lemma inside_area area p b k e a : fits area p -> event_at (code p) b k e ->
   In a (reads e ++ writes e) -> a < area.
 Proof.
@@ -596,41 +581,6 @@ Proof.
   - now destruct Ie as [<-|[]].
   - apply in_map_iff in Ie as (i & <- & _). simpl in I. destruct (i + 1 =? count x); auto. destruct I.
 Qed.
-
-Lemma number_flags size l l' :
-  map (fun e => (opens size e, closes size e)) l = map (fun e => (opens size e, closes size e)) l' ->
-  number (fun _ => true) l = number (fun _ => true) l' /\
-  number (opens size) l = number (opens size) l' /\ number (closes size) l = number (closes size) l'.
-Proof.
-  revert l'. induction l as [|e l IH]; intros [|e' l'] E; try discriminate; auto.
-  simpl in E. injection E as O C E. apply IH in E. unfold number in *. simpl. rewrite <- O, <- C.
-  destruct (opens size e), (closes size e); simpl; lia.
-Qed.
-
-Lemma every (l : list event) : filter (fun _ => true) l = l.
-Proof. induction l as [|e l IH]; simpl; congruence. Qed.
-
-(** In a whole run of the program as much goes into a FIFO as comes out. *)
-Section Same.
-  Variables (p : program) (size : N).
-
-  Lemma as_much (putter taker : N -> N) f :
-    map (fun e => (opens size e, closes size e))
-      (filter (fun e => is (puts e) f) (nth (N.to_nat (putter f)) (code p) [])) =
-    map (fun e => (opens size e, closes size e))
-      (filter (fun e => is (takes e) f) (nth (N.to_nat (taker f)) (code p) [])) ->
-    counted (code p) (fun e => is (puts e) f) (putter f) (length_of (code p) (putter f)) =
-    counted (code p) (fun e => is (takes e) f) (taker f) (length_of (code p) (taker f)) /\
-    counted (code p) (fun e => is (puts e) f && opens size e) (putter f) (length_of (code p) (putter f)) =
-    counted (code p) (fun e => is (takes e) f && closes size e) (taker f) (length_of (code p) (taker f)).
-  Proof.
-    intros E. apply number_flags in E as (All & Open & _).
-    rewrite !whole_number. split.
-    - unfold number in *. rewrite !every in All. exact All.
-    - rewrite number_filter, Open, <- number_filter, block_events.
-      now apply (messages_in_block size (fun e => is (takes e) f) (fun x => is (receives x) f)).
-  Qed.
-End Same.
 
 Lemma flags_many area flags size (test : event -> bool) n l :
   (forall j e, test (event_in_piece area flags j e) = test e) ->

@@ -15,7 +15,7 @@
 
 From Coq Require Import List Arith NArith Lia Bool.
 From Latecomer Require Import Ranges Semantics ThreadBlocks ThreadBlocksRuns ThreadBlocksMessages
-  ThreadBlocksPieces ThreadBlocksSlices.
+  ThreadBlocksSlices.
 Import ListNotations.
 Open Scope N_scope.
 

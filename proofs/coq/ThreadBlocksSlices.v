@@ -109,7 +109,7 @@ Section Rule.
     intros f d' P O E. injection E as <-. apply within in R. eauto.
   Qed.
 
-  Variables (putter taker raiser : N -> N).
+  Variables (putter taker : N -> N).
   Hypothesis one_putter : forall b i e f, event_at blocks b i e -> puts e = Some f -> b = putter f.
   Hypothesis one_taker : forall b i e f, event_at blocks b i e -> takes e = Some f -> b = taker f.
 
