@@ -668,7 +668,7 @@ REASONS = {
     "signals of other rounds": "rounds wait for signals of other rounds at",
     "pipelines of different lengths": "pipelines have different numbers of rounds",
 }
-"""How what is said of each begins: the property that is refuted, why it is unknown, or why it is refused."""
+"""What is said of each, or how that begins: a refuted property, what is unknown, a refusal."""
 
 
 def reason(plan: Document) -> str:
