@@ -65,6 +65,7 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         results=results,
         freedom=freedom,
         limits=tuple(_limits(plan)),
+        programs=((program, None),),
     )
 
 

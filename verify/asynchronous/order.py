@@ -16,7 +16,7 @@ All of these are known before anything runs, because FIFOs have one block at eac
 are raised by one block. An event can happen exactly when all that it waits for have happened, and
 nothing takes that back. So one run decides: if it ends, every run ends; if it gets stuck, every run
 gets stuck at the same events, and these contain a cycle or a wait for what nobody does
-(proofs/coq/Asynchronous.v).
+(proofs/coq/ThreadBlocksRuns.v; for cycles proofs/coq/Asynchronous.v).
 
 Splitting finer can only add waits: if a program is free of deadlock with at most m chunks a
 message, it is so with any larger m (docs/explanation/msccl.md).
