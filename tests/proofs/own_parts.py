@@ -1,7 +1,7 @@
 """What a rank executes of the closed form, against the same of the whole, by other ways.
 
-    python -m tests.proofs.own_parts [--n 2..1024] [--prove] [--seed 1] [--jobs 2]
-    python -m tests.proofs.own_parts --extracted 200 [--seed 1] [--jobs 2]
+    python -m tests.proofs.own_parts [--n 2..1024] [--prove] [--seed 1] [--jobs N]
+    python -m tests.proofs.own_parts --extracted 200 [--seed 1] [--jobs N]
 
 The first goes through every number of ranks and every number of chunks that the runtime chooses
 from (``runtime.policy.candidates.CLASSES``). For each it draws a rank, and three late ranks: one
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def main() -> int:
     parser.add_argument("--prove", action="store_true", help="and prove each whole schedule")
     parser.add_argument("--extracted", type=int, default=0, help="so many, against Coq's")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
 
     with ProcessPoolExecutor(options.jobs) as pool:
