@@ -30,7 +30,8 @@ CLAIMS = re.compile(
         nothing\ (?:can|could|beats|is\ (?:faster|shorter|better|counted)|has\ fewer) |
         for\ (?:every|all\ n|any\ n) | every\ (?:number|n)\b | whatever\ n\b |
         at\ (?:the|its|their|a)\ (?:lower\ )?bound | fewest |
-        no\ deadlock | free\ of\ deadlock | (?:deadlock|race)\ free | (?:neither|interleaving)\ hangs |
+        no\ deadlock | free\ of\ deadlock | (?:deadlock|race)\ free |
+        (?:neither|interleaving)\ hangs |
         no\ (?:right\ |other\ )?(?:AllReduce|schedule|tree|order|timing|method|interleaving)
     )\b""",
     re.IGNORECASE | re.VERBOSE,

@@ -51,6 +51,7 @@ THEORIES: dict[str, tuple[tuple[str, ...], str]] = {
     "definitions of collectives": (COLLECTIVES, "A, B, C"),
     "definitions of completions": (("ExactlyOnce",), "A, completions"),
     "definitions of execution": (("Programs", "Waiting"), "A, execution"),
+    "definitions of sending ahead": (("SendAhead",), "A, the executor for CPU tensors"),
     "definitions of questions": (("Impossible",), "A, impossibility"),
     "definitions of other bounds": (("Arrivals", "Spread"), "A, arrivals and disjoint pairs"),
     "definitions of pipelines": (("PipelineRun", "Pipeline"), "A, B, pipelines"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proofs.certificates.check import FOLDER
 from proofs import trusted_lines
+from proofs.certificates.check import FOLDER
 from proofs.certificates.formula import shorter
 from proofs.trusted_lines import counts
 from verify import check, decode

@@ -1,4 +1,4 @@
-"""Every sentence of the pages that claims something rests on a row of the table, or says why not."""
+"""Every sentence of the pages that claims something rests on a row, or on a reason for none."""
 
 from __future__ import annotations
 

@@ -5,12 +5,13 @@ receives that are posted together; the next step is posted when all of the group
 Sends are rendezvous: the k-th send from a to b meets the k-th receive at b from a, and both are
 complete when both are posted.
 
-This is a model of execution, and the theorems about it (``Programs.v``) are about ranks that stay
-in their round until all of it is complete. The runtime takes what its ranks do from
-``programs(schedule)``, but its executor for CPU tensors has no barrier between rounds, phases or
-chunks: it sends ahead, byte by byte, as far as dependencies within a chunk and the receivers'
-credits allow. That this ends, and with the same result, is tested, not proved. Where the runtime
-gives ranks other names, the programs under these names are asked about again.
+This is a model of execution, and ``Programs.v`` is about ranks that stay in their round until all
+of it is complete. The runtime takes what its ranks do from ``programs(schedule)``, but its executor
+for CPU tensors has no barrier between rounds, phases or chunks: it sends ahead, byte by byte, as
+far as dependencies within a chunk and the receivers' credits allow. ``SendAhead.v`` is about that:
+it ends, with the same result, if a rank receives no chunk twice in a round. That the executor keeps
+to what is assumed there is tested, not proved. Where the runtime gives ranks other names, the
+programs under these names are asked about again.
 """
 
 from __future__ import annotations
