@@ -135,7 +135,7 @@ def main() -> None:
 
     if options.unmapped:
         problems = sentences.all_problems(sentences.read(), ids(table))
-        print(*problems, sep="\n")
+        print(*problems or ["every sentence that claims anything is in a row"], sep="\n")
         sys.exit(bool(problems))
 
     stale = [page for page in RENDERED if rendered(page, table) != (ROOT / page).read_text()]
