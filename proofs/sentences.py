@@ -9,11 +9,14 @@ the reason (a key of ``reasons``) why it claims nothing that needs a row.
 
 Sentences are put together across line breaks and without the targets of links, so that a paragraph
 may be wrapped anew. Blocks of code and output, headers of tables and what is rendered from
-``claims.toml`` are left out.
+``claims.toml`` are left out. To a page of the API belong the docstrings that it shows, without
+their examples.
 """
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import re
 import tomllib
 from collections.abc import Iterator
@@ -32,7 +35,7 @@ CLAIMS = re.compile(
         at\ (?:the|its|their|a)\ (?:lower\ )?bound | fewest |
         no\ deadlock | free\ of\ deadlock | (?:deadlock|race)\ free |
         (?:neither|interleaving)\ hangs |
-        no\ (?:right\ |other\ )?(?:AllReduce|schedule|tree|order|timing|method|interleaving)
+        no\ (?:[\w*]+\ )?(?:AllReduce|schedule|tree|order|timing|method|interleaving)
     )\b""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -44,6 +47,9 @@ _CODE = re.compile(r"^( *)(```+|~~~+).*?^ *\2 *$", re.DOTALL | re.MULTILINE)
 _TABLE_HEADER = re.compile(r"^\|.*\|\n(?=\|[ :|-]+\|$)", re.MULTILINE)
 _TABLE_RULE = re.compile(r"^\|[ :|-]+\|$", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_SHOWN = re.compile(r"^::: ([\w.]+)", re.MULTILINE)
+_EXAMPLES = re.compile(r"^ *Examples?:\n(?:(?: .*)?\n)*", re.MULTILINE)
+_ENTRY = re.compile(r"^(?=(?: *[A-Z]\w+:$)|(?: +[\w, ]+: ))", re.MULTILINE)
 _STARTS_BLOCK = re.compile(r"#+ |[-*+] |\d+\. |\||> ")
 _SENTENCE_END = re.compile(r"""(?<=[.!?])["*)_]*\s+(?=["*(`A-Z0-9=])""")
 
@@ -51,6 +57,26 @@ _SENTENCE_END = re.compile(r"""(?<=[.!?])["*)_]*\s+(?=["*(`A-Z0-9=])""")
 def pages() -> list[Path]:
     """README and all pages of the documentation."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _docstrings(name: str) -> Iterator[str]:
+    """The docstring of what is called so and, of a class, of its public methods."""
+    shown = pkgutil.resolve_name(name)
+    objects = [shown]
+    if inspect.isclass(shown):
+        methods = inspect.getmembers(shown, inspect.isfunction)
+        objects += [method for other, method in methods if not other.startswith("_")]
+
+    for each in objects:
+        text = _EXAMPLES.sub("", f"{inspect.getdoc(each) or ''}\n")
+        yield _ENTRY.sub("\n", text)  # an argument, attribute or error is a block of its own
+
+
+def text_of(path: Path) -> str:
+    """A page, with the docstrings that it shows."""
+    text = path.read_text()
+    docstrings = [doc for name in _SHOWN.findall(text) for doc in _docstrings(name)]
+    return "\n\n".join([text, *docstrings])
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -124,6 +150,6 @@ def problems(page: str, text: str, of: Mapping, rows: set[str]) -> Iterator[str]
 
 def all_problems(of: Mapping, rows: set[str]) -> list[str]:
     """The same of all pages, and of pages that are not there."""
-    texts = {str(path.relative_to(ROOT)): path.read_text() for path in pages()}
+    texts = {str(path.relative_to(ROOT)): text_of(path) for path in pages()}
     listed = [problem for page in texts for problem in problems(page, texts[page], of, rows)]
     return listed + [f"{page}: no such page" for page in of.pages if page not in texts]

@@ -20,8 +20,16 @@ PAGES = sorted(str(path.relative_to(sentences.ROOT)) for path in sentences.pages
 @pytest.mark.parametrize("page", PAGES)
 def test_every_claim_of_a_page_is_in_a_row(page: str) -> None:
     """``python -m proofs.claims --unmapped`` lists all that are not."""
-    text = (sentences.ROOT / page).read_text()
+    text = sentences.text_of(sentences.ROOT / page)
     assert not list(sentences.problems(page, text, MAPPING, ROWS))
+
+
+def test_docstrings_that_the_api_shows_belong_to_its_page() -> None:
+    page = sentences.ROOT / "docs/reference/api/verify.md"
+    added = set(sentences.claiming(sentences.text_of(page)))
+    added -= set(sentences.claiming(page.read_text()))
+    assert "Decide every property of ``schedule``; never raises for a bad schedule." in added
+    assert not any(">>>" in sentence for sentence in added)
 
 
 def test_every_page_that_is_listed_is_there() -> None:
@@ -91,7 +99,7 @@ def test_wrapping_a_page_anew_changes_nothing() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_where_a_claim_is_weaker_than_a_theorem_the_page_says_so(page: str) -> None:
-    text = claims.running((sentences.ROOT / page).read_text())
+    text = claims.running(sentences.text_of(sentences.ROOT / page))
     for words, target in MAPPING.pages.get(page, {}).items():
         if BASIS.get(target) in ("paper", "solver"):
             assert re.search(claims.WEAK[BASIS[target]], text, re.IGNORECASE), words
