@@ -27,7 +27,7 @@ END = "<!-- rendered until here -->"
 
 COLLECTIVES = ("Schedule", "Semantics", "Structure", "SameBits", "Bounds")
 CLOSED_FORM = ("Corners", "Broadcast", "Tree", "ClosedForm")
-DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines", "cases")
+DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines", "cases", "blocks", "devices")
 COLLECTIVE_CHECKER = ("verify.core.check", "verify.core.format")
 PIPELINE_CHECKER = (
     "verify.pipeline.check",
@@ -63,7 +63,10 @@ THEORIES: dict[str, tuple[tuple[str, ...], str]] = {
     "definitions of losses": (("Loss",), "A, losses"),
     "definitions of two levels": (("TwoLevel",), "A, machines of two levels"),
     "what ring and transpose are": (("NobodyLate", "Ring", "Transpose"), "A, these families"),
-    "definitions of thread blocks": (("Asynchronous",), "A, thread blocks"),
+    "definitions of thread blocks": (
+        ("Asynchronous", "ThreadBlocks", "ThreadBlocksRuns"),
+        "A, B, thread blocks",
+    ),
     "definitions of kernels": (("DeviceOrder", "DeviceBlocks"), "A, one kernel per rank"),
 }
 """What must be read of theories, by what it is: which ones, and for which checks."""
@@ -72,6 +75,7 @@ NOT_TO_BE_READ = {
     "Knowledge": "its headlines are about the definitions of collectives, and numbers",
     "Volume": "its headline is about the definitions of collectives, and numbers",
     "Check": "the checker; its headlines are about the definitions of collectives",
+    "ThreadBlocksCheck": "the checker; its headlines are about the definitions of thread blocks",
     "Certificate": "what it concludes is said in the definitions of collectives",
     "Formula": "the formula; that it asks the question is proved",
     "Refutation": "the checker of refutations; that it is sound is proved",
