@@ -1,7 +1,7 @@
 (** What the theorems of docs/explanation/theorems.md rest on: [make proofs] compiles this file and requires
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
-From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
+From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs SendAhead Waiting Asynchronous
   ThreadBlocksRuns ThreadBlocksCheck ThreadBlocksSlices ThreadBlocksPieces ThreadBlocksSizes
   DeviceOrder DeviceBlocks
   Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
@@ -22,6 +22,10 @@ Print Assumptions Programs.never_stuck.
 Print Assumptions Programs.execution_ends.
 Print Assumptions Programs.same_result.
 Print Assumptions Programs.asynchronous_all_reduce.
+Print Assumptions SendAhead.never_stuck.
+Print Assumptions SendAhead.execution_ends.
+Print Assumptions SendAhead.same_result.
+Print Assumptions SendAhead.ahead_all_reduce.
 Print Assumptions Waiting.acyclic_never_stuck.
 Print Assumptions Waiting.ends.
 Print Assumptions Asynchronous.acyclic_never_stuck.
