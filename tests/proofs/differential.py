@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from tests.proofs.device_programs import decoded_program, device_programs
 from tests.verify.builders import Document
 from tests.verify.mutants import mutant, pipeline_mutant, random_schedule
 from verify import check, decode
 from verify.core.verdict import Verdict
-from verify.kernel import differs, judge, pipeline_differs
+from verify.device.check import check as check_device
+from verify.kernel import device_differs, differs, judge, pipeline_differs
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
 
@@ -52,6 +54,7 @@ def pipelines(rng: random.Random) -> Iterator[Document]:
 FAMILIES: dict[str, tuple[Callable[..., Any], ...]] = {
     "collective": (schedules, decode, check, differs),
     "pipeline": (pipelines, decode_pipeline, check_pipeline, pipeline_differs),
+    "device": (device_programs, decoded_program, lambda pair: check_device(*pair), device_differs),
 }
 
 
