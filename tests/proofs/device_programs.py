@@ -1,7 +1,7 @@
 """Random device programs for the extracted checker: right ones, and such with changed rows.
 
-Each is the rows of a right schedule, as the machine that is the oracle of the tests makes them, with
-no change or up to three, or rows that match in random order. The schedule is beside them.
+Each is the rows of a right schedule, as the machine that is the oracle of the tests makes them,
+with no change or up to three, or rows that match in random order. The schedule is beside them.
 """
 
 from __future__ import annotations
