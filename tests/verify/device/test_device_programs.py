@@ -157,7 +157,7 @@ def test_a_flag_that_is_left_alone_for_half_of_all_numbers():
 
 
 def test_slots_have_no_gap():
-    """The owner raises the flag of slot 1 itself, for it receives once: nobody waits for it then."""
+    """The owner raises the flag of slot 1 itself, for it receives once; so nobody waits."""
     rows = [[[PUT, 1, 0, 1], [1, 1, 0, 0]], [[PUT, 0, 0, 0], [1, 0, 0, 1]]]
     schedule = schedule_of(recursive_doubling(2))
     found = check(program_of(rows, 1, 2), schedule).counterexample
