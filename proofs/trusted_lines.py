@@ -22,11 +22,12 @@ COMPLETIONS = ("ExactlyOnce",)
 QUESTIONS = ("Impossible",)
 PIPELINES = ("PipelineRun", "Pipeline")
 MESSAGES = ("PipelineMessages",)
+DEVICES = ("DeviceOrder", "DeviceBlocks", "DeviceMemory", "DeviceCheck")
 LOSSES = ("Loss",)
 TWO_LEVELS = ("TwoLevel",)
 STANDARD = ("NobodyLate", "Ring", "Transpose")
 CLOSED_FORM = ("Corners", "Broadcast", "Tree", "ClosedForm")
-DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines", "cases")
+DRIVER = ("json", "fields", "numbers", "main", "refute", "pipelines", "devices", "cases")
 COLLECTIVE_CHECKER = ("verify.core.check", "verify.core.format")
 PIPELINE_CHECKER = (
     "verify.pipeline.check",
@@ -137,6 +138,7 @@ def counts() -> dict[str, int]:
         "questions about pipelines": theory("PipelineOptimal"),
         "what the closed form is": sum(map(theory, CLOSED_FORM)),
         "what renaming is": theory("Renaming"),
+        "definitions of device programs": sum(map(theory, DEVICES)),
         "definitions of losses": sum(map(theory, LOSSES)),
         "definitions of two levels": sum(map(theory, TWO_LEVELS)),
         "what ring and transpose are": sum(map(theory, STANDARD)),
