@@ -1425,3 +1425,100 @@ Proof.
     rewrite Zminus_mod, H, <- Zminus_mod. reflexivity.
   - rewrite Zplus_mod, H, <- Zplus_mod. reflexivity.
 Qed.
+
+(** ** What is refuted *)
+
+(** A deadlock: there are ranks that end the first operation in no execution. *)
+Theorem refuted_deadlock p s : is_deadlock_free (decide_device p s) = Some false ->
+  exists r, (r < N.to_nat (device_ranks p))%nat /\
+  forall (A : Type) (plus : A -> A -> A) start input first operations junk now,
+  DeviceOrder.reached _ _ (runs plus p) (N.to_nat (device_sets p)) first start input
+    operations junk now -> DeviceOrder.ep _ _ now r = 0%nat.
+Proof.
+  intros H. unfold decide_device in H. set (t := tables_of p) in *.
+  destruct (slots_match p t) eqn:F; [|discriminate]. simpl negb in H. cbv iota in H.
+  set (order := order_of p t) in *. fold nothing_held in H.
+  destruct (walk t carry order (PM.empty N) nothing_held) as [(pos & h)|] eqn:W; [|discriminate].
+  destruct (all_over p pos) eqn:Over.
+  { destruct (ticks p t order [0] nothing_known) as [one|]; [|discriminate].
+    destruct (ticks p t order _ one); discriminate. }
+  destruct (all_wait p t pos) eqn:Wait_; [|discriminate]. clear H.
+  assert (Stuck : forall r, r < device_ranks p -> at_row pos r <> N.of_nat (length (rows_of p r)) ->
+    exists w j, row_of p r (at_row pos r) = Some w /\ receives w = true /\
+      putter p (N.to_nat r) (N.to_nat (row_slot w)) = (row_peer w, j) /\ at_row pos (row_peer w) <= j).
+  { intros r L Ne. rewrite (proj1 (sizes p F)) in L.
+    pose proof (for_all_from_spec _ _ 0 Wait_ r _ (rows_listed p r L)) as G. cbv beta in G.
+    rewrite N.add_0_l in G. unfold t in G. rewrite row_found in G. fold t in G.
+    destruct (row_of p r (at_row pos r)) as [w|] eqn:E; [|apply N.eqb_eq in G; congruence].
+    apply negb_true_iff in G. unfold ready in G. destruct (receives w) eqn:R; [|discriminate].
+    destruct (used_putter p F r _ w E R) as (_ & _ & j & v & P & _).
+    destruct (receive_fits p F r _ w E R) as (_ & _ & _ & j' & v' & P' & _).
+    fold t in P'. rewrite P' in G. exists w, j. split; auto. split; auto. split; auto.
+    unfold putter in P. rewrite !N2Nat.id in P. fold t in P. rewrite P' in P. injection P as ->.
+    now apply N.ltb_ge. }
+  assert (Within : forall r, at_row pos r <= N.of_nat (length (rows_of p r))).
+  { refine (walk_keeps p (fun pos _ => forall q, at_row pos q <= N.of_nat (length (rows_of p q)))
+      _ order _ _ _ _ _ W _).
+    - intros pos' s' r' w' I E' _ q. rewrite at_row_add.
+      destruct (N.eqb_spec q r') as [->|]; auto. apply row_within in E'. lia.
+    - intros q. rewrite at_start. lia. }
+  assert (Some_ : exists r, r < device_ranks p /\ at_row pos r <> N.of_nat (length (rows_of p r))).
+  { assert (X : forall (l : list (list row)) i, for_all_from (fun r l => at_row pos r =? N.of_nat (length l)) i l = false ->
+      exists j x, nth_error l j = Some x /\ at_row pos (i + N.of_nat j) <> N.of_nat (length x)).
+    { induction l as [|x l IH]; intros i X; [discriminate|]. simpl in X.
+      apply andb_false_iff in X as [X|X].
+      - exists 0%nat, x. apply N.eqb_neq in X. now rewrite N.add_0_r.
+      - destruct (IH (i + 1) X) as (j & y & E & Ne). exists (Datatypes.S j), y. split; auto.
+        now replace (i + N.of_nat (Datatypes.S j)) with (i + 1 + N.of_nat j) by lia. }
+    destruct (X _ 0 Over) as (j & x & E & Ne). exists (N.of_nat j).
+    assert (L : (j < length (device_rows p))%nat) by (apply nth_error_Some; congruence).
+    rewrite (proj1 (sizes p F)). split; [lia|]. rewrite N.add_0_l in Ne.
+    unfold rows_of. rewrite Nat2N.id. now rewrite (nth_error_nth _ _ _ E). }
+  destruct Some_ as (r0 & L0 & Ne0). exists (N.to_nat r0). split; [lia|].
+  intros A plus start input first operations junk now R.
+  pose (stuck := fun r => r < device_ranks p /\ at_row pos r <> N.of_nat (length (rows_of p r))).
+  assert (I : (forall r, stuck r -> DeviceOrder.ep _ _ now (N.to_nat r) = 0%nat /\
+      (DeviceOrder.pos _ _ now (N.to_nat r) <= N.to_nat (2 * at_row pos r))%nat) /\
+    (forall q x, used p 0 q x -> at_row pos (fst (putter p q x)) <= snd (putter p q x) ->
+      forall k, DeviceOrder.flag _ _ now q k x = DeviceOrder.wrap (first - 1))).
+  2: { apply (proj1 I r0). split; auto. }
+  induction R as [|now next_ R IH G]; [split; [intros; cbn; lia|auto]|].
+  destruct IH as (Ip & If).
+  destruct G as [now r a Lo Act En|now r Lo End].
+  - split.
+    + intros r' St. destruct (Ip r' St) as (E0 & Le).
+      cbn [DeviceOrder.does DeviceOrder.again DeviceOrder.ep DeviceOrder.pos DeviceOrder.flag]. split; auto. unfold DeviceOrder.upd.
+      destruct (Nat.eqb_spec (N.to_nat r') r) as [Er|]; auto. subst r.
+      destruct (Nat.eq_dec (DeviceOrder.pos _ _ now (N.to_nat r')) (N.to_nat (2 * at_row pos r'))) as [Eq|]; [|lia].
+      exfalso. destruct St as (Lr & Ne). destruct (Stuck r' Lr Ne) as (w & j & E & Rw & P & Lj).
+      pose proof (act_at p plus (DeviceOrder.ep _ _ now (N.to_nat r')) r' (at_row pos r') 0 w
+        ltac:(auto) E) as Act'.
+      rewrite Nat.add_0_r, <- Eq, Act in Act'.
+      assert (a = DeviceOrder.Wait _ _ (N.to_nat (row_slot w))) as ->.
+      { unfold actions in Act'. unfold receives in Rw. destruct (row_does w); try discriminate;
+          cbn [nth_error] in Act'; congruence. }
+      cbn in En. destruct (used_putter p F r' _ w E Rw) as (U & _).
+      rewrite (If _ _ U) in En by (rewrite P; exact Lj).
+      unfold DeviceOrder.number in En. rewrite E0 in En.
+      apply DeviceOrder.passes_wrapped in En; lia.
+    + intros q x U Lj k. cbn [DeviceOrder.does DeviceOrder.again DeviceOrder.ep DeviceOrder.pos DeviceOrder.flag].
+      destruct a as [q' x' f|q' x'|x'|x' g]; auto.
+      destruct (matches p F plus (DeviceOrder.ep _ _ now r)) as (_ & Mr & _).
+      destruct (Mr _ _ _ _ Act) as (U' & By & Ra).
+      rewrite (DeviceOrder.put_other A (N -> A)); auto. intros (-> & _ & ->).
+      set (b := fst (putter p q' x')) in *. set (j := snd (putter p q' x')) in *.
+      assert (Eb : r = N.to_nat b) by (exact By). assert (Ej : DeviceOrder.pos _ _ now r = N.to_nat (2 * j + 1)) by (exact Ra).
+      destruct U as (i & w & E & Rw & Sw). destruct (used_putter p F _ _ w E Rw) as (_ & _ & j' & v & P & V & _).
+      rewrite Sw, !Nat2N.id in P. assert (b = row_peer w /\ j = j') as (Eb' & Ej').
+      { unfold b, j. rewrite P. auto. }
+      rewrite <- Eb', <- Ej' in V. pose proof (row_within p _ _ v V) as (Lv & Lb).
+      assert (St : stuck b).
+      { split; [now rewrite (proj1 (sizes p F))|]. lia. }
+      destruct (Ip b St) as (_ & Le). rewrite <- Eb, Ej in Le. lia.
+  - split.
+    + intros r' St. destruct (Ip r' St) as (E0 & Le).
+      cbn [DeviceOrder.does DeviceOrder.again DeviceOrder.ep DeviceOrder.pos DeviceOrder.flag]. unfold DeviceOrder.upd.
+      destruct (Nat.eqb_spec (N.to_nat r') r) as [Er|]; auto. subst r. exfalso.
+      rewrite len_is, N2Nat.id in End. destruct St as (_ & Ne). specialize (Within r'). lia.
+    + intros q x U Lj k. now apply If.
+Qed.
