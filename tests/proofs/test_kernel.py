@@ -23,6 +23,7 @@ from tests.proofs.device_programs import device_programs
 from tests.proofs.differential import compare
 from tests.verify.builders import Document, all_right, broken, optimal_four, report_of
 from tests.verify.builders import ring as ring_document
+from tests.verify.builders import straggler
 from tests.verify.pipeline import documents as pipelines
 from verify import encode
 from verify.cli import app
@@ -65,7 +66,7 @@ def test_agrees_with_verify_on_device_programs(kernel: Path) -> None:
 def test_device_programs_on_the_command_line(
     kernel: Path, tmp_path: Path, sets: str, said: str
 ) -> None:
-    (tmp_path / "s.json").write_text(json.dumps(optimal_four()))
+    (tmp_path / "s.json").write_text(json.dumps(straggler(4)))
     arguments = ["--json", "--device", sets, "--kernel", "coq", str(tmp_path / "s.json")]
     done = CliRunner().invoke(app, arguments)
     assert json.loads(done.stdout)["device"]["properties"]["coq_kernel"] == said
