@@ -65,6 +65,7 @@ Print Assumptions DeviceCheck.decide_sound_in_memory.
 Print Assumptions DeviceCheck.decide_sums.
 Print Assumptions DeviceCheck.refuted_deadlock.
 Print Assumptions DeviceCheck.refuted_race.
+Print Assumptions DeviceCheck.refuted_sums.
 Print Assumptions DeviceCheck.numbers_choose_sets.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.

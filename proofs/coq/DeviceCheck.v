@@ -13,9 +13,14 @@
       the schedule's rounds.
 
     What is accepted neither gets stuck nor takes anything but what was put, in any number of
-    operations, and leaves what the schedule says on all ranks ([decide_sound]). *)
+    operations, and leaves what the schedule says on all ranks: where ranks take turns in one memory
+    ([decide_sound]), and in memory with release and acquire, whoever is stopped
+    ([decide_sound_in_memory]). What is refuted is wrong: a deadlock that no execution avoids
+    ([refuted_deadlock]), a slot that some execution overwrites before it is taken
+    ([refuted_race]), or another sum than the schedule's ([refuted_sums]). That slots match is no
+    more than what [slots_match] says: without it the machines here do not say what a program does. *)
 
-From Coq Require Import List Arith NArith ZArith Lia Bool Relations FMapPositive.
+From Coq Require Import List Arith NArith ZArith Lia Bool Relations Permutation FMapPositive.
 From Latecomer Require Import Ranges Schedule Semantics SameBits Tables Values Check.
 From Latecomer Require DeviceOrder DeviceMemory.
 Import ListNotations.
@@ -1051,16 +1056,18 @@ Section Matching.
   (** ** Values *)
 
   Section Values.
-    Hypothesis plus_comm : forall a b, plus a b = plus b a.
     Variable x : nat -> N -> N -> A.
+
+    (** What a value says of what is held, where ranks bring [x]. *)
+    Variable stands : nat -> value -> N -> A -> Prop.
+    Hypothesis stands_own : forall e r c, stands e (own_value r) c (x e r c).
+    Hypothesis stands_add : forall e a b c u v, stands e a c u -> stands e b c v ->
+      stands e (add_values a b) c (plus u v).
 
     Definition brought (r : nat) : N -> A := x 0 (N.of_nat r).
     Definition next (r e : nat) (_ : N -> A) : N -> A := x (S e) (N.of_nat r).
 
     Notation has := (DeviceOrder.has _ _ (runs plus p) brought next by_ st).
-
-    Definition stands (e : nat) (v : value) (c : N) (a : A) : Prop :=
-      match v with Some (_, u) => a = eval plus (fun i => x e i c) u | None => True end.
 
     Definition slot_value (h : held) (r s : N) : value :=
       match look (in_slots h) r s with Some v => v | None => None end.
@@ -1071,13 +1078,6 @@ Section Matching.
       (forall r i w, row_of p r i = Some w -> receives w = false -> i < at_row pos r ->
         exists d, has (N.to_nat r) e (N.to_nat (2 * i)) d /\
           stands e (slot_value h (row_peer w) (row_slot w)) (row_chunk w) (d (row_chunk w))).
-
-    Lemma stands_add e a b c u v : stands e a c u -> stands e b c v ->
-      stands e (add_values a b) c (plus u v).
-    Proof.
-      unfold stands, add_values. destruct a as [[m t1]|], b as [[m' t2]|]; auto.
-      intros -> ->. destruct (_ =? 0); auto. now rewrite eval_join.
-    Qed.
 
     Lemma own_write h r c v sl r' c' : own_at (Held (write (own h) r c v) sl) r' c' =
       if (r' =? r) && (c' =? c) then v else own_at h r' c'.
@@ -1133,8 +1133,7 @@ Section Matching.
                   cbn [nth_error]. now rewrite Pv, Sv, Cv.
                ++ unfold by_, st. rewrite P. exact H'.
             -- intros c. rewrite own_write, N.eqb_refl. simpl andb.
-               destruct (N.eqb_spec c (row_chunk w)) as [->|]; auto.
-               apply stands_add; auto.
+               destruct (N.eqb_spec c (row_chunk w)) as [->|]; [apply stands_add|]; auto.
           * destruct (O q) as (dq & Hq & Hdq). exists dq. split; auto. intros c. rewrite own_write.
             rewrite (proj2 (N.eqb_neq q r) Ne). apply Hdq.
         + intros r' i' v' V' Rv' L. apply M; auto. eapply Old; eauto.
@@ -1170,7 +1169,7 @@ Section Matching.
       - intros r. rewrite at_start. exists (x e r). split.
         + specialize (H (N.to_nat r)). now rewrite N2Nat.id in H.
         + intros c. unfold own_at, read, Tables.row, nothing_held. cbn [own].
-          rewrite find_empty. rewrite find_empty. reflexivity.
+          rewrite find_empty. rewrite find_empty. apply stands_own.
       - intros r i w _ _ L. rewrite at_start in L. lia.
     Qed.
 
@@ -1281,6 +1280,16 @@ Section Accepted.
   Variable x : nat -> N -> N -> A.
   Hypothesis plus_comm : forall a b, plus a b = plus b a.
 
+  Definition evaluates (e : nat) (v : value) (c : N) (a : A) : Prop :=
+    match v with Some (_, u) => a = eval plus (fun i => x e i c) u | None => True end.
+
+  Lemma evaluates_add e a b c u v : evaluates e a c u -> evaluates e b c v ->
+    evaluates e (add_values a b) c (plus u v).
+  Proof.
+    unfold evaluates, add_values. destruct a as [[m t1]|], b as [[m' t2]|]; auto.
+    intros -> ->. destruct (_ =? 0); auto. now rewrite eval_join.
+  Qed.
+
   (** What ranks hold at the end of an operation, told without any interleaving. *)
   Theorem accepted_values e r c d :
     DeviceOrder.has _ _ rows (brought x) (next x) (by_ p) (st p) r e
@@ -1290,7 +1299,7 @@ Section Accepted.
   Proof.
     intros H Lr Lc.
     destruct (accepted_inv p s ok) as (F & order & pos & h & one & cl & C & W & _ & _ & _ & _ & Sm).
-    destruct (ends_valued p F plus plus_comm x order pos h C W e r) as (d' & H' & V).
+    destruct (ends_valued p F plus x evaluates ltac:(reflexivity) evaluates_add order pos h C W e r) as (d' & H' & V).
     rewrite (DeviceOrder.has_one _ _ _ _ _ _ _ _ _ _ _ H _ H').
     unfold same_sums in Sm.
     destruct ((device_ranks p =? ranks s) && (device_chunks p =? chunks s)) eqn:Sizes; [|discriminate].
@@ -1298,7 +1307,7 @@ Section Accepted.
     match type of Sm with (if ?b then _ else _) = _ => destruct b eqn:B end;
       [|match type of Sm with (if ?b then _ else _) = _ => destruct b end; discriminate].
     rewrite for_all_cells_iff in B. specialize (B (N.of_nat r) c ltac:(lia) ltac:(lia)).
-    specialize (V c). unfold stands, same_value in *.
+    specialize (V c). unfold evaluates, same_value in *.
     fold (final_value (all_rounds s) (N.of_nat r) c) in B.
     pose proof (final_value_tree (all_rounds s) (N.of_nat r) c) as Tree. unfold has_tree in Tree.
     destruct (own_at h (N.of_nat r) c) as [(m & u)|]; [|discriminate].
@@ -1819,4 +1828,77 @@ Proof.
         rewrite !andb_true_iff, negb_true_iff in Fit. destruct Fit as ((((_ & Fit) & _) & _) & _).
         rewrite Eq, N.eqb_refl in Fit. discriminate.
       * unfold inside. rewrite before_iff. cbn [fst snd]. lia.
+Qed.
+
+(** *** Wrong sums: on trees, which are the data of an operation that commutes and no more. *)
+
+Fixpoint leaves (u : tree) : list source :=
+  match u with Leaf r => [Rank r] | Node a b => leaves a ++ leaves b end.
+
+Definition is_tree (v : value) (u : tree) : Prop := has_tree v u /\ stands_for v (leaves u).
+
+Lemma stands_swapped v l l' : stands_for v (l ++ l') -> stands_for v (l' ++ l).
+Proof.
+  pose proof (Permutation_app_comm l l') as P. pose proof (Permutation_sym P) as P'.
+  unfold stands_for. destruct v as [(m & u)|].
+  - intros (C & B). split; [now apply (clean_permutation _ _ P)|]. intros r. rewrite (B r).
+    split; apply Permutation_in; auto.
+  - intros N C. apply N. now apply (clean_permutation _ _ P').
+Qed.
+
+Lemma is_tree_add a b u v : is_tree a u -> is_tree b v -> is_tree (add_values a b) (join u v).
+Proof.
+  intros (H & S) (H' & S'). split; [now apply add_has_tree|]. pose proof (add_stands _ _ _ _ S S') as G.
+  unfold join. destruct (tree_compare u v); auto. now apply stands_swapped.
+Qed.
+
+Lemma final_is_tree rs r c : is_tree (final_value rs r c) (final_trees rs r c).
+Proof.
+  unfold final_value, final_values. rewrite run_table_ok.
+  refine (run_related add_values join (fun _ => is_tree) _ (fun _ => True)
+            rs _ (fun r _ => Leaf r) _ _ r c I).
+  - intros _ a b a' b'. apply is_tree_add.
+  - apply Forall_forall; intros rd _. apply Forall_forall; auto.
+  - intros r' c' _. split; [reflexivity|apply own_stands].
+Qed.
+
+(** If sums are refuted, the program is for other sizes, or there is a chunk on a rank that ends with
+    another tree than the schedule's, in every operation. *)
+Theorem refuted_sums p s : has_same_sums (decide_device p s) = Some false ->
+  device_ranks p <> ranks s \/ device_chunks p <> chunks s \/
+  exists r c, r < ranks s /\ c < chunks s /\ forall e d,
+    DeviceOrder.has _ _ (runs join p) (brought (fun _ r _ => Leaf r)) (next (fun _ r _ => Leaf r))
+      (by_ p) (st p) (N.to_nat r) e (DeviceOrder.len _ _ (runs join p) e (N.to_nat r)) d ->
+    d c <> run join (fun r _ => Leaf r) (all_rounds s) r c.
+Proof.
+  intros H. unfold decide_device in H. set (t := tables_of p) in *.
+  destruct (slots_match p t) eqn:F; [|discriminate]. simpl negb in H. cbv iota in H.
+  set (order := order_of p t) in *. fold nothing_held in H.
+  destruct (walk t carry order (PM.empty N) nothing_held) as [(pos & h)|] eqn:W; [|discriminate].
+  destruct (all_over p pos) eqn:Over; [|now destruct (all_wait p t pos)].
+  destruct (ticks p t order [0] nothing_known) as [one|] eqn:One; [|discriminate].
+  destruct (ticks p t order (map (N.add 1) (range (device_sets p))) one) as [c|] eqn:T; [|discriminate].
+  cbn [has_same_sums] in H. destruct (race c); [discriminate|]. unfold same_sums in H.
+  destruct ((device_ranks p =? ranks s) && (device_chunks p =? chunks s)) eqn:Sizes.
+  2: { apply andb_false_iff in Sizes as [E|E]; apply N.eqb_neq in E; auto. }
+  right; right. simpl negb in H. cbv iota in H.
+  match type of H with (if ?b then _ else _) = _ => destruct b eqn:B; [discriminate|] end.
+  match type of H with (if ?b then _ else _) = _ => destruct b eqn:Known; [|discriminate] end. clear H.
+  rewrite for_all_cells_iff in Known.
+  unfold for_all_cells in B. apply forallb_exhibits in B as (ch & Lc & B).
+  apply forallb_exhibits in B as (r & Lr & B). apply in_range in Lc, Lr.
+  exists r, ch. split; auto. split; auto. intros e d Hd Eq.
+  specialize (Known r ch Lr Lc).
+  fold (final_value (all_rounds s) r ch) in B, Known.
+  destruct (final_is_tree (all_rounds s) r ch) as (Tree & Clean). unfold final_trees in Tree, Clean.
+  rewrite <- Eq in Tree, Clean.
+  destruct (ends_valued p F join (fun _ r _ => Leaf r) (fun _ v _ u => is_tree v u)
+    ltac:(intros; split; [reflexivity|apply own_stands]) ltac:(intros; now apply is_tree_add)
+    order pos h (over_complete p F pos Over) W e (N.to_nat r)) as (d' & H' & V).
+  rewrite (DeviceOrder.has_one _ _ _ _ _ _ _ _ _ _ _ Hd _ H') in *.
+  destruct (V ch) as (Tr & Sd). rewrite N2Nat.id in Tr, Sd. unfold has_tree in Tr, Tree.
+  destruct (final_value (all_rounds s) r ch) as [(m' & u')|]; [|discriminate].
+  unfold same_value in B. destruct (own_at h r ch) as [(m & u)|].
+  - rewrite Tr, Tree in B. rewrite (proj2 (tree_compare_eq _ _) eq_refl) in B. discriminate.
+  - apply Sd. apply Clean.
 Qed.

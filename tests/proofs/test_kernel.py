@@ -21,9 +21,8 @@ from synth.standard import direct, ring
 from synth.transpose.generate import transpose
 from tests.proofs.device_programs import device_programs
 from tests.proofs.differential import compare
-from tests.verify.builders import Document, all_right, broken, optimal_four, report_of
+from tests.verify.builders import Document, all_right, broken, optimal_four, report_of, straggler
 from tests.verify.builders import ring as ring_document
-from tests.verify.builders import straggler
 from tests.verify.pipeline import documents as pipelines
 from verify import encode
 from verify.cli import app
