@@ -35,6 +35,7 @@ Print Assumptions ThreadBlocksRuns.ends.
 Print Assumptions ThreadBlocksRuns.never_both.
 Print Assumptions ThreadBlocksRuns.one_result.
 Print Assumptions ThreadBlocksCheck.decide_right.
+Print Assumptions ThreadBlocksCheck.decide_backwards.
 Print Assumptions ThreadBlocksCheck.decide_hangs.
 Print Assumptions ThreadBlocksCheck.decide_wrong.
 Print Assumptions DeviceOrder.all_before.

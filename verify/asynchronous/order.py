@@ -84,15 +84,20 @@ class Events:
 
     Args:
         by_chunk: whether each chunk of a message is an event; else each message is.
+        backwards: whether the events of a step come with its last chunk first; no slots are
+            counted then.
 
     Attributes:
         per_event: chunks of a message that one event moves, at most.
+        low: per event, the first chunk of its step that it moves.
         step, part: whose event it is, and which part of the step's messages.
         first, last: per step, its events.
         sent, taken: per FIFO, the events that send, and those that receive.
     """
 
-    def __init__(self, flat: Flat, limit: int, *, by_chunk: bool = False) -> None:
+    def __init__(
+        self, flat: Flat, limit: int, *, by_chunk: bool = False, backwards: bool = False
+    ) -> None:
         self.flat = flat
         self.limit = limit
         self.per_event = 1 if by_chunk else limit
@@ -103,6 +108,8 @@ class Events:
         self.last: IntArray = ends - 1
         self.step: IntArray = np.repeat(np.arange(len(parts)), parts)
         self.part: IntArray = np.arange(len(self.step)) - self.first[self.step]
+        turn = (parts[self.step] - 1 - self.part) if backwards else self.part
+        self.low: IntArray = turn * self.per_event
         self.block: IntArray = flat.block[self.step]
         self.sent = self._of_fifos(flat.sends)
         self.taken = self._of_fifos(flat.receives)
@@ -122,7 +129,7 @@ class Events:
         count = int(self.flat.count[step])
         if self.first[step] == self.last[step]:
             return 0, count
-        low = int(self.part[event]) * self.per_event
+        low = int(self.low[event])
         return low, min(low + self.per_event, count)
 
     def _opens(self, events: IntArray) -> NDArray[np.bool_]:

@@ -30,6 +30,7 @@ MOST_CLOCKS = 2**25
 
 BY_SLOTS = "only because FIFOs hold no more than {} message{}"
 BY_WHOLE_SLOTS = "in order only if a slot waits for the last slice of the message before in it"
+ONE_AFTER_THE_OTHER = "in order only if the chunks of a message move one after the other"
 UNBOUNDED = "for FIFOs without bound; with {} slots no run ends"
 STUCK = "no run ends, even with FIFOs without bound"
 
@@ -50,12 +51,45 @@ def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
         return unknown(STUCK), []
     race = first_race(unbounded)
     if race is None:
+        if may_overtake(flat, sizes) and not _free_of_races_backwards(flat):
+            return unknown(ONE_AFTER_THE_OTHER), [unbounded]
         return PROVED, [unbounded]
 
     slots = flat.program.slots
     if slots is None:
         return refuted(_told(unbounded, *race, sizes)), []
-    return _in_order_by_slots(flat, sizes, slots)
+    result, runs = _in_order_by_slots(flat, sizes, slots)
+    if result.verdict is Verdict.PROVED and may_overtake(flat, sizes):
+        return unknown(ONE_AFTER_THE_OTHER), runs
+    return result, runs
+
+
+def may_overtake(flat: Flat, sizes: Sizes | None) -> bool:
+    """Whether chunks of one message may overtake each other.
+
+    Threads move them side by side. Where messages are sliced, the receiver sees a slice only when
+    all of it has been moved.
+    """
+    return not flat.program.sliced and flat.largest > 1 and limits(flat, sizes)[0] > 1
+
+
+def _free_of_races_backwards(flat: Flat) -> bool:
+    """Whether there is no race if each step moves its last chunk first.
+
+    Two accesses that are in order both ways are so whichever chunk of a step comes first: a chain
+    of sends and receives leads from a chunk of one step to one chunk of the other, and both ways
+    agree only if that is the chunk itself.
+    """
+    run = Run(Events(flat, 1, by_chunk=True, backwards=True), None)
+    return run.ends and _same_steps_at_both_ends(run.events) and first_race(run) is None
+
+
+def _same_steps_at_both_ends(events: Events) -> bool:
+    """Whether each chunk is received where it was sent, if steps move their last chunk first."""
+    return all(
+        np.array_equal(events.low[sent], events.low[taken])
+        for sent, taken in zip(events.sent, events.taken, strict=True)
+    )
 
 
 def _overlapping_step(flat: Flat) -> Counterexample | None:
@@ -126,7 +160,7 @@ def _accesses(events: Events) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
     row = np.repeat(np.arange(len(step)), parts)
     part = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
     whole = events.flat.count[step[row]]
-    low = np.where(parts[row] == 1, 0, part * events.per_event)
+    low = np.where(parts[row] == 1, 0, events.low[events.first[step[row]] + part])
     size = np.where(parts[row] == 1, whole, np.minimum(events.per_event, whole - low))
     chunk = np.repeat(np.arange(len(row)), size)
     within = np.arange(len(chunk)) - np.repeat(np.cumsum(size) - size, size)
