@@ -3,7 +3,7 @@
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs SendAhead Waiting Asynchronous
   ThreadBlocksRuns ThreadBlocksCheck ThreadBlocksSlices ThreadBlocksPieces ThreadBlocksSizes
-  DeviceOrder DeviceBlocks
+  DeviceOrder DeviceBlocks DeviceMemory DeviceCheck
   Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
@@ -62,6 +62,21 @@ Print Assumptions DeviceBlocks.slices_partition.
 Print Assumptions DeviceBlocks.staging_apart.
 Print Assumptions DeviceBlocks.flags_apart.
 Print Assumptions DeviceBlocks.each_block_alone.
+Print Assumptions DeviceMemory.reads_what_was_put.
+Print Assumptions DeviceMemory.ends_with_its_own.
+Print Assumptions DeviceMemory.holds_the_same.
+Print Assumptions DeviceMemory.same_as_interleaved.
+Print Assumptions DeviceMemory.never_stuck_in_memory.
+Print Assumptions DeviceMemory.heard_refreshes.
+Print Assumptions DeviceCheck.accepted_ordered.
+Print Assumptions DeviceCheck.accepted_values.
+Print Assumptions DeviceCheck.decide_sound.
+Print Assumptions DeviceCheck.decide_sound_in_memory.
+Print Assumptions DeviceCheck.decide_sums.
+Print Assumptions DeviceCheck.refuted_deadlock.
+Print Assumptions DeviceCheck.refuted_race.
+Print Assumptions DeviceCheck.refuted_sums.
+Print Assumptions DeviceCheck.numbers_choose_sets.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
 Print Assumptions Spread.spread_bound_holds.

@@ -67,7 +67,14 @@ THEORIES: dict[str, tuple[tuple[str, ...], str]] = {
         ("Asynchronous", "ThreadBlocks", "ThreadBlocksRuns"),
         "A, B, thread blocks",
     ),
-    "definitions of kernels": (("DeviceOrder", "DeviceBlocks"), "A, one kernel per rank"),
+    "definitions of pieces, sizes and slices": (
+        ("ThreadBlocksPieces", "ThreadBlocksSizes", "ThreadBlocksSlices"),
+        "A, thread blocks",
+    ),
+    "definitions of kernels": (
+        ("DeviceOrder", "DeviceBlocks", "DeviceMemory", "DeviceCheck"),
+        "A, B, one kernel per rank",
+    ),
 }
 """What must be read of theories, by what it is: which ones, and for which checks."""
 

@@ -33,6 +33,7 @@ from verify.core.verdict import (
     refuted,
     unknown,
 )
+from verify.device.check import DeviceReport
 from verify.errors import ArgumentError
 from verify.pipeline.verdict import PipelineReport
 
@@ -87,7 +88,9 @@ def judge(texts: Iterable[bytes], timeout_s: float | None = None) -> Iterator[di
         yield msgspec.json.decode(line, type=dict[str, Any])
 
 
-def opinion(data: bytes, report: Report | PipelineReport, timeout_s: float) -> Result:
+def opinion(
+    data: bytes, report: Report | PipelineReport | DeviceReport, timeout_s: float
+) -> Result:
     """The program's verdict on a file of which ``verify`` says ``report``; unknown if they differ.
 
     Of a pipeline also where the theorems don't cover it.
@@ -102,6 +105,8 @@ def opinion(data: bytes, report: Report | PipelineReport, timeout_s: float) -> R
         return unknown(f"the theorems do not cover {answer['outside']}")
     if isinstance(report, Report):
         difference = differs(answer, report)
+    elif isinstance(report, DeviceReport):
+        difference = device_differs(answer, report)
     else:
         difference = pipeline_differs(answer, report)
     if difference:
@@ -229,6 +234,20 @@ def pipeline_differs(answer: Mapping[str, Any], report: PipelineReport) -> str:
     peaks = [halves / 2 for halves in answer["peak_memory_halves"]]
     if peaks != list(report.measures.peak_memory):
         return f"peak memory is {list(report.measures.peak_memory)} here, {peaks} there"
+    return ""
+
+
+def device_differs(answer: Mapping[str, Any], report: DeviceReport) -> str:
+    """Where the program and ``verify`` contradict each other; empty if they do not.
+
+    The program judges the schedule, too, of which this report does not speak.
+    """
+    if "malformed" in answer:
+        return f"it can't read the rows ({answer['malformed']})"
+    for name, result in report.results.items():
+        said = answer["properties"][name]
+        if said != result.verdict:
+            return f"{name} is {result.verdict} here, {said} there"
     return ""
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.proofs.differential [--count 100000] [--seed 1] [--family pipeline]
 
-Families: collective, pipeline, blocks (programs of thread blocks).
+Families: collective, pipeline, blocks (programs of thread blocks), device (one kernel per rank).
 
 Every property, every bound, every "optimal" and every makespan has to agree; the first disagreement
 is printed with its schedule. Needs ``make proofs`` (or ``make -C proofs kernel``).
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from tests.hunt.model_kind import program_of
 from tests.hunt.model_programs import make as make_model
 from tests.hunt.xml_programs import make as make_xml
+from tests.proofs.device_programs import decoded_program, device_programs
 from tests.verify.builders import Document
 from tests.verify.mutants import mutant, pipeline_mutant, random_schedule
 from verify import check, decode
@@ -32,7 +33,8 @@ from verify.asynchronous.msccl_program import Lowering, placements
 from verify.asynchronous.msccl_xml import decode as decode_xml
 from verify.asynchronous.sizes import Sizes
 from verify.core.verdict import Result, Verdict
-from verify.kernel import differs, judge, pipeline_differs, programs_differ
+from verify.device.check import check as check_device
+from verify.kernel import device_differs, differs, judge, pipeline_differs, programs_differ
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import decode as decode_pipeline
 
@@ -119,6 +121,10 @@ FAMILIES: dict[str, tuple[Callable[..., Iterator[Case]], Callable[..., str]]] = 
     "collective": (of_documents(schedules, decode, check), differs),
     "pipeline": (of_documents(pipelines, decode_pipeline, check_pipeline), pipeline_differs),
     "blocks": (blocks, blocks_differ),
+    "device": (
+        of_documents(device_programs, decoded_program, lambda pair: check_device(*pair)),
+        device_differs,
+    ),
 }
 
 
