@@ -15,7 +15,10 @@ from tests.hunt.interleavings import JUNK, Undecided, ends, order_of
 from tests.hunt.kinds import HARSH, overall
 from tests.hunt.search import judge, search, shrink
 from tests.hunt.threads import Machine
+from verify.asynchronous.msccl import verify_xml
+from verify.asynchronous.mscclpp import verify_plan
 from verify.core.verdict import PROVED, Verdict
+from verify.errors import FormatError
 
 PARTS = 10
 EACH = 500
@@ -35,12 +38,12 @@ def test_no_program_contradicts_its_verdict(name, part):
 
 @pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)
 def test_what_was_found_once_is_not_said_again(path):
-    from verify.asynchronous.msccl import verify_xml
-    from verify.asynchronous.mscclpp import verify_plan
-
     read = {".xml": verify_xml, ".json": verify_plan}[path.suffix]
-    said = overall(read(path.read_bytes()).results)
-    assert not path.name.startswith(f"not-{said.value}")
+    try:
+        said = overall(read(path.read_bytes()).results).value
+    except FormatError:
+        said = "refused"
+    assert not path.name.startswith(f"not-{said}")
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)
