@@ -2,7 +2,7 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
-  ThreadBlocksRuns ThreadBlocksCheck
+  ThreadBlocksRuns ThreadBlocksCheck ThreadBlocksSlices ThreadBlocksPieces ThreadBlocksSizes
   DeviceOrder DeviceBlocks
   Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
@@ -35,8 +35,14 @@ Print Assumptions ThreadBlocksRuns.ends.
 Print Assumptions ThreadBlocksRuns.never_both.
 Print Assumptions ThreadBlocksRuns.one_result.
 Print Assumptions ThreadBlocksCheck.decide_right.
+Print Assumptions ThreadBlocksCheck.decide_backwards.
 Print Assumptions ThreadBlocksCheck.decide_hangs.
 Print Assumptions ThreadBlocksCheck.decide_wrong.
+Print Assumptions ThreadBlocksPieces.pieces_right.
+Print Assumptions ThreadBlocksSizes.larger_messages.
+Print Assumptions ThreadBlocksSlices.slices_within.
+Print Assumptions ThreadBlocksSlices.slices_get_further.
+Print Assumptions ThreadBlocksSlices.right_with_slices.
 Print Assumptions DeviceOrder.all_before.
 Print Assumptions DeviceOrder.two_sets_enough.
 Print Assumptions DeviceOrder.unrolled_enough.
