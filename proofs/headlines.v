@@ -49,6 +49,7 @@ Print Assumptions Spread.bounds_in_pairs.
 Print Assumptions Volume.volume_bound_holds.
 Print Assumptions Bounds.lower_bound_holds.
 Print Assumptions Bounds.at_the_bound_optimal.
+Print Assumptions Bounds.completion_since_last_arrival.
 Print Assumptions Bounds.idle_round_not_optimal.
 Print Assumptions Loss.losses_only_take.
 Print Assumptions Loss.never_twice.

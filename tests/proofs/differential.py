@@ -49,6 +49,16 @@ def pipelines(rng: random.Random) -> Iterator[Document]:
         yield doc
 
 
+def at_the_bound_with_absences(answer: dict[str, Any], report: Any) -> bool:
+    """Whether nothing but ranks that are absent again keeps a collective from being optimal."""
+    return bool(
+        answer.get("accepted")
+        and "completion_rounds" in answer
+        and answer["completion_rounds"] == answer["lower_bound"]
+        and report.optimal is not True
+    )
+
+
 FAMILIES: dict[str, tuple[Callable[..., Any], ...]] = {
     "collective": (schedules, decode, check, differs),
     "pipeline": (pipelines, decode_pipeline, check_pipeline, pipeline_differs),
@@ -77,6 +87,7 @@ def compare(family: str, count: int, seed: int) -> tuple[Counter[str], list[str]
                 wrong.append(f"{found}: {text.decode()}")
             seen["accepted"] += answer.get("accepted", False)
             seen["optimal"] += answer.get("optimal") is True
+            seen["optimal but for absences"] += at_the_bound_with_absences(answer, report)
             seen.update(
                 name for name, result in report.results.items() if result.verdict is Verdict.REFUTED
             )
