@@ -3,7 +3,7 @@
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
   DeviceOrder DeviceBlocks
-  Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
+  Knowledge AnyMemory Spread Volume Bounds Headline Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
@@ -44,6 +44,10 @@ Print Assumptions DeviceBlocks.flags_apart.
 Print Assumptions DeviceBlocks.each_block_alone.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
+Print Assumptions AnyMemory.any_memory_bound.
+Print Assumptions AnyMemory.any_memory_chunks.
+Print Assumptions AnyMemory.schedules_are_runs.
+Print Assumptions Headline.one_late_rank.
 Print Assumptions Spread.spread_bound_holds.
 Print Assumptions Spread.bounds_in_pairs.
 Print Assumptions Volume.volume_bound_holds.
