@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-docs test-viewer fuzz mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-docs test-viewer fuzz hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -76,6 +76,10 @@ fuzz: $(READY)   ## datagrams of an attacker, by atheris (10 minutes on each dat
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.datagrams --runs -1 --seconds $(or $(SECONDS),600)
 	$(BIN)/python -m tests.fuzz.datagrams --compiled --runs -1 --seconds $(or $(SECONDS),600)
+
+hunt: $(READY)   ## random MSCCL files, plans and programs on which verify could be wrong (COUNT=200000 of each; an hour)
+	printf 'xml\nplan\nmodel\n' | xargs -P 2 -I KIND \
+	    $(BIN)/python -m tests.hunt --kind KIND --count $(or $(COUNT),200000) --seed $(or $(SEED),1000000)
 
 mutation: $(READY)  ## mutants of verify/core that the tests should kill (an hour; EACH=20 of a module, SEED=1)
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[mutation]'

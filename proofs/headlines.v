@@ -2,6 +2,7 @@
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
+  ThreadBlocksRuns ThreadBlocksCheck
   DeviceOrder DeviceBlocks
   Knowledge AnyMemory Spread Volume Bounds Headline Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
@@ -27,6 +28,15 @@ Print Assumptions Asynchronous.acyclic_never_stuck.
 Print Assumptions Asynchronous.cycle_never_ends.
 Print Assumptions Asynchronous.same_end.
 Print Assumptions Asynchronous.ends.
+Print Assumptions ThreadBlocksRuns.one_run_decides.
+Print Assumptions ThreadBlocksRuns.one_ends_all_end.
+Print Assumptions ThreadBlocksRuns.one_stuck_none_ends.
+Print Assumptions ThreadBlocksRuns.ends.
+Print Assumptions ThreadBlocksRuns.never_both.
+Print Assumptions ThreadBlocksRuns.one_result.
+Print Assumptions ThreadBlocksCheck.decide_right.
+Print Assumptions ThreadBlocksCheck.decide_hangs.
+Print Assumptions ThreadBlocksCheck.decide_wrong.
 Print Assumptions DeviceOrder.all_before.
 Print Assumptions DeviceOrder.two_sets_enough.
 Print Assumptions DeviceOrder.unrolled_enough.

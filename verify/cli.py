@@ -229,10 +229,12 @@ def _of_programs(
     timeout: float,
 ) -> tuple[PipelineReport | Others, str]:
     """The report, and its text, on what has a program for each rank and no rounds."""
-    if not isinstance(schedule, PipelineSchedule):
+    if isinstance(schedule, FlowReport):
         _refuse({"--kernel": use_kernel}, path, schedule)
-        if isinstance(schedule, FlowReport):
-            return schedule, schedule.text(str(path))
+        return schedule, schedule.text(str(path))
+    if isinstance(schedule, AsynchronousReport):
+        if use_kernel is not None:
+            schedule.results["coq_kernel"] = kernel.opinion_on_programs(schedule, timeout)
         return schedule, render_asynchronous(str(path), schedule)
     report = check_pipeline(schedule)
     if use_kernel is not None:

@@ -21,6 +21,8 @@ from typing import Any
 
 import msgspec
 
+from verify.asynchronous.kernel_model import encode
+from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.verdict import (
     PROVED,
     Counterexample,
@@ -113,6 +115,70 @@ def opinion(data: bytes, report: Report | PipelineReport, timeout_s: float) -> R
     )
 
 
+def opinion_on_programs(report: AsynchronousReport, timeout_s: float) -> Result:
+    """The checker's verdict on programs of thread blocks, of which ``verify`` says ``report``.
+
+    It decides on the program that was made of the file, for each placement and at every size of
+    messages: whether it ends, without races, with the right values. A race refutes nothing there,
+    it only keeps the checker from accepting.
+
+    Raises:
+        ArgumentError: the checker is not built.
+    """
+    unread = [
+        name
+        for name, result in report.results.items()
+        if name not in DECIDED_ON_PROGRAMS and result.verdict is not Verdict.PROVED
+    ]
+    if unread:
+        return unknown(f"{unread[0]} does not hold, so the file has no program to decide on")
+
+    texts = [encode(program, sizes) for program, sizes in report.programs]
+    answers = _answers(texts, timeout_s)
+    if isinstance(answers, str):
+        return unknown(answers)
+    malformed = [answer["malformed"] for answer in answers if "malformed" in answer]
+    if malformed:
+        return unknown(f"it can't read the program ({malformed[0]})")
+
+    difference = programs_differ(answers, report)
+    if difference:
+        return unknown(f"verify and the checker disagree, one of them is wrong: {difference}")
+    if all(answer["accepted"] for answer in answers):
+        return PROVED
+    for answer in answers:
+        if answer["answer"] in WRONG_ENDS:
+            found = f"{WRONG_ENDS[answer['answer']]}, in messages of {answer['size']} chunks"
+            return refuted(
+                Counterexample(
+                    property="coq_kernel",
+                    expected="every execution to end with the right values",
+                    found=found,
+                )
+            )
+    return unknown("the checker can't tell: races are not what it refutes")
+
+
+DECIDED_ON_PROGRAMS = ("deadlock_free", "race_free", "right_values")
+"""What the checker says of a program; other properties are about reading a file."""
+
+WRONG_ENDS = {"hangs": "no execution ends", "wrong": "an execution ends with other values"}
+
+
+def programs_differ(answers: list[dict[str, Any]], report: AsynchronousReport) -> str:
+    """Where the checker and ``verify`` contradict each other; empty if they do not."""
+    here = overall(report.results[name].verdict for name in DECIDED_ON_PROGRAMS)
+    there = [answer["answer"] for answer in answers]
+    if here is Verdict.PROVED and set(there) != {"right"}:
+        return f"it is {here} here, {', '.join(there)} there"
+    if here is Verdict.REFUTED and set(there) == {"right"}:
+        return f"it is {here} here, right there"
+    hangs = report.results["deadlock_free"].verdict is Verdict.REFUTED
+    if hangs != ("hangs" in there):
+        return f"it {'hangs' if hangs else 'ends'} here, and there it is {', '.join(there)}"
+    return ""
+
+
 def differs(answer: Mapping[str, Any], report: Report) -> str:
     """Where the program and ``verify`` contradict each other; empty if they do not."""
     if "malformed" in answer:
@@ -163,14 +229,19 @@ def pipeline_differs(answer: Mapping[str, Any], report: PipelineReport) -> str:
 
 
 def _answer(data: bytes, timeout_s: float) -> dict[str, Any] | str:
-    """What the program says, or why it says nothing."""
+    """What the program says of one file, or why it says nothing."""
+    answers = _answers([data], timeout_s)
+    return answers if isinstance(answers, str) else answers[0]
+
+
+def _answers(texts: list[bytes], timeout_s: float) -> list[dict[str, Any]] | str:
+    """What the program says of each text, or why it says nothing."""
     try:
-        (answer,) = judge([data], timeout_s)
+        return list(judge(texts, timeout_s))
     except subprocess.TimeoutExpired:
         return f"no answer in {timeout_s:g} s"
     except subprocess.CalledProcessError as error:
         return f"{PROGRAM} crashed: {error.stderr.decode(errors='replace').strip()}"
-    return answer
 
 
 def _more_stack() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,21 @@ REDUCES = frozenset({"re", "res", "rre", "rres"})
 PACKETS = frozenset({"respkt", "repkt", "recpkt", "recspkt"})
 PIPELINED = 2
 """Rounds of a pipeline that are run; each takes its part of every chunk."""
+
+
+@dataclass
+class Syncer:
+    """A ``DeviceSyncer``: three counters in turn, so that one can be cleared before its use."""
+
+    counters: list[int] = field(default_factory=lambda: [0, 0, 0])
+    current: int = 0
+
+    def arrive(self) -> int:
+        """Count a block that comes; returns the counter that it has to look at."""
+        mine = (self.current + 1) % 3
+        self.counters[(mine + 1) % 3] = 0
+        self.counters[mine] += 1
+        return mine
 
 
 @dataclass
@@ -58,7 +73,7 @@ class PlanRun:
             for rank, gpu in self.gpus.items()
             for n, s in enumerate(gpu.get("semaphores", []))
         }
-        self.barriers: Counter[tuple[int, int]] = Counter()
+        self.barriers: dict[tuple[int, int], Syncer] = {}
         self.expected = self._demand()
 
     def _operations(self) -> list[Operation]:
@@ -79,7 +94,7 @@ class PlanRun:
         ]
         at = [0] * len(blocks)
         tasks: list[list[Task]] = [[] for _ in blocks]
-        passed: dict[int, int] = {}
+        arrived: dict[int, int] = {}
         going = list(range(len(blocks)))
         self.random.shuffle(going)
         calm = self.random.choice(CALM)
@@ -93,10 +108,14 @@ class PlanRun:
                     moved = True
                 else:
                     sync, operations = segments[at[number]]
-                    moved = sync is None or self._synchronized(rank, number, sync, passed)
-                    if moved:
+                    moved = True
+                    if self._comes(rank, number, sync, arrived):
+                        pass
+                    elif self._leaves(rank, number, sync, arrived):
                         tasks[number] = [self._task(rank, block, op, i) for op, i in operations]
                         at[number] += 1
+                    else:
+                        moved = False
                 if moved:
                     break
             else:
@@ -120,20 +139,28 @@ class PlanRun:
                         found[-1][1].append((op, turn))
         return found
 
-    def _synchronized(
-        self, rank: int, number: int, sync: Operation, passed: dict[int, int]
+    def _comes(
+        self, rank: int, number: int, sync: Operation | None, arrived: dict[int, int]
     ) -> bool:
-        """Whether the block may go on; of a barrier all blocks must have come."""
-        if sync["name"] == "nop":
-            return True
-        key = rank, sync["barrier_id"]
-        if number not in passed:
-            count = sync["num_threadblocks"]
-            passed[number] = (self.barriers[key] // count + 1) * count
-            self.barriers[key] += 1
-        if self.barriers[key] < passed[number]:
+        """Count a block at a barrier, unless it is counted already or is at none."""
+        if sync is None or sync["name"] == "nop" or number in arrived:
             return False
-        del passed[number]
+        if sync.get("num_threadblocks", 0) == 1:
+            return False
+        syncer = self.barriers.setdefault((rank, sync.get("barrier_id", 0)), Syncer())
+        arrived[number] = syncer.arrive()
+        return True
+
+    def _leaves(
+        self, rank: int, number: int, sync: Operation | None, arrived: dict[int, int]
+    ) -> bool:
+        """Whether a block may go on; at a barrier it looks for exactly the count."""
+        if sync is None or number not in arrived:
+            return True
+        syncer = self.barriers[rank, sync.get("barrier_id", 0)]
+        if syncer.counters[arrived[number]] != sync.get("num_threadblocks", 0):
+            return False
+        syncer.current = arrived.pop(number)
         return True
 
     def _advance(self, rank: int, block: Operation, tasks: list[Task]) -> bool:

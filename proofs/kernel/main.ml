@@ -88,6 +88,8 @@ let judge text =
   match
     let v = Json.parse text in
     if Pipelines.is_pipeline v then Pipelines.judge v
+    else if Blocks.is_program v then Blocks.judge v
+    else if Devices.is_device v then Devices.judge schedule v
     else let r = check (schedule v) in print_report r; if accepted r then 0 else 1
   with
   | code -> code

@@ -147,7 +147,7 @@ class Coordinator(Protocol[Message, Fault]):
                 self._events.append(found)
         if not state.absent:
             self._started.discard(state.operation)
-            if math.isfinite(state.at_s.sum()):  # they are on one clock
+            if state.aligned:
                 self.inputs.history.add(state.at_s)
             if state.decision is not None:
                 self._occupy(state, state.decision, now_s, complete=True)
@@ -228,7 +228,7 @@ class Coordinator(Protocol[Message, Fault]):
             state.done_s[sender] = done_s
             if len(state.done_s) == len(self._consumed) and not state.absent:
                 self._forget(operation)
-                if math.isfinite(state.at_s.sum()):
+                if state.aligned:
                     self._learn(state)
 
     def _learn(self, state: ArrivalState) -> None:

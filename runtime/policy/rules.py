@@ -87,6 +87,11 @@ class ArrivalState:
         return tuple(self.ranks[at] for at in (self.at_s == ABSENT).nonzero()[0].tolist())
 
     @property
+    def aligned(self) -> bool:
+        """All ranks have come, and all stamps are of one clock."""
+        return math.isfinite(self.at_s.sum())
+
+    @property
     def arrival(self) -> Arrival:
         """Who has come, as it is told."""
         return Arrival(self.operation, self.buffer, bytearray(self.stamps), dict(self.odd))

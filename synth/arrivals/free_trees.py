@@ -15,7 +15,9 @@ every rank sends and receives in each round, only full sums are copied, and no s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import pairwise
+from operator import itemgetter
 
 from synth.solvers.clauses import Clauses
 from synth.solvers.model import Found
@@ -53,21 +55,22 @@ class FreeTrees:
 
     def decode(self, answer: Found) -> list[Round]:
         """The rounds that an assignment stands for, late ranks first."""
-        names = [name for name, v in self._variable.items() if v in answer.true]
-        rounds = []
-        for t in range(self._rounds):
-            moves = []
-            for c in range(self._chunks):
-                senders: dict[Set, list[int]] = {}
-                for name in names:
-                    if name[0] == "send" and name[1] == t and name[3] == c:
-                        senders.setdefault(int(name[4]), []).append(int(name[2]))
-                for name in names:
-                    if name[0] in ("copy", "add") and name[1] == t and name[3] == c:
-                        op: Op = "copy" if name[0] == "copy" else "reduce"
-                        moves.append(Transfer(senders[int(name[-1])].pop(), int(name[2]), c, op))
-            rounds.append(tuple(moves))
-        return rounds
+        senders = defaultdict[tuple[int, int, Set], list[int]](list)
+        receives: list[list[tuple[int, int, Set, Op]]] = [[] for _ in range(self._rounds)]
+        for (kind, *numbers), variable in self._variable.items():
+            if variable in answer.true and kind in ("send", "copy", "add"):
+                t, rank, chunk, *_, moved = map(int, numbers)
+                if kind == "send":
+                    senders[t, chunk, moved].append(rank)
+                else:
+                    receives[t].append((chunk, rank, moved, "copy" if kind == "copy" else "reduce"))
+        return [
+            tuple(
+                Transfer(senders[t, chunk, moved].pop(), rank, chunk, op)
+                for chunk, rank, moved, op in sorted(of_round, key=itemgetter(0))
+            )
+            for t, of_round in enumerate(receives)
+        ]
 
     # -- variables -----------------------------------------------------------------------------
 

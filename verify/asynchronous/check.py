@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from verify.asynchronous.connections import connections_match, limits, signals_match
+from verify.asynchronous.connections import connections_match, signals_match
 from verify.asynchronous.deadlock import Freedom, deadlock_free
 from verify.asynchronous.model import Program
-from verify.asynchronous.order import Flat
+from verify.asynchronous.order import Flat, Run
 from verify.asynchronous.races import race_free
 from verify.asynchronous.sizes import Sizes
-from verify.asynchronous.values import values_of
+from verify.asynchronous.values import right_values
 from verify.core.verdict import PROVED, Result, Verdict, unknown
 
 
@@ -42,11 +42,17 @@ def check(
         reason = f"{(apart or broken)[0]} is refuted, so there is no result to speak of"
         results["race_free"] = results["right_values"] = unknown(reason)
         return results, freedom
-    results["race_free"] = race_free(flat, sizes)
-    if "right_values" in found:
-        results["right_values"] = found["right_values"]
-    elif results["race_free"].verdict is not Verdict.PROVED:
-        results["right_values"] = unknown("the result depends on the interleaving")
-    else:
-        results["right_values"] = values_of(flat, limits(flat, sizes)[0])
+    results["race_free"], runs = race_free(flat, sizes)
+    results["right_values"] = found.get("right_values") or _values(results["race_free"], runs)
     return results, freedom
+
+
+def _values(race_free: Result, runs: list[Run]) -> Result:
+    """The first wrong result of an execution; else, without races, that all are right."""
+    for run in runs:
+        result = right_values(run)
+        if result.verdict is Verdict.REFUTED:
+            return result
+    if race_free.verdict is Verdict.PROVED:
+        return PROVED
+    return unknown("the result depends on the interleaving")

@@ -110,6 +110,8 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         kind: the collective; ``placement``: ``in place`` or ``out of place``.
         slots: messages that a FIFO holds; None where there is no bound.
+        sliced: whether a slot's first part can be used again while its last part is still to be
+            received, so that parts of one more message are on their way.
         fifos: names for people; counters: likewise.
         addresses: chunks of memory, of all ranks together.
         input_rank, input_chunk: per address, whose input chunk it holds at the start; -1: nothing.
@@ -128,6 +130,7 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     input_rank: IntArray
     input_chunk: IntArray
     demands: tuple[Demand, ...]
+    sliced: bool = False
 
     def name_of(self, address: int) -> str:
         """A chunk as people write it: ``rank 2 o[5]``, with all its names where in place."""

@@ -67,9 +67,11 @@ def verify_xml(
     results: dict[str, Result] = {}
     freedom: Freedom | None = None
     used = placements(algorithm)
+    programs = []
     for placement in used:
         lowering = Lowering(algorithm, placement, room, name)
         program = lowering.program()
+        programs.append((program, sizes))
         found, freedom = check(program, sizes, lowering.found)
         results = {key: _worse(results.get(key), result) for key, result in found.items()}
     assert freedom is not None
@@ -87,6 +89,7 @@ def verify_xml(
         results=results,
         freedom=freedom,
         limits=limits(algorithm, sizes),
+        programs=tuple(programs),
     )
 
 

@@ -135,6 +135,7 @@ class Lowering:
             ranks=self.ranks,
             blocks=tuple(blocks),
             slots=self.slots,
+            sliced=self.algorithm.proto == "Simple",  # a message is two slices
             fifos=tuple(f"rank {a} -> rank {b} channel {c}" for a, b, c in self.fifos),
             counters=tuple(f"the flag of rank {rank} tb {tb}" for rank, tb in self.counters),
             buffers=tuple(self.buffers.values()),

@@ -8,7 +8,8 @@ From Azure/msccl-executor-nccl at c6f6b36d (msccl_parser.cc, msccl_kernel.cu):
   ``depid``.
 - A ``nop`` hands its wait to the next step that does something, and can raise no flag.
 - ``re`` after ``re`` into the same place from the same buffer, without a wait of its own and before
-  a flag is raised, is one step with it; the ``cnt`` of the last one holds for all.
+  a flag is raised, is one step with it; the ``cnt`` of the last one holds for all. The kernel's
+  count leaves out the fused steps if that ``cnt`` is 0.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def transmissions(block: XmlBlock) -> list[Transmission]:
         fusing = step.type == "re" and not step.hasdep and reductions != 16
     found, count = [], 0
     for last, offsets, before in made:
-        count += max(0, len(before) - 1) + len(offsets) - 1
+        count += max(0, len(before) - 1)
+        if last.cnt > 0:  # the kernel counts fused steps where it adds up the first chunk
+            count += len(offsets) - 1
         flag = count if last.hasdep else None
         found.append(Transmission(last, tuple(offsets), tuple(before), flag))
         count += 1

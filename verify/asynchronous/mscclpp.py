@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verify.asynchronous.check import check
-from verify.asynchronous.mscclpp_order import PIPELINE_ROUNDS, other_end
-from verify.asynchronous.mscclpp_plan import Plan, decode_plan
+from verify.asynchronous.deadlock import Freedom
+from verify.asynchronous.mscclpp_order import other_end
+from verify.asynchronous.mscclpp_plan import Plan, PlanOperation, decode_plan
 from verify.asynchronous.mscclpp_program import Lowering
+from verify.asynchronous.mscclpp_rounds import doubt
 from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import PROVED, unknown
-from verify.errors import FormatError
+from verify.core.verdict import PROVED, Result, Verdict, overall, unknown
 
 FORMAT = "mscclpp"
 
 MOST_OPERATIONS = 64
 MOST_CHANNELS = 16
 MOST_SEMAPHORES = 16
+MOST_CHANNELS_OF_ONE = 8
+MOST_AREAS_OF_ONE = 10
+"""Channels of one operation; its sources, and its targets."""
 
 
 def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
@@ -33,18 +37,20 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         <Verdict.PROVED: 'proved'>
     """
     plan = decode_plan(data, name)
-    try:
-        lowering = Lowering(plan, name)
-        program = lowering.program()
-    except IndexError:
-        raise FormatError(name, "an id names a channel or buffer that is not there") from None
+    lowering = Lowering(plan, name)
+    program = lowering.program()
     found = lowering.found
     missing = found.pop("synchronized", None)
     results, freedom = check(program, None, found)
     if missing is not None:
         reason = "the threads of a block are not together"
         results |= {"race_free": unknown(reason), "right_values": unknown(reason)}
+    results, freedom = _with_barriers(results, freedom, lowering)
     results = {"synchronized": missing or PROVED, **results}
+    if overall(result.verdict for result in results.values()) is Verdict.PROVED:
+        doubted = doubt(plan, name, lowering)
+        if doubted is not None:
+            results |= {"race_free": unknown(doubted), "right_values": unknown(doubted)}
     return AsynchronousReport(
         format=FORMAT,
         name=plan.name,
@@ -59,14 +65,31 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         results=results,
         freedom=freedom,
         limits=tuple(_limits(plan)),
+        programs=((program, None),),
     )
+
+
+def _with_barriers(
+    results: dict[str, Result], freedom: Freedom, lowering: Lowering
+) -> tuple[dict[str, Result], Freedom]:
+    """Add what the program does not say: whom barriers and semaphores let go on."""
+    wrong = [barriers.wrong for barriers in lowering.barriers if barriers.wrong is not None]
+    wrong += [unknown(reason) for reason in lowering.counting.unordered.values()]
+    if not wrong:
+        return results, freedom
+
+    wrong.sort(key=lambda result: result.counterexample is None)
+    results = dict(results)
+    if results["deadlock_free"].verdict is not Verdict.REFUTED:
+        results["deadlock_free"] = wrong[0]
+    reason = wrong[0].note or "a barrier may never open, so there is no result to speak of"
+    for name in ("race_free", "right_values"):
+        results[name] = unknown(reason)
+    return results, Freedom(up_to=0, slots_needed=None, unlimited=False, rendezvous=False)
 
 
 def _limits(plan: Plan) -> Iterator[str]:
     """What the executor would refuse, or does otherwise; no part of the verdict."""
-    pieces = any(op.ops for gpu in plan.gpus for block in gpu.threadblocks for op in block.ops)
-    if pieces:
-        yield f"pipelines are looked at for {PIPELINE_ROUNDS} rounds"
     for gpu in plan.gpus:
         if gpu.output_chunks == 0 or gpu.input_chunks == 0:
             yield f"refused: gpu {gpu.id} divides sizes by its 0 input or output chunks"
@@ -84,9 +107,26 @@ def _limits(plan: Plan) -> Iterator[str]:
                 yield f"beyond the kernel's room: {where} has {count} operations, at most 64"
             if channels > MOST_CHANNELS:
                 yield f"beyond the kernel's room: {where} has {channels} channels, at most 16"
+            if any(_too_wide(op) for outer in block.ops for op in (outer, *outer.ops)):
+                yield f"beyond the kernel's room: {where} has over 8 channels or 10 areas at once"
+            if any(_unnamed(op) for outer in block.ops for op in (outer, *outer.ops)):
+                yield f"refused: {where} has remote buffers without channel_type memory"
         if len(gpu.semaphores) > MOST_SEMAPHORES:
             yield f"beyond the kernel's room: gpu {gpu.id} has over 16 semaphores"
     for gpu in plan.gpus:
         unpaired = [n for n in range(len(gpu.peers())) if other_end(plan, gpu.id, n)[1] < 0]
         if unpaired:
             yield f"one way: channel {unpaired[0]} of gpu {gpu.id} has no other end in the file"
+
+
+def _too_wide(operation: PlanOperation) -> bool:
+    """Whether an operation has more channels or areas than the executor's has room for."""
+    areas = max(len(operation.src_buff), len(operation.dst_buff))
+    return len(operation.channel_ids) > MOST_CHANNELS_OF_ONE or areas > MOST_AREAS_OF_ONE
+
+
+def _unnamed(operation: PlanOperation) -> bool:
+    """Whether an operation has a remote buffer, and does not say by which kind of channel."""
+    areas = (*operation.src_buff, *operation.dst_buff)
+    remote = any(area.buffer_id is not None for area in areas)
+    return remote and operation.channel_type != "memory"

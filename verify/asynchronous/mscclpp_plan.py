@@ -8,6 +8,7 @@ not known are passed over. A switch channel's buffer is called ``buffer_type`` b
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -25,98 +26,143 @@ NAMES = frozenset(
 """Operations whose meaning is known here."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+"""What the executor keeps in an unsigned word; ids, where it keeps only a byte, are looked up."""
+
+BufferType = Literal["i", "o", "s"]
+ChannelType = Literal["none", "memory", "port", "switch"]
+
+
 class Area(msgspec.Struct, frozen=True):
     """Chunks of a buffer: one's own (``type``), another rank's (``buffer_id``, as the block calls
     it), or all ranks' of a switch channel."""
 
     index: int
-    size: int
-    type: str | None = None
-    buffer_id: int | None = None
-    switch_channel_id: int | None = None
+    size: Count
+    type: BufferType | None = None
+    buffer_id: Count | None = None
+    switch_channel_id: Count | None = None
 
 
 class Part(msgspec.Struct, frozen=True):
     """Which part of its areas an operation does, where blocks share it."""
 
-    tb_id: int
-    tbg_size: int
+    tb_id: Count
+    tbg_size: Count
+
+
+class Rounds(msgspec.Struct, frozen=True):
+    """How a pipeline is cut: so many bytes in each round, of so many chunks in all."""
+
+    unit_size: Count
+    num_chunks: Count
 
 
 class PlanOperation(msgspec.Struct, frozen=True):
     """One operation; ids of channels are those that the block gives them."""
 
     name: str
-    channel_type: str = "none"
-    channel_ids: tuple[int, ...] = ()
+    channel_type: ChannelType = "none"
+    channel_ids: tuple[Count, ...] = ()
     src_buff: tuple[Area, ...] = ()
     dst_buff: tuple[Area, ...] = ()
     tbg_info: Part | None = None
-    barrier_id: int = 0
-    num_threadblocks: int = 0
-    semaphore_ids: tuple[int, ...] = ()
+    barrier_id: Count | None = None
+    num_threadblocks: Count | None = None
+    semaphore_ids: tuple[Count, ...] = ()
+    iter_context: Rounds | None = None
+    reduce_op: str | None = None
     ops: tuple[PlanOperation, ...] = ()
+
+    @property
+    def barrier(self) -> int:
+        """Which barrier; one that is not given is 0."""
+        return self.barrier_id or 0
+
+    @property
+    def joined(self) -> int:
+        """How many blocks a barrier is for; where it is not given, 0."""
+        return self.num_threadblocks or 0
 
 
 class ChannelIds(msgspec.Struct, frozen=True):
     """The GPU's channels of one type that a block uses."""
 
-    channel_type: str
-    channel_ids: tuple[int, ...]
+    channel_type: ChannelType
+    channel_ids: tuple[Count, ...]
 
 
 class RemoteIds(msgspec.Struct, frozen=True):
     """The remote buffers that a block uses over one type of channel."""
 
-    access_channel_type: str
-    remote_buffer_ids: tuple[int, ...]
+    access_channel_type: ChannelType
+    remote_buffer_ids: tuple[Count, ...]
 
 
 class PlanBlock(msgspec.Struct, frozen=True):
     """A thread block."""
 
-    id: int
+    id: Count
     ops: tuple[PlanOperation, ...]
     channels: tuple[ChannelIds, ...] = ()
     remote_buffer_refs: tuple[RemoteIds, ...] = ()
+
+    def memory_channels(self) -> list[int]:
+        """The GPU's numbers of the memory channels, as operations of the block count them."""
+        return self._ids("memory")
+
+    def switch_channels(self) -> list[int]:
+        """Likewise of the switch channels."""
+        return self._ids("switch")
+
+    def _ids(self, kind: str) -> list[int]:
+        of_kind = [ref.channel_ids for ref in self.channels if ref.channel_type == kind]
+        return [number for ids in of_kind for number in ids]
+
+    def remote_buffers(self) -> list[int]:
+        """The GPU's numbers of the remote buffers behind memory channels."""
+        refs = self.remote_buffer_refs
+        of_memory = [ref.remote_buffer_ids for ref in refs if ref.access_channel_type == "memory"]
+        return [number for ids in of_memory for number in ids]
 
 
 class RankGroup(msgspec.Struct, frozen=True):
     """The ranks behind one switch channel."""
 
-    ranks: tuple[int, ...]
+    ranks: tuple[Count, ...]
 
 
 class PlanChannel(msgspec.Struct, frozen=True):
     """Channels of one type, one for each of ``connected_to`` or ``rank_groups``."""
 
-    channel_type: str
-    connected_to: tuple[int, ...] = ()
+    channel_type: ChannelType
+    connected_to: tuple[Count, ...] = ()
     rank_groups: tuple[RankGroup, ...] = ()
-    buffer_type: str | None = None
-    buff: str | None = None
+    buffer_type: BufferType | None = None
+    buff: BufferType | None = None
 
 
 class RemoteBuffer(msgspec.Struct, frozen=True):
     """A buffer of another rank."""
 
-    rank: int
-    type: str
+    rank: Count
+    type: BufferType
+    access_channel_types: tuple[ChannelType, ...] = ("memory",)
 
 
 class PlanSemaphore(msgspec.Struct, frozen=True):
     """A semaphore within a GPU."""
 
-    init_value: int
+    init_value: Count
 
 
 class PlanGpu(msgspec.Struct, frozen=True):
     """What one rank does."""
 
-    id: int
-    input_chunks: int
-    output_chunks: int
-    scratch_chunks: int
+    id: Count
+    input_chunks: Count
+    output_chunks: Count
+    scratch_chunks: Count
     threadblocks: tuple[PlanBlock, ...]
     channels: tuple[PlanChannel, ...] = ()
     remote_buffers: tuple[RemoteBuffer, ...] = ()
@@ -126,6 +172,15 @@ class PlanGpu(msgspec.Struct, frozen=True):
         """Whom each memory channel joins this rank to."""
         memory = [c.connected_to for c in self.channels if c.channel_type == "memory"]
         return [peer for peers in memory for peer in peers]
+
+    def switches(self) -> list[tuple[BufferType, tuple[int, ...]]]:
+        """The switch channels: which buffer of which ranks."""
+        channels = [c for c in self.channels if c.channel_type == "switch"]
+        return [
+            (channel.buffer_type or channel.buff or "i", group.ranks)
+            for channel in channels
+            for group in channel.rank_groups
+        ]
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -138,6 +193,9 @@ class Plan(msgspec.Struct, frozen=True):
     gpus: tuple[PlanGpu, ...]
     reuse_resources: bool = False
     use_double_scratch_buffer: bool = False
+    num_threads_per_block: Count = 1024
+    buffer_alignment: Count = 16
+    max_message_size: int = 2**64 - 1
 
 
 def is_plan(data: bytes) -> bool:
@@ -172,6 +230,8 @@ def decode_plan(data: bytes, name: str = "<bytes>") -> Plan:
                 raise FormatError(name, f"{place}: the operation {operation.name!r} is not known")
             if operation.channel_type == "port":
                 raise FormatError(name, f"{place}: port channels are not known here")
+            if operation.tbg_info is not None and operation.tbg_info.tbg_size == 0:
+                raise FormatError(name, f"{place}: tbg_size is 0")
     return plan
 
 

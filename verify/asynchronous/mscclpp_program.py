@@ -15,9 +15,15 @@ from math import lcm
 import numpy as np
 
 from verify.asynchronous.model import ALL_RANKS, Block, Buffer, Demand, Program, Signal, Step
+from verify.asynchronous.mscclpp_barriers import Barriers, joins
+from verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, Used
+from verify.asynchronous.mscclpp_operations import SHAPES, require_understood
 from verify.asynchronous.mscclpp_order import (
+    PACKETS,
     PIPELINE_ROUNDS,
+    SEVERAL_PLACES,
     Counting,
+    Key,
     Operation,
     Use,
     flat,
@@ -28,8 +34,6 @@ from verify.asynchronous.mscclpp_plan import Area, Plan, PlanOperation
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 from verify.errors import FormatError
 
-SUMS = frozenset(["re", "res", "rre", "rres", "respkt", "repkt", "recpkt", "recspkt", "glres"])
-"""Operations that add up all their sources; of others each target has its own."""
 PACKET_TARGETS = dict.fromkeys(("ppkt", "rppkt", "cpkt"), 0) | dict.fromkeys(
     ("respkt", "recpkt", "recspkt"), 1
 )
@@ -39,40 +43,99 @@ PACKET_SOURCES = dict.fromkeys(("rppkt", "upkt"), 0) | dict.fromkeys(
 """From which on sources or targets in scratch are packets."""
 
 
+MOST_CELLS = 2**21
+"""Parts of chunks in all operations together, and in memory: what more is is refused."""
+
+
 class Lowering:
     """A plan as a program of the model.
 
+    Args:
+        plan: what is lowered.
+        name: of its file, for errors.
+        rounds: of every pipeline.
+        relaxed: whether relaxed signals and waits order anything.
+        apart: whether threads of a block are apart between two ``nop``: packets then order only
+            what the same thread has.
+        pieces: of rounds, for which a scratch chunk has room; then the next take their places. One
+            piece stands for all. None: every round has its own.
+
     Attributes:
         found: properties that are refuted before anything runs.
+        unordered: why the order of some blocks is not in the program; empty where all of it is.
+
+    Raises:
+        FormatError: the executor would not read it as it is written, or it is too large.
     """
 
-    def __init__(self, plan: Plan, name: str) -> None:
-        self.plan, self.found = plan, dict[str, Result]()
-        ranks = len(plan.gpus)
-        self.blocks = [flat(gpu) for gpu in plan.gpus]
-        all_operations = [o for of in self.blocks for block in of for o in block]
-        groups = [o.operation.tbg_info.tbg_size for o in all_operations if o.operation.tbg_info]
-        loops = any(o.turn is not None for o in all_operations)
-        self.cells = lcm(1, *groups) * (PIPELINE_ROUNDS if loops else 1)
+    def __init__(
+        self,
+        plan: Plan,
+        name: str,
+        rounds: int = PIPELINE_ROUNDS,
+        relaxed: bool = True,
+        apart: bool = False,
+        pieces: int | None = None,
+    ) -> None:
+        if plan.collective not in {"allreduce", "allgather"}:
+            raise FormatError(name, f"the collective {plan.collective!r} is not known here")
+        require_understood(plan, name)
+        self.plan = plan
+        self.name = name
+        self.rounds = rounds
+        self.relaxed = relaxed
+        self.apart = apart
+        self.pieces = pieces
+        self.found = dict[str, Result]()
+        self.ranks = len(plan.gpus)
+        self.blocks = [flat(gpu, rounds) for gpu in plan.gpus]
+        self.cells = self._cells()
         self.counters: dict[object, int] = {}
         self.names: list[str] = []
         self.addresses = 0
         self.buffers: dict[tuple[int, str], Buffer] = {}
-        for rank, gpu in enumerate(plan.gpus):
-            whole = max(gpu.input_chunks, gpu.output_chunks) if plan.inplace else gpu.output_chunks
+        self._lay_out()
+        self.counting = Counting(plan, self.blocks)
+        self.barriers = [Barriers(rank, blocks) for rank, blocks in enumerate(self.blocks)]
+        self.unordered = list(self.counting.unordered.values())
+
+    def _cells(self) -> int:
+        """Into how many cells a chunk is cut, so that all parts and rounds are whole cells."""
+        operations = [now for of_rank in self.blocks for block in of_rank for now in block]
+        parts = {now.operation.tbg_info.tbg_size for now in operations if now.operation.tbg_info}
+        loops = any(now.turn is not None for now in operations)
+        cells = self.rounds if loops else 1
+        for size in sorted(parts):
+            cells = lcm(cells, size)
+            if cells > MOST_CELLS:
+                raise FormatError(self.name, "cuts chunks into too many parts")
+
+        moved = sum(
+            area.size
+            for now in operations
+            for area in (*now.operation.src_buff, *now.operation.dst_buff)
+        )
+        memory = sum(
+            gpu.input_chunks + gpu.output_chunks + 2 * gpu.scratch_chunks for gpu in self.plan.gpus
+        )
+        if max(moved, memory) * cells > MOST_CELLS:
+            raise FormatError(self.name, f"has more than {MOST_CELLS} parts of chunks")
+        return cells
+
+    def _lay_out(self) -> None:
+        """Give every buffer its addresses; in place, input lies in the output."""
+        for rank, gpu in enumerate(self.plan.gpus):
+            inplace = self.plan.inplace
+            whole = max(gpu.input_chunks, gpu.output_chunks) if inplace else gpu.output_chunks
             self._buffer(rank, "o", whole)
-            if plan.inplace:
-                share = gpu.input_chunks * rank if plan.collective == "allgather" else 0
+            if inplace:
+                share = gpu.input_chunks * rank if self.plan.collective == "allgather" else 0
                 start = self.buffers[rank, "o"].start + share * self.cells
                 self.buffers[rank, "i"] = Buffer(rank, "i", start, gpu.input_chunks * self.cells)
             else:
                 self._buffer(rank, "i", gpu.input_chunks)
             self._buffer(rank, "s", gpu.scratch_chunks)
-            self._buffer(rank, "packets ", gpu.scratch_chunks)
-        if plan.collective not in {"allreduce", "allgather"}:
-            raise FormatError(name, f"the collective {plan.collective!r} is not known here")
-        self.counting = Counting(plan, self.blocks)
-        self.ranks = ranks
+            self._buffer(rank, PACKETS_BUFFER, gpu.scratch_chunks)
 
     def _buffer(self, rank: int, name: str, chunks: int) -> None:
         self.buffers[rank, name] = Buffer(rank, name, self.addresses, chunks * self.cells)
@@ -86,10 +149,14 @@ class Lowering:
         for rank, of_rank in enumerate(self.blocks):
             for block, operations in enumerate(of_rank):
                 name = f"tb {self.plan.gpus[rank].threadblocks[block].id}"
-                steps = tuple(self._steps(rank, block, operations))
-                blocks.append(Block(rank, name, steps))
+                if self.apart:
+                    blocks += self._threads(rank, block, name, operations)
+                else:
+                    blocks.append(Block(rank, name, tuple(self._steps(rank, block, operations))))
                 touched = lambda op, turn, r=rank, b=block: self._touched(r, b, op, turn)  # noqa: E731
                 missing = synchronized(rank, name, operations, touched)
+                smeared = (self._smeared(rank, block, now) for now in operations)
+                missing = missing or next((wrong for wrong in smeared if wrong), None)
                 if missing is not None:
                     self.found.setdefault("synchronized", missing)
         input_rank = np.full(self.addresses, -1)
@@ -127,33 +194,120 @@ class Lowering:
         )
 
     def _steps(self, rank: int, block: int, operations: list[Operation]) -> Iterator[Step]:
-        barriers: dict[int, int] = {}
         for position, now in enumerate(operations):
-            op, place = now.operation, now.place
-            if op.name == "barrier":
-                use = barriers[op.barrier_id] = barriers.get(op.barrier_id, -1) + 1
-                mine = self._counter((rank, "barrier", op.barrier_id, block, use))
-                yield Step("barrier: come", place, 0, signals=(Signal(mine, 1),))
-                others = [
-                    number
-                    for number, theirs in enumerate(self.blocks[rank])
-                    if any(o.operation == op for o in theirs)
-                ]
-                others += range(-1, -1 - (op.num_threadblocks - len(others)), -1)
-                came = [self._counter((rank, "barrier", op.barrier_id, n, use)) for n in others]
-                yield Step("barrier: go", place, 0, waits=tuple(Signal(c, 1) for c in came))
+            yield from self._steps_at(rank, block, operations, position)
+            for sources, targets, size in self._lanes(rank, block, now.operation):
+                yield from self._data(now.operation, now.place, now.turn, sources, targets, size)
+
+    def _steps_at(
+        self, rank: int, block: int, operations: list[Operation], position: int
+    ) -> Iterator[Step]:
+        """The steps of an operation that moves no data: who waits, who lets others go on."""
+        now = operations[position]
+        op, place = now.operation, now.place
+        if joins(now) and self.barriers[rank].understood(op.barrier):
+            before = operations[:position]
+            use = sum(joins(other) and other.operation.barrier == op.barrier for other in before)
+            mine = self._counter((rank, "barrier", op.barrier, block, use))
+            yield Step("barrier: come", place, 0, signals=(Signal(mine, 1),))
+            members = self.barriers[rank].members[op.barrier]
+            absent = [-1] if self.barriers[rank].never_full(op.barrier) else []
+            came = [
+                self._counter((rank, "barrier", op.barrier, member, use))
+                for member in (*members, *absent)
+            ]
+            yield Step("barrier: go", place, 0, waits=tuple(Signal(c, 1) for c in came))
+        for key in self.counting.awaited(rank, block, op):
+            numbers = self._awaited(key, rank, block, position)
+            waits = tuple(Signal(self._counter((*key, number)), 1) for number in numbers)
+            yield Step(f"{op.name} {name_of(key)}", place, 0, waits=waits)
+        for key in self.counting.signalled(rank, block, op):
+            if key in self.counting.unordered:
                 continue
-            for key in self.counting.awaited(rank, block, op):
-                number = self._number(self.counting.waits[key], rank, block, position)
-                number -= self.counting.initial(key)
-                waits = (Signal(self._counter((*key, number)), 1),) if number >= 0 else ()
-                yield Step(f"{op.name} {name_of(key)}", place, 0, waits=waits)
-            for key in self.counting.signalled(rank, block, op):
-                number = self._number(self.counting.signals[key], rank, block, position)
-                signals = (Signal(self._counter((*key, number)), 1),)
-                yield Step(f"{op.name} {name_of(key)}", place, 0, signals=signals)
-            for sources, targets in self._lanes(rank, block, op):
-                yield from self._data(op, place, now.turn, sources, targets)
+            number = self._number(self.counting.signals[key], rank, block, position)
+            signals = (Signal(self._counter((*key, number)), 1),)
+            yield Step(f"{op.name} {name_of(key)}", place, 0, signals=signals)
+
+    def _threads(
+        self, rank: int, block: int, name: str, operations: list[Operation]
+    ) -> list[Block]:
+        """A block, and beside it its threads between two ``nop`` with packets among the data.
+
+        The cells at one place of the areas of packet operations are the same threads'; other data
+        operations share words otherwise. All begin when the block does, which waits for them.
+        """
+        steps: list[Step] = []
+        blocks: list[Block] = []
+        threads: dict[object, list[Step]] = {}
+
+        def join() -> None:
+            if not threads:
+                return
+            ends = []
+            for lane in threads.values():
+                begin = self._counter((rank, "begin", block, len(blocks)))
+                end = self._counter((rank, "end", block, len(blocks)))
+                steps.append(Step("begin", lane[0].place, 0, signals=(Signal(begin, 1),)))
+                first = Step("begin", lane[0].place, 0, waits=(Signal(begin, 1),))
+                last = Step("end", lane[-1].place, 0, signals=(Signal(end, 1),))
+                blocks.append(Block(rank, name, (first, *lane, last)))
+                ends.append(Signal(end, 1))
+            steps.append(Step("end", steps[-1].place, 0, waits=tuple(ends)))
+            threads.clear()
+
+        for position, now in enumerate(operations):
+            op = now.operation
+            if op.name in {"nop", "barrier"}:
+                join()
+            steps += self._steps_at(rank, block, operations, position)
+            for sources, targets, size in self._lanes(rank, block, op):
+                whole = self._data(op, now.place, now.turn, sources, targets, size)
+                if op.name not in PACKETS | {"rppkt"}:
+                    threads.setdefault(position, []).extend(whole)
+                    continue
+                for step in whole:
+                    for place in range(step.count):
+                        threads.setdefault(("place", place), []).append(self._one(step, place))
+        join()
+        return [Block(rank, name, tuple(steps)), *blocks]
+
+    @staticmethod
+    def _one(step: Step, place: int) -> Step:
+        """One cell of a step with packets; its waits and signals are cell by cell, too."""
+        waits = step.waits[place :: step.count]
+        signals = step.signals[place :: step.count]
+        return Step(
+            step.text,
+            step.place,
+            1,
+            tuple(start + place for start in step.sources),
+            tuple(start + place for start in step.targets),
+            waits=waits,
+            signals=signals,
+        )
+
+    def _awaited(self, key: Key, rank: int, block: int, position: int) -> list[int]:
+        """The numbers of the signals that a wait needs."""
+        counting = self.counting
+        if key in counting.unordered:
+            return []
+        if key in counting.joined:
+            return list(range(len(counting.signals[key])))
+        number = self._number(counting.waits[key], rank, block, position) - self._initial(key)
+        if number < 0:
+            return []
+        there = number < len(counting.signals.get(key, ()))
+        if there and not self.relaxed and not counting.orders_data(key, number):
+            return []
+        return [number]
+
+    def _initial(self, key: Key) -> int:
+        """Waits that need no signal; with one piece for all, credits for as many are for one."""
+        initial = self.counting.initial(key)
+        if self.pieces is None:
+            return initial
+        in_a_round = len(self.counting.waits[key]) // self.rounds
+        return min(initial, in_a_round) if initial <= in_a_round * self.pieces else initial
 
     @staticmethod
     def _number(uses: list[tuple[int, Use]], rank: int, block: int, at: int) -> int:
@@ -174,11 +328,12 @@ class Lowering:
         turn: int | None,
         sources: list[int],
         targets: list[int],
+        size: int,
     ) -> Iterator[Step]:
         """The steps of one lane: areas that begin at these addresses."""
-        for low, length in self._runs(op, turn):
-            froms = tuple(start + low for start in sources)
-            tos = tuple(start + low for start in targets)
+        for low, length in self._runs(op, turn, size):
+            froms = tuple(start + low - self._moved_back(start, turn) for start in sources)
+            tos = tuple(start + low - self._moved_back(start, turn) for start in targets)
             waits = [a + n for a in froms if self._is_packet(a) for n in range(length)]
             signals = [a + n for a in tos if self._is_packet(a) for n in range(length)]
             yield Step(
@@ -191,14 +346,24 @@ class Lowering:
                 signals=tuple(Signal(self._counter(("packet", a)), 1) for a in signals),
             )
 
-    def _runs(self, op: PlanOperation, turn: int | None) -> Iterator[tuple[int, int]]:
-        """The cells of an area that the operation takes, as (from, how many)."""
-        size = op.dst_buff[0].size * self.cells
+    def _moved_back(self, start: int, turn: int | None) -> int:
+        """How many cells before its own a round finds its piece of an area in scratch."""
+        if self.pieces is None or not turn:
+            return 0
+        in_scratch = any(
+            buffer.name == "s" and buffer.start <= start < buffer.start + buffer.chunks
+            for buffer in self.buffers.values()
+        )
+        return turn * (self.cells // self.rounds) if in_scratch else 0
+
+    def _runs(self, op: PlanOperation, turn: int | None, chunks: int) -> Iterator[tuple[int, int]]:
+        """The cells of an area of so many chunks that are taken, as (from, how many)."""
+        size = chunks * self.cells
         cells = range(size)
         if op.tbg_info:
             part, parts = op.tbg_info.tb_id, op.tbg_info.tbg_size
             cells = range(size * part // parts, size * (part + 1) // parts)
-        per_turn = self.cells // PIPELINE_ROUNDS
+        per_turn = self.cells // self.rounds
         taken = [c for c in cells if turn is None or c % self.cells // per_turn == turn]
         for _, run in groupby(enumerate(taken), lambda pair: pair[1] - pair[0]):
             members = [cell for _, cell in run]
@@ -206,63 +371,105 @@ class Lowering:
 
     def _is_packet(self, address: int) -> bool:
         return any(
-            b.name == "packets " and b.start <= address < b.start + b.chunks
+            b.name == PACKETS_BUFFER and b.start <= address < b.start + b.chunks
             for b in self.buffers.values()
         )
 
     def _lanes(
         self, rank: int, block: int, op: PlanOperation
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """Where the sources and targets of an operation begin, for each sum or copy that it is."""
+    ) -> Iterator[tuple[list[int], list[int], int]]:
+        """Where the sources and targets of an operation begin, for each sum or copy that it is.
+
+        The third is how many chunks each of them has.
+        """
         if not op.dst_buff or not op.src_buff:
             return
-        reads, writes = (
-            [
-                self._starts(rank, block, op, area, n >= packets.get(op.name, len(areas)))
-                for n, area in enumerate(areas)
-            ]
-            for areas, packets in ((op.src_buff, PACKET_SOURCES), (op.dst_buff, PACKET_TARGETS))
-        )
+        reads = [
+            self._starts(rank, block, op, area, packets)
+            for area, packets in self._areas(op.src_buff, PACKET_SOURCES.get(op.name))
+        ]
+        writes = [
+            self._starts(rank, block, op, area, packets)
+            for area, packets in self._areas(op.dst_buff, PACKET_TARGETS.get(op.name))
+        ]
         if not all(reads) or not all(writes):
             return  # outside of its buffer: found already
-        if op.name in SUMS:
-            yield [a for area in reads for a in area], [a for area in writes for a in area]
+        if not SHAPES[op.name].pairs:
+            sources = [address for area in reads for address in area]
+            targets = [address for area in writes for address in area]
+            yield sources, targets, op.dst_buff[0].size
             return
-        yield from zip(reads * len(writes), writes, strict=False)
+        for read, write, area in zip(reads, writes, op.dst_buff, strict=True):
+            yield read, write, area.size
+
+    @staticmethod
+    def _areas(areas: tuple[Area, ...], packets_from: int | None) -> list[tuple[Area, bool]]:
+        """Areas, with whether what lies there in scratch is packets."""
+        first = len(areas) if packets_from is None else packets_from
+        return [(area, number >= first) for number, area in enumerate(areas)]
+
+    def _where(self, rank: int, block: int, area: Area, packets: bool) -> list[tuple[int, str]]:
+        """Whose buffers an area is in: of several ranks behind a switch."""
+        gpu = self.plan.gpus[rank]
+        own = gpu.threadblocks[block]
+        if area.switch_channel_id is not None:
+            named, ranks = gpu.switches()[own.switch_channels()[area.switch_channel_id]]
+            owners = list(ranks)
+        elif area.buffer_id is not None:
+            remote = gpu.remote_buffers[own.remote_buffers()[area.buffer_id]]
+            named = remote.type
+            owners = [remote.rank]
+        else:
+            assert area.type is not None
+            named = area.type
+            owners = [rank]
+        buffer = PACKETS_BUFFER if packets and named == "s" else named
+        return [(owner, buffer) for owner in owners]
 
     def _starts(
         self, rank: int, block: int, op: PlanOperation, area: Area, packets: bool
     ) -> list[int]:
         """The addresses at which an area begins (several behind a switch); none: not there."""
-        gpu = self.plan.gpus[rank]
-        own = gpu.threadblocks[block]
-        places: list[tuple[int, str | None]] = [(rank, area.type)]
-        if area.switch_channel_id is not None:
-            groups = [
-                (c.buffer_type or c.buff, group.ranks)
-                for c in gpu.channels
-                if c.channel_type == "switch"
-                for group in c.rank_groups
-            ]
-            ids = [
-                n for ref in own.channels if ref.channel_type == "switch" for n in ref.channel_ids
-            ]
-            buffer, ranks = groups[ids[area.switch_channel_id]]
-            places = [(other, buffer) for other in ranks]
-        elif area.buffer_id is not None:
-            refs = [n for ref in own.remote_buffer_refs for n in ref.remote_buffer_ids]
-            remote = gpu.remote_buffers[refs[area.buffer_id]]
-            places = [(remote.rank, remote.type)]
         starts = []
-        for owner, named in places:
-            name = "packets " if packets and named == "s" else named or ""
-            buffer_there = self.buffers.get((owner, name))
+        for owner, name in self._where(rank, block, area, packets):
+            buffer = self.buffers.get((owner, name))
             end = (area.index + area.size) * self.cells
-            if buffer_there is None or area.index < 0 or end > buffer_there.chunks:
+            if buffer is None or area.index < 0 or end > buffer.chunks:
                 self._outside(rank, op, owner, area, name)
                 return []
-            starts.append(buffer_there.start + area.index * self.cells)
+            starts.append(buffer.start + area.index * self.cells)
         return starts
+
+    def used(self) -> list[Used]:
+        """The areas of all operations, those of a pipeline once; the bounds are kept."""
+        found: list[Used] = []
+        for rank, of_rank in enumerate(self.blocks):
+            for block, operations in enumerate(of_rank):
+                for now in operations:
+                    if not now.turn:
+                        found += self._used_by(rank, block, now)
+        return found
+
+    def _used_by(self, rank: int, block: int, now: Operation) -> Iterator[Used]:
+        op = now.operation
+        sources = self._areas(op.src_buff, PACKET_SOURCES.get(op.name))
+        targets = self._areas(op.dst_buff, PACKET_TARGETS.get(op.name))
+        for areas, writes in ((sources, False), (targets, True)):
+            for area, packets in areas:
+                for owner, name in self._where(rank, block, area, packets):
+                    start = self.buffers[owner, name].start + area.index * self.cells
+                    yield Used(
+                        rank=rank,
+                        operation=op,
+                        turn=now.turn,
+                        owns=area.type is not None,
+                        owner=owner,
+                        buffer=name,
+                        first=area.index,
+                        chunks=area.size,
+                        start=start,
+                        writes=writes,
+                    )
 
     def _outside(self, rank: int, op: PlanOperation, owner: int, area: Area, name: str) -> None:
         self.found.setdefault(
@@ -281,12 +488,57 @@ class Lowering:
 
     def _touched(
         self, rank: int, block: int, op: PlanOperation, turn: int | None
-    ) -> tuple[set[int], set[int]]:
-        reads: set[int] = set()
-        writes: set[int] = set()
-        for sources, targets in self._lanes(rank, block, op):
-            for low, length in self._runs(op, turn):
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        reads: dict[int, int] = {}
+        writes: dict[int, int] = {}
+        for sources, targets, size in self._lanes(rank, block, op):
+            for low, length in self._runs(op, turn, size):
                 for starts, cells in ((sources, reads), (targets, writes)):
-                    cells.update(a + low + n for a in starts for n in range(length))
-        plain = [{a for a in cells if not self._is_packet(a)} for cells in (reads, writes)]
-        return plain[0], plain[1]
+                    for start in starts:
+                        if self._is_packet(start):
+                            continue
+                        for place in range(length):
+                            cell = start + low + place
+                            before = cells.setdefault(cell, place)
+                            cells[cell] = place if before == place else SEVERAL_PLACES
+        return reads, writes
+
+    def _smeared(self, rank: int, block: int, now: Operation) -> Result | None:
+        """Whether an operation writes, at another place of an area, what it reads or writes.
+
+        Its threads share each area alike, and nothing keeps them in step.
+        """
+        areas: list[tuple[int, int, bool]] = []
+        for sources, targets, size in self._lanes(rank, block, now.operation):
+            for low, length in self._runs(now.operation, now.turn, size):
+                areas += [(start + low, length, False) for start in sources]
+                areas += [(start + low, length, True) for start in targets]
+        if not _overlap(areas):
+            return None
+        name = self.plan.gpus[rank].threadblocks[block].id
+        return refuted(
+            Counterexample(
+                property="synchronized",
+                rank=rank,
+                position=now.place,
+                action=f"tb {name}: {now.operation.name}",
+                expected="areas that are the same or have nothing in common",
+                found="one is written that overlaps another, some threads before others",
+            )
+        )
+
+
+def _overlap(areas: list[tuple[int, int, bool]]) -> bool:
+    """Whether of two areas (start, length, written) that overlap elsewhere one is written."""
+    end = -1
+    end_of_written = -1
+    for start, group in groupby(sorted(areas), lambda area: area[0]):
+        here = list(group)
+        writes = any(written for _, _, written in here)
+        if start < end_of_written or (writes and start < end):
+            return True
+        end = max([end, *(start + length for _, length, _ in here)])
+        end_of_written = max(
+            [end_of_written, *(start + length for _, length, written in here if written)]
+        )
+    return False

@@ -8,11 +8,15 @@ for a step without messages. An event waits for
 - where it sends message k of a FIFO with d slots: the event that receives message k - d;
 - where its step waits for a counter: the last event of the first step that raises it so far.
 
+Messages travel chunk by chunk: a receiver uses the first chunk before the last has been sent. That
+makes no difference to whether a program ends, but to what comes before what. So events can be
+single chunks, too; then the first chunk of message k waits for the last one of message k - d.
+
 All of these are known before anything runs, because FIFOs have one block at each end and counters
 are raised by one block. An event can happen exactly when all that it waits for have happened, and
 nothing takes that back. So one run decides: if it ends, every run ends; if it gets stuck, every run
 gets stuck at the same events, and these contain a cycle or a wait for what nobody does
-(proofs/coq/Asynchronous.v).
+(proofs/coq/ThreadBlocksRuns.v; for cycles proofs/coq/Asynchronous.v).
 
 Splitting finer can only add waits: if a program is free of deadlock with at most m chunks a
 message, it is so with any larger m (docs/explanation/msccl.md).
@@ -26,6 +30,7 @@ from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verify.asynchronous.model import NONE, Block, IntArray, Program, Step
 
@@ -77,21 +82,34 @@ class Flat:
 class Events:
     """The events of a program whose messages have at most ``limit`` chunks.
 
+    Args:
+        by_chunk: whether each chunk of a message is an event; else each message is.
+        backwards: whether the events of a step come with its last chunk first; no slots are
+            counted then.
+
     Attributes:
-        step, part: whose event it is, and which message of the step.
+        per_event: chunks of a message that one event moves, at most.
+        low: per event, the first chunk of its step that it moves.
+        step, part: whose event it is, and which part of the step's messages.
         first, last: per step, its events.
-        sent, taken: per FIFO, the events that send its messages, and those that receive them.
+        sent, taken: per FIFO, the events that send, and those that receive.
     """
 
-    def __init__(self, flat: Flat, limit: int) -> None:
-        self.flat, self.limit = flat, limit
+    def __init__(
+        self, flat: Flat, limit: int, *, by_chunk: bool = False, backwards: bool = False
+    ) -> None:
+        self.flat = flat
+        self.limit = limit
+        self.per_event = 1 if by_chunk else limit
         messages = (flat.receives != NONE) | (flat.sends != NONE)
-        parts = np.where(messages, np.maximum(1, -(-flat.count // limit)), 1)
+        parts = np.where(messages, np.maximum(1, -(-flat.count // self.per_event)), 1)
         ends = np.cumsum(parts)
         self.first: IntArray = ends - parts
         self.last: IntArray = ends - 1
         self.step: IntArray = np.repeat(np.arange(len(parts)), parts)
         self.part: IntArray = np.arange(len(self.step)) - self.first[self.step]
+        turn = (parts[self.step] - 1 - self.part) if backwards else self.part
+        self.low: IntArray = turn * self.per_event
         self.block: IntArray = flat.block[self.step]
         self.sent = self._of_fifos(flat.sends)
         self.taken = self._of_fifos(flat.receives)
@@ -111,8 +129,20 @@ class Events:
         count = int(self.flat.count[step])
         if self.first[step] == self.last[step]:
             return 0, count
-        low = int(self.part[event]) * self.limit
-        return low, min(low + self.limit, count)
+        low = int(self.low[event])
+        return low, min(low + self.per_event, count)
+
+    def _opens(self, events: IntArray) -> NDArray[np.bool_]:
+        """Which events move the first chunk of a message."""
+        first_chunk: IntArray = self.part[events] * self.per_event
+        return np.equal(first_chunk % self.limit, 0)
+
+    def _closes(self, events: IntArray) -> NDArray[np.bool_]:
+        """Which events move the last chunk of a message."""
+        next_chunk: IntArray = (self.part[events] + 1) * self.per_event
+        ends_a_message = np.equal(next_chunk % self.limit, 0)
+        ends_its_step = np.equal(self.last[self.step[events]], events)
+        return np.logical_or(ends_a_message, ends_its_step)
 
     def waits(self, slots: int | None) -> tuple[IntArray, IntArray, IntArray]:
         """Pairs (earlier, later) of events, and the events that wait for what nobody does.
@@ -126,10 +156,11 @@ class Events:
             after.append(taken[:both])
             never.append(taken[both:])
             if slots is not None:
-                freed = taken[: max(0, len(sent) - slots)]
+                opening = sent[self._opens(sent)]
+                freed = taken[self._closes(taken)][: max(0, len(opening) - slots)]
                 before.append(freed)
-                after.append(sent[slots : slots + len(freed)])
-                never.append(sent[slots + len(freed) :])
+                after.append(opening[slots : slots + len(freed)])
+                never.append(opening[slots + len(freed) :])
         flags = np.array(self.flat.waits, np.int64).reshape(-1, 2)
         known = flags[flags[:, 1] != NEVER]
         before.append(self.last[known[:, 1]])

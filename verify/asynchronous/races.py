@@ -7,9 +7,11 @@ does one first and some the other, or both at once. The slots of FIFOs order eve
 can't be sent before an old one has made room. As few programs mean to rely on that, it is used only
 where the rest does not do, and then said.
 
-The coarsest messages decide for all: where they order two whole events, so do finer ones. The
-exception is a step whose message comes back to its own rank, forwarded chunk by chunk, into other
-chunks than it was read from: then all sizes of messages are tried.
+A receiver uses the first chunk of a message before the last has been sent, so each chunk is an
+event of its own here. With FIFOs without bound the size of messages then makes no difference, and
+what is in order is so at every size, with any number of slots. Else each size of messages is looked
+at (proofs/coq/ThreadBlocksCheck.v). Where a message is sliced, a slot is used again while its last
+slice is still to be received: parts of one more message are on their way than there are slots.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.asynchronous.connections import at_step, limits
-from verify.asynchronous.model import NONE, IntArray
+from verify.asynchronous.model import IntArray
 from verify.asynchronous.order import Events, Flat, Run
 from verify.asynchronous.sizes import Sizes, in_words
 from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
@@ -27,57 +29,104 @@ MOST_CLOCKS = 2**25
 """Entries of clocks held at once; blocks are taken in as many portions as that makes."""
 
 BY_SLOTS = "only because FIFOs hold no more than {} message{}"
+BY_WHOLE_SLOTS = "in order only if a slot waits for the last slice of the message before in it"
+ONE_AFTER_THE_OTHER = "in order only if the chunks of a message move one after the other"
 UNBOUNDED = "for FIFOs without bound; with {} slots no run ends"
 STUCK = "no run ends, even with FIFOs without bound"
 
 
-def race_free(flat: Flat, sizes: Sizes | None) -> Result:
-    """Decide for all sizes meant, with FIFOs of the program's slots."""
-    tried = limits(flat, sizes)
-    if tried[0] == flat.largest and not _comes_back_elsewhere(flat):
-        tried = tried[:1]
+def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
+    """Decide for all sizes meant, with FIFOs of the program's slots.
+
+    Returns:
+        The result, and executions that can happen. Where the result is proved, their values are
+        those of all executions, at all sizes; where it is refuted, there are none.
+    """
+    overlap = _overlapping_step(flat)
+    if overlap is not None:
+        return refuted(overlap), []
+
+    unbounded = Run(Events(flat, 1, by_chunk=True), None)
+    if not unbounded.ends:
+        return unknown(STUCK), []
+    race = first_race(unbounded)
+    if race is None:
+        if _in_any_order(flat, sizes) and not _free_of_races_backwards(flat):
+            return unknown(ONE_AFTER_THE_OTHER), [unbounded]
+        return PROVED, [unbounded]
+
+    slots = flat.program.slots
+    if slots is None:
+        return refuted(_told(unbounded, *race, sizes)), []
+    result, runs = _in_order_by_slots(flat, sizes, slots)
+    if result.verdict is Verdict.PROVED and _in_any_order(flat, sizes):
+        return unknown(ONE_AFTER_THE_OTHER), runs
+    return result, runs
+
+
+def _in_any_order(flat: Flat, sizes: Sizes | None) -> bool:
+    """Whether chunks of one message may overtake each other.
+
+    Threads move them side by side. Where messages are sliced, the receiver sees a slice only when
+    all of it has been moved.
+    """
+    return not flat.program.sliced and flat.largest > 1 and limits(flat, sizes)[0] > 1
+
+
+def _free_of_races_backwards(flat: Flat) -> bool:
+    """Whether there is no race if each step moves its last chunk first.
+
+    Two accesses that are in order both ways are so whichever chunk of a step comes first: a chain
+    of sends and receives leads from a chunk of one step to one chunk of the other, and both ways
+    agree only if that is the chunk itself.
+    """
+    run = Run(Events(flat, 1, by_chunk=True, backwards=True), None)
+    return run.ends and _same_steps_at_both_ends(run.events) and first_race(run) is None
+
+
+def _same_steps_at_both_ends(events: Events) -> bool:
+    """Whether each chunk is received where it was sent, if steps move their last chunk first."""
+    return all(
+        np.array_equal(events.low[sent], events.low[taken])
+        for sent, taken in zip(events.sent, events.taken, strict=True)
+    )
+
+
+def _overlapping_step(flat: Flat) -> Counterexample | None:
+    """A step that writes what it reads, or writes, at another place; None if there is none."""
     for index, step in enumerate(flat.steps):
         areas = (*step.sources, *step.targets)
         if len(areas) > 1 and step.count > 1 and _overlaps(areas, step.targets, step.count):
-            return refuted(
-                at_step(
-                    flat,
-                    index,
-                    "race_free",
-                    "what a step reads and what it writes to be the same chunks, or apart",
-                    "they overlap at different places, and chunks are not copied in any order",
-                )
+            return at_step(
+                flat,
+                index,
+                "race_free",
+                "what a step reads and what it writes to be the same chunks, or apart",
+                "they overlap at different places, and chunks are not copied in any order",
             )
-    result = PROVED
-    for limit in tried:
-        now = _decide(Events(flat, limit), sizes)
-        if now.verdict is not Verdict.PROVED:
-            return now
-        result = now if now.note else result
-    return result
+    return None
 
 
 def _overlaps(areas: tuple[int, ...], targets: tuple[int, ...], count: int) -> bool:
     return any(0 < abs(area - target) < count for area in areas for target in targets)
 
 
-def _decide(events: Events, sizes: Sizes | None) -> Result:
-    slots = events.flat.program.slots
-    run = Run(events, None)
-    if not run.ends:
-        return unknown(STUCK)
-    found = first_race(run)
-    if slots is None:
-        return refuted(_told(run, *found, sizes)) if found else PROVED
-    if found:
+def _in_order_by_slots(flat: Flat, sizes: Sizes | None, slots: int) -> tuple[Result, list[Run]]:
+    """Whether at every size the slots put in order what nothing else does."""
+    result = Result(Verdict.PROVED, note=BY_SLOTS.format(slots, "s" if slots > 1 else ""))
+    runs = []
+    for limit in limits(flat, sizes):
+        events = Events(flat, limit, by_chunk=True)
         bounded = Run(events, slots)
         if not bounded.ends:
-            return unknown(UNBOUNDED.format(slots))
-        found = first_race(bounded)
-        if found:
-            return refuted(_told(bounded, *found, sizes))
-        return Result(Verdict.PROVED, note=BY_SLOTS.format(slots, "s" if slots > 1 else ""))
-    return PROVED
+            return unknown(UNBOUNDED.format(slots)), []
+        race = first_race(bounded)
+        if race is not None:
+            return refuted(_told(bounded, *race, sizes)), []
+        runs.append(bounded)
+        if flat.program.sliced and first_race(Run(events, slots + 1)) is not None:
+            result = unknown(BY_WHOLE_SLOTS)
+    return result, runs
 
 
 def _told(run: Run, earlier: int, later: int, address: int, sizes: Sizes | None) -> Counterexample:
@@ -111,8 +160,8 @@ def _accesses(events: Events) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
     row = np.repeat(np.arange(len(step)), parts)
     part = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
     whole = events.flat.count[step[row]]
-    low = np.where(parts[row] == 1, 0, part * events.limit)
-    size = np.where(parts[row] == 1, whole, np.minimum(events.limit, whole - low))
+    low = np.where(parts[row] == 1, 0, events.low[events.first[step[row]] + part])
+    size = np.where(parts[row] == 1, whole, np.minimum(events.per_event, whole - low))
     chunk = np.repeat(np.arange(len(row)), size)
     within = np.arange(len(chunk)) - np.repeat(np.cumsum(size) - size, size)
     event = (events.first[step[row]] + part)[chunk]
@@ -217,27 +266,3 @@ class _Clocks:
     def before(self, event: int, block: int, later: int) -> bool:
         """Whether ``event`` of ``block`` happened before ``later`` of another block."""
         return bool(self.rows[self.row[later], self.column[block]] >= event)
-
-
-def _comes_back_elsewhere(flat: Flat) -> bool:
-    """Whether forwarded chunks meet chunks of a step before, at another place of the message."""
-    if flat.largest == 1:
-        return False
-    events = Events(flat, flat.largest)
-    sender = {
-        int(b): int(a)
-        for sent, taken in zip(events.sent, events.taken, strict=True)
-        for a, b in zip(events.step[sent].tolist(), events.step[taken].tolist(), strict=False)
-    }
-    for step, by in sender.items():
-        areas = (*flat.steps[step].sources, *flat.steps[step].targets)
-        before: int | None = by
-        hops = 0
-        while before is not None and hops < len(flat.steps):
-            other = flat.steps[before]
-            for area in (*other.sources, *other.targets):
-                if any(0 < abs(area - mine) < flat.steps[step].count for mine in areas):
-                    return True
-            before = sender.get(before) if other.receives != NONE else None
-            hops += 1
-    return False

@@ -1,9 +1,11 @@
 """Right values: how often each input chunk is contained in each chunk at the end.
 
 A program without races has one result, whatever the interleaving, so one order in which its events
-can happen gives it. A value is a multiset of input chunks: per chunk number, how often it is there
-from each rank (32 bits a rank, packed into one integer). Equal values have one number; sums are
-remembered. This is exact for every commutative monoid, so for every sum of exact numbers.
+can happen gives it. Where races are absent only because of the FIFOs' slots, that has to be an
+order that the slots permit, and each size of messages has one of its own (races.py). A value is a
+multiset of input chunks: per chunk number, how often it is there from each rank (32 bits a rank,
+packed into one integer). Equal values have one number; sums are remembered. This is exact for every
+commutative monoid, so for every sum of exact numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections import deque
 import numpy as np
 
 from verify.asynchronous.model import ALL_RANKS, NONE, Demand, Program
-from verify.asynchronous.order import Events, Flat, Run
+from verify.asynchronous.order import Flat, Run
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 BITS = 32
@@ -199,8 +201,3 @@ def _wrong(
 
 def _times(count: int) -> str:
     return {0: "missing", 1: "where it does not belong", 2: "twice"}.get(count, f"{count} times")
-
-
-def values_of(flat: Flat, limit: int) -> Result:
-    """:func:`right_values` of the program's run with messages of ``limit`` chunks."""
-    return right_values(Run(Events(flat, limit), None))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from verify.asynchronous.deadlock import Freedom
+from verify.asynchronous.model import Program
 from verify.asynchronous.sizes import Sizes
 from verify.core.verdict import Result
 from verify.report.results import OfResults
@@ -27,6 +28,7 @@ class AsynchronousReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
         results: property name -> result, in the order of the checks.
         freedom: what deadlock depends on.
         limits: what the executor would refuse or not use; no part of the verdict.
+        programs: what was decided on, for each placement, and the sizes meant: for other checkers.
     """
 
     format: str
@@ -42,6 +44,7 @@ class AsynchronousReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
     results: dict[str, Result]
     freedom: Freedom
     limits: tuple[str, ...]
+    programs: tuple[tuple[Program, Sizes | None], ...]
 
     @property
     def slack(self) -> int | None:

@@ -4,7 +4,10 @@
 the messages itself. ``compute_comms`` is run as it stands: with every SEND, RECV and REDUCE_GRAD.
 Both are read by one function; a CSV says nothing about durations, so an instance goes with it.
 ``(0F1;3B0)OVERLAP_F_B`` is read as its parts one after the other, which is how the runtime of
-``torch.distributed.pipelining`` runs it.
+``torch.distributed.pipelining`` runs it. Where the runtime adds the messages, it has all that come
+before the first part, and all that go after the last one; so parts that need each other by way of
+other ranks are refused, as they are there. So are empty cells between messages, and UNSHARD or
+RESHARD where ranks have no messages.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +24,16 @@ from verify.errors import ArgumentError, FormatError
 from verify.output import write_atomically
 from verify.pipeline.costs import fault
 from verify.pipeline.format import parse_programs, require_sizes
-from verify.pipeline.schedule import COMPUTE, Instance, PipelineSchedule, uniform
+from verify.pipeline.schedule import (
+    COMPUTE,
+    RECEIVES,
+    SENDS,
+    Action,
+    Instance,
+    PipelineSchedule,
+    Program,
+    uniform,
+)
 
 CsvFormat = Literal["compute_only", "compute_comms"]
 OVERLAP = ")OVERLAP_F_B"
@@ -71,9 +84,11 @@ def decode_csv(
         raise FormatError(name, f"not UTF-8: {error.reason} at byte {error.start}") from None
     except csv.Error as error:
         raise FormatError(name, f"not CSV: {error}") from None
+    cells = [[_actions(cell) for cell in row] for row in rows]
     programs = parse_programs(
-        tuple(tuple(text for cell in row for text in _actions(cell)) for row in rows), name
+        tuple(tuple(text for cell in row for text in cell) for row in cells), name
     )
+    _require_runnable(cells, programs, name)
     actions = [action for program in programs for action in program]
     if not actions:
         raise FormatError(name, "there is no action in it")
@@ -88,6 +103,74 @@ def decode_csv(
     return PipelineSchedule(
         stages=stages, microbatches=microbatches, instance=instance, programs=programs
     )
+
+
+def _require_runnable(
+    cells: list[list[list[str]]], programs: tuple[Program, ...], name: str
+) -> None:
+    """Refuse what the runtime refuses to load in either format."""
+    kinds = {action.kind for program in programs for action in program}
+    if not kinds.isdisjoint(SENDS + RECEIVES):
+        if any(not cell for row in cells for cell in row):
+            raise FormatError(name, "an empty cell in a file with messages")
+        return
+    sharding = kinds & {"UNSHARD", "RESHARD"}
+    if sharding and len(programs) > 1:
+        added = f"{min(sharding)} in a file without messages; the runtime adds both"
+        raise FormatError(name, added)
+    _require_overlaps(cells, programs, name)
+
+
+def _require_overlaps(
+    cells: list[list[list[str]]], programs: tuple[Program, ...], name: str
+) -> None:
+    """Refuse parts of an OVERLAP_F_B of which one needs what another one sends."""
+    if all(len(cell) <= 1 for row in cells for cell in row):
+        return
+    together: list[list[tuple[Action, ...]]] = []
+    for row, program in zip(cells, programs, strict=True):
+        actions = iter(program)
+        together.append([tuple(islice(actions, len(cell))) for cell in row if cell])
+    apart: list[list[tuple[Action, ...]]] = [
+        [(action,) for action in program] for program in programs
+    ]
+    if _ends(apart) and not _ends(together):
+        raise FormatError(name, "the parts of an OVERLAP_F_B need each other")
+
+
+def _ends(programs: list[list[tuple[Action, ...]]]) -> bool:
+    """Whether all actions can be run, those of a tuple only when what all of them need is there."""
+    last = max((a.stage for of in programs for actions in of for a in actions), default=0)
+    done: set[Action] = set()
+    waiting: dict[Action, list[int]] = {}
+    at = [0] * len(programs)
+    ready = list(range(len(programs)))
+    while ready:
+        rank = ready.pop()
+        while at[rank] < len(programs[rank]):
+            actions = programs[rank][at[rank]]
+            lacking = _lacking(actions, done, last)
+            if lacking:
+                for action in lacking:
+                    waiting.setdefault(action, []).append(rank)
+                break
+            at[rank] += 1
+            done.update(actions)
+            ready += [other for action in actions for other in waiting.pop(action, ())]
+    return all(place == len(program) for place, program in zip(at, programs, strict=True))
+
+
+def _lacking(actions: tuple[Action, ...], done: set[Action], last: int) -> list[Action]:
+    """Of the first action that can't run yet, what it needs of another stage; any one will do."""
+    for action in actions:
+        needed: list[Action] = []
+        if action.kind == "F" and action.stage > 0:
+            needed = [Action(action.stage - 1, "F", action.microbatch)]
+        elif action.kind in {"I", "B"} and action.stage < last:
+            needed = [Action(action.stage + 1, kind, action.microbatch) for kind in ("I", "B")]
+        if needed and done.isdisjoint(needed):
+            return needed
+    return []
 
 
 def encode_csv(schedule: PipelineSchedule, form: CsvFormat) -> bytes:

@@ -25,9 +25,10 @@ def model(name: str, data: bytes, report: FlowReport) -> dict[str, Any]:
     Raises:
         ArgumentError: more flows than a page can show.
     """
-    collective, flows, _ = decode_flows(data, name)
-    owners = sorted({flow.owner for flow in flows})
-    names = sorted({*owners, *(end for flow in flows for end in (flow.src, flow.dst))})
+    solution = decode_flows(data, name)
+    collective = solution.collective
+    flows = solution.flows
+    names = solution.ranks
     columns = sorted({(flow.owner, flow.chunk) for flow in flows})
     rank = {name: i for i, name in enumerate(names)}
     column = {key: i for i, key in enumerate(columns)}
@@ -38,14 +39,11 @@ def model(name: str, data: bytes, report: FlowReport) -> dict[str, Any]:
     for epoch, group in groupby(flows, lambda flow: flow.epoch):
         for flow in group:
             ends = rank[flow.src], rank[flow.dst], column[flow.owner, flow.chunk]
-            rounds[epoch] += [*ends, flow.volume]
+            rounds[epoch] += [*ends, float(flow.volume)]
     text = f"{collective} of {report.ranks} ranks, {report.flows} flows in {report.epochs} epochs"
     made = head(name, "flows", report.verdict, f"{text} (TE-CCL)", report.results)
     moves = collective == "alltoall"
-    wanted = [
-        (rank[owners[chunk]] if chunk < len(owners) else -2) if moves else -1
-        for _, chunk in columns
-    ]
+    wanted = [(chunk if chunk < len(names) else -2) if moves else -1 for _, chunk in columns]
     found = counterexamples(report.results.values())
     return made | {
         "ranks": len(names),

@@ -335,19 +335,21 @@ def test_ends_may_count_otherwise_where_messages_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(("to", "broken"), [(2, "race_free"), (0, "right_values")])
-def test_a_forwarded_step_may_come_back_too_early(to: int, broken: str) -> None:
-    """Sent chunk by chunk, its first overwrites (to = 2) what is still to be sent."""
+@pytest.mark.parametrize("max_bytes", [None, 4 * 2**20])
+def test_a_forwarded_step_may_come_back_too_early(
+    to: int, broken: str, max_bytes: int | None
+) -> None:
+    """Its first chunk overwrites (to = 2) what is still to be sent, also where it is one message.
+
+    The executor moves a message in slices (Simple) or word by word (LL), and so forwards the first
+    chunk before it has read the second.
+    """
     gpus = [
         [block(1, -1, [step("s", 1, cnt=2)]), block(-1, 1, [step("r", to, cnt=2)])],
         [block(0, 0, [step("rcs", 2, cnt=2)])],
     ]
     back = xml(algorithm("allreduce", 4, gpus))
-    assert refuted(verify_xml(back, max_bytes=4 * 2**20)) == ["right_values"]
-    report = verify_xml(back)
-    assert refuted(report) == [broken]
-    wrong = report.counterexample
-    assert wrong is not None
-    assert ("buffer of" in wrong.found) == (to == 2)
+    assert refuted(verify_xml(back, max_bytes=max_bytes)) == [broken]
 
 
 LIMITS: dict[str, tuple[Fault, str]] = {

@@ -168,3 +168,56 @@ def test_what_is_no_plan_is_refused():
     ]:
         with pytest.raises(FormatError, match=problem):
             verify_plan(data)
+
+
+def with_barriers(counts: list[list[tuple[int, int]]]) -> Document:
+    """The plan of packets; before, block n of each gpu passes barriers: (id, count) in turn."""
+    plan = packets()
+    for gpu in plan["gpus"]:
+        first = gpu["threadblocks"][0]
+        gpu["threadblocks"] = [first] + [{"id": n, "ops": []} for n in range(1, len(counts))]
+        for block, barriers in zip(gpu["threadblocks"], counts, strict=True):
+            block["ops"] = [
+                {"name": "barrier", "barrier_id": number, "num_threadblocks": count}
+                for number, count in barriers
+            ] + block["ops"]
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("counts", "said", "ends"),
+    [
+        ([[(0, 3)], [(0, 3)], [(0, 3)]], Verdict.PROVED, {"right"}),
+        ([[(0, 2)] * 4, [(0, 2)] * 4], Verdict.PROVED, {"right"}),
+        ([[(0, 2), (1, 2)], [(0, 2)], [(1, 2)]], Verdict.PROVED, {"right"}),
+        ([[(0, 1)], [(0, 1)], [(0, 1)]], Verdict.PROVED, {"right"}),
+        ([[(0, 2), (0, 1)], [(0, 2)], [(0, 1)]], Verdict.PROVED, {"right"}),
+        ([[(0, 2)], [(0, 2)], [(0, 2)]], Verdict.REFUTED, {"hang"}),
+        ([[(0, 2)]] * 4, Verdict.REFUTED, {"hang", "right"}),
+        ([[(0, 4)], [(0, 4)], [(0, 4)]], Verdict.REFUTED, {"hang"}),
+        ([[(0, 2)] * 2, [(0, 2)]], Verdict.REFUTED, {"hang"}),
+        ([[(0, 2)], [(0, 3)], []], Verdict.REFUTED, {"hang"}),
+        ([[(0, 2)], [(0, 3)], [(0, 3)]], Verdict.UNKNOWN, {"hang"}),
+        ([[(0, 0)], []], Verdict.REFUTED, {"hang"}),
+        ([[(0, 2), (1, 2)], [(1, 2), (0, 2)]], Verdict.REFUTED, {"hang"}),
+    ],
+)
+def test_a_barrier_joins_exactly_as_many_blocks_as_it_counts(counts, said, ends, tmp_path):
+    plan = with_barriers(counts)
+    assert verdict(plan) is said
+    assert outcomes(plan, tmp_path) == ends
+
+
+def test_blocks_that_a_barrier_does_not_count_do_not_wait(tmp_path):
+    """Blocks 0 and 1 are to wait for each other, but the barrier lets each go on by itself."""
+    plan = with_barriers([[(0, 1)], [(0, 1)]])
+    for gpu in plan["gpus"]:
+        barrier, *rest = gpu["threadblocks"][0]["ops"]
+        gpu["threadblocks"][0]["ops"] = [*rest, barrier]
+        there = {"type": "o", "index": 0, "size": 1}
+        back = {"type": "s", "index": 0, "size": 1}
+        gpu["threadblocks"][1]["ops"] += [
+            {"name": "copy", "src_buff": [back], "dst_buff": [there]},
+        ]
+    assert verdict(plan) is Verdict.REFUTED
+    assert "wrong" in outcomes(plan, tmp_path)

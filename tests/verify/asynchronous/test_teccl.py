@@ -1,8 +1,11 @@
 """TE-CCL's flows: nothing is sent before it is there, and everything arrives."""
 
 import json
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from verify.asynchronous.teccl import verify_flows
 from verify.core.verdict import Verdict
@@ -51,6 +54,72 @@ def test_faults_are_named():
     assert wrong(*RING, epochs=1) == ("claims", "flows in 2")
 
 
+def test_who_only_receives_takes_part():
+    """Rank 2 is sent both chunks, and its own is nowhere."""
+    flows = ["0of0 0->1 0", "0of1 1->0 0", "0of0 0->2 0", "0of1 1->2 0"]
+    assert wrong(*flows) == ("delivered", "0 of chunk 0 of 2")
+
+
+def test_who_is_only_demanded_for_takes_part():
+    document = json.loads(solution("0of0 0->1 0", "0of1 1->0 0"))
+    document["8-Chunk paths"] = {"Demand at 2 for chunk 0 from 0 met by epoch 0": []}
+    report = verify_flows(json.dumps(document).encode())
+    assert (report.ranks, report.verdict) == (3, Verdict.REFUTED)
+
+
+def test_chunks_that_nobody_sends_are_missing():
+    """Of an all-to-all of three, chunk 1, and that is what everybody has for rank 1."""
+    names = [4, 5, 6]
+    flows = [
+        f"1.0*{names.index(target)}of{owner} {owner}->{target} 0"
+        for owner in names
+        for target in names
+        if owner != target
+    ]
+    assert verify_flows(solution(*flows)).verdict is Verdict.PROVED
+    assert wrong(*(flow for flow in flows if "*1of" not in flow))[0] == "delivered"
+    assert wrong("0of0 0->1 0", "0of1 1->0 0", "2of0 0->1 0", "2of1 1->0 0")[0] == "delivered"
+
+
+@given(parts=st.lists(st.integers(1, 10**6), min_size=1, max_size=30), less=st.integers(0, 10**9))
+def test_no_more_is_lost_than_rounding_explains(parts, less):
+    """Parts of a chunk add up to it, less so many billionths."""
+    total = sum(parts)
+    exact = [Fraction(part, total) for part in parts]
+    exact[0] = max(exact[0] - Fraction(less, 10**9), Fraction(0))
+    lost = 1 - sum(exact)
+    flows = [f"{float(part):.20f}*1of0 0->1 {n}" for n, part in enumerate(exact)]
+    report = verify_flows(solution(*flows, "1.0*0of1 1->0 0", epochs=99))
+    slack = Fraction(2, 10**12)
+    if lost > min(len(flows) * Fraction(1, 10**6), Fraction(1, 10**5)) + slack:
+        assert report.verdict is not Verdict.PROVED
+    if lost <= Fraction(1, 10**6):
+        assert report.verdict is Verdict.PROVED
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [(0.00991, Verdict.REFUTED), (0.009999, Verdict.UNKNOWN)]
+)
+def test_many_small_losses_are_not_overlooked(part, said):
+    flows = [f"{part:f}*1of0 0->1 {n}" for n in range(100)]
+    report = verify_flows(solution(*flows, "1.0*0of1 1->0 0", epochs=999))
+    assert report.verdict is said
+
+
+def test_what_relays_add_is_lost_elsewhere():
+    """Each of many relays sends on a little more than it got."""
+    flows = ["1.0*0of1 1->0 0"]
+    for relay in range(2, 92):
+        flows += [f"0.0110*1of0 0->{relay} 0", f"0.0112*1of0 {relay}->1 1"]
+    for owner in range(92):
+        flows += [
+            f"1.0*{target}of{owner} {owner}->{target} 0"
+            for target in range(92)
+            if target != owner and (owner, target) not in {(0, 1), (1, 0)}
+        ]
+    assert wrong(*flows, epochs=9)[0] == "nothing_too_early"
+
+
 def test_the_command_takes_them(verify, tmp_path):
     (tmp_path / "right.json").write_bytes(solution(*RING))
     (tmp_path / "wrong.json").write_bytes(solution(*RING[1:]))
@@ -69,6 +138,9 @@ def test_the_command_takes_them(verify, tmp_path):
         (b"{}", "has no flows"),
         (b'{"7-Flows": ["a chunk"]}', "flow 0 is not understood"),
         (solution("0of0 0->1 0", "0.5*0of1 1->0 0"), "some flows have a volume"),
+        (solution("0of0 0->1 0", "0of1 1->1 0"), "from a rank to itself"),
+        (b'{"7-Flows": ["x"], "6-Flows": ["x"]}', "flows twice"),
+        (solution("1e999999999*0of0 0->1 0"), "flow 0 is not understood"),
     ],
 )
 def test_what_is_no_solution_is_refused(data, problem):

@@ -125,6 +125,54 @@ def test_pytorch_takes_ours(name: str, tmp_path: Path) -> None:
         loaded._simulate()  # raises where it does not progress
 
 
+def added_messages(text: str, stages: int) -> None:
+    """What PyTorch makes of a CSV, a rank a stage; raises where it can't."""
+    rows = list(csv.reader(text.splitlines()))
+    order = {r: [pytorch._Action.from_str(cell) for cell in row] for r, row in enumerate(rows)}
+    order = {r: pytorch._add_unshard_reshard(row) for r, row in order.items()}
+    pytorch._add_send_recv(order, stage_to_rank=lambda stage: stage % len(rows), num_stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        ("(0F0;0B0)OVERLAP_F_B\n1F0,1B0\n", 2),
+        ("0F0,(0F1;0B1)OVERLAP_F_B,0B0\n1F0,1F1,1B1,1B0\n", 2),
+        ("(0F0;3F0)OVERLAP_F_B,3B0,0B0\n1F0,2F0,2B0,1B0\n", 4),
+    ],
+)
+def test_parts_that_overlap_do_not_need_each_other(text: str, stages: int) -> None:
+    with pytest.raises(AssertionError, match="Malformed compute schedule"):
+        added_messages(text, stages)
+    with pytest.raises(FormatError, match="need each other"):
+        decode_csv(text.encode())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n",
+        "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n1F0,(1F1;1B0)OVERLAP_F_B,1F2,1B1,1B2\n",
+        "0F0,0B0\n(1F0;1B0)OVERLAP_F_B\n",
+    ],
+)
+def test_parts_that_overlap_are_read_where_pytorch_takes_them(text: str) -> None:
+    added_messages(text, 2)
+    assert check(decode_csv(text.encode())).verdict is Verdict.PROVED
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("0UNSHARD,0F0,0B0\n1F0,1B0\n", "UNSHARD in a file without messages"),
+        ("0F0,0SEND_F0,,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "an empty cell"),
+    ],
+)
+def test_what_pytorch_does_not_load_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        decode_csv(text.encode())
+
+
 def test_a_csv_round_trips() -> None:
     for doc in all_right().values():
         text = csv_of(doc)

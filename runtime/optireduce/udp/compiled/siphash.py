@@ -21,7 +21,7 @@ INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646
 
 @intrinsic
 def mix(context, state, message, count):
-    """Two rounds for each of ``count`` words, or four for none.
+    """Two rounds for each of ``count`` words, at least one.
 
     state, message: addresses of uint64 [4, LANES] and [count, LANES].
     """
@@ -45,21 +45,10 @@ def mix(context, state, message, count):
             b, d = builder.xor(rotated(b, 17), c), builder.xor(rotated(d, 21), a)
             return a, b, rotated(c, 32), d
 
-        def keep(state):
-            for k in range(4):
-                builder.store(state[k], at(at_state, k), align=8)
-
         state = [builder.load(at(at_state, k), align=8) for k in range(4)]
         before = builder.block
-        loop, end, done = (builder.append_basic_block(name) for name in ("loop", "end", "done"))
-        some = builder.icmp_signed(">", arguments[2], ir.Constant(number, 0))
-        builder.cbranch(some, loop, end)
-        builder.position_at_end(end)
-        last = state
-        for _ in range(4):
-            last = sip_round(*last)
-        keep(last)
-        builder.branch(done)
+        loop, done = (builder.append_basic_block(name) for name in ("loop", "done"))
+        builder.branch(loop)
         builder.position_at_end(loop)
         k, mixed = builder.phi(number), [builder.phi(lanes) for _ in range(4)]
         m = builder.load(at(at_message, k), align=8)
@@ -70,9 +59,10 @@ def mix(context, state, message, count):
         ):
             phi.add_incoming(first, before)
             phi.add_incoming(later, loop)
-        keep(after)
         builder.cbranch(builder.icmp_signed("<", following, arguments[2]), loop, done)
         builder.position_at_end(done)
+        for place, value in enumerate(after):
+            builder.store(value, at(at_state, place), align=8)
         return context.get_dummy_value()
 
     return types.void(types.uintp, types.uintp, types.int64), generate
@@ -113,7 +103,8 @@ def tags(buffer, starts, chosen, size, state, found):
             mix(v.ctypes.data, m.ctypes.data, count)
         for lane in range(LANES):
             v[2, lane] ^= U(0xFF)
-        mix(v.ctypes.data, m.ctypes.data, 0)
+        m[:2, :] = 0  # words of zeros leave nothing but their rounds: the last four
+        mix(v.ctypes.data, m.ctypes.data, 2)
         for lane in range(lanes):
             found[chosen[first + lane]] = v[0, lane] ^ v[1, lane] ^ v[2, lane] ^ v[3, lane]
 

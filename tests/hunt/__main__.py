@@ -1,0 +1,64 @@
+"""Looks for programs on which ``verify`` and an oracle contradict each other.
+
+    python -m tests.hunt --kind xml|plan|model --count 100000 [--seed 0] [--seconds 60] [--first 1]
+
+Program number n of a kind is always the same. Exit code 1: there is a contradiction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.hunt.all_kinds import KINDS
+from tests.hunt.search import search, shrink
+
+STRETCH = 2_000
+
+
+def main() -> int:
+    """Search, say what was found, and show it shrunk."""
+    parser = argparse.ArgumentParser(prog="tests.hunt", description=__doc__)
+    parser.add_argument("--kind", choices=sorted(KINDS), required=True)
+    parser.add_argument("--count", type=int, default=5_000)
+    parser.add_argument("--seed", type=int, default=0, help="the first program's number")
+    parser.add_argument("--seconds", type=float, help="of processor time, at most")
+    parser.add_argument("--first", type=int, help="stop at so many contradictions")
+    parser.add_argument("--show", type=int, default=1, help="of each way, how many are shrunk")
+    given = parser.parse_args()
+    kind = KINDS[given.kind]
+    started = time.process_time()
+    shown: dict[str, int] = {}
+    programs = 0
+    contradictions = 0
+    for low in range(given.seed, given.seed + given.count, STRETCH):
+        seeds = range(low, min(low + STRETCH, given.seed + given.count))
+        left = None
+        if given.seconds is not None:
+            left = given.seconds - (time.process_time() - started)
+            if left <= 0:
+                break
+        first = None if given.first is None else given.first - contradictions
+        tally = search(kind, seeds, left, first)
+        programs += tally.count
+        contradictions += len(tally.findings)
+        spent = time.process_time() - started
+        print(f"{kind.name}, from {low}: {tally}; {contradictions} contradictions, {spent:.0f} s")
+        for (said, saw), many in sorted(tally.verdicts.items()):
+            print(f"    {said:8} {saw:10} {many}")
+        for finding in tally.findings:
+            print(f"  {finding.way}: seed {finding.seed}")
+            shown[finding.way] = shown.get(finding.way, 0) + 1
+            if shown[finding.way] <= given.show:
+                small = shrink(kind, kind.make(finding.seed), finding.way)
+                print(kind.text(small).decode())
+        sys.stdout.flush()
+        if given.first is not None and contradictions >= given.first:
+            break
+    print(f"{programs} programs, {contradictions} contradictions")
+    return 1 if contradictions else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""``verify`` against oracles of its own: no program is proved that hangs or sums wrongly.
+
+Each part looks at the same programs every time; ``make hunt`` looks at many more.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from bench.corpus.executor import Run
+from bench.corpus.parse import parse
+from tests.hunt import model_oracle, plan_oracle, xml_oracle
+from tests.hunt.all_kinds import KINDS
+from tests.hunt.interleavings import JUNK, Undecided, ends, order_of
+from tests.hunt.kinds import HARSH, overall
+from tests.hunt.search import judge, search, shrink
+from tests.hunt.threads import Machine
+from verify.core.verdict import PROVED, Verdict
+
+PARTS = 10
+EACH = 500
+MOST = 500
+KEPT = Path(__file__).parent / "kept"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_no_program_contradicts_its_verdict(name, part):
+    tally = search(KINDS[name], range(part * EACH, (part + 1) * EACH))
+    serious = [found for found in tally.findings if not found.way.startswith(HARSH)]
+    assert not serious
+    assert tally.share(Verdict.PROVED) > 0.15
+    assert tally.share(Verdict.REFUTED) > 0.15
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)
+def test_what_was_found_once_is_not_said_again(path):
+    from verify.asynchronous.msccl import verify_xml
+    from verify.asynchronous.mscclpp import verify_plan
+
+    read = {".xml": verify_xml, ".json": verify_plan}[path.suffix]
+    said = overall(read(path.read_bytes()).results)
+    assert not path.name.startswith(f"not-{said.value}")
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)
+def test_the_oracles_say_why(path):
+    look = {".xml": xml_oracle.look, ".json": plan_oracle.look_at}[path.suffix]
+    seen = look(path.read_bytes())
+    if path.name.startswith("not-proved"):
+        assert seen.broken
+    else:
+        assert seen.right
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_a_seed_makes_one_program(name):
+    kind = KINDS[name]
+    texts = [kind.text(kind.make(seed)) for seed in range(50)]
+    assert texts == [kind.text(kind.make(seed)) for seed in range(50)]
+    assert len(set(texts)) == 50
+
+
+def test_what_is_left_out_of_messages_has_the_same_ends():
+    compared = 0
+    for seed in range(400):
+        draft = KINDS["model"].make(seed)
+        if sum(map(len, draft["blocks"])) > 6:
+            continue
+        try:
+            program = model_oracle.Unrolled(draft, 1)
+        except model_oracle.Fault:
+            continue
+        if len(order_of(program.actions)) < len(program.actions):
+            continue  # it hangs
+        start = [JUNK] * program.cells
+        start[: program.shared] = range(1, program.shared + 1)
+        try:
+            everything = ends(program.actions, start, program.shared, 2_000, reduce=False)
+        except Undecided:
+            continue
+        assert ends(program.actions, start, program.shared) == everything
+        compared += 1
+    assert compared > 40
+
+
+def test_what_is_left_out_of_threads_has_the_same_ends_and_hangs():
+    compared = 0
+    hanging = 0
+    for seed in range(500):
+        plan = KINDS["plan"].make(seed)
+        operations = [len(b["ops"]) for gpu in plan["gpus"] for b in gpu["threadblocks"]]
+        if sum(operations) > 7:
+            continue
+        try:
+            program = plan_oracle.Plan(plan, seed=1)
+        except plan_oracle.Fault:
+            continue
+        parts = program.threads, program.counters, program.memory, program.packets, program.spoils
+        try:
+            everything = Machine(*parts).explore(MOST, reduce=False)
+        except Undecided:
+            continue
+        some = Machine(*parts).explore(MOST)
+        assert some[:2] == everything[:2]
+        compared += 1
+        hanging += everything[0]
+    assert compared > 10
+    assert hanging > 1
+
+
+def test_another_executor_agrees_on_files(tmp_path):
+    path = tmp_path / "draft.xml"
+    agreed = {"right": 0, "hang": 0}
+    for seed in range(150):
+        text = KINDS["xml"].make(seed).text()
+        seen = xml_oracle.look(text)
+        if seen.fault or seen.wrong or seen.races or not seen.decided:
+            continue
+        path.write_bytes(text)
+        file = parse(path)
+        waits = [step for block in file.blocks for t in block.program for _, step in t.waits]
+        if file.refused or file.collective in {"broadcast", "reduce"} or min(waits, default=0) < 0:
+            continue  # what that executor does not know
+        outcomes = {
+            Run(file, in_place=place, per_message=many, seed=seed).outcome().kind
+            for place in file.modes
+            for many in xml_oracle.per_message(xml_oracle.read(text))
+        }
+        assert ("hang" in outcomes) == bool(seen.hangs)
+        assert outcomes <= {"right", "hang"} or seen.hangs
+        agreed["hang" if seen.hangs else "right"] += 1
+    assert min(agreed.values()) > 10
+
+
+class Trusting:
+    """A kind whose verifier proves everything."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __getattr__(self, name):
+        return getattr(self.kind, name)
+
+    def verdict(self, draft):
+        return dict.fromkeys(("deadlock_free", "race_free", "right_values"), PROVED)
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_a_verifier_that_proves_everything_is_found_out_and_shrunk(name):
+    kind = Trusting(KINDS[name])
+    tally = search(kind, range(100), most_findings=1)
+    (finding,) = tally.findings
+    draft = kind.make(finding.seed)
+    small = shrink(kind, draft, finding.way)
+    assert len(kind.text(small)) < len(kind.text(draft))
+    assert judge(kind, small)[1] == finding.way

@@ -1,0 +1,68 @@
+"""A program of thread blocks as a text for the checker that was extracted from the proofs.
+
+The text says what ``verify.asynchronous.model`` says, number by number: it has no room for any
+interpretation. ``proofs/kernel/blocks.ml`` reads it, ``proofs/coq/ThreadBlocks.v`` says what it
+means. What is left to be believed of others' formats is what made the program of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from verify.asynchronous.connections import limits
+from verify.asynchronous.model import Demand, Program, Signal, Step
+from verify.asynchronous.order import Flat
+from verify.asynchronous.sizes import Sizes
+
+FORMAT = "latecomer-blocks/1"
+
+
+def encode(program: Program, sizes: Sizes | None) -> bytes:
+    """The program as one line of JSON, for every size of messages that ``sizes`` means."""
+    flat = Flat(program)
+    lowest = _lowest_value(flat.steps)
+    inputs = np.flatnonzero(program.input_rank >= 0)
+    document = {
+        "format": FORMAT,
+        "ranks": program.ranks,
+        "sizes": sorted(limits(flat, sizes)),
+        "depth": -1 if program.slots is None else program.slots,
+        "extra": int(program.sliced),
+        "blocks": [[_step(step, lowest) for step in block.steps] for block in program.blocks],
+        "inputs": [
+            [address, int(program.input_rank[address]), int(program.input_chunk[address])]
+            for address in inputs.tolist()
+        ],
+        "demands": [_demand(demand) for demand in program.demands],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _lowest_value(steps: list[Step]) -> int:
+    """The lowest value of a counter; there, counters begin at 0 and everything else is above."""
+    values = [signal.value for step in steps for signal in (*step.waits, *step.signals)]
+    return min(values, default=1)
+
+
+def _step(step: Step, lowest: int) -> list[Any]:
+    def shifted(signals: tuple[Signal, ...]) -> list[list[int]]:
+        return [[signal.counter, signal.value - lowest + 1] for signal in signals]
+
+    moves = step.count > 0
+    return [
+        step.count,
+        list(step.sources),
+        list(step.targets),
+        step.receives if moves else -1,
+        step.sends if moves else -1,
+        shifted(step.waits),
+        shifted(step.signals),
+    ]
+
+
+def _demand(demand: Demand) -> list[list[int]]:
+    columns = (demand.address.tolist(), demand.rank.tolist(), demand.chunk.tolist())
+    return [list(row) for row in zip(*columns, strict=True)]
