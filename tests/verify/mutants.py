@@ -105,8 +105,13 @@ class CollectiveChange(Change):
         self.doc["late"] += sorted(away - set(self.doc["late"]))
 
         absent = sorted(away | set(phase["absent"]))
-        alone = {"name": "alone", "absent": absent, "rounds": [phase["rounds"][number]]}
-        rest = {**phase, "absent": [*phase["absent"]], "rounds": phase["rounds"][number + 1 :]}
+        part = len(self.doc["phases"])  # makes names of phases that no other phase has
+        alone = {"name": f"alone {part}", "absent": absent, "rounds": [phase["rounds"][number]]}
+        rest = {
+            "name": f"after {part}",
+            "absent": [*phase["absent"]],
+            "rounds": phase["rounds"][number + 1 :],
+        }
         del phase["rounds"][number:]
         after = self.doc["phases"].index(phase) + 1
         self.doc["phases"][after:after] = [alone, rest]
