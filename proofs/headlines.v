@@ -4,7 +4,7 @@
 From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs SendAhead Waiting Asynchronous
   ThreadBlocksRuns ThreadBlocksCheck ThreadBlocksSlices ThreadBlocksPieces ThreadBlocksSizes
   DeviceOrder DeviceBlocks DeviceMemory DeviceCheck
-  Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
+  Knowledge AnyMemory Spread Volume Bounds Headline Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
@@ -80,11 +80,16 @@ Print Assumptions DeviceCheck.refuted_sums.
 Print Assumptions DeviceCheck.numbers_choose_sets.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
+Print Assumptions AnyMemory.any_memory_bound.
+Print Assumptions AnyMemory.any_memory_chunks.
+Print Assumptions AnyMemory.schedules_are_runs.
+Print Assumptions Headline.one_late_rank.
 Print Assumptions Spread.spread_bound_holds.
 Print Assumptions Spread.bounds_in_pairs.
 Print Assumptions Volume.volume_bound_holds.
 Print Assumptions Bounds.lower_bound_holds.
 Print Assumptions Bounds.at_the_bound_optimal.
+Print Assumptions Bounds.completion_since_last_arrival.
 Print Assumptions Bounds.idle_round_not_optimal.
 Print Assumptions Loss.losses_only_take.
 Print Assumptions Loss.never_twice.

@@ -35,6 +35,7 @@ from verify.core.verdict import (
 )
 from verify.device.check import DeviceReport
 from verify.errors import ArgumentError
+from verify.pipeline.costs import written
 from verify.pipeline.verdict import PipelineReport
 
 PROGRAM = "latecomer-kernel"
@@ -226,14 +227,16 @@ def pipeline_differs(answer: Mapping[str, Any], report: PipelineReport) -> str:
     if report.measures is None:
         return "the schedule ends there, and not here"
     unit = 10 ** answer["decimals"]
-    times = {name: Fraction(answer[name], unit) for name in ("makespan", "lower_bound")}
-    if float(times["makespan"]) != report.measures.makespan:
-        return f"makespan is {report.measures.makespan} here, {float(times['makespan'])} there"
-    if times["lower_bound"] > times["makespan"]:
+    exact = report.measures.exact
+    makespan = exact.time(exact.makespan)
+    their_makespan = Fraction(answer["makespan"], unit)
+    if their_makespan != makespan:
+        return f"makespan is {written(makespan)} here, {written(their_makespan)} there"
+    if answer["lower_bound"] > answer["makespan"]:
         return "its lower bound is above its makespan"
-    peaks = [halves / 2 for halves in answer["peak_memory_halves"]]
-    if peaks != list(report.measures.peak_memory):
-        return f"peak memory is {list(report.measures.peak_memory)} here, {peaks} there"
+    peaks = answer["peak_memory_halves"]
+    if peaks != list(exact.peak_memory):
+        return f"peak memory is {list(exact.peak_memory)} halves here, {peaks} there"
     return ""
 
 

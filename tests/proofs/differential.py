@@ -117,6 +117,16 @@ def blocks_differ(answer: dict[str, Any], results: dict[str, Result]) -> str:
     return programs_differ([answer], results)
 
 
+def at_the_bound_with_absences(answer: dict[str, Any], report: Any) -> bool:
+    """Whether nothing but ranks that are absent again keeps a collective from being optimal."""
+    return bool(
+        answer.get("accepted")
+        and "completion_rounds" in answer
+        and answer["completion_rounds"] == answer["lower_bound"]
+        and report.optimal is not True
+    )
+
+
 FAMILIES: dict[str, tuple[Callable[..., Iterator[Case]], Callable[..., str]]] = {
     "collective": (of_documents(schedules, decode, check), differs),
     "pipeline": (of_documents(pipelines, decode_pipeline, check_pipeline), pipeline_differs),
@@ -151,6 +161,7 @@ def compare(family: str, count: int, seed: int) -> tuple[Counter[str], list[str]
             seen["accepted"] += answer.get("accepted", False)
             seen["optimal"] += answer.get("optimal") is True
             results = said if isinstance(said, dict) else said.results
+            seen["optimal but for absences"] += at_the_bound_with_absences(answer, said)
             seen.update(
                 name for name, result in results.items() if result.verdict is Verdict.REFUTED
             )
