@@ -8,7 +8,7 @@ FRAMEWORKS_PINS := -c constraints.txt -c tests/frameworks/constraints.txt
 # A run of the tests starts hundreds of processes: each would compile all modules again without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-docs test-viewer fuzz hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
+.PHONY: help demo test test-busy test-torch-new test-long test-frameworks test-frameworks-long test-gpu-logic test-hunt test-differential test-docs test-viewer fuzz hunt mutation lint bench bench-lab bench-pipeline bench-optireduce docs proofs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -64,6 +64,14 @@ test-frameworks-long: $(FRAMEWORKS)/ready  ## 10,000 iterations of Megatron's pa
 
 test-gpu-logic: $(READY)  ## kernels in triton's interpreter, and built for GPUs that are not here (some minutes)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m gpu_logic
+
+test-hunt: $(READY)  ## 5,000 random files and programs of each kind on which verify could be wrong (a minute)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m hunt tests/hunt
+
+test-differential: $(READY)  ## verify against the extracted checker, all four families (needs make proofs; some minutes)
+	$(BIN)/python -m tests.proofs.differential --count 100000
+	for family in pipeline blocks device; do \
+	    $(BIN)/python -m tests.proofs.differential --count 20000 --family $$family || exit 1; done
 
 test-docs: $(READY)  ## every command that a page shows, but for those that need a GPU, root or Coq (some minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m docs_commands tests/docs tests/test_pages.py
