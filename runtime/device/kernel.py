@@ -128,7 +128,7 @@ INTEGERS = (
 
 
 @triton.jit(do_not_specialize=INTEGERS)
-def all_reduce(  # noqa: PLR0915: what triton compiles is one function
+def all_reduce(  # noqa: PLR0915
     rows,
     own,
     bases,

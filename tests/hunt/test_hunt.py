@@ -1,7 +1,7 @@
 """``verify`` against oracles of its own: no program is proved that hangs or sums wrongly.
 
-Each part looks at the same 500 programs every time. The first of each kind is always run, all ten by
-``make test-hunt``; ``make hunt`` looks at many more.
+Each part looks at the same 500 programs every time. The first of each kind is always run, all ten
+by ``make test-hunt``; ``make hunt`` looks at many more.
 """
 
 from pathlib import Path
