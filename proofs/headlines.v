@@ -1,9 +1,9 @@
 (** What the theorems of docs/explanation/theorems.md rest on: [make proofs] compiles this file and requires
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
-From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
-  ThreadBlocksRuns ThreadBlocksCheck
-  DeviceOrder DeviceBlocks
+From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs SendAhead Waiting Asynchronous
+  ThreadBlocksRuns ThreadBlocksCheck ThreadBlocksSlices ThreadBlocksPieces ThreadBlocksSizes
+  DeviceOrder DeviceBlocks DeviceMemory DeviceCheck
   Knowledge AnyMemory Spread Volume Bounds Headline Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
@@ -22,6 +22,10 @@ Print Assumptions Programs.never_stuck.
 Print Assumptions Programs.execution_ends.
 Print Assumptions Programs.same_result.
 Print Assumptions Programs.asynchronous_all_reduce.
+Print Assumptions SendAhead.never_stuck.
+Print Assumptions SendAhead.execution_ends.
+Print Assumptions SendAhead.same_result.
+Print Assumptions SendAhead.ahead_all_reduce.
 Print Assumptions Waiting.acyclic_never_stuck.
 Print Assumptions Waiting.ends.
 Print Assumptions Asynchronous.acyclic_never_stuck.
@@ -35,8 +39,15 @@ Print Assumptions ThreadBlocksRuns.ends.
 Print Assumptions ThreadBlocksRuns.never_both.
 Print Assumptions ThreadBlocksRuns.one_result.
 Print Assumptions ThreadBlocksCheck.decide_right.
+Print Assumptions ThreadBlocksCheck.decide_backwards.
 Print Assumptions ThreadBlocksCheck.decide_hangs.
 Print Assumptions ThreadBlocksCheck.decide_wrong.
+Print Assumptions ThreadBlocksPieces.pieces_right.
+Print Assumptions ThreadBlocksSizes.larger_messages.
+Print Assumptions ThreadBlocksSizes.whole_messages.
+Print Assumptions ThreadBlocksSlices.slices_within.
+Print Assumptions ThreadBlocksSlices.slices_get_further.
+Print Assumptions ThreadBlocksSlices.right_with_slices.
 Print Assumptions DeviceOrder.all_before.
 Print Assumptions DeviceOrder.two_sets_enough.
 Print Assumptions DeviceOrder.unrolled_enough.
@@ -52,6 +63,21 @@ Print Assumptions DeviceBlocks.slices_partition.
 Print Assumptions DeviceBlocks.staging_apart.
 Print Assumptions DeviceBlocks.flags_apart.
 Print Assumptions DeviceBlocks.each_block_alone.
+Print Assumptions DeviceMemory.reads_what_was_put.
+Print Assumptions DeviceMemory.ends_with_its_own.
+Print Assumptions DeviceMemory.holds_the_same.
+Print Assumptions DeviceMemory.same_as_interleaved.
+Print Assumptions DeviceMemory.never_stuck_in_memory.
+Print Assumptions DeviceMemory.heard_refreshes.
+Print Assumptions DeviceCheck.accepted_ordered.
+Print Assumptions DeviceCheck.accepted_values.
+Print Assumptions DeviceCheck.decide_sound.
+Print Assumptions DeviceCheck.decide_sound_in_memory.
+Print Assumptions DeviceCheck.decide_sums.
+Print Assumptions DeviceCheck.refuted_deadlock.
+Print Assumptions DeviceCheck.refuted_race.
+Print Assumptions DeviceCheck.refuted_sums.
+Print Assumptions DeviceCheck.numbers_choose_sets.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
 Print Assumptions AnyMemory.any_memory_bound.

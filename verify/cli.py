@@ -178,7 +178,9 @@ def verify(
                 text, facts = f"{text}\n{losses.text}", {**facts, "loss": losses.json}
                 codes.append(EXIT[losses.verdict])
             if device is not None:
-                kernels = device_command.addition(schedule, report, device)
+                kernels = device_command.addition(
+                    schedule, report, device, data, timeout if use_kernel else None
+                )
                 text, facts = f"{text}\n{kernels.text}", {**facts, "device": kernels.json}
                 codes.append(EXIT[kernels.verdict])
         else:

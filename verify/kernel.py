@@ -33,6 +33,7 @@ from verify.core.verdict import (
     refuted,
     unknown,
 )
+from verify.device.check import DeviceReport
 from verify.errors import ArgumentError
 from verify.pipeline.costs import written
 from verify.pipeline.verdict import PipelineReport
@@ -88,7 +89,9 @@ def judge(texts: Iterable[bytes], timeout_s: float | None = None) -> Iterator[di
         yield msgspec.json.decode(line, type=dict[str, Any])
 
 
-def opinion(data: bytes, report: Report | PipelineReport, timeout_s: float) -> Result:
+def opinion(
+    data: bytes, report: Report | PipelineReport | DeviceReport, timeout_s: float
+) -> Result:
     """The program's verdict on a file of which ``verify`` says ``report``; unknown if they differ.
 
     Of a pipeline also where the theorems don't cover it.
@@ -103,6 +106,8 @@ def opinion(data: bytes, report: Report | PipelineReport, timeout_s: float) -> R
         return unknown(f"the theorems do not cover {answer['outside']}")
     if isinstance(report, Report):
         difference = differs(answer, report)
+    elif isinstance(report, DeviceReport):
+        difference = device_differs(answer, report)
     else:
         difference = pipeline_differs(answer, report)
     if difference:
@@ -141,7 +146,7 @@ def opinion_on_programs(report: AsynchronousReport, timeout_s: float) -> Result:
     if malformed:
         return unknown(f"it can't read the program ({malformed[0]})")
 
-    difference = programs_differ(answers, report)
+    difference = programs_differ(answers, report.results)
     if difference:
         return unknown(f"verify and the checker disagree, one of them is wrong: {difference}")
     if all(answer["accepted"] for answer in answers):
@@ -165,17 +170,24 @@ DECIDED_ON_PROGRAMS = ("deadlock_free", "race_free", "right_values")
 WRONG_ENDS = {"hangs": "no execution ends", "wrong": "an execution ends with other values"}
 
 
-def programs_differ(answers: list[dict[str, Any]], report: AsynchronousReport) -> str:
-    """Where the checker and ``verify`` contradict each other; empty if they do not."""
-    here = overall(report.results[name].verdict for name in DECIDED_ON_PROGRAMS)
+def programs_differ(answers: list[dict[str, Any]], results: Mapping[str, Result]) -> str:
+    """Where the checker and ``verify`` contradict each other; empty if they do not.
+
+    Args:
+        answers: of the checker, on each program of a file.
+        results: of ``verify``, by property.
+    """
+    here = overall(results[name].verdict for name in DECIDED_ON_PROGRAMS)
     there = [answer["answer"] for answer in answers]
     if here is Verdict.PROVED and set(there) != {"right"}:
         return f"it is {here} here, {', '.join(there)} there"
-    if here is Verdict.REFUTED and set(there) == {"right"}:
+    if here is not Verdict.PROVED and set(there) == {"right"}:
         return f"it is {here} here, right there"
-    hangs = report.results["deadlock_free"].verdict is Verdict.REFUTED
-    if hangs != ("hangs" in there):
-        return f"it {'hangs' if hangs else 'ends'} here, and there it is {', '.join(there)}"
+    hangs = results["deadlock_free"].verdict is Verdict.REFUTED
+    if "hangs" in there and not hangs:
+        return "it ends here, and hangs there"
+    if hangs and "unknown" not in there and "hangs" not in there:
+        return f"it hangs here, and there it is {', '.join(there)}"
     return ""
 
 
@@ -225,6 +237,20 @@ def pipeline_differs(answer: Mapping[str, Any], report: PipelineReport) -> str:
     peaks = answer["peak_memory_halves"]
     if peaks != list(exact.peak_memory):
         return f"peak memory is {list(exact.peak_memory)} halves here, {peaks} there"
+    return ""
+
+
+def device_differs(answer: Mapping[str, Any], report: DeviceReport) -> str:
+    """Where the program and ``verify`` contradict each other; empty if they do not.
+
+    The program judges the schedule, too, of which this report does not speak.
+    """
+    if "malformed" in answer:
+        return f"it can't read the rows ({answer['malformed']})"
+    for name, result in report.results.items():
+        said = answer["properties"][name]
+        if said != result.verdict:
+            return f"{name} is {result.verdict} here, {said} there"
     return ""
 
 

@@ -13,9 +13,14 @@
       the schedule's rounds.
 
     What is accepted neither gets stuck nor takes anything but what was put, in any number of
-    operations, and leaves what the schedule says on all ranks ([decide_sound]). *)
+    operations, and leaves what the schedule says on all ranks: where ranks take turns in one memory
+    ([decide_sound]), and in memory with release and acquire, whoever is stopped
+    ([decide_sound_in_memory]). What is refuted is wrong: a deadlock that no execution avoids
+    ([refuted_deadlock]), a slot that some execution overwrites before it is taken
+    ([refuted_race]), or another sum than the schedule's ([refuted_sums]). That slots match is no
+    more than what [slots_match] says: without it the machines here do not say what a program does. *)
 
-From Coq Require Import List Arith NArith ZArith Lia Bool Relations FMapPositive.
+From Coq Require Import List Arith NArith ZArith Lia Bool Relations Permutation FMapPositive.
 From Latecomer Require Import Ranges Schedule Semantics SameBits Tables Values Check.
 From Latecomer Require DeviceOrder DeviceMemory.
 Import ListNotations.
@@ -1051,16 +1056,18 @@ Section Matching.
   (** ** Values *)
 
   Section Values.
-    Hypothesis plus_comm : forall a b, plus a b = plus b a.
     Variable x : nat -> N -> N -> A.
+
+    (** What a value says of what is held, where ranks bring [x]. *)
+    Variable stands : nat -> value -> N -> A -> Prop.
+    Hypothesis stands_own : forall e r c, stands e (own_value r) c (x e r c).
+    Hypothesis stands_add : forall e a b c u v, stands e a c u -> stands e b c v ->
+      stands e (add_values a b) c (plus u v).
 
     Definition brought (r : nat) : N -> A := x 0 (N.of_nat r).
     Definition next (r e : nat) (_ : N -> A) : N -> A := x (S e) (N.of_nat r).
 
     Notation has := (DeviceOrder.has _ _ (runs plus p) brought next by_ st).
-
-    Definition stands (e : nat) (v : value) (c : N) (a : A) : Prop :=
-      match v with Some (_, u) => a = eval plus (fun i => x e i c) u | None => True end.
 
     Definition slot_value (h : held) (r s : N) : value :=
       match look (in_slots h) r s with Some v => v | None => None end.
@@ -1071,13 +1078,6 @@ Section Matching.
       (forall r i w, row_of p r i = Some w -> receives w = false -> i < at_row pos r ->
         exists d, has (N.to_nat r) e (N.to_nat (2 * i)) d /\
           stands e (slot_value h (row_peer w) (row_slot w)) (row_chunk w) (d (row_chunk w))).
-
-    Lemma stands_add e a b c u v : stands e a c u -> stands e b c v ->
-      stands e (add_values a b) c (plus u v).
-    Proof.
-      unfold stands, add_values. destruct a as [[m t1]|], b as [[m' t2]|]; auto.
-      intros -> ->. destruct (_ =? 0); auto. now rewrite eval_join.
-    Qed.
 
     Lemma own_write h r c v sl r' c' : own_at (Held (write (own h) r c v) sl) r' c' =
       if (r' =? r) && (c' =? c) then v else own_at h r' c'.
@@ -1133,8 +1133,7 @@ Section Matching.
                   cbn [nth_error]. now rewrite Pv, Sv, Cv.
                ++ unfold by_, st. rewrite P. exact H'.
             -- intros c. rewrite own_write, N.eqb_refl. simpl andb.
-               destruct (N.eqb_spec c (row_chunk w)) as [->|]; auto.
-               apply stands_add; auto.
+               destruct (N.eqb_spec c (row_chunk w)) as [->|]; [apply stands_add|]; auto.
           * destruct (O q) as (dq & Hq & Hdq). exists dq. split; auto. intros c. rewrite own_write.
             rewrite (proj2 (N.eqb_neq q r) Ne). apply Hdq.
         + intros r' i' v' V' Rv' L. apply M; auto. eapply Old; eauto.
@@ -1170,7 +1169,7 @@ Section Matching.
       - intros r. rewrite at_start. exists (x e r). split.
         + specialize (H (N.to_nat r)). now rewrite N2Nat.id in H.
         + intros c. unfold own_at, read, Tables.row, nothing_held. cbn [own].
-          rewrite find_empty. rewrite find_empty. reflexivity.
+          rewrite find_empty. rewrite find_empty. apply stands_own.
       - intros r i w _ _ L. rewrite at_start in L. lia.
     Qed.
 
@@ -1281,6 +1280,16 @@ Section Accepted.
   Variable x : nat -> N -> N -> A.
   Hypothesis plus_comm : forall a b, plus a b = plus b a.
 
+  Definition evaluates (e : nat) (v : value) (c : N) (a : A) : Prop :=
+    match v with Some (_, u) => a = eval plus (fun i => x e i c) u | None => True end.
+
+  Lemma evaluates_add e a b c u v : evaluates e a c u -> evaluates e b c v ->
+    evaluates e (add_values a b) c (plus u v).
+  Proof.
+    unfold evaluates, add_values. destruct a as [[m t1]|], b as [[m' t2]|]; auto.
+    intros -> ->. destruct (_ =? 0); auto. now rewrite eval_join.
+  Qed.
+
   (** What ranks hold at the end of an operation, told without any interleaving. *)
   Theorem accepted_values e r c d :
     DeviceOrder.has _ _ rows (brought x) (next x) (by_ p) (st p) r e
@@ -1290,7 +1299,7 @@ Section Accepted.
   Proof.
     intros H Lr Lc.
     destruct (accepted_inv p s ok) as (F & order & pos & h & one & cl & C & W & _ & _ & _ & _ & Sm).
-    destruct (ends_valued p F plus plus_comm x order pos h C W e r) as (d' & H' & V).
+    destruct (ends_valued p F plus x evaluates ltac:(reflexivity) evaluates_add order pos h C W e r) as (d' & H' & V).
     rewrite (DeviceOrder.has_one _ _ _ _ _ _ _ _ _ _ _ H _ H').
     unfold same_sums in Sm.
     destruct ((device_ranks p =? ranks s) && (device_chunks p =? chunks s)) eqn:Sizes; [|discriminate].
@@ -1298,7 +1307,7 @@ Section Accepted.
     match type of Sm with (if ?b then _ else _) = _ => destruct b eqn:B end;
       [|match type of Sm with (if ?b then _ else _) = _ => destruct b end; discriminate].
     rewrite for_all_cells_iff in B. specialize (B (N.of_nat r) c ltac:(lia) ltac:(lia)).
-    specialize (V c). unfold stands, same_value in *.
+    specialize (V c). unfold evaluates, same_value in *.
     fold (final_value (all_rounds s) (N.of_nat r) c) in B.
     pose proof (final_value_tree (all_rounds s) (N.of_nat r) c) as Tree. unfold has_tree in Tree.
     destruct (own_at h (N.of_nat r) c) as [(m & u)|]; [|discriminate].
@@ -1424,4 +1433,472 @@ Proof.
   - replace e with ((first + e) - first)%Z by ring. replace e' with ((first + e') - first)%Z by ring.
     rewrite Zminus_mod, H, <- Zminus_mod. reflexivity.
   - rewrite Zplus_mod, H, <- Zplus_mod. reflexivity.
+Qed.
+
+(** ** What is refuted *)
+
+(** A deadlock: there are ranks that end the first operation in no execution. *)
+Theorem refuted_deadlock p s : is_deadlock_free (decide_device p s) = Some false ->
+  exists r, (r < N.to_nat (device_ranks p))%nat /\
+  forall (A : Type) (plus : A -> A -> A) start input first operations junk now,
+  DeviceOrder.reached _ _ (runs plus p) (N.to_nat (device_sets p)) first start input
+    operations junk now -> DeviceOrder.ep _ _ now r = 0%nat.
+Proof.
+  intros H. unfold decide_device in H. set (t := tables_of p) in *.
+  destruct (slots_match p t) eqn:F; [|discriminate]. simpl negb in H. cbv iota in H.
+  set (order := order_of p t) in *. fold nothing_held in H.
+  destruct (walk t carry order (PM.empty N) nothing_held) as [(pos & h)|] eqn:W; [|discriminate].
+  destruct (all_over p pos) eqn:Over.
+  { destruct (ticks p t order [0] nothing_known) as [one|]; [|discriminate].
+    destruct (ticks p t order _ one); discriminate. }
+  destruct (all_wait p t pos) eqn:Wait_; [|discriminate]. clear H.
+  assert (Stuck : forall r, r < device_ranks p -> at_row pos r <> N.of_nat (length (rows_of p r)) ->
+    exists w j, row_of p r (at_row pos r) = Some w /\ receives w = true /\
+      putter p (N.to_nat r) (N.to_nat (row_slot w)) = (row_peer w, j) /\ at_row pos (row_peer w) <= j).
+  { intros r L Ne. rewrite (proj1 (sizes p F)) in L.
+    pose proof (for_all_from_spec _ _ 0 Wait_ r _ (rows_listed p r L)) as G. cbv beta in G.
+    rewrite N.add_0_l in G. unfold t in G. rewrite row_found in G. fold t in G.
+    destruct (row_of p r (at_row pos r)) as [w|] eqn:E; [|apply N.eqb_eq in G; congruence].
+    apply negb_true_iff in G. unfold ready in G. destruct (receives w) eqn:R; [|discriminate].
+    destruct (used_putter p F r _ w E R) as (_ & _ & j & v & P & _).
+    destruct (receive_fits p F r _ w E R) as (_ & _ & _ & j' & v' & P' & _).
+    fold t in P'. rewrite P' in G. exists w, j. split; auto. split; auto. split; auto.
+    unfold putter in P. rewrite !N2Nat.id in P. fold t in P. rewrite P' in P. injection P as ->.
+    now apply N.ltb_ge. }
+  assert (Within : forall r, at_row pos r <= N.of_nat (length (rows_of p r))).
+  { refine (walk_keeps p (fun pos _ => forall q, at_row pos q <= N.of_nat (length (rows_of p q)))
+      _ order _ _ _ _ _ W _).
+    - intros pos' s' r' w' I E' _ q. rewrite at_row_add.
+      destruct (N.eqb_spec q r') as [->|]; auto. apply row_within in E'. lia.
+    - intros q. rewrite at_start. lia. }
+  assert (Some_ : exists r, r < device_ranks p /\ at_row pos r <> N.of_nat (length (rows_of p r))).
+  { assert (X : forall (l : list (list row)) i, for_all_from (fun r l => at_row pos r =? N.of_nat (length l)) i l = false ->
+      exists j x, nth_error l j = Some x /\ at_row pos (i + N.of_nat j) <> N.of_nat (length x)).
+    { induction l as [|x l IH]; intros i X; [discriminate|]. simpl in X.
+      apply andb_false_iff in X as [X|X].
+      - exists 0%nat, x. apply N.eqb_neq in X. now rewrite N.add_0_r.
+      - destruct (IH (i + 1) X) as (j & y & E & Ne). exists (Datatypes.S j), y. split; auto.
+        now replace (i + N.of_nat (Datatypes.S j)) with (i + 1 + N.of_nat j) by lia. }
+    destruct (X _ 0 Over) as (j & x & E & Ne). exists (N.of_nat j).
+    assert (L : (j < length (device_rows p))%nat) by (apply nth_error_Some; congruence).
+    rewrite (proj1 (sizes p F)). split; [lia|]. rewrite N.add_0_l in Ne.
+    unfold rows_of. rewrite Nat2N.id. now rewrite (nth_error_nth _ _ _ E). }
+  destruct Some_ as (r0 & L0 & Ne0). exists (N.to_nat r0). split; [lia|].
+  intros A plus start input first operations junk now R.
+  pose (stuck := fun r => r < device_ranks p /\ at_row pos r <> N.of_nat (length (rows_of p r))).
+  assert (I : (forall r, stuck r -> DeviceOrder.ep _ _ now (N.to_nat r) = 0%nat /\
+      (DeviceOrder.pos _ _ now (N.to_nat r) <= N.to_nat (2 * at_row pos r))%nat) /\
+    (forall q x, used p 0 q x -> at_row pos (fst (putter p q x)) <= snd (putter p q x) ->
+      forall k, DeviceOrder.flag _ _ now q k x = DeviceOrder.wrap (first - 1))).
+  2: { apply (proj1 I r0). split; auto. }
+  induction R as [|now next_ R IH G]; [split; [intros; cbn; lia|auto]|].
+  destruct IH as (Ip & If).
+  destruct G as [now r a Lo Act En|now r Lo End].
+  - split.
+    + intros r' St. destruct (Ip r' St) as (E0 & Le).
+      cbn [DeviceOrder.does DeviceOrder.again DeviceOrder.ep DeviceOrder.pos DeviceOrder.flag]. split; auto. unfold DeviceOrder.upd.
+      destruct (Nat.eqb_spec (N.to_nat r') r) as [Er|]; auto. subst r.
+      destruct (Nat.eq_dec (DeviceOrder.pos _ _ now (N.to_nat r')) (N.to_nat (2 * at_row pos r'))) as [Eq|]; [|lia].
+      exfalso. destruct St as (Lr & Ne). destruct (Stuck r' Lr Ne) as (w & j & E & Rw & P & Lj).
+      pose proof (act_at p plus (DeviceOrder.ep _ _ now (N.to_nat r')) r' (at_row pos r') 0 w
+        ltac:(auto) E) as Act'.
+      rewrite Nat.add_0_r, <- Eq, Act in Act'.
+      assert (a = DeviceOrder.Wait _ _ (N.to_nat (row_slot w))) as ->.
+      { unfold actions in Act'. unfold receives in Rw. destruct (row_does w); try discriminate;
+          cbn [nth_error] in Act'; congruence. }
+      cbn in En. destruct (used_putter p F r' _ w E Rw) as (U & _).
+      rewrite (If _ _ U) in En by (rewrite P; exact Lj).
+      unfold DeviceOrder.number in En. rewrite E0 in En.
+      apply DeviceOrder.passes_wrapped in En; lia.
+    + intros q x U Lj k. cbn [DeviceOrder.does DeviceOrder.again DeviceOrder.ep DeviceOrder.pos DeviceOrder.flag].
+      destruct a as [q' x' f|q' x'|x'|x' g]; auto.
+      destruct (matches p F plus (DeviceOrder.ep _ _ now r)) as (_ & Mr & _).
+      destruct (Mr _ _ _ _ Act) as (U' & By & Ra).
+      rewrite (DeviceOrder.put_other A (N -> A)); auto. intros (-> & _ & ->).
+      set (b := fst (putter p q' x')) in *. set (j := snd (putter p q' x')) in *.
+      assert (Eb : r = N.to_nat b) by (exact By). assert (Ej : DeviceOrder.pos _ _ now r = N.to_nat (2 * j + 1)) by (exact Ra).
+      destruct U as (i & w & E & Rw & Sw). destruct (used_putter p F _ _ w E Rw) as (_ & _ & j' & v & P & V & _).
+      rewrite Sw, !Nat2N.id in P. assert (b = row_peer w /\ j = j') as (Eb' & Ej').
+      { unfold b, j. rewrite P. auto. }
+      rewrite <- Eb', <- Ej' in V. pose proof (row_within p _ _ v V) as (Lv & Lb).
+      assert (St : stuck b).
+      { split; [now rewrite (proj1 (sizes p F))|]. lia. }
+      destruct (Ip b St) as (_ & Le). rewrite <- Eb, Ej in Le. lia.
+  - split.
+    + intros r' St. destruct (Ip r' St) as (E0 & Le).
+      cbn [DeviceOrder.does DeviceOrder.again DeviceOrder.ep DeviceOrder.pos DeviceOrder.flag]. unfold DeviceOrder.upd.
+      destruct (Nat.eqb_spec (N.to_nat r') r) as [Er|]; auto. subst r. exfalso.
+      rewrite len_is, N2Nat.id in End. destruct St as (_ & Ne). specialize (Within r'). lia.
+    + intros q x U Lj k. now apply If.
+Qed.
+
+(** *** A race: the clock of a put that comes too early is a cut that is reached. *)
+
+Section Cuts.
+  Variable p : program.
+  Let t := tables_of p.
+  Hypothesis fits : slots_match p t = true.
+
+  Definition inside (k : clock) (q e a : N) : Prop := before (e, a) (entry k q) = true.
+
+  Definition closed_cut (k : clock) : Prop := forall q i w e j, row_of p q i = Some w ->
+    receives w = true -> putter p (N.to_nat q) (N.to_nat (row_slot w)) = (row_peer w, j) ->
+    inside k q e (2 * i) -> inside k (row_peer w) e (2 * j + 1).
+
+  Definition bounded (e : N) (k : clock) : Prop := forall q, entry k q = (0, 0) \/
+    q < device_ranks p /\ fst (entry k q) <= e /\ snd (entry k q) <= size p q.
+
+  Definition has_done (e : N) (pos : PM.t N) (q e' a : N) : Prop :=
+    e' < e \/ e' = e /\ a < 2 * at_row pos q.
+
+  Definition only_done (e : N) (pos : PM.t N) (k : clock) : Prop := forall q e' a,
+    a < size p q -> inside k q e' a -> has_done e pos q e' a.
+
+  Definition early (r i : N) (k : clock) : Prop := exists w, row_of p r i = Some w /\
+    receives w = false /\ closed_cut k /\ bounded (device_sets p) k /\
+    (forall e a, a < size p r ->
+      (inside k r e a <-> e < device_sets p \/ e = device_sets p /\ a < 2 * i)) /\
+    forall j, look (receive_at t) (row_peer w) (row_slot w) = Some j ->
+      ~ inside k (row_peer w) 0 (2 * j + 1).
+
+  Definition whole (e : N) (pos : PM.t N) (c : clocks) : Prop :=
+    (forall r, closed_cut (clock_of c r) /\ bounded e (clock_of c r) /\
+      only_done e pos (clock_of c r) /\
+      forall e' a, a < size p r -> has_done e pos r e' a -> inside (clock_of c r) r e' a) /\
+    (forall r i w, row_of p r i = Some w -> receives w = false -> i < at_row pos r ->
+      let k := staged_at c (row_peer w) (row_slot w) in
+      closed_cut k /\ bounded e k /\ only_done e pos k /\ inside k r e (2 * i + 1)) /\
+    (forall r i k, race c = Some (r, i, k) -> early r i k).
+
+  Lemma has_done_more e pos r q e' a : has_done e pos q e' a ->
+    has_done e (add_at pos r (at_row pos r + 1)) q e' a.
+  Proof.
+    unfold has_done. rewrite at_row_add. destruct (N.eqb_spec q r) as [->|]; lia.
+  Qed.
+
+  (** A clock that goes on by a row of its rank. *)
+  Lemma extended e pos r w own_ k : row_of p r (at_row pos r) = Some w ->
+    closed_cut k -> bounded e k -> only_done e pos k ->
+    closed_cut own_ -> (forall q e' a, inside own_ q e' a -> inside k q e' a) ->
+    (forall e' a, a < size p r -> has_done e pos r e' a -> inside own_ r e' a) ->
+    (forall j, receives w = true ->
+      putter p (N.to_nat r) (N.to_nat (row_slot w)) = (row_peer w, j) ->
+      inside k (row_peer w) e (2 * j + 1)) ->
+    let mine := add_at k r (e, 2 * at_row pos r + 2) in
+    let pos' := add_at pos r (at_row pos r + 1) in
+    closed_cut mine /\ bounded e mine /\ only_done e pos' mine /\
+    (forall e' a, a < size p r -> has_done e pos' r e' a -> inside mine r e' a).
+  Proof.
+    intros E Ck Bk Ok Co Sub Full Put mine pos'. set (i := at_row pos r) in *.
+    pose proof (row_size p r i w E) as Size. pose proof (row_within p r i w E) as (_ & Lr).
+    assert (Er : forall e' a, inside mine r e' a <-> e' < e \/ e' = e /\ a < 2 * i + 2).
+    { intros e' a. unfold inside, mine. rewrite entry_add, N.eqb_refl, before_iff. reflexivity. }
+    assert (Eq : forall q e' a, q <> r -> (inside mine q e' a <-> inside k q e' a)).
+    { intros q e' a Ne. unfold inside, mine. rewrite entry_add, (proj2 (N.eqb_neq q r) Ne). reflexivity. }
+    assert (Mono : forall q e' a, a < size p q -> inside k q e' a -> inside mine q e' a).
+    { intros q e' a La H. destruct (N.eq_dec q r) as [->|Ne]; [|now apply Eq].
+      apply Er. pose proof (Ok r e' a La H) as D. unfold has_done in D. fold i in D. lia. }
+    split; [|split; [|split]].
+    - intros q i' v e' j V Rv P H.
+      destruct (used_putter p fits q i' v V Rv) as (_ & _ & j' & v' & P' & V' & _).
+      rewrite P in P'. injection P' as <-. pose proof (row_size p _ _ _ V') as Lj.
+      apply Mono; [lia|]. pose proof (row_size p _ _ _ V) as Li.
+      destruct (N.eq_dec q r) as [->|Ne]; [|apply Eq in H; auto; now apply (Ck q i' v)].
+      apply Er in H. destruct (N.eq_dec i' i) as [->|Ni].
+      + rewrite E in V. injection V as <-.
+        destruct (N.eq_dec e' e) as [->|Nee]; [now apply Put|].
+        apply Sub, (Co r i w e' j E Rv P), Full; [lia|]. left. lia.
+      + apply Sub, (Co r i' v e' j V Rv P), Full; [lia|]. unfold has_done. fold i. lia.
+    - intros q. unfold mine. rewrite entry_add. destruct (N.eqb_spec q r) as [->|]; [|apply Bk].
+      right. cbn [fst snd]. rewrite (proj1 (sizes p fits)). unfold size in *. lia.
+    - intros q e' a La H. destruct (N.eq_dec q r) as [->|Ne].
+      + apply Er in H. unfold has_done, pos'. rewrite at_row_add, N.eqb_refl. lia.
+      + apply has_done_more, Ok; auto. now apply Eq.
+    - intros e' a La H. apply Er. unfold has_done, pos' in H. rewrite at_row_add, N.eqb_refl in H. lia.
+  Qed.
+
+  Lemma only_done_more e pos r k : only_done e pos k ->
+    only_done e (add_at pos r (at_row pos r + 1)) k.
+  Proof. intros H q e' a La I. now apply has_done_more, H. Qed.
+
+  Lemma tick_whole e pos c r w : whole e pos c -> row_of p r (at_row pos r) = Some w ->
+    ready t pos r w = true -> whole e (add_at pos r (at_row pos r + 1)) (tick p t e c r (at_row pos r) w).
+  Proof.
+    intros (K & M & Ra) E Rd. set (i := at_row pos r) in *.
+    destruct (K r) as (Ck & Bk & Ok & Full).
+    assert (Others : forall q, q <> r -> let k := clock_of c q in
+      closed_cut k /\ bounded e k /\ only_done e (add_at pos r (i + 1)) k /\
+      forall e' a, a < size p q -> has_done e (add_at pos r (i + 1)) q e' a -> inside k q e' a).
+    { intros q Ne k. destruct (K q) as (H1 & H2 & H3 & H4). repeat split; auto.
+      - now apply only_done_more.
+      - intros e' a La H. apply H4; auto. unfold has_done in *. rewrite at_row_add in H.
+        now rewrite (proj2 (N.eqb_neq q r) Ne) in H. }
+    assert (Old : forall r' i' v, row_of p r' i' = Some v -> receives v = false ->
+      i' < at_row (add_at pos r (i + 1)) r' -> receives w = true \/ (r', i') <> (r, i) ->
+      i' < at_row pos r').
+    { intros r' i' v V Rv L N. rewrite at_row_add in L. destruct (N.eqb_spec r' r) as [->|]; auto.
+      assert (i' <> i); [|unfold i in *; lia]. intros ->. destruct N as [N|N]; [|now apply N].
+      rewrite E in V. congruence. }
+    unfold tick. destruct (receives w) eqn:R.
+    - destruct (ready_put p fits pos r w R Rd i E) as (j & P & Lj).
+      destruct (used_putter p fits r i w E R) as (_ & _ & j' & v & P' & V & Rv & Pv & Sv & _).
+      rewrite P in P'. injection P' as <-.
+      destruct (M (row_peer w) j v V Rv Lj) as (Cm & Bm & Om & Im). rewrite Pv, Sv in Cm, Bm, Om, Im.
+      set (m := staged_at c r (row_slot w)) in *. set (k := clock_of c r) in *.
+      assert (J : forall q e' a, inside (join_clocks k m) q e' a <-> inside k q e' a \/ inside m q e' a).
+      { intros. unfold inside. rewrite entry_join. apply before_later. }
+      assert (X : let mine := add_at (join_clocks k m) r (e, 2 * i + 2) in
+        closed_cut mine /\ bounded e mine /\ only_done e (add_at pos r (i + 1)) mine /\
+        (forall e' a, a < size p r -> has_done e (add_at pos r (i + 1)) r e' a -> inside mine r e' a)).
+      { apply (extended e pos r w k); auto.
+        - intros q i' v' e' j' V' Rv' P' H. apply J in H as [H|H]; apply J; [left|right].
+          + now apply (Ck q i' v').
+          + now apply (Cm q i' v').
+        - intros q. rewrite entry_join. unfold later_of. destruct (before _ _); auto.
+        - intros q e' a La H. apply J in H as [H|H]; auto.
+        - intros q e' a H. apply J. auto.
+        - intros j' _ P'. rewrite P in P'. injection P' as <-. apply J. auto. }
+      split; [|split].
+      + intros q. rewrite clock_of_add. destruct (N.eqb_spec q r) as [->|Ne]; [exact X|now apply Others].
+      + intros r' i' v' V' Rv' L. destruct (M r' i' v' V' Rv') as (H1 & H2 & H3 & H4).
+        { eapply Old; eauto. }
+        repeat split; auto. now apply only_done_more.
+      + exact Ra.
+    - set (k := clock_of c r) in *.
+      assert (X : let mine := add_at k r (e, 2 * i + 2) in
+        closed_cut mine /\ bounded e mine /\ only_done e (add_at pos r (i + 1)) mine /\
+        (forall e' a, a < size p r -> has_done e (add_at pos r (i + 1)) r e' a -> inside mine r e' a)).
+      { apply (extended e pos r w k); auto. intros j H. congruence. }
+      split; [|split].
+      + intros q. rewrite clock_of_add. destruct (N.eqb_spec q r) as [->|Ne]; [exact X|now apply Others].
+      + intros r' i' v V Rv L. unfold staged_at. cbn [staged]. rewrite look_note.
+        destruct ((row_peer v =? row_peer w) && (row_slot v =? row_slot w)) eqn:Same.
+        * apply andb_true_iff in Same as (P & S). apply N.eqb_eq in P, S.
+          destruct (one_put p fits r i w r' i' v E R V Rv P S) as (-> & ->).
+          destruct X as (X1 & X2 & X3 & X4). repeat split; auto. apply X4.
+          -- apply (row_size p r i w E).
+          -- right. rewrite at_row_add, N.eqb_refl. lia.
+        * destruct (M r' i' v V Rv) as (H1 & H2 & H3 & H4).
+          { apply (Old r' i' v); auto. right. intros [= -> ->]. rewrite E in V. injection V as <-.
+            now rewrite !N.eqb_refl in Same. }
+          repeat split; auto. now apply only_done_more.
+      + cbn [race]. destruct (race c) as [old|] eqn:Rc; [intros r' i' k' H; now apply Ra|].
+        destruct (too_early p t e k w) eqn:Too; [|discriminate]. intros r' i' k' [= <- <- <-].
+        unfold too_early in Too. apply andb_true_iff in Too as (Ee & Too). apply N.eqb_eq in Ee. subst e.
+        exists w. split; auto. split; auto. split; auto. split; auto. split.
+        * intros e' a La. split; [intros H; exact (Ok r e' a La H)|intros H; now apply Full].
+        * intros j J. rewrite J in Too. apply negb_true_iff in Too. unfold inside. congruence.
+  Qed.
+
+  Lemma next_whole e pos c : complete p pos -> whole e pos c -> whole (e + 1) (PM.empty N) c.
+  Proof.
+    intros C (K & _ & Ra).
+    assert (Over : forall q e' a, a < size p q -> e' < e + 1 -> has_done e pos q e' a).
+    { intros q e' a La L. destruct (N.eq_dec e' e) as [->|]; [right|left; lia]. split; auto.
+      destruct (row_exists p q (a / 2)) as (w & E).
+      - unfold size in La. apply N.div_lt_upper_bound; lia.
+      - pose proof (row_within p q _ w E) as (_ & Lq). rewrite C; [unfold size in La; lia|].
+        now rewrite (proj1 (sizes p fits)). }
+    split; [|split; [|exact Ra]].
+    - intros r. destruct (K r) as (H1 & H2 & H3 & H4). repeat split; auto.
+      + intros q. destruct (H2 q) as [|(? & ? & ?)]; auto. right. repeat split; auto. lia.
+      + intros q e' a La H. left. destruct (H3 q e' a La H); lia.
+      + intros e' a La H. apply H4; auto. apply Over; auto.
+        destruct H as [|(_ & H)]; auto. rewrite at_start in H. lia.
+    - intros r i w _ _ L. rewrite at_start in L. lia.
+  Qed.
+
+  Lemma nothing_whole : whole 0 (PM.empty N) nothing_known.
+  Proof.
+    assert (N0 : forall r q e a, ~ inside (clock_of nothing_known r) q e a).
+    { intros r q e a B. unfold inside, clock_of, nothing_known, entry in B. cbn [known] in B.
+      rewrite find_empty in B. cbv iota in B. rewrite find_empty in B. cbv iota in B.
+      apply before_iff in B. cbn [fst snd] in B. lia. }
+    split; [|split; [|discriminate]].
+    - intros r. split; [|split; [|split]].
+      + intros q i w e j _ _ _ H. now apply N0 in H.
+      + intros q. left. unfold entry, clock_of, nothing_known. cbn [known]. rewrite find_empty.
+        cbv iota. now rewrite find_empty.
+      + intros q e a _ H. now apply N0 in H.
+      + intros e a _ [H|(_ & H)]; [lia|]. rewrite at_start in H. lia.
+    - intros r i w _ _ L. rewrite at_start in L. lia.
+  Qed.
+
+  Lemma ticks_whole order : forall n e c c', whole e (PM.empty N) c ->
+    (forall pos u, walk t carry order (PM.empty N) nothing_held = Some (pos, u) -> complete p pos) ->
+    ticks p t order (map N.of_nat (seq (N.to_nat e) n)) c = Some c' ->
+    whole (e + N.of_nat n) (PM.empty N) c'.
+  Proof.
+    induction n as [|n IH]; intros e c c' H C T; cbn [seq map ticks] in T.
+    - injection T as <-. now rewrite N.add_0_r.
+    - rewrite N2Nat.id in T.
+      destruct (walk t (tick p t e) order (PM.empty N) c) as [(pos & d)|] eqn:Wt; [|discriminate].
+      replace (e + N.of_nat (Datatypes.S n)) with ((e + 1) + N.of_nat n) by lia. apply (IH (e + 1) d).
+      + apply (next_whole e pos).
+        * destruct (walk_any p _ carry order _ _ _ _ nothing_held Wt) as (u & Wu). now apply (C pos u).
+        * refine (walk_keeps p (whole e) _ order _ _ _ _ _ Wt H). intros. now apply tick_whole.
+      + exact C.
+      + replace (N.to_nat (e + 1)) with (Datatypes.S (N.to_nat e)) by lia. exact T.
+  Qed.
+End Cuts.
+
+(** There is an execution in which a slot is stored into before the take of [sets] operations ago. *)
+Theorem refuted_race p s : is_race_free (decide_device p s) = Some false ->
+  (Z.of_N (device_sets p) < 2 ^ 31)%Z ->
+  exists q x, used p 0 q x /\
+  forall (A : Type) (plus : A -> A -> A) start input first junk, exists now,
+  DeviceOrder.reached _ _ (runs plus p) (N.to_nat (device_sets p)) first start input
+    (Datatypes.S (N.to_nat (device_sets p))) junk now /\
+  DeviceOrder.done _ _ now (by_ p 0 q x) (N.to_nat (device_sets p)) (st p 0 q x) /\
+  ~ DeviceOrder.done _ _ now q 0 (ta p 0 q x).
+Proof.
+  intros H Few. unfold decide_device in H. set (t := tables_of p) in *.
+  destruct (slots_match p t) eqn:F; [|discriminate]. simpl negb in H. cbv iota in H.
+  set (order := order_of p t) in *. fold nothing_held in H.
+  destruct (walk t carry order (PM.empty N) nothing_held) as [(pos & h)|] eqn:W; [|discriminate].
+  destruct (all_over p pos) eqn:Over; [|now destruct (all_wait p t pos)].
+  destruct (ticks p t order [0] nothing_known) as [one|] eqn:One; [|discriminate].
+  destruct (ticks p t order (map (N.add 1) (range (device_sets p))) one) as [c|] eqn:T; [|discriminate].
+  destruct (race c) as [((r & i) & k)|] eqn:Rc; [|discriminate]. clear H.
+  pose proof (over_complete p F pos Over) as C.
+  assert (Wh : whole p (device_sets p + 1) (PM.empty N) c).
+  { assert (C' : forall pos' u, walk t carry order (PM.empty N) nothing_held = Some (pos', u) -> complete p pos').
+    { intros pos' u W'. rewrite W in W'. now injection W' as <- _. }
+    pose proof (ticks_whole p F order 1 0 _ _ (nothing_whole p) C' One) as W1.
+    assert (E : map (N.add 1) (range (device_sets p)) =
+                map N.of_nat (seq (N.to_nat 1) (N.to_nat (device_sets p)))).
+    { unfold range. rewrite map_map. change (N.to_nat 1) with 1%nat. rewrite <- seq_shift, map_map.
+      apply map_ext. intros a. lia. }
+    rewrite E in T. pose proof (ticks_whole p F order _ _ _ _ W1 C' T) as W2.
+    replace (device_sets p + 1) with (0 + N.of_nat 1 + N.of_nat (N.to_nat (device_sets p))) by lia. exact W2. }
+  destruct Wh as (_ & _ & Ra). destruct (Ra r i k Rc) as (w & E & R & Ck & Bk & Own & Late). clear Ra.
+  destruct (put_fits p F r i w E R) as (Pa & j & v & J & V & Rv & Sv). fold t in Pa, J.
+  pose proof (row_size p r i w E) as Size. pose proof (row_within p r i w E) as (_ & Lr).
+  set (q := N.to_nat (row_peer w)). set (x := N.to_nat (row_slot w)).
+  assert (Px : putter p q x = (r, i)).
+  { unfold putter, q, x. rewrite !N2Nat.id. fold t. now rewrite Pa. }
+  assert (Tx : receipt p q x = j).
+  { unfold receipt, q, x. rewrite !N2Nat.id. fold t. now rewrite J. }
+  exists q, x. split; [exists j, v; unfold q, x; now rewrite !N2Nat.id|].
+  intros A plus start input first junk.
+  pose (cut := fun q => if q =? r then (device_sets p, 2 * i + 1) else entry k q).
+  destruct (walk_any p _ (fun n _ _ _ => Datatypes.S n) order _ _ _ _ 0%nat W) as (n & Wn).
+  pose proof (walked_acyclic p F plus order pos n C Wn) as Ac.
+  assert (Cut : forall y, cut y = (0, 0) \/ y < device_ranks p /\ fst (cut y) <= device_sets p /\ snd (cut y) <= size p y).
+  { intros y. unfold cut. destruct (N.eqb_spec y r) as [->|]; [|apply Bk]. right. cbn [fst snd].
+    rewrite (proj1 (sizes p F)). lia. }
+  assert (Mono : forall y e a, a < size p y -> inside k y e a ->
+    e < fst (cut y) \/ e = fst (cut y) /\ a < snd (cut y)).
+  { intros y e a La I. unfold cut. destruct (N.eqb_spec y r) as [->|]; [|now apply before_iff in I].
+    apply Own in I; auto. cbn [fst snd]. lia. }
+  destruct (DeviceOrder.cut_reached _ _ (runs plus p) (N.to_nat (device_sets p)) first start input
+    (used p) (by_ p) (st p) (ra p) (wa p) (ta p) (matches p F plus) (some_set p F)
+    (Datatypes.S (N.to_nat (device_sets p))) junk (N.to_nat (device_ranks p))
+    (2 * list_max (map (@length row) (device_rows p)))%nat
+    (fun y => N.to_nat (fst (cut (N.of_nat y)))) (fun y => N.to_nat (snd (cut (N.of_nat y)))))
+    as (now & Re & At); auto.
+  - intros e y. rewrite len_is. apply Nat.mul_le_mono_l. unfold rows_of. rewrite Nat2N.id.
+    destruct (le_lt_dec (length (device_rows p)) y) as [L|L]; [rewrite nth_overflow by auto; simpl; lia|].
+    apply (proj1 (Forall_forall _ _) (proj1 (list_max_le _ _) (le_n (list_max (map (@length row) (device_rows p)))))).
+    now apply in_map, nth_In.
+  - intros y L. destruct (Cut (N.of_nat y)) as [->|(? & _)]; [auto|lia].
+  - intros y. rewrite len_is. destruct (Cut (N.of_nat y)) as [->|(_ & _ & L)]; [simpl; lia|].
+    unfold size in L. lia.
+  - intros y. destruct (Cut (N.of_nat y)) as [->|(_ & L & _)]; [simpl; lia|]. lia.
+  - intros y. destruct (Cut (N.of_nat y)) as [->|(_ & L & _)]; [simpl; lia|]. lia.
+  - intros y z e U I. unfold DeviceOrder.inside in *.
+    destruct U as (i' & v' & E' & R' & S').
+    destruct (used_putter p F _ _ v' E' R') as (_ & T' & j' & u & P' & V' & _).
+    rewrite S', !Nat2N.id in T', P'. unfold wa, by_, ra in *. rewrite T' in I. rewrite P'. cbn [fst snd].
+    pose proof (row_size p _ _ _ V') as Lj. pose proof (row_size p _ _ _ E') as Li.
+    assert (G : inside k (row_peer v') (N.of_nat e) (2 * j' + 1)).
+    { apply (Ck (N.of_nat y) i' v' (N.of_nat e) j' E' R'); [now rewrite Nat2N.id, S', Nat2N.id|].
+      unfold cut in I. destruct (N.eqb_spec (N.of_nat y) r) as [Ey|Ne].
+      - cbn [fst snd] in I. rewrite Ey in *. apply Own; [lia|].
+        assert (i' <> i) by (intros ->; rewrite E in E'; congruence). lia.
+      - unfold inside. rewrite before_iff. cbn [fst snd]. lia. }
+    apply Mono in G; [|lia]. rewrite N2Nat.id. lia.
+  - exists now. split; [exact Re|]. unfold by_, st, ta. rewrite Px, Tx. cbn [fst snd].
+    unfold DeviceOrder.at_cut in At. split.
+    + destruct (At (N.to_nat r)) as (Ae & Ap). unfold DeviceOrder.done. rewrite Ae, Ap, N2Nat.id.
+      unfold cut. rewrite N.eqb_refl. cbn [fst snd]. right. lia.
+    + destruct (At q) as (Ae & Ap). unfold DeviceOrder.done. rewrite Ae, Ap. unfold q. rewrite N2Nat.id.
+      intros D. apply (Late j J). unfold cut in D. destruct (N.eqb_spec (row_peer w) r) as [Eq|Ne].
+      * exfalso. pose proof (row_does_fit p F r i w E) as Fit. unfold row_fits in Fit.
+        rewrite !andb_true_iff, negb_true_iff in Fit. destruct Fit as ((((_ & Fit) & _) & _) & _).
+        rewrite Eq, N.eqb_refl in Fit. discriminate.
+      * unfold inside. rewrite before_iff. cbn [fst snd]. lia.
+Qed.
+
+(** *** Wrong sums: on trees, which are the data of an operation that commutes and no more. *)
+
+Fixpoint leaves (u : tree) : list source :=
+  match u with Leaf r => [Rank r] | Node a b => leaves a ++ leaves b end.
+
+Definition is_tree (v : value) (u : tree) : Prop := has_tree v u /\ stands_for v (leaves u).
+
+Lemma stands_swapped v l l' : stands_for v (l ++ l') -> stands_for v (l' ++ l).
+Proof.
+  pose proof (Permutation_app_comm l l') as P. pose proof (Permutation_sym P) as P'.
+  unfold stands_for. destruct v as [(m & u)|].
+  - intros (C & B). split; [now apply (clean_permutation _ _ P)|]. intros r. rewrite (B r).
+    split; apply Permutation_in; auto.
+  - intros N C. apply N. now apply (clean_permutation _ _ P').
+Qed.
+
+Lemma is_tree_add a b u v : is_tree a u -> is_tree b v -> is_tree (add_values a b) (join u v).
+Proof.
+  intros (H & S) (H' & S'). split; [now apply add_has_tree|]. pose proof (add_stands _ _ _ _ S S') as G.
+  unfold join. destruct (tree_compare u v); auto. now apply stands_swapped.
+Qed.
+
+Lemma final_is_tree rs r c : is_tree (final_value rs r c) (final_trees rs r c).
+Proof.
+  unfold final_value, final_values. rewrite run_table_ok.
+  refine (run_related add_values join (fun _ => is_tree) _ (fun _ => True)
+            rs _ (fun r _ => Leaf r) _ _ r c I).
+  - intros _ a b a' b'. apply is_tree_add.
+  - apply Forall_forall; intros rd _. apply Forall_forall; auto.
+  - intros r' c' _. split; [reflexivity|apply own_stands].
+Qed.
+
+(** If sums are refuted, the program is for other sizes, or there is a chunk on a rank that ends with
+    another tree than the schedule's, in every operation. *)
+Theorem refuted_sums p s : has_same_sums (decide_device p s) = Some false ->
+  device_ranks p <> ranks s \/ device_chunks p <> chunks s \/
+  exists r c, r < ranks s /\ c < chunks s /\ forall e d,
+    DeviceOrder.has _ _ (runs join p) (brought (fun _ r _ => Leaf r)) (next (fun _ r _ => Leaf r))
+      (by_ p) (st p) (N.to_nat r) e (DeviceOrder.len _ _ (runs join p) e (N.to_nat r)) d ->
+    d c <> run join (fun r _ => Leaf r) (all_rounds s) r c.
+Proof.
+  intros H. unfold decide_device in H. set (t := tables_of p) in *.
+  destruct (slots_match p t) eqn:F; [|discriminate]. simpl negb in H. cbv iota in H.
+  set (order := order_of p t) in *. fold nothing_held in H.
+  destruct (walk t carry order (PM.empty N) nothing_held) as [(pos & h)|] eqn:W; [|discriminate].
+  destruct (all_over p pos) eqn:Over; [|now destruct (all_wait p t pos)].
+  destruct (ticks p t order [0] nothing_known) as [one|] eqn:One; [|discriminate].
+  destruct (ticks p t order (map (N.add 1) (range (device_sets p))) one) as [c|] eqn:T; [|discriminate].
+  cbn [has_same_sums] in H. destruct (race c); [discriminate|]. unfold same_sums in H.
+  destruct ((device_ranks p =? ranks s) && (device_chunks p =? chunks s)) eqn:Sizes.
+  2: { apply andb_false_iff in Sizes as [E|E]; apply N.eqb_neq in E; auto. }
+  right; right. simpl negb in H. cbv iota in H.
+  match type of H with (if ?b then _ else _) = _ => destruct b eqn:B; [discriminate|] end.
+  match type of H with (if ?b then _ else _) = _ => destruct b eqn:Known; [|discriminate] end. clear H.
+  rewrite for_all_cells_iff in Known.
+  unfold for_all_cells in B. apply forallb_exhibits in B as (ch & Lc & B).
+  apply forallb_exhibits in B as (r & Lr & B). apply in_range in Lc, Lr.
+  exists r, ch. split; auto. split; auto. intros e d Hd Eq.
+  specialize (Known r ch Lr Lc).
+  fold (final_value (all_rounds s) r ch) in B, Known.
+  destruct (final_is_tree (all_rounds s) r ch) as (Tree & Clean). unfold final_trees in Tree, Clean.
+  rewrite <- Eq in Tree, Clean.
+  destruct (ends_valued p F join (fun _ r _ => Leaf r) (fun _ v _ u => is_tree v u)
+    ltac:(intros; split; [reflexivity|apply own_stands]) ltac:(intros; now apply is_tree_add)
+    order pos h (over_complete p F pos Over) W e (N.to_nat r)) as (d' & H' & V).
+  rewrite (DeviceOrder.has_one _ _ _ _ _ _ _ _ _ _ _ Hd _ H') in *.
+  destruct (V ch) as (Tr & Sd). rewrite N2Nat.id in Tr, Sd. unfold has_tree in Tr, Tree.
+  destruct (final_value (all_rounds s) r ch) as [(m' & u')|]; [|discriminate].
+  unfold same_value in B. destruct (own_at h r ch) as [(m & u)|].
+  - rewrite Tr, Tree in B. rewrite (proj2 (tree_compare_eq _ _) eq_refl) in B. discriminate.
+  - apply Sd. apply Clean.
 Qed.

@@ -199,7 +199,7 @@ Section Memory.
     exists e', e' < e /\ e' mod sets = e mod sets /\ (used e' q x \/ idle e' q x = true) /\
       (Z.of_nat e - Z.of_nat e' <= 2 ^ 31)%Z.
 
-  (** ** Invariants *)
+  (** * Proofs *)
 
   Definition mdone (s : memory) (r e i : nat) : Prop := e < mep s r \/ e = mep s r /\ i < mpos s r.
   Definition mexecuted (s : memory) (x : event) : Prop := mdone s (fst (fst x)) (epoch x) (snd x).

@@ -1139,8 +1139,30 @@ Inductive answer := Right (by_slots : bool) | Hanging (size : N) | Wrong (size :
 Definition more_slots (depth : option N) (extra : N) : option N :=
   option_map (fun d => d + extra) depth.
 
-(** A program, for messages of so many chunks, and FIFOs of [depth] up to [depth + extra] messages. *)
-Definition decide (p : program) (sizes : list N) (depth : option N) (extra : N) : answer :=
+(** The chunks of a step as steps of their own, the last one first. *)
+Definition last_chunk_first (x : step) : list step :=
+  if count x <=? 1 then [x]
+  else map (fun i =>
+      Step 1 (map (N.add i) (sources x)) (map (N.add i) (targets x)) (receives x) (sends x)
+        (if i + 1 =? count x then waits x else []) (if i =? 0 then signals x else []))
+    (rev (range (count x))).
+
+(** The program in which every step moves its last chunk first. *)
+Definition backwards (p : program) : program :=
+  Program (map (flat_map last_chunk_first) (steps p)) (ranks p) (inputs p) (demands p).
+
+(** Messages of this size hold whatever step there is. *)
+Definition whole_steps : N := 2 ^ 40.
+
+(** Where chunks of a message may overtake each other: both ends have the same steps, and all goes
+    well backwards, too. *)
+Definition goes_backwards (p : program) : bool :=
+  messages_match p whole_steps && formed (backwards p) [1] && ends_well (backwards p) 1 None.
+
+(** A program, for messages of so many chunks, and FIFOs of [depth] up to [depth + extra] messages;
+    [overtaking]: whether chunks of a message may overtake each other. *)
+Definition decide (p : program) (sizes : list N) (depth : option N) (extra : N) (overtaking : bool)
+    : answer :=
   if negb (formed p sizes) then Unknown
   else
     let endings := map (ending_of p depth) sizes in
@@ -1152,8 +1174,10 @@ Definition decide (p : program) (sizes : list N) (depth : option N) (extra : N) 
         | None =>
             if negb (forallb (fun e => match snd e with Ends => true | _ => false end) endings)
             then Unknown
+            else if overtaking && negb (goes_backwards p) then Unknown
             else if ends_well p 1 None then Right false
-            else if forallb (fun size => ends_well p size (more_slots depth extra)) sizes
+            else if negb overtaking &&
+                    forallb (fun size => ends_well p size (more_slots depth extra)) sizes
             then Right true
             else Unknown
         end
@@ -1696,7 +1720,8 @@ Definition covers (by_slots : bool) (depth : option N) (extra : N) (room : optio
 
 (** What is accepted is right: at every size of messages, for FIFOs with [depth] messages of room,
     and with more (any number, or up to [extra] more where the order rests on the slots). *)
-Theorem decide_right p sizes depth extra by_slots : decide p sizes depth extra = Right by_slots ->
+Theorem decide_right p sizes depth extra overtaking by_slots :
+  decide p sizes depth extra overtaking = Right by_slots ->
   forall size room, In size sizes -> covers by_slots depth extra room -> right p size room.
 Proof.
   unfold decide. destruct (formed p sizes) eqn:Formed; [simpl negb; cbv iota|discriminate].
@@ -1716,12 +1741,14 @@ Proof.
     destruct depth as [d|], room as [d'|]; try tauto.
     - apply end_more with d; tauto.
     - now apply end_unbounded with (Some d). }
+  destruct (overtaking && negb (goes_backwards p)); [discriminate|].
   destruct (ends_well p 1 None) eqn:E.
   - intros H size room I C. apply (safe_right p sizes Formed); auto.
     apply safe_bounded with 1. unfold ends_well in E.
     destruct (execute p 1 None) as [x| |] eqn:Ex; try discriminate.
     now apply (good_safe p sizes Formed 1 None x).
-  - destruct (forallb _ sizes) eqn:Each; [|discriminate]. intros H. injection H as <-.
+  - destruct (negb overtaking); [simpl|discriminate].
+    destruct (forallb _ sizes) eqn:Each; [|discriminate]. intros H. injection H as <-.
     intros size room I C. apply (safe_right p sizes Formed); auto.
     rewrite forallb_forall in Each. specialize (Each size I). unfold ends_well in Each.
     destruct (execute p size (more_slots depth extra)) as [y| |] eqn:Ey; try discriminate.
@@ -1730,8 +1757,30 @@ Proof.
     apply safe_less with (d + extra); auto. apply C. reflexivity.
 Qed.
 
+(** And where chunks of a message may overtake each other, it is right if every step moves its last
+    chunk first, as well. *)
+Theorem decide_backwards p sizes depth extra by_slots :
+  decide p sizes depth extra true = Right by_slots ->
+  right (backwards p) 1 None /\ forall f,
+    messages whole_steps (fun e => is (puts e) f) p = messages whole_steps (fun e => is (takes e) f) p.
+Proof.
+  unfold decide. destruct (formed p sizes); [simpl negb; cbv iota|discriminate].
+  destruct (find _ (map (ending_of p depth) sizes)) as [[z en]|]; [discriminate|].
+  destruct (find _ (map (ending_of p depth) sizes)) as [[z en]|]; [discriminate|].
+  destruct (forallb _ (map (ending_of p depth) sizes)); simpl; [|discriminate].
+  destruct (goes_backwards p) eqn:Back; [|discriminate]. intros _.
+  unfold goes_backwards in Back. apply andb_true_iff in Back as [Back Well].
+  apply andb_true_iff in Back as [Same Formed]. split; [|now apply messages_match_spec].
+  unfold ends_well in Well.
+  destruct (execute (backwards p) 1 None) as [x| |] eqn:Ex; try discriminate.
+  apply (safe_right (backwards p) [1] Formed); [now left| |].
+  - now apply (ended_has_end (backwards p) [1] Formed 1 None x).
+  - now apply (good_safe (backwards p) [1] Formed 1 None x).
+Qed.
+
 (** What is said to hang does, in every execution. *)
-Theorem decide_hangs p sizes depth extra size : decide p sizes depth extra = Hanging size ->
+Theorem decide_hangs p sizes depth extra overtaking size :
+  decide p sizes depth extra overtaking = Hanging size ->
   In size sizes /\ ~ right p size depth /\
   forall (M : commutative_monoid) x junk t,
     ThreadBlocks.reached (add M) (zero M) (begins M p x junk) (code p) size depth t ->
@@ -1750,6 +1799,7 @@ Proof.
       as [[z en]|]; [intros H; discriminate H|].
     destruct (forallb (fun e => match snd e with Ends => true | _ => false end) endings);
       simpl negb; cbv iota; [|intros H; discriminate H].
+    destruct (overtaking && negb (goes_backwards p)); [intros H; discriminate H|].
     destruct (ends_well p 1 None); [intros H; discriminate H|].
     match goal with |- (if ?each then _ else _) = _ -> _ => destruct each end;
       intros H; discriminate H.
@@ -1824,7 +1874,8 @@ Proof.
 Qed.
 
 (** What is said to be wrong can end with something else than is wanted. *)
-Theorem decide_wrong p sizes depth extra size : decide p sizes depth extra = Wrong size ->
+Theorem decide_wrong p sizes depth extra overtaking size :
+  decide p sizes depth extra overtaking = Wrong size ->
   In size sizes /\ ~ right p size depth.
 Proof.
   unfold decide. destruct (formed p sizes) eqn:Formed; [simpl negb; cbv iota|discriminate].
@@ -1835,6 +1886,7 @@ Proof.
     as [[z en]|] eqn:Found.
   2: { destruct (forallb (fun e => match snd e with Ends => true | _ => false end) endings);
          simpl negb; cbv iota; [|intros H; discriminate H].
+       destruct (overtaking && negb (goes_backwards p)); [intros H; discriminate H|].
        destruct (ends_well p 1 None); [intros H; discriminate H|].
        match goal with |- (if ?each then _ else _) = _ -> _ => destruct each end;
          intros H; discriminate H. }

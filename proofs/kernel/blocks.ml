@@ -65,7 +65,7 @@ let is_program = function
 
 let judge v =
   let field = fields "the file"
-      ["format"; "ranks"; "sizes"; "depth"; "extra"; "blocks"; "inputs"; "demands"] v in
+      ["format"; "ranks"; "sizes"; "depth"; "extra"; "overtaking"; "blocks"; "inputs"; "demands"] v in
   let get name = required name (field name) in
   let p =
     { ranks = number (in_range "ranks" 1 65536 (get "ranks"));
@@ -78,7 +78,8 @@ let judge v =
   let depth = optional "depth" (get "depth") in
   let print accepted answer =
     Printf.printf "{\"accepted\":%b,%s}\n" accepted answer; flush stdout in
-  match decide p sizes depth (natural "extra" (get "extra")) with
+  let overtaking = in_range "overtaking" 0 1 (get "overtaking") = 1 in
+  match decide p sizes depth (natural "extra" (get "extra")) overtaking with
   | Right by_slots -> print true (Printf.sprintf "\"answer\":\"right\",\"by_slots\":%b" by_slots); 0
   | Hanging m -> print false (Printf.sprintf "\"answer\":\"hangs\",\"size\":%d" (int_of m)); 1
   | Wrong m -> print false (Printf.sprintf "\"answer\":\"wrong\",\"size\":%d" (int_of m)); 1

@@ -18,8 +18,11 @@ none is ever more than two epochs old and the sign of the difference tells wheth
 Nobody else writes them then: a put of epoch e + 2 waits until this rank has ended e.
 
 **Stop.** A kernel that waits gives up when its stop word is raised, and then puts nothing any more:
-what others receive is always what the schedule says. Each block that gives up marks what it leaves
-behind, which is no sum: the first of its elements is NaN (streams go on with it: ``results``).
+what others receive is always what the schedule says. Nor do the kernels that are launched already
+and come after it: they look at the word, which stays raised, before they begin. (A put of theirs
+could overwrite what somebody has still to take of the operation before the one that was given up.)
+Each block that gives up marks what it leaves behind, which is no sum: the first of its elements is
+NaN (streams go on with it: ``results``).
 
 Data moves 16 bytes at a time: slices begin at multiples of 16 elements, and the mask of a tile is
 the same for 16 in a row. The last elements of a tensor, fewer than 16, move one at a time. No
@@ -44,6 +47,12 @@ def signal(flag, epoch):
 
 
 @triton.jit
+def is_raised(stop):
+    """The stop word, read by one thread for all of the block."""
+    return tl.atomic_add(stop, 0, sem="relaxed", scope="sys")
+
+
+@triton.jit
 def arrived(flag, epoch, stop):
     """Wait for a flag; whether it has come (the stop word was raised where not).
 
@@ -52,7 +61,7 @@ def arrived(flag, epoch, stop):
     ahead = tl.atomic_add(flag, 0, sem="acquire", scope="sys") - epoch
     stopped = 0
     while (ahead < 0) & (stopped == 0):
-        stopped = tl.atomic_add(stop, 0, sem="relaxed", scope="sys")
+        stopped = is_raised(stop)
         ahead = tl.atomic_add(flag, 0, sem="acquire", scope="sys") - epoch
     tl.debug_barrier()
     return ahead >= 0
@@ -155,7 +164,8 @@ def all_reduce(
         stamp(bases, stamps_at + (place * ranks + rank) * 16, ranks, mark, now)
     size = blocks.to(tl.int64) * part
     origin = block.to(tl.int64) * part
-    going, piece = length >= 0, 0
+    going = is_raised(stop) == 0
+    piece = 0
     while (piece < pieces) & going:
         parity = epoch & (SETS - 1)
         flags_of_set = flags_at + (parity * slots * blocks + block) * 4

@@ -55,7 +55,7 @@ class Robust:
         planned: the schedule; its instance is the scenario in which it takes longest.
         makespans: scenario -> makespan.
         alone: scenario -> the best makespan of the quick methods for it alone.
-        value, bound: of the objective; no order has a smaller value than the bound.
+        value, bound: of the objective; no order has a smaller value than the bound (on paper).
         gap: how far the value is above the bound, relative to it; 0 only if they are equal.
         basis, reason: what optimality rests on.
     """

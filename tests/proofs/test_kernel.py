@@ -19,8 +19,9 @@ from synth.arrivals.generate import search
 from synth.arrivals.instance import Arrivals
 from synth.standard import direct, ring
 from synth.transpose.generate import transpose
+from tests.proofs.device_programs import device_programs
 from tests.proofs.differential import compare
-from tests.verify.builders import Document, all_right, broken, optimal_four, report_of
+from tests.verify.builders import Document, all_right, broken, optimal_four, report_of, straggler
 from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline import documents as pipelines
 from tests.verify.test_cheap_optimal import gaming
@@ -67,6 +68,37 @@ def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:
         assert seen[name] >= COUNT // 200, f"{name} is hardly ever refuted: {seen}"
     assert seen["accepted"] >= COUNT // 10
     assert seen["outside"] < COUNT // 10
+
+
+def test_agrees_with_verify_on_device_programs(kernel: Path) -> None:
+    seen, wrong = compare("device", COUNT // 2, seed=20260121)
+    assert not wrong, wrong[0]
+    for name in ("slots_match", "deadlock_free", "race_free", "all_heard", "same_sums"):
+        assert seen[name] >= COUNT // 100, f"{name} is hardly ever refuted: {seen}"
+    assert seen["accepted"] >= COUNT // 10
+
+
+@pytest.mark.parametrize(("sets", "said"), [("2", "proved"), ("1", "refuted")])
+def test_device_programs_on_the_command_line(
+    kernel: Path, tmp_path: Path, sets: str, said: str
+) -> None:
+    (tmp_path / "s.json").write_text(json.dumps(straggler(4)))
+    arguments = ["--json", "--device", sets, "--kernel", "coq", str(tmp_path / "s.json")]
+    done = CliRunner().invoke(app, arguments)
+    assert json.loads(done.stdout)["device"]["properties"]["coq_kernel"] == said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sets": 3}, {"extra": 1}, {"ranks": 3}, {"rows": [[[0, 1, 0]], []]}, {"schedule": 1}],
+    ids=lambda change: next(iter(change)),
+)
+def test_malformed_device_programs(kernel: Path, change: dict[str, Any]) -> None:
+    doc = next(device_programs(random.Random(4)))
+    assert "malformed" not in _judged(json.dumps(doc))
+    answer = _judged(json.dumps(doc | change))
+    assert "malformed" in answer
+    assert not answer["accepted"]
 
 
 @pytest.mark.parametrize("name", pipelines.all_right())

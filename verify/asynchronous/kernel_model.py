@@ -15,6 +15,7 @@ import numpy as np
 from verify.asynchronous.connections import limits
 from verify.asynchronous.model import Demand, Program, Signal, Step
 from verify.asynchronous.order import Flat
+from verify.asynchronous.races import may_overtake
 from verify.asynchronous.sizes import Sizes
 
 FORMAT = "latecomer-blocks/1"
@@ -31,6 +32,7 @@ def encode(program: Program, sizes: Sizes | None) -> bytes:
         "sizes": sorted(limits(flat, sizes)),
         "depth": -1 if program.slots is None else program.slots,
         "extra": int(program.sliced),
+        "overtaking": int(may_overtake(flat, sizes)),
         "blocks": [[_step(step, lowest) for step in block.steps] for block in program.blocks],
         "inputs": [
             [address, int(program.input_rank[address]), int(program.input_chunk[address])]

@@ -51,7 +51,7 @@ def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
         return unknown(STUCK), []
     race = first_race(unbounded)
     if race is None:
-        if _in_any_order(flat, sizes) and not _free_of_races_backwards(flat):
+        if may_overtake(flat, sizes) and not _free_of_races_backwards(flat):
             return unknown(ONE_AFTER_THE_OTHER), [unbounded]
         return PROVED, [unbounded]
 
@@ -59,12 +59,12 @@ def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
     if slots is None:
         return refuted(_told(unbounded, *race, sizes)), []
     result, runs = _in_order_by_slots(flat, sizes, slots)
-    if result.verdict is Verdict.PROVED and _in_any_order(flat, sizes):
+    if result.verdict is Verdict.PROVED and may_overtake(flat, sizes):
         return unknown(ONE_AFTER_THE_OTHER), runs
     return result, runs
 
 
-def _in_any_order(flat: Flat, sizes: Sizes | None) -> bool:
+def may_overtake(flat: Flat, sizes: Sizes | None) -> bool:
     """Whether chunks of one message may overtake each other.
 
     Threads move them side by side. Where messages are sliced, the receiver sees a slice only when

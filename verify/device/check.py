@@ -10,7 +10,7 @@ from verify.asynchronous.verdict import EVIDENCE
 from verify.core.schedule import Schedule
 from verify.core.verdict import Result, Verdict, unknown
 from verify.device.order import all_heard, one_operation, race_free
-from verify.device.program import DeviceProgram
+from verify.device.program import DeviceProgram, require_power_of_two
 from verify.device.rows import slots_match
 from verify.device.sums import same_sums
 from verify.report.results import OfResults
@@ -53,6 +53,9 @@ def check(program: DeviceProgram, schedule: Schedule) -> DeviceReport:
         program: of all ranks, as ``verify.device.program.device_program`` makes it.
         schedule: what the program claims to carry out.
 
+    Raises:
+        ArgumentError: the number of sets is no power of two.
+
     Examples:
         >>> import synth
         >>> from verify.device.check import check
@@ -62,6 +65,7 @@ def check(program: DeviceProgram, schedule: Schedule) -> DeviceReport:
         >>> report.verdict, report.sets
         (<Verdict.PROVED: 'proved'>, 2)
     """
+    require_power_of_two(program.sets)
     names = ("slots_match", "deadlock_free", "race_free", "all_heard", "same_sums")
     results = {"slots_match": slots_match(program)}
     if results["slots_match"].verdict is Verdict.PROVED:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from verify import kernel
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.device.check import DeviceReport, check
-from verify.device.program import device_program
+from verify.device.program import device_program, document, require_power_of_two
 from verify.errors import ArgumentError
 from verify.loss.command import Addition
 from verify.report.render import evidence, listed
@@ -17,14 +18,29 @@ def require_sets(sets: int | None) -> None:
     """ArgumentError for a number of staging sets that can't be."""
     if sets is not None and not 1 <= sets <= MOST_SETS:
         raise ArgumentError("--device", sets, f"must be 1 to {MOST_SETS} sets", "The runtime has 2")
+    if sets is not None:
+        require_power_of_two(sets, "--device")
 
 
-def addition(schedule: Schedule, report: Report, sets: int) -> Addition:
-    """Check the program that one kernel per rank runs, of a schedule that is not refuted."""
+def addition(
+    schedule: Schedule,
+    report: Report,
+    sets: int,
+    data: bytes,
+    timeout_s: float | None = None,
+) -> Addition:
+    """Check the program that one kernel per rank runs, of a schedule that is not refuted.
+
+    With ``timeout_s``, the extracted checker is asked, too: about the rows, and ``data``, the file.
+    """
     if report.verdict is Verdict.REFUTED:
         text = "  device program not examined: the schedule is wrong"
         return Addition(text, None, Verdict.REFUTED)
-    found = check(device_program(schedule, sets), schedule)
+    program = device_program(schedule, sets)
+    found = check(program, schedule)
+    if timeout_s is not None:
+        text_of_program = document(program, data)
+        found.results["coq_kernel"] = kernel.opinion(text_of_program, found, timeout_s)
     return Addition("\n".join(lines(found)), found.to_json(), found.verdict)
 
 

@@ -13,7 +13,10 @@ A put never waits. A kernel runs as several *blocks*; each does all rows on its 
 chunk, with slots and flags of its own, and there is no barrier between blocks. Operations are
 numbered by *epochs* that grow by one and wrap around at 32 bits; flags are compared by the sign of
 the difference. Staging and flags outlive operations: epoch e uses the staging set ``e mod sets``,
-and each set has flags of its own, which are never reset.
+and each set has flags of its own, which are never reset. The owner itself raises the flags of slots
+that the program does not fill (from the number of its receives on), so a rank's slots have to be
+numbered from 0 without a gap. The set follows from the last bits of the number, so there are 1, 2,
+4, 8 ... sets: with three, the set after the last number would be the same once more.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from numpy.typing import NDArray
 
 from verify.core.programs import programs
 from verify.core.schedule import Schedule, occurrence
+from verify.errors import ArgumentError
 
 SETS = 2
 """Staging sets of what the runtime runs: enough for every all-reduce (docs/explanation/gpu.md)."""
@@ -62,6 +66,13 @@ class DeviceProgram(msgspec.Struct, frozen=True, eq=False):
         return len(self.rows)
 
 
+def require_power_of_two(sets: int, name: str = "sets") -> None:
+    """ArgumentError for a number of staging sets by which numbers of 32 bits do not wrap around."""
+    if sets < 1 or sets & (sets - 1):
+        requirement = "must be a power of two: 2**32 operations on, sets must come in the same turn"
+        raise ArgumentError(name, sets, requirement, "The runtime has 2")
+
+
 def device_program(schedule: Schedule, sets: int = SETS) -> DeviceProgram:
     """The device program of a well formed schedule; as the executor, it runs ``programs``.
 
@@ -89,4 +100,19 @@ def device_program(schedule: Schedule, sets: int = SETS) -> DeviceProgram:
         slots=1 + int(slot_of.max(initial=-1)),
         sets=sets,
         rows=tuple(columns[a:b].astype(np.int32) for a, b in pairwise(ends)),
+    )
+
+
+def document(program: DeviceProgram, schedule: bytes) -> bytes:
+    """As the extracted checker reads it, with the file of the schedule that it claims."""
+    return msgspec.json.encode(
+        {
+            "format": "latecomer-device/1",
+            "ranks": program.ranks,
+            "chunks": program.chunks,
+            "sets": program.sets,
+            "slots": program.slots,
+            "rows": [rows.tolist() for rows in program.rows],
+            "schedule": msgspec.Raw(schedule),
+        }
     )

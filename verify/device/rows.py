@@ -2,7 +2,8 @@
 
 In an operation each slot is put into by one row of one rank, and received by one row, which knows
 who puts, and what. Flags tell epochs apart, not puts within an epoch: a second put into a slot
-could be taken for the first.
+could be taken for the first. A rank that receives m times does so in its slots 0 to m - 1: it
+raises the flags of all others itself, and who waited for one of these would not wait at all.
 """
 
 from __future__ import annotations
@@ -75,6 +76,10 @@ def _matched(
     ):
         for index in side[~np.isin(key[side], key[other])][:1].tolist():
             return at(index, "a put and a receive for each slot", what)
+    received = np.bincount(rank[~put], minlength=1 + rank.max(initial=0))
+    for index in np.flatnonzero(~put & (slot >= received[rank]))[:1].tolist():
+        expected = f"a slot below {received[rank[index]]}, the number of receives of the rank"
+        return at(index, expected, f"slot {slot[index]}, whose flag the rank raises itself")
     puts, receives = (side[np.argsort(key[side])] for side in sides)
     wrong = (peer[receives] != rank[puts]) | (chunk[receives] != chunk[puts])
     for index in np.flatnonzero(wrong)[:1].tolist():

@@ -22,6 +22,7 @@ import torch
 from runtime.device import layout
 from runtime.device.layout import cut
 from runtime.device.simulated import SimulatedDevice
+from runtime.device.variants import Launch
 from runtime.executor.load import load
 from runtime.work import AllReduceWork
 from synth import generate, rhd
@@ -301,6 +302,30 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device.current().synchronize()
     engine.close()  # its kernel has ended
     assert not engine._kernels._thread.is_alive()
+    device.close()
+
+
+@on_ranks(2)
+def test_a_stopped_rank_puts_nothing_in_later_operations(rank, size, store):
+    """Its kernels that were launched already begin after the stop; others may still take slots."""
+    device = SimulatedDevice()
+    engine = kernels([ring(2)], store, rank, size, device)
+    engine.submit(torch.ones(40)).wait(LIMIT)
+    memory = engine._kernels._memory
+    flags = memory.read(memory.flags).clone()
+    store.set(f"flags of {rank}", b"copied")
+    if rank == 0:
+        store.wait(["flags of 1"])
+        memory.raise_stop()
+        tensor = torch.ones(40)
+        loaded = engine._load(0, engine.schedules[0].late)
+        engine._kernels._kernel.run(tensor, Launch(loaded, False, epoch=2, place=2, mark=2 << 32))
+        assert tensor[0].isnan()
+        store.set("a later kernel", b"has ended")
+    else:
+        store.wait(["a later kernel"])
+        assert torch.equal(memory.read(memory.flags), flags)
+    engine.close()
     device.close()
 
 

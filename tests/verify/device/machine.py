@@ -30,7 +30,8 @@ class Machine:
     """``operations`` of programs, one for each epoch; epoch 0 has the number ``first``.
 
     ``flag_first``: a put raises the flag before it stores. ``shared_flags``: all sets share theirs.
-    ``refresh``: in each operation ranks first raise their own flags of slots that nobody puts into.
+    ``refresh``: in each operation ranks first raise their own flags, from the number of their
+    receives on, as the kernel does. Sets are chosen by the number, which wraps around.
     """
 
     def __init__(
@@ -92,7 +93,8 @@ class Machine:
         return ahead % self.size < self.size // 2
 
     def _slot(self, rank: int, epoch: int, slot: int) -> int:
-        return (rank * self.sets + (self.first + epoch) % self.sets) * self.slots + slot
+        number = (self.first + epoch) % self.size
+        return (rank * self.sets + number % self.sets) * self.slots + slot
 
     def _flag(self, rank: int, epoch: int, slot: int) -> int:
         return self._slot(rank, -self.first if self.shared_flags else epoch, slot)
@@ -104,7 +106,7 @@ class Machine:
         if what == "raise":
             flags = _put(flags, self._flag(peer, epoch, slot), (self.first + epoch) % self.size)
         elif what == "refresh":
-            for unused in set(range(self.slots)) - slot:
+            for unused in range(len(slot), self.slots):
                 place = self._flag(rank, epoch, unused)
                 flags = _put(flags, place, (self.first + epoch) % self.size)
         elif what == "store":

@@ -78,7 +78,7 @@ def test_schedules_against_all_interleavings(name, sets):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", {**DOCUMENTS, **LARGE})
-@pytest.mark.parametrize("sets", [1, 2, 3])
+@pytest.mark.parametrize("sets", [1, 2, 4])
 def test_more_schedules_against_all_interleavings(name, sets):
     against_all_interleavings({**DOCUMENTS, **LARGE}[name], sets, 3 if name in LARGE else 5)
 
@@ -154,6 +154,28 @@ def test_a_flag_that_is_left_alone_for_half_of_all_numbers():
     found = explore(Machine(turns, 1, 2, bits=3, refresh=True))
     assert not found.wrong_take
     assert not found.stuck
+
+
+def test_slots_have_no_gap():
+    """The owner raises the flag of slot 1 itself, for it receives once; so nobody waits."""
+    rows = [[[PUT, 1, 0, 1], [1, 1, 0, 0]], [[PUT, 0, 0, 0], [1, 0, 0, 1]]]
+    schedule = schedule_of(recursive_doubling(2))
+    found = check(program_of(rows, 1, 2), schedule).counterexample
+    assert found.property == "slots_match"
+    assert found.found == "slot 1, whose flag the rank raises itself"
+    assert explore(Machine([rows] * 2, 1, 2, refresh=True)).wrong_take
+    without = [[[*row[:3], 0] for row in of] for of in rows]
+    assert check(program_of(without, 1, 2), schedule).verdict is PROVED
+    assert not explore(Machine([without] * 2, 1, 2, refresh=True)).wrong_take
+
+
+def test_three_sets_come_out_of_turn():
+    """Numbers 15 and 0 of four bits are in the same of three sets, one after the other."""
+    program = device_program(schedule_of(straggler(3)), sets=3)
+    with pytest.raises(ArgumentError, match="power of two"):
+        check(program, schedule_of(straggler(3)))
+    assert explore(Machine([rows_of(program)] * 3, 2, 3, first=14, bits=4)).wrong_take
+    assert not explore(Machine([rows_of(program)] * 3, 2, 4, first=14, bits=4)).wrong_take
 
 
 def test_the_flag_after_the_data_and_the_wait_before_it():
@@ -368,6 +390,7 @@ def test_the_command(tmp_path):
     facts = json.loads(verify("--device", "1", "--json").stdout)
     assert facts["verdict"] == "proved"
     assert facts["device"]["properties"]["race_free"] == "refuted"
-    assert isinstance(verify("--device", "0").exception, ArgumentError)
+    for sets in ("0", "3", "32"):
+        assert isinstance(verify("--device", sets).exception, ArgumentError)
     path.write_text(json.dumps(broken_document(straggler(4))))
     assert "not examined" in verify("--device", "2").stdout
