@@ -60,9 +60,9 @@ THEORIES: dict[str, tuple[tuple[str, ...], str]] = {
     "questions about pipelines": (("PipelineOptimal",), "A, certified pipelines"),
     "what the closed form is": (CLOSED_FORM, "A, the closed form for all n and k"),
     "what renaming is": (("Renaming", "Headline"), "A, any late rank"),
-    "definitions of any memory": (("AnyMemory",), "A, scratch memory and parts of chunks"),
     "definitions of losses": (("Loss",), "A, losses"),
     "definitions of two levels": (("TwoLevel",), "A, machines of two levels"),
+    "definitions of any memory": (("AnyMemory",), "A, scratch memory and parts of chunks"),
     "what ring and transpose are": (("NobodyLate", "Ring", "Transpose"), "A, these families"),
     "definitions of thread blocks": (
         ("Asynchronous", "ThreadBlocks", "ThreadBlocksRuns"),
