@@ -2,8 +2,10 @@
 
     python -m proofs.claims            are the pages as the table says? exit code 1 if not
     python -m proofs.claims --write    renders them
+    python -m proofs.claims --unmapped sentences of the pages that are in no row of the table
 
-What is rendered stands in a page between two comments and is never written by hand.
+What is rendered stands in a page between two comments and is never written by hand. Which sentence
+rests on which row: ``sentences.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from os.path import relpath
 from pathlib import Path
 from typing import Any
 
+from proofs import sentences
+
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "proofs/claims.toml"
 BEGIN = "<!-- rendered from proofs/claims.toml by python -m proofs.claims --write -->"
@@ -27,6 +31,7 @@ WEAK = {
     "paper": "on paper",
     "solver": "solver",
     "measured": "measured|tested",
+    "assumed": "for granted|taken to",
 }
 """What a page must say beside a claim that rests on this: a regular expression."""
 
@@ -34,6 +39,16 @@ WEAK = {
 def read() -> Claims:
     """The table: ``claim`` and ``table``, each a list."""
     return tomllib.loads(TABLE.read_text())
+
+
+def ids(table: Claims) -> set[str]:
+    """By which ``sentences.toml`` names rows."""
+    return {claim["id"] for claim in table["claim"] if "id" in claim}
+
+
+def running(text: str) -> str:
+    """A page's text without line breaks, also those within quotes, to look for words in it."""
+    return " ".join(re.sub(r"^[ >]+", "", text, flags=re.MULTILINE).split())
 
 
 def _row(*cells: str) -> str:
@@ -114,7 +129,15 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="render the pages")
-    write, table = parser.parse_args().write, read()
+    parser.add_argument("--unmapped", action="store_true", help="list sentences without a row")
+    options = parser.parse_args()
+    write, table = options.write, read()
+
+    if options.unmapped:
+        problems = sentences.all_problems(sentences.read(), ids(table))
+        print(*problems or ["every sentence that claims anything is in a row"], sep="\n")
+        sys.exit(bool(problems))
+
     stale = [page for page in RENDERED if rendered(page, table) != (ROOT / page).read_text()]
     for page in stale:
         if write:

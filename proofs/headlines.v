@@ -1,10 +1,10 @@
 (** What the theorems of docs/explanation/theorems.md rest on: [make proofs] compiles this file and requires
     "Closed under the global context" of each, that is, no axiom and nothing left out. *)
 
-From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs Waiting Asynchronous
-  ThreadBlocksRuns ThreadBlocksCheck
+From Latecomer Require Check Certificate ExactlyOnce SameBits Structure Programs SendAhead Waiting Asynchronous
+  ThreadBlocksRuns ThreadBlocksCheck ThreadBlocksSlices ThreadBlocksPieces ThreadBlocksSizes
   DeviceOrder DeviceBlocks DeviceMemory DeviceCheck
-  Knowledge Spread Volume Bounds Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
+  Knowledge AnyMemory Spread Volume Bounds Headline Loss TwoLevel Ring Transpose ClosedForm Renaming Refutation Formula Impossible
   Arrivals PipelineRun Pipeline PipelineBound PipelineMessages PipelineCertificate PipelineOptimal.
 
 Print Assumptions Check.check_sound.
@@ -22,6 +22,10 @@ Print Assumptions Programs.never_stuck.
 Print Assumptions Programs.execution_ends.
 Print Assumptions Programs.same_result.
 Print Assumptions Programs.asynchronous_all_reduce.
+Print Assumptions SendAhead.never_stuck.
+Print Assumptions SendAhead.execution_ends.
+Print Assumptions SendAhead.same_result.
+Print Assumptions SendAhead.ahead_all_reduce.
 Print Assumptions Waiting.acyclic_never_stuck.
 Print Assumptions Waiting.ends.
 Print Assumptions Asynchronous.acyclic_never_stuck.
@@ -38,6 +42,12 @@ Print Assumptions ThreadBlocksCheck.decide_right.
 Print Assumptions ThreadBlocksCheck.decide_backwards.
 Print Assumptions ThreadBlocksCheck.decide_hangs.
 Print Assumptions ThreadBlocksCheck.decide_wrong.
+Print Assumptions ThreadBlocksPieces.pieces_right.
+Print Assumptions ThreadBlocksSizes.larger_messages.
+Print Assumptions ThreadBlocksSizes.whole_messages.
+Print Assumptions ThreadBlocksSlices.slices_within.
+Print Assumptions ThreadBlocksSlices.slices_get_further.
+Print Assumptions ThreadBlocksSlices.right_with_slices.
 Print Assumptions DeviceOrder.all_before.
 Print Assumptions DeviceOrder.two_sets_enough.
 Print Assumptions DeviceOrder.unrolled_enough.
@@ -71,11 +81,16 @@ Print Assumptions DeviceCheck.refuted_sums.
 Print Assumptions DeviceCheck.numbers_choose_sets.
 Print Assumptions Knowledge.completion_lower_bound.
 Print Assumptions Knowledge.knowledge_bound_holds.
+Print Assumptions AnyMemory.any_memory_bound.
+Print Assumptions AnyMemory.any_memory_chunks.
+Print Assumptions AnyMemory.schedules_are_runs.
+Print Assumptions Headline.one_late_rank.
 Print Assumptions Spread.spread_bound_holds.
 Print Assumptions Spread.bounds_in_pairs.
 Print Assumptions Volume.volume_bound_holds.
 Print Assumptions Bounds.lower_bound_holds.
 Print Assumptions Bounds.at_the_bound_optimal.
+Print Assumptions Bounds.completion_since_last_arrival.
 Print Assumptions Bounds.idle_round_not_optimal.
 Print Assumptions Loss.losses_only_take.
 Print Assumptions Loss.never_twice.

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
 
-import msgspec
 import typer
 
 from verify import kernel
@@ -29,7 +28,7 @@ from verify.device import command as device_command
 from verify.errors import ArgumentError, FormatError, InputError, LatecomerError, SearchTimeout
 from verify.families import TEXTS, Others, decode_any
 from verify.loss.command import addition, check_options
-from verify.output import write_atomically
+from verify.output import EXACT_JSON, write_atomically
 from verify.pipeline.check import check as check_pipeline
 from verify.pipeline.format import encode as encode_pipeline
 from verify.pipeline.render import render as render_pipeline
@@ -257,7 +256,7 @@ def _refuse(given: Mapping[str, object], path: Path, what: PipelineSchedule | Ot
 
 def _print_json(path: Path, value: dict[str, object]) -> None:
     name = os.fsencode(path).decode(errors="backslashreplace")
-    _print(msgspec.json.encode({"file": name, **value}).decode(), sys.stdout)
+    _print(EXACT_JSON.encode({"file": name, **value}).decode(), sys.stdout)
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -35,6 +35,7 @@ from verify.core.verdict import (
 )
 from verify.device.check import DeviceReport
 from verify.errors import ArgumentError
+from verify.pipeline.costs import written
 from verify.pipeline.verdict import PipelineReport
 
 PROGRAM = "latecomer-kernel"
@@ -145,7 +146,7 @@ def opinion_on_programs(report: AsynchronousReport, timeout_s: float) -> Result:
     if malformed:
         return unknown(f"it can't read the program ({malformed[0]})")
 
-    difference = programs_differ(answers, report)
+    difference = programs_differ(answers, report.results)
     if difference:
         return unknown(f"verify and the checker disagree, one of them is wrong: {difference}")
     if all(answer["accepted"] for answer in answers):
@@ -169,17 +170,24 @@ DECIDED_ON_PROGRAMS = ("deadlock_free", "race_free", "right_values")
 WRONG_ENDS = {"hangs": "no execution ends", "wrong": "an execution ends with other values"}
 
 
-def programs_differ(answers: list[dict[str, Any]], report: AsynchronousReport) -> str:
-    """Where the checker and ``verify`` contradict each other; empty if they do not."""
-    here = overall(report.results[name].verdict for name in DECIDED_ON_PROGRAMS)
+def programs_differ(answers: list[dict[str, Any]], results: Mapping[str, Result]) -> str:
+    """Where the checker and ``verify`` contradict each other; empty if they do not.
+
+    Args:
+        answers: of the checker, on each program of a file.
+        results: of ``verify``, by property.
+    """
+    here = overall(results[name].verdict for name in DECIDED_ON_PROGRAMS)
     there = [answer["answer"] for answer in answers]
     if here is Verdict.PROVED and set(there) != {"right"}:
         return f"it is {here} here, {', '.join(there)} there"
-    if here is Verdict.REFUTED and set(there) == {"right"}:
+    if here is not Verdict.PROVED and set(there) == {"right"}:
         return f"it is {here} here, right there"
-    hangs = report.results["deadlock_free"].verdict is Verdict.REFUTED
-    if hangs != ("hangs" in there):
-        return f"it {'hangs' if hangs else 'ends'} here, and there it is {', '.join(there)}"
+    hangs = results["deadlock_free"].verdict is Verdict.REFUTED
+    if "hangs" in there and not hangs:
+        return "it ends here, and hangs there"
+    if hangs and "unknown" not in there and "hangs" not in there:
+        return f"it hangs here, and there it is {', '.join(there)}"
     return ""
 
 
@@ -219,14 +227,16 @@ def pipeline_differs(answer: Mapping[str, Any], report: PipelineReport) -> str:
     if report.measures is None:
         return "the schedule ends there, and not here"
     unit = 10 ** answer["decimals"]
-    times = {name: Fraction(answer[name], unit) for name in ("makespan", "lower_bound")}
-    if float(times["makespan"]) != report.measures.makespan:
-        return f"makespan is {report.measures.makespan} here, {float(times['makespan'])} there"
-    if times["lower_bound"] > times["makespan"]:
+    exact = report.measures.exact
+    makespan = exact.time(exact.makespan)
+    their_makespan = Fraction(answer["makespan"], unit)
+    if their_makespan != makespan:
+        return f"makespan is {written(makespan)} here, {written(their_makespan)} there"
+    if answer["lower_bound"] > answer["makespan"]:
         return "its lower bound is above its makespan"
-    peaks = [halves / 2 for halves in answer["peak_memory_halves"]]
-    if peaks != list(report.measures.peak_memory):
-        return f"peak memory is {list(report.measures.peak_memory)} here, {peaks} there"
+    peaks = answer["peak_memory_halves"]
+    if peaks != list(exact.peak_memory):
+        return f"peak memory is {list(exact.peak_memory)} halves here, {peaks} there"
     return ""
 
 

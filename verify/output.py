@@ -14,6 +14,9 @@ import zstandard
 from verify.core.schedule import FORMAT, Schedule
 from verify.errors import ArgumentError
 
+EXACT_JSON = msgspec.json.Encoder(decimal_format="number")
+"""Writes numbers that are given as Decimal with all their digits."""
+
 
 def encode(schedule: Schedule) -> bytes:
     """The schedule as the (uncompressed) text of a file, one round per line.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 Clause = list[int]
@@ -38,13 +39,17 @@ def shorter(document: dict[str, Any]) -> Question:
     """The question whether a schedule (its file, as read) can have one completion round less.
 
     Raises:
-        ValueError: it has incast ports, or no completion round.
+        ValueError: it has incast ports, no completion round, or somebody is absent again after its
+            arrival.
     """
     if document.get("ports", "duplex") not in ("duplex", "matching"):
         raise ValueError("only duplex and matching ports can be asked about")
     phases = document["phases"]
     if not any(phase["rounds"] for phase in phases if not phase["absent"]):
         raise ValueError("the schedule has no completion round")
+    for earlier, phase in pairwise(phases):
+        if not set(phase["absent"]) <= set(earlier["absent"]):
+            raise ValueError("a rank is absent again after its arrival")
 
     def before(rank: int) -> int:
         rounds = 0

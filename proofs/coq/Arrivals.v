@@ -59,6 +59,14 @@ Section Question.
 
   Hypothesis two_ranks : 2 <= n.
   Hypothesis some_chunk : 1 <= k.
+
+  Lemma arrivals_bound_positive : 1 <= arrivals_bound.
+  Proof.
+    unfold arrivals_bound. transitivity (knowledge_bound n k 1).
+    - apply knowledge_bound_positive; auto. lia.
+    - induction (map bandwidth_bound _) as [|b l IH]; simpl; lia.
+  Qed.
+
   Hypothesis somebody_there : exists r, r < n /\ arrives q r = 0.
 
   Lemma first_there_is : first_there < n /\ arrives q first_there = 0.
@@ -154,10 +162,10 @@ End Question.
 
 (** * Optimal schedules *)
 
-(** Right, at the bound, and complete when the last rank has arrived: what is extracted. *)
+(** Right, at the bound, and nobody is absent after the last arrival: what is extracted. *)
 Definition optimal_for_arrivals (s : schedule) : bool :=
   let q := shorter s in
-  accepted (check s) && one_port s && (2 <=? ranks s) &&
+  accepted (check s) && nobody_leaves s && one_port s && (2 <=? ranks s) &&
   existsb (fun r => arrives q r =? 0) (range (ranks s)) &&
   (last_arrival q =? elsewhere (phases s)) && (completion_rounds s =? arrivals_bound q).
 
@@ -166,17 +174,16 @@ Theorem optimal_for_arrivals_sound s : optimal_for_arrivals s = true -> right s 
 Proof.
   unfold optimal_for_arrivals.
   rewrite !andb_true_iff, N.leb_le, !N.eqb_eq, existsb_exists.
-  intros (((((A & One) & Two) & (r & Hr & Z)) & Last) & Least). apply accepted_iff in A.
-  split; auto. pose proof A as (V & _). split; auto. intros s' Same V'.
+  intros ((((((A & Stay) & One) & Two) & (r & Hr & Z)) & Last) & Least). apply accepted_iff in A.
+  split; auto. pose proof A as (V & _). split; auto. split; auto. intros s' Same V'.
   pose proof (valid_answers s s' (count_rounds (phases s')) One Same V' (N.le_refl _)) as An.
+  destruct V as (Formed & _). pose proof Formed as (_ & Some & _).
+  pose proof (arrivals_bound_positive (shorter s) Two Some) as Positive.
   apply arrivals_bound_holds in An; simpl; auto.
-  - rewrite Least. change (arrivals_bound (shorter s)) with
-      (arrivals_bound (question_of s (count_rounds (phases s')))).
-    etransitivity; [exact An|].
-    change (last_arrival (question_of s (count_rounds (phases s')))) with (last_arrival (shorter s)).
-    destruct Same as (_ & _ & _ & _ & Hf).
-    change (N.of_nat (length (all_rounds s'))) with (count_rounds (phases s')).
-    rewrite Last, (elsewhere_same _ _ Hf), completion_and_elsewhere. unfold completion_rounds. lia.
-  - destruct V as (Formed & _). apply Formed.
+  - change (arrivals_bound (question_of s (count_rounds (phases s')))) with
+      (arrivals_bound (shorter s)) in An.
+    change (last_arrival (question_of s (count_rounds (phases s')))) with (last_arrival (shorter s)) in *.
+    change (N.of_nat (length (all_rounds s'))) with (count_rounds (phases s')) in *.
+    rewrite completion_and_elsewhere. unfold completion_rounds in Least. lia.
   - exists r. split; [now apply in_range|]. apply N.eqb_eq. exact Z.
 Qed.

@@ -29,9 +29,10 @@ Definition decide_same_bits (s : schedule) (final : N -> N -> value) : bool :=
 Definition has_idle_round (s : schedule) : bool :=
   existsb (fun rd => negb (moves_something rd)) (completion s).
 
-(** [true] at the lower bound, [false] where a completion round moves nothing, else unknown. *)
+(** [true] at the lower bound, if nobody is absent again after its arrival; [false] where a completion
+    round moves nothing; else unknown. *)
 Definition decide_optimal (s : schedule) : option bool :=
-  if completion_rounds s =? lower_bound s then Some true
+  if nobody_leaves s && (completion_rounds s =? lower_bound s) then Some true
   else if has_idle_round s then Some false
   else None.
 
@@ -172,7 +173,7 @@ Qed.
 Theorem check_optimal s : 2 <= ranks s -> accepted (check s) = true ->
   match is_optimal (check s) with
   | Some true => optimal s
-  | Some false => ~ optimal s
+  | Some false => ~ fewest_rounds s
   | None => True
   end.
 Proof.
@@ -180,15 +181,16 @@ Proof.
   unfold check, accepted in *. destruct (decide_well_formed s); simpl in *; [|discriminate].
   destruct (decide_exactly_once s _); simpl in *; [|rewrite ?andb_false_r in A; discriminate].
   rewrite !andb_true_iff in A. destruct A as ((((-> & ->) & _) & ->) & ->). simpl.
-  unfold decide_optimal. destruct (N.eqb_spec (completion_rounds s) (lower_bound s)).
-  - now apply at_the_bound_optimal.
+  unfold decide_optimal.
+  destruct (nobody_leaves s && (completion_rounds s =? lower_bound s)) eqn:B.
+  - apply andb_true_iff in B as [Stay B]. apply N.eqb_eq in B. now apply at_the_bound_optimal.
   - destruct (has_idle_round s) eqn:I; auto. apply idle_round_not_optimal; auto.
     apply existsb_exists in I as (rd & Hrd & E). destruct rd; [auto|discriminate].
 Qed.
 
-(** The bound that the report gives holds for every right schedule for the same situation. *)
+(** The bound that the report gives holds for every right schedule with the same other phases. *)
 Theorem check_bound s : 2 <= ranks s -> well_formed s ->
-  forall s', same_situation s s' -> valid s' -> bound (check s) <= completion_rounds s'.
+  forall s', same_other_phases s s' -> valid s' -> bound (check s) <= completion_rounds s'.
 Proof.
   intros Hn W s' Same (F & P & A & C). unfold check.
   apply well_formed_iff in W. rewrite W. simpl.

@@ -1031,12 +1031,13 @@ Section Right.
     rewrite E. lia.
   Qed.
 
-  (** It has k + ceil(log2 n) - 1 completion rounds, and no right schedule for the same situation
-      has fewer. *)
+  (** It has k + ceil(log2 n) - 1 completion rounds, and no right schedule for the same arrival
+      has fewer after it. For whichever wait, and whoever is late: [Headline.v]. *)
   Theorem optimal : Bounds.optimal closed_form /\ completion_rounds closed_form = k + N.log2_up n - 1.
   Proof.
     split; [|apply closed_form_rounds]. apply at_the_bound_optimal; auto.
     - apply closed_form_valid.
+    - unfold nobody_leaves, ClosedForm.closed_form. simpl. now destruct (n =? 2).
     - destruct closed_form_valid as (F & P & A & C). pose proof (lower_bound_holds closed_form two_ranks F P A C).
       pose proof closed_form_bound. rewrite closed_form_rounds in *. lia.
   Qed.

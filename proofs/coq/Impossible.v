@@ -2,7 +2,7 @@
 
     [refuted_question] numbers the variables of [Formula.v] and checks a refutation of its clauses.
     By [refuted_question_sound] no right schedule answers the question; by [refuted_shorter_optimal] a
-    right schedule is optimal if the question for one completion round less is refuted. *)
+    right schedule in which nobody leaves is optimal if the question for one round less is refuted. *)
 
 From Coq Require Import List Arith NArith PArith Lia Bool.
 From Latecomer Require Import Ranges Schedule Semantics ExactlyOnce Structure Bounds Check
@@ -137,23 +137,15 @@ Qed.
 
 (** * Optimal schedules *)
 
-(** Rounds before a rank takes part. *)
-Fixpoint rounds_before (r : N) (ps : list phase) : N :=
-  match ps with
-  | [] => 0
-  | p :: later => if is_absent r p then N.of_nat (length (rounds p)) + rounds_before r later else 0
-  end.
-
 (** The question whether the same can be done in so many rounds. *)
 Definition question_of (s : schedule) (most : N) : question :=
   Question (ranks s) (chunks s)
-    (map (fun r => rounds_before r (phases s)) (range (ranks s)))
+    (map (arrival_of s) (range (ranks s)))
     most
     (match ports s with Matching => true | _ => false end).
 
-(** And whether with one completion round less. *)
-Definition shorter (s : schedule) : question :=
-  question_of s (elsewhere (phases s) + completion_rounds s - 1).
+(** And whether with one round less. *)
+Definition shorter (s : schedule) : question := question_of s (count_rounds (phases s) - 1).
 
 Definition one_port (s : schedule) : bool :=
   match ports s with Incast _ => false | _ => true end.
@@ -163,68 +155,39 @@ Proof.
   intros H. unfold range. change 0 with (N.of_nat 0). rewrite map_nth, seq_nth by lia. lia.
 Qed.
 
-Lemma rounds_before_same r ps : forall ps', map frame ps = map frame ps' ->
-  rounds_before r ps = rounds_before r ps'.
-Proof.
-  induction ps as [|p ps IH]; intros [|p' ps'] H; try discriminate; auto.
-  injection H as Ha Hl Ht. simpl. rewrite (IH ps' Ht). unfold is_absent. rewrite Ha in *.
-  destruct (existsb (N.eqb r) (absent p')) eqn:E; auto. f_equal.
-  unfold nobody_absent in Hl. rewrite Ha in Hl. destruct (absent p'); [discriminate|auto].
-Qed.
-
-Lemma silent_before r ps : (forall p rd, In p ps -> In r (absent p) -> In rd (rounds p) -> silent r rd) ->
-  forall t, t < rounds_before r ps -> silent r (nth (N.to_nat t) (rounds_of ps) []).
-Proof.
-  induction ps as [|p ps IH]; simpl; intros H t Ht; [lia|]. unfold rounds_of. simpl.
-  destruct (is_absent r p) eqn:A; [|lia].
-  destruct (le_lt_dec (length (rounds p)) (N.to_nat t)) as [L|L].
-  - rewrite app_nth2 by auto.
-    replace (N.to_nat t - length (rounds p))%nat with (N.to_nat (t - N.of_nat (length (rounds p)))) by lia.
-    apply IH; [|lia]. intros q rd Hq. apply H. auto.
-  - rewrite app_nth1 by auto. apply (H p); auto.
-    + apply existsb_exists in A as (y & Hy & Ey). apply N.eqb_eq in Ey. now subst.
-    + now apply nth_In.
-Qed.
-
 (** Every right schedule for the same situation answers it. *)
 Lemma valid_answers s s' most : one_port s = true -> same_situation s s' -> valid s' ->
   count_rounds (phases s') <= most -> answers (question_of s most) (all_rounds s').
 Proof.
-  intros One (Hn & Hk & _ & Hp & Hf) (F & P & A & C) Time. split; simpl; auto.
+  intros One (Hn & Hk & Hp & Quiet) (F & P & A & C) Time. split; simpl; auto.
   - rewrite Hn, Hk. apply F.
   - intros rd Hrd. specialize (P rd Hrd). rewrite <- Hp in P. unfold one_port in One.
     destruct (ports s); auto. discriminate.
   - intros t r Ht. unfold arrives in Ht. simpl in Ht.
     destruct (N.lt_ge_cases r (ranks s)) as [Hr|Hr].
-    + rewrite (nth_indep _ 0 (rounds_before 0 (phases s))) in Ht
-        by (rewrite map_length, range_length; lia).
-      rewrite (map_nth (fun r => rounds_before r (phases s))) in Ht.
-      rewrite nth_range in Ht by auto.
-      rewrite (rounds_before_same r _ _ Hf) in Ht. apply silent_before; auto.
-      intros p rd. apply A.
+    + rewrite (nth_indep _ 0 (arrival_of s 0)) in Ht by (rewrite map_length, range_length; lia).
+      rewrite map_nth, nth_range in Ht by auto. now apply Quiet.
     + rewrite nth_overflow in Ht by (rewrite map_length, range_length; lia). lia.
   - rewrite Hn, Hk. exact C.
 Qed.
 
-(** A right schedule is optimal if no right schedule has one completion round less. *)
+(** A right schedule is optimal if no right schedule has one round less. *)
 Theorem refuted_shorter_optimal s proof :
-  valid s -> 1 <= completion_rounds s -> one_port s = true ->
+  valid s -> nobody_leaves s = true -> 1 <= count_rounds (phases s) -> one_port s = true ->
   refuted_question (shorter s) proof = true -> optimal s.
 Proof.
-  intros V Some One R. split; auto. intros s' Same V'.
-  destruct (N.le_gt_cases (completion_rounds s) (completion_rounds s')) as [|Less]; auto. exfalso.
-  apply (refuted_question_sound _ _ R (all_rounds s')), valid_answers; auto.
-  destruct Same as (_ & _ & _ & _ & Hf). rewrite (elsewhere_same _ _ Hf), completion_and_elsewhere.
-  unfold completion_rounds in *. lia.
+  intros V Stay Some One R. split; auto. split; auto. intros s' Same V'.
+  destruct (N.le_gt_cases (count_rounds (phases s)) (count_rounds (phases s'))) as [|Less]; auto.
+  exfalso. apply (refuted_question_sound _ _ R (all_rounds s')), valid_answers; auto. lia.
 Qed.
 
 (** What the extracted program runs. *)
 Definition certified_optimal (s : schedule) (proof : list step) : bool :=
-  accepted (check s) && (1 <=? completion_rounds s) && one_port s &&
+  accepted (check s) && nobody_leaves s && (1 <=? count_rounds (phases s)) && one_port s &&
   refuted_question (shorter s) proof.
 
 Theorem certified_optimal_sound s proof : certified_optimal s proof = true -> right s /\ optimal s.
 Proof.
-  unfold certified_optimal. rewrite !andb_true_iff, N.leb_le. intros (((A & Some) & One) & R).
+  unfold certified_optimal. rewrite !andb_true_iff, N.leb_le. intros ((((A & Stay) & Some) & One) & R).
   apply accepted_iff in A. split; auto. apply (refuted_shorter_optimal s proof); auto. apply A.
 Qed.

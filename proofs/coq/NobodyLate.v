@@ -45,13 +45,15 @@ Theorem nobody_late_optimal n k p stages : 2 <= n -> right (nobody_late n k p st
   N.of_nat (length (concat stages)) <= volume_bound n k (port_limit p) ->
   optimal (nobody_late n k p stages).
 Proof.
-  intros Hn (V & _) Few. apply at_the_bound_optimal; auto.
+  intros Hn (V & _) Few.
   assert (Here : filter nobody_absent (phases (nobody_late n k p stages))
                  = phases (nobody_late n k p stages)).
   { simpl. clear. induction stages as [|rs l IH]; simpl; congruence. }
   assert (None : elsewhere (phases (nobody_late n k p stages)) = 0).
   { simpl. unfold elsewhere, count_rounds. clear. induction stages; simpl; auto. }
-  apply N.le_antisymm.
+  assert (Stay : nobody_leaves (nobody_late n k p stages) = true).
+  { unfold nobody_leaves. simpl. clear. induction stages as [|rs [|rs' l] IH]; simpl in *; auto. }
+  apply at_the_bound_optimal; auto. apply N.le_antisymm.
   - unfold completion_rounds. rewrite Here. unfold count_rounds.
     change (rounds_of (phases ?s)) with (all_rounds s). rewrite nobody_late_rounds.
     unfold lower_bound. rewrite None. simpl ranks. simpl chunks. simpl ports. lia.

@@ -19,6 +19,32 @@ Proof.
   destruct o as [g|]; simpl; [rewrite N.eqb_eq|]; split; intros H; try congruence.
 Qed.
 
+(** How many of a list of events pass a test. *)
+Definition number (test : event -> bool) (l : list event) : N := N.of_nat (length (filter test l)).
+
+Lemma number_app test l l' : number test (l ++ l') = number test l + number test l'.
+Proof. unfold number. rewrite filter_app, app_length. lia. Qed.
+
+Lemma number_one test e : number test [e] = if test e then 1 else 0.
+Proof. unfold number. simpl. now destruct (test e). Qed.
+
+Lemma firstn_range i n : i <= n -> firstn (N.to_nat i) (range n) = range i.
+Proof.
+  intros L. unfold range. rewrite firstn_map. f_equal.
+  replace (N.to_nat n) with (N.to_nat i + (N.to_nat n - N.to_nat i))%nat by lia.
+  rewrite seq_app, firstn_app, seq_length, Nat.sub_diag. simpl.
+  rewrite app_nil_r. apply firstn_all2. now rewrite seq_length.
+Qed.
+
+Lemma next_position size i : (i + 1) mod size = 0 \/ (i + 1) mod size = i mod size + 1.
+Proof.
+  destruct (N.eq_dec size 0) as [->|Z]; [now right; destruct i|].
+  pose proof (N.div_mod i size Z). pose proof (N.mod_lt i size Z).
+  destruct (N.eq_dec (i mod size + 1) size) as [E|Ne].
+  - left. symmetry. apply N.mod_unique with (q := i / size + 1); lia.
+  - right. symmetry. apply N.mod_unique with (q := i / size); lia.
+Qed.
+
 Section Counting.
   Variable blocks : list (list event).
 
@@ -309,6 +335,10 @@ Section Runs.
     rewrite N.eqb_refl in F. apply N.eqb_neq in Ne. rewrite Ne in F. lia.
   Qed.
 
+  (** Two blocks never touch a chunk at the same time. *)
+  Definition calm : Prop := forall s b e c e', reached s -> b <> c ->
+    ready s b e -> ready s c e' -> ~ conflict e e'.
+
   Lemma conflict_sym e e' : conflict e e' -> conflict e' e.
   Proof. intros (a & [(? & [?|?])|(? & ?)]); exists a; tauto. Qed.
 
@@ -320,6 +350,9 @@ Section Runs.
     - now apply (not_both s b e c e').
     - now apply (not_both s c e' b e R (not_eq_sym Ne)).
   Qed.
+
+  Lemma race_free_calm : race_free -> calm.
+  Proof. intros RF s b e c e'. now apply never_both. Qed.
 
   (** ** Without races all executions end alike *)
 
@@ -494,17 +527,17 @@ Section Runs.
   Proof. intros (A & _) (A' & _). eapply event_same; eauto. Qed.
 
   (** Whatever happens first, the end is the same, and as far away. *)
-  Lemma one_step_aside : race_free -> forall n s t, reached s -> run s n t -> stuck t ->
+  Lemma one_step_aside : calm -> forall n s t, reached s -> run s n t -> stuck t ->
     forall b e, ready s b e -> exists m t', n = S m /\ run (next s b e) m t' /\ same t t'.
   Proof.
-    intros RF. induction n as [|n IH]; intros s t R X Stop b e H; inversion X; subst.
+    intros Calm. induction n as [|n IH]; intros s t R X Stop b e H; inversion X; subst.
     - exfalso. eapply Stop. eauto.
     - match goal with H : ready s ?d ?z |- _ =>
         rename d into c; rename z into e'; rename H into H' end.
       match goal with H : run (next s c e') n t |- _ => rename H into X' end.
       destruct (N.eq_dec b c) as [->|Ne].
       + rewrite (ready_one s c e e') by auto. exists n, t. repeat split; auto.
-      + assert (Apart : ~ conflict e e') by (eapply never_both; eauto).
+      + assert (Apart : ~ conflict e e') by (eapply Calm; eauto).
         assert (Hx : ready (next s c e') b e) by (apply stays_ready; auto).
         assert (Hy : ready (next s b e) c e') by (apply stays_ready; auto).
         destruct (IH _ _ (Went _ _ _ _ _ _ _ _ _ R H') X' Stop b e Hx)
@@ -517,18 +550,22 @@ Section Runs.
           intros; etransitivity; eauto.
   Qed.
 
-  Theorem same_end : race_free -> forall m n s t u, reached s ->
+  Theorem calm_end : calm -> forall m n s t u, reached s ->
     run s n t -> stuck t -> run s m u -> stuck u -> n = m /\ same t u.
   Proof.
-    intros RF. induction m as [|m IH]; intros n s t u R X Stop Y Stop'; inversion Y; subst.
+    intros Calm. induction m as [|m IH]; intros n s t u R X Stop Y Stop'; inversion Y; subst.
     - inversion X; subst; [split; auto; apply same_refl|]. exfalso. eapply Stop'. eauto.
     - match goal with H : ready s ?d ?z |- _ =>
         rename d into b; rename z into e; rename H into H' end.
-      destruct (one_step_aside RF n s t R X Stop b e H') as (k & t' & -> & X' & E).
+      destruct (one_step_aside Calm n s t R X Stop b e H') as (k & t' & -> & X' & E).
       destruct (IH k _ t' u (Went _ _ _ _ _ _ _ _ _ R H') X') as (-> & E'); auto.
       + eapply stuck_same; eauto.
       + split; auto. eapply same_trans; eauto.
   Qed.
+
+  Theorem same_end : race_free -> forall m n s t u, reached s ->
+    run s n t -> stuck t -> run s m u -> stuck u -> n = m /\ same t u.
+  Proof. intros RF. exact (calm_end (race_free_calm RF)). Qed.
 
   Lemma reached_run s : reached s -> exists n, run (initial start) n s.
   Proof.
@@ -542,15 +579,19 @@ Section Runs.
   Proof. intros O b e (A & _). apply event_here in A. specialize (O b). lia. Qed.
 
   (** All executions that end leave the same in memory. *)
-  Theorem one_result s t : race_free -> reached s -> reached t -> over s -> over t ->
+  Theorem calm_result s t : calm -> reached s -> reached t -> over s -> over t ->
     forall a, memory s a = memory t a.
   Proof.
-    intros RF Rs Rt Os Ot a.
+    intros Calm Rs Rt Os Ot a.
     destruct (reached_run s Rs) as (n & X), (reached_run t Rt) as (m & Y).
-    destruct (same_end RF m n (initial start) s t) as (_ & E); auto using over_stuck.
+    destruct (calm_end Calm m n (initial start) s t) as (_ & E); auto using over_stuck.
     - constructor.
     - apply E.
   Qed.
+
+  Theorem one_result s t : race_free -> reached s -> reached t -> over s -> over t ->
+    forall a, memory s a = memory t a.
+  Proof. intros RF. exact (calm_result s t (race_free_calm RF)). Qed.
 End Runs.
 
 (** * Other sizes of messages, and more slots *)
@@ -591,6 +632,53 @@ Section Compared.
         * now rewrite L.
   Qed.
 End Compared.
+
+(** * Reaching the end *)
+
+Section End.
+  Context {V : Type} (plus : V -> V -> V) (unit : V) (start : N -> V).
+  Variables (blocks : list (list event)) (size : N) (room : option N).
+
+  Notation reached := (reached plus unit start blocks size room).
+
+  Definition still_to_do (s : state V) : N :=
+    fold_right N.add 0 (map (fun b => length_of blocks b - now s b) (range (N.of_nat (length blocks)))).
+
+  Lemma less_to_do (s : state V) b e : ready blocks size room s b e ->
+    still_to_do (next plus unit size s b e) < still_to_do s.
+  Proof.
+    intros H. destruct (ends plus unit blocks size room s b e H) as (L & E & Others).
+    assert (I : In b (range (N.of_nat (length blocks)))).
+    { apply in_range. destruct (N.lt_ge_cases b (N.of_nat (length blocks))) as [|G]; auto.
+      unfold length_of in L. rewrite far_block in L by exact G. simpl in L. lia. }
+    unfold still_to_do.
+    assert (G : forall l, (In b l ->
+        fold_right N.add 0 (map (fun c => length_of blocks c - now (next plus unit size s b e) c) l) <
+        fold_right N.add 0 (map (fun c => length_of blocks c - now s c) l)) /\
+        fold_right N.add 0 (map (fun c => length_of blocks c - now (next plus unit size s b e) c) l) <=
+        fold_right N.add 0 (map (fun c => length_of blocks c - now s c) l)).
+    { induction l as [|c l (IH & IH')]; [split; [intros []|reflexivity]|].
+      change (map ?g (c :: l)) with (g c :: map g l). cbn [fold_right].
+      destruct (N.eq_dec c b) as [->|Ne].
+      - rewrite E. split; [intros _|]; lia.
+      - rewrite (Others c Ne). split; [intros [C|C]; [congruence|specialize (IH C)]|]; lia. }
+    now apply G.
+  Qed.
+
+  (** If nobody gets stuck before the end, the end is reached. *)
+  Theorem reaches_end : (forall s, reached s -> over blocks s \/ exists b e, ready blocks size room s b e) ->
+    exists s, reached s /\ over blocks s.
+  Proof.
+    intros On.
+    assert (G : forall n s, (N.to_nat (still_to_do s) < n)%nat -> reached s ->
+              exists t, reached t /\ over blocks t).
+    { induction n as [|n IH]; intros s L R; [lia|].
+      destruct (On s R) as [O|(b & e & H)]; [eauto|].
+      apply (IH (next plus unit size s b e)); [|now constructor].
+      pose proof (less_to_do s b e H). lia. }
+    apply (G _ (initial start) (Nat.lt_succ_diag_r _)). constructor.
+  Qed.
+End End.
 
 (** * Data of any kind *)
 

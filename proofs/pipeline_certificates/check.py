@@ -16,7 +16,7 @@ from pathlib import Path
 
 from verify.core.verdict import Verdict
 from verify.pipeline import check, read
-from verify.pipeline.costs import Costs
+from verify.pipeline.costs import told_apart
 from verify.pipeline.refutation import Refused
 from verify.pipeline.refutation import check as check_refutation
 
@@ -38,12 +38,13 @@ def check_certificate(path: Path) -> str:
     report = check(schedule)
     if report.verdict is not Verdict.PROVED or report.measures is None:
         raise Refused(f"the schedule is {report.verdict.value}")
-    span, bound = report.measures.makespan, report.measures.lower_bound
+    exact = report.measures.exact
     with lzma.open(refutation_of(path), "rt", encoding="ascii") as lines:
-        steps = check_refutation(schedule, round(span * Costs.of(schedule.instance).ticks), lines)
+        steps = check_refutation(schedule, exact.makespan, lines)
+    span, bound = told_apart(exact.time(exact.makespan), exact.time(exact.lower_bound))
     return (
         f"{schedule.stages} stages, {schedule.microbatches} microbatches: no makespan below "
-        f"{span:g} ({steps} steps; the bound of verify is {bound:g})"
+        f"{span} ({steps} steps; the bound of verify is {bound})"
     )
 
 

@@ -22,9 +22,9 @@ from runtime.device.memory import SymmetricMemory, join
 from runtime.device.proofs import ProvedPrograms, rows_of, too_long
 from runtime.device.streams import Device, device_of
 from runtime.device.variants import Kernel, LoadedProgram
-from runtime.executor.closed_form import ClosedForm
+from runtime.executor.closed_form import ClosedForm, proved_whole
 from runtime.executor.executor import KEPT, Executor
-from runtime.executor.load import Runnable, Verified, load, require_summable
+from runtime.executor.load import Runnable, Verified, require_summable
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
 from runtime.work import AllReduceWork
@@ -207,10 +207,7 @@ def require_no_graph(device: Device) -> None:
 def _whole(runnable: Runnable) -> Verified:
     """The whole of a schedule of which a rank may hold its own part alone."""
     if isinstance(runnable, ClosedForm):
-        from synth.straggler.generate import generate
-
-        n, k = runnable.schedule.ranks, runnable.schedule.chunks
-        runnable = load(generate(n, chunks=k, owners="free"))
+        return proved_whole(runnable.schedule.ranks, runnable.schedule.chunks)
     assert isinstance(runnable, Verified)
     return runnable
 

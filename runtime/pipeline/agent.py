@@ -203,7 +203,7 @@ class AdaptationAgent:
             verified = load(decode(proposal.schedule.encode(), name))
             require_same_shape(verified, self._running)
             self._proved = replace(verified, name=name)
-            _ = self._proved.complete  # lowered here, not between steps
+            _ = self._proved.csv  # lowered and proved here, not between steps
         except LatecomerError as error:
             problem = str(error)
         self._switch.vote(proposal, problem)

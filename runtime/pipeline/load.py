@@ -13,7 +13,17 @@ import torch
 
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, ScheduleRefused
-from verify.pipeline import PipelineReport, PipelineSchedule, check, encode, lowered, read, read_csv
+from verify.pipeline import (
+    PipelineReport,
+    PipelineSchedule,
+    check,
+    decode_csv,
+    encode,
+    encode_csv,
+    lowered,
+    read,
+    read_csv,
+)
 from verify.pipeline.costs import Costs
 from verify.pipeline.render import render
 
@@ -36,8 +46,20 @@ class VerifiedPipeline:
 
     @cached_property
     def complete(self) -> PipelineSchedule:
-        """The schedule with every SEND, RECV and REDUCE_GRAD; the same on all ranks."""
-        return lowered(self.schedule, Costs.of(self.schedule.instance))
+        """The schedule with every SEND, RECV and REDUCE_GRAD; the same on all ranks.
+
+        This is what runs, so it is proved, too: ScheduleRefused if it is not.
+        """
+        complete = lowered(self.schedule, Costs.of(self.schedule.instance))
+        return complete if complete is self.schedule else load(complete).schedule
+
+    @cached_property
+    def csv(self) -> bytes:
+        """What PyTorch's runtime is given: the programs of :attr:`complete`, and no others."""
+        text = encode_csv(self.complete, "compute_comms")
+        if decode_csv(text).programs != self.complete.programs:
+            raise ScheduleRefused(f"{self.name}: as CSV it is not what is proved, so it is not run")
+        return text
 
     def stages_of(self, rank: int) -> list[int]:
         """The stages that a rank holds, in order."""

@@ -40,7 +40,7 @@ from runtime.pipeline.timing import Recorder
 from runtime.pipeline.transport import Faults, Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
-from verify.pipeline import PipelineSchedule, encode_csv
+from verify.pipeline import PipelineSchedule
 
 CLOSE_S, POLL_S = 10.0, 0.002
 _numbers = itertools.count()  # all ranks count alike: it names the connections
@@ -231,7 +231,7 @@ class Pipeline:
         self.verified = verified
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "schedule.csv"
-            path.write_bytes(encode_csv(verified.complete, "compute_comms"))
+            path.write_bytes(verified.csv)
             self._runtime._load_csv(str(path), format="compute_comms")
 
     def _leave_together(self) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from synth.cost import Setting
@@ -19,7 +18,7 @@ from synth.solvers.choice import SolverName
 from synth.straggler.search import Progress
 from synth.units import parse_bandwidth, parse_bytes, parse_seconds
 from verify.errors import ArgumentError
-from verify.output import write
+from verify.output import EXACT_JSON, write
 
 NOTHING_FOUND = 3
 INTERRUPTED = 130
@@ -150,4 +149,4 @@ def nothing_written_if_interrupted() -> Iterator[None]:
 
 def encoded(value: Any) -> str:
     """One line of JSON."""
-    return msgspec.json.encode(value).decode()
+    return EXACT_JSON.encode(value).decode()

@@ -41,8 +41,8 @@ def transpose(
     exchange: Annotated[
         Exchange,
         typer.Option(
-            help="How groups add up their sums: in the fewest rounds (doubling), or with the "
-            "fewest bytes (transpose)."
+            help="How groups add up their sums: in fewer rounds (doubling), or with "
+            "fewer bytes (transpose)."
         ),
     ] = "doubling",
     buffer: Buffer = None,

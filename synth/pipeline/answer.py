@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from synth.answer import Answer, Basis
 from synth.pipeline.problem import Problem
+from verify.pipeline.costs import told_apart
 from verify.pipeline.schedule import Number, PipelineSchedule
-from verify.pipeline.verdict import Measures, PipelineReport
+from verify.pipeline.verdict import Measures, PipelineReport, gap_in_words, relative_gap
 
 CLOSED_FORM = "closed form"
 CERTIFICATE = "certificate"
@@ -23,6 +25,7 @@ class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
     """The schedule with the shortest step found; times in the unit of the instance.
 
     Attributes:
+        bound_ticks: the bound exactly, in ticks.
         method: the one whose schedule this is.
         choice: why this one.
         proof: where the bound is from.
@@ -35,6 +38,7 @@ class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
     """
 
     problem: Problem
+    bound_ticks: int
     method: str
     choice: str
     proof: str
@@ -54,16 +58,30 @@ class PipelineAnswer(Answer[PipelineSchedule, PipelineReport]):
     @property
     def gap(self) -> float:
         """How far the makespan is above the bound, relative to it."""
-        return self.measures.makespan / self.bound - 1 if self.bound else 0.0
+        return relative_gap(self.measures.exact.makespan, self.bound_ticks)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether nothing is shorter; decided in ticks, since times of floats may look alike."""
+        return self.basis is not Basis.UNKNOWN and self.measures.exact.makespan == self.bound_ticks
 
     @property
     def claim(self) -> str:
         """What is known about optimality, never without its basis."""
-        return super().claim if self.optimal else f"gap {self.gap:.2%}, optimality unknown"
+        if self.optimal:
+            return super().claim
+        return f"gap {gap_in_words(self.gap)}, optimality unknown"
+
+    @property
+    def in_words(self) -> tuple[str, str]:
+        """Makespan and bound, alike only if they are equal."""
+        exact = self.measures.exact
+        value, bound = told_apart(exact.time(exact.makespan), exact.time(self.bound_ticks))
+        return value, bound
 
 
-def basis_of(bound: float, value: float, proof: str) -> tuple[Basis, str]:
-    """What optimality rests on where the bound has this proof."""
+def basis_of(bound: int | Fraction, value: int | Fraction, proof: str) -> tuple[Basis, str]:
+    """What optimality rests on where the bound has this proof; both are exact, in one unit."""
     if value > bound:
         return Basis.UNKNOWN, "the lower bound may be out of reach"
     if proof == CLOSED_FORM:
@@ -82,4 +100,5 @@ def weakest(proofs: Sequence[str]) -> str:
 def makespan_of(problem: Problem, report: PipelineReport) -> int:
     """The makespan that the verifier found, in ticks."""
     assert report.measures is not None
-    return round(report.measures.makespan * problem.costs.ticks)
+    assert report.measures.exact.ticks == problem.costs.ticks
+    return report.measures.exact.makespan

@@ -53,13 +53,14 @@ def certified(answer: PipelineAnswer, time_limit_s: float) -> PipelineAnswer:
         check(answer.schedule, span, lines)
     except Refused as error:
         raise SynthesisError(f"internal error: a refutation is refused ({error})") from None
-    basis, reason = basis_of(answer.value, answer.value, CERTIFICATE)
+    basis, reason = basis_of(span, span, CERTIFICATE)
     assert basis is Basis.CERTIFICATE
     meta = {**answer.schedule.meta, "proved_bound": answer.value, "proved_by": CERTIFICATE}
     return replace(
         answer,
         schedule=msgspec.structs.replace(answer.schedule, meta=meta),
         bound=answer.value,
+        bound_ticks=span,
         basis=basis,
         reason=reason,
         proof=CERTIFICATE,

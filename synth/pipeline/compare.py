@@ -21,6 +21,7 @@ from verify.errors import ArgumentError
 from verify.pipeline.check import check
 from verify.pipeline.costs import DECIMALS
 from verify.pipeline.schedule import Link, Number
+from verify.pipeline.verdict import Measures
 
 KEPT = "kept"
 
@@ -31,12 +32,14 @@ class Row:
 
     Attributes:
         makespans: method -> makespan; ``kept`` and the method asked for included.
+        best: the methods with the least, compared exactly.
         bound: no schedule is shorter.
     """
 
     factor: Number
     links: tuple[Link, ...]
     makespans: dict[str, Number]
+    best: frozenset[str]
     bound: Number
     basis: Basis
 
@@ -98,20 +101,24 @@ def compare(
         progress(f"{method}, {factor:g} times the delay")
         asked = plan(here, method, solver=solver, progress=progress)
         kept = kept or asked
-        makespans = {method: asked.measures.makespan, KEPT: _again(kept, here)}
+        found_here = {method: asked.measures, KEPT: _again(kept, here)}
         for name in QUICK:
             if name == method or name in found.unsuited:
                 continue
             try:
-                makespans[name] = plan(here, name).measures.makespan
+                found_here[name] = plan(here, name).measures
             except Unsuited as error:
                 found.unsuited[name] = error.requirement
-        found.rows.append(Row(factor, links, makespans, asked.bound, asked.basis))
+        makespans = {name: measures.makespan for name, measures in found_here.items()}
+        ticks = {name: measures.exact.makespan for name, measures in found_here.items()}
+        least = min(ticks.values())
+        best = frozenset(name for name in ticks if ticks[name] == least)
+        found.rows.append(Row(factor, links, makespans, best, asked.bound, asked.basis))
         yield found
 
 
-def _again(planned: PipelineAnswer, problem: Problem) -> Number:
-    """The makespan of a schedule over other links."""
+def _again(planned: PipelineAnswer, problem: Problem) -> Measures:
+    """What a schedule takes over other links."""
     report = check(problem.schedule([list(program) for program in planned.schedule.programs]))
     assert report.measures is not None
-    return report.measures.makespan
+    return report.measures

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from synth.answer import Basis
 from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, makespan_of
@@ -23,6 +24,7 @@ from verify.core.schedule import Scalar
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, SynthesisError
 from verify.pipeline.check import check
+from verify.pipeline.costs import json_number
 from verify.pipeline.schedule import Number
 from verify.pipeline.verdict import PipelineReport
 
@@ -153,7 +155,7 @@ def finish(
     shown = problem.costs.shown
     tried.setdefault(choice.method, makespan_of(problem, report))
     low = shown(choice.bound)
-    basis, why = basis_of(low, report.measures.makespan, choice.proof)
+    basis, why = basis_of(choice.bound, report.measures.exact.makespan, choice.proof)
     return PipelineAnswer(
         problem=problem,
         schedule=problem.schedule(choice.programs, _meta(choice, report, shown(choice.bound))),
@@ -161,6 +163,7 @@ def finish(
         method=choice.method,
         choice=choice.reason,
         bound=low,
+        bound_ticks=choice.bound,
         basis=basis,
         reason=why,
         proof=choice.proof,
@@ -221,10 +224,15 @@ def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
 def _meta(choice: Choice, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
     """What the file claims; the verifier recomputes what it can."""
     assert report.measures is not None
+    exact = report.measures.exact
+    claims: dict[str, Scalar] = {}
+    for name in ("makespan", "lower_bound"):
+        number = json_number(exact.time(getattr(exact, name)))
+        if not isinstance(number, Decimal):  # a rounded one would be refuted
+            claims[name] = number
     return {
         "method": choice.method,
-        "makespan": report.measures.makespan,
-        "lower_bound": report.measures.lower_bound,
+        **claims,
         "proved_bound": bound,
         "proved_by": choice.proof,
     }

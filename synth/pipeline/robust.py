@@ -29,8 +29,8 @@ from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
 from synth.pipeline.plan import Choice, Progress, Solver, finish, plan
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
-from verify.pipeline.costs import exact
 from verify.pipeline.schedule import Action, Link, Number
+from verify.pipeline.verdict import gap_in_words, relative_gap
 
 Objective = Literal["worst", "mean"]
 FARTHEST = 12
@@ -55,7 +55,8 @@ class Robust:
         planned: the schedule; its instance is the scenario in which it takes longest.
         makespans: scenario -> makespan.
         alone: scenario -> the best makespan of the quick methods for it alone.
-        value, bound: of the objective; no order has a smaller value than the bound.
+        value, bound: of the objective; no order has a smaller value than the bound (on paper).
+        gap: how far the value is above the bound, relative to it; 0 only if they are equal.
         basis, reason: what optimality rests on.
     """
 
@@ -65,6 +66,7 @@ class Robust:
     alone: dict[str, Number]
     value: float
     bound: float
+    gap: float
     basis: Basis
     reason: str
 
@@ -73,7 +75,7 @@ class Robust:
         """What is known about the optimality of the objective."""
         if self.basis is not Basis.UNKNOWN:
             return optimal_by(self.basis, self.reason)
-        return f"gap {self.value / self.bound - 1 if self.bound else 0.0:.2%}"
+        return f"gap {gap_in_words(self.gap)}"
 
 
 class _Bound(NamedTuple):
@@ -137,7 +139,7 @@ def robust(
         starts += [(f"{c.method} for {scenario.name}", split(c.orders)) for c in candidates[:3]]
     source, orders = min(starts, key=lambda start: score(start[1]))
     bounds = [
-        _Bound(round(exact(made.bound) * corner.costs.ticks), made.proof)
+        _Bound(made.bound_ticks, made.proof)
         if scenario.problem.costs == corner.costs
         else _Bound(scenario.problem.closed_form, CLOSED_FORM)
         for scenario in scenarios
@@ -260,6 +262,12 @@ def _moved(order: list[Action], rng: random.Random) -> list[Action] | None:
     return [*rest[:there], action, *rest[there:]]
 
 
+def _exact_makespan(planned: PipelineAnswer) -> Fraction:
+    """In the unit of the instance; scenarios differ in their ticks."""
+    exact = planned.measures.exact
+    return exact.time(exact.makespan)
+
+
 def _proved(
     scenarios: Sequence[Scenario],
     score: _Score,
@@ -286,8 +294,8 @@ def _proved(
         )
         for scenario, low in zip(scenarios, bounds, strict=True)
     }
-    basis, why = basis_of(float(bound), float(value), proof)
-    longest = max(choices.values(), key=lambda planned: planned.measures.makespan)
+    basis, why = basis_of(bound, value, proof)
+    longest = max(choices.values(), key=_exact_makespan)
     return Robust(
         planned=longest,
         objective=score.objective,
@@ -295,6 +303,7 @@ def _proved(
         alone=alone,
         value=float(value),
         bound=float(bound),
+        gap=relative_gap(value, bound),
         basis=basis,
         reason=why,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from rich.table import Table
@@ -10,6 +11,7 @@ from synth.answer import Basis
 from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.compare import Comparison
 from synth.pipeline.robust import Robust
+from verify.pipeline import costs
 from verify.pipeline.schedule import Link
 
 MOST_SHOWN = 16
@@ -18,20 +20,21 @@ MOST_SHOWN = 16
 def text(planned: PipelineAnswer, written: list[str]) -> str:
     """The result; ``written`` are the files."""
     problem, found = planned.problem, planned.measures
+    makespan, bound = planned.in_words
     virtual = f" on {problem.ranks} ranks" if problem.virtual > 1 else ""
     lines = [
         f"{', '.join(written)}: proved",
         f"  {problem.stages} stages{virtual}, {problem.microbatches} microbatches"
         + "".join(f", {described(link)}" for link in problem.instance.links[:MOST_SHOWN]),
-        f"  makespan {found.makespan:g}, lower bound {planned.bound:g} ({planned.proof}): "
-        + planned.claim,
+        f"  makespan {makespan}, lower bound {bound} ({planned.proof}): " + planned.claim,
         f"  method {planned.method}: {planned.choice}",
     ]
     if len(planned.candidates) > 1:
         tried = ", ".join(f"{name} {length:g}" for name, length in planned.candidates.items())
         lines.append(f"  tried: {tried}")
     lines += [f"  not tried: {why}" for why in planned.unsuited.values()]
-    lines.append(f"  peak memory per rank: {_few([f'{x:g}' for x in found.peak_memory])}")
+    peaks = [costs.written(Fraction(halves, 2)) for halves in found.exact.peak_memory]
+    lines.append(f"  peak memory per rank: {_few(peaks)}")
     slack = [
         f"{link.between[0]}-{link.between[1]}: "
         + ("any" if link.slack is None else f"{link.slack:g}")
@@ -63,8 +66,8 @@ def as_json(planned: PipelineAnswer, written: list[str]) -> dict[str, Any]:
         "microbatches": planned.problem.microbatches,
         "method": planned.method,
         "reason": planned.choice,
-        "makespan": found.makespan,
-        "lower_bound": planned.bound,
+        "makespan": costs.json_number(found.exact.time(found.exact.makespan)),
+        "lower_bound": costs.json_number(found.exact.time(planned.bound_ticks)),
         "proved_by": planned.proof,
         "gap": planned.gap,
         "optimal": True if planned.optimal else "unknown",
@@ -115,12 +118,11 @@ def comparison_table(comparison: Comparison) -> Table:
     for name in [*comparison.columns, "bound"]:
         table.add_column(name, justify="right")
     for row in comparison.rows:
-        least = min(row.makespans.values())
         table.add_row(
             f"{row.links[0].latency:g}" if alone else f"x{row.factor:g}",
             *(
                 f"[bold]{row.makespans[name]:g}[/]"
-                if row.makespans[name] == least
+                if name in row.best
                 else f"{row.makespans[name]:g}"
                 for name in comparison.columns
             ),

@@ -66,8 +66,9 @@ class TwoLevelAnswer(Answer[Schedule, Report]):
     """The fastest of all candidates, the best first; ``left_out`` says what was not made, and why.
 
     Attributes:
-        bound: seconds; no duplex schedule is faster with barriers, whatever its number of chunks.
-        bytes_s: no schedule is faster at all.
+        bound: seconds; no duplex schedule is faster with barriers, whatever its number of
+            chunks (on paper).
+        bytes_s: no schedule is faster at all (on paper).
     """
 
     machine: Machine

@@ -45,9 +45,10 @@ def overall(results: Results) -> Verdict:
     return Verdict.PROVED
 
 
-HARSH = "HARSH"
-"""How a contradiction begins that is none about deadlocks and values: ``verify`` refutes how a
-right program is put together. It is counted, and shown, and does not fail."""
+LENIENT = ("HARSH", "PART")
+"""How contradictions begin that are counted and shown, and do not fail: ``verify`` refutes how a
+right program is put together, or proves that a program ends which does not, but refutes it anyway.
+"""
 
 
 def disagreement(results: Results, seen: Seen) -> str:
@@ -72,7 +73,8 @@ def disagreement(results: Results, seen: Seen) -> str:
             return "WRONG REFUTED (deadlock_free)"
         return ""
     if says("deadlock_free", Verdict.PROVED) and seen.hangs:
-        return "WRONG PROVED (deadlock_free)"
+        refuted = overall(results) is Verdict.REFUTED
+        return f"{'PART' if refuted else 'WRONG'} PROVED (deadlock_free)"
     if says("race_free", Verdict.PROVED) and seen.races:
         return "RACE OVERLOOKED"
     if says("race_free", Verdict.REFUTED) and seen.right and not seen.races:

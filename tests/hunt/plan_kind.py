@@ -36,7 +36,10 @@ class PlanKind:
         for rank, gpu in enumerate(draft["gpus"]):
             for number in range(len(gpu["threadblocks"])):
                 copy = deepcopy(draft)
-                del copy["gpus"][rank]["threadblocks"][number]
+                blocks = copy["gpus"][rank]["threadblocks"]
+                del blocks[number]
+                for at, block in enumerate(blocks):
+                    block["id"] = at
                 yield copy
         places = places_of(draft)
         for one in places:

@@ -174,7 +174,7 @@ class Builder:
                 self.peers[target].append(source)
                 self.channels[key] = len(self.peers[source]) - 1, len(self.peers[target]) - 1
         here, there = self.channels[key]
-        relaxed = "rlx" if self.draw.random() < 0.1 else ""
+        relaxed = "rlx" if self.draw.random() < 0.03 else ""
         self.ops[source][earlier].append(
             {"name": f"{relaxed}signal", "channel_ids": [here], "channel_type": "memory"}
         )
@@ -337,9 +337,9 @@ class Builder:
         plan = {
             "name": "draft",
             "collective": self.collective,
-            "protocol": "Simple",
+            "protocol": "LL" if self.draw.random() < 0.97 else "Simple",
             "inplace": self.in_place,
-            "use_double_scratch_buffer": True,
+            "use_double_scratch_buffer": self.draw.random() < 0.1,
             "gpus": gpus,
         }
         return keep_packets_apart(deepcopy(plan)) if apart else deepcopy(plan)

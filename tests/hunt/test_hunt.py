@@ -12,10 +12,13 @@ from bench.corpus.parse import parse
 from tests.hunt import model_oracle, plan_oracle, xml_oracle
 from tests.hunt.all_kinds import KINDS
 from tests.hunt.interleavings import JUNK, Undecided, ends, order_of
-from tests.hunt.kinds import HARSH, overall
+from tests.hunt.kinds import LENIENT, overall
 from tests.hunt.search import judge, search, shrink
 from tests.hunt.threads import Machine
+from verify.asynchronous.msccl import verify_xml
+from verify.asynchronous.mscclpp import verify_plan
 from verify.core.verdict import PROVED, Verdict
+from verify.errors import FormatError
 
 PARTS = 10
 EACH = 500
@@ -27,7 +30,7 @@ KEPT = Path(__file__).parent / "kept"
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_no_program_contradicts_its_verdict(name, part):
     tally = search(KINDS[name], range(part * EACH, (part + 1) * EACH))
-    serious = [found for found in tally.findings if not found.way.startswith(HARSH)]
+    serious = [found for found in tally.findings if not found.way.startswith(LENIENT)]
     assert not serious
     assert tally.share(Verdict.PROVED) > 0.15
     assert tally.share(Verdict.REFUTED) > 0.15
@@ -35,12 +38,12 @@ def test_no_program_contradicts_its_verdict(name, part):
 
 @pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)
 def test_what_was_found_once_is_not_said_again(path):
-    from verify.asynchronous.msccl import verify_xml
-    from verify.asynchronous.mscclpp import verify_plan
-
     read = {".xml": verify_xml, ".json": verify_plan}[path.suffix]
-    said = overall(read(path.read_bytes()).results)
-    assert not path.name.startswith(f"not-{said.value}")
+    try:
+        said = overall(read(path.read_bytes()).results).value
+    except FormatError:
+        said = "refused"
+    assert not path.name.startswith(f"not-{said}")
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)

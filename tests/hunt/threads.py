@@ -224,58 +224,18 @@ class Machine:
     def _meets(self, state: State, number: int) -> bool:
         """Whether others may touch that before the thread goes on: rather yes than no."""
         touched = self.touches[number][state[0][number]]
-        _, _, values, memory = state
-        where = list(state[0])
-        counters = list(values)
-        came: set[int] = set()
-        asked = [0] * len(self.threads)
+        ahead = _Ahead(self, state)
         going = True
         while going:
             going = False
             for other, thread in enumerate(self.threads):
                 if other == number:
                     continue
-                while where[other] < len(thread):
-                    act = thread[where[other]]
-                    if act.kind == "at least" and counters[act.at] < act.number:
-                        break
-                    if act.kind == "token" and act.key is None:
-                        mine = state[1][other] if where[other] == state[0][other] else asked[other]
-                        if counters[act.at] < mine:
-                            break
-                    if act.kind == "poll" and act.key is None:
-                        mine = state[1][other] if where[other] == state[0][other] else asked[other]
-                        if mine <= 0 and counters[act.at] < mine:
-                            break
-                    if act.kind == "leave" and act.key is None:
-                        mine = state[1][other] if where[other] == state[0][other] else asked[other]
-                        if counters[act.at + 1 + mine] < act.number:
-                            break
-                    if act.kind == "read" and any(
-                        memory[cell] == ABSENT and cell not in came
-                        for cell in act.sources
-                        if cell in self.packets
-                    ):
-                        break
-                    for cell, writes in self.touches[other][where[other]].items():
+                while ahead.where[other] < len(thread) and ahead.may(other):
+                    for cell, writes in self.touches[other][ahead.where[other]].items():
                         if cell in touched and (writes or touched[cell]):
                             return True
-                    if act.kind in {"raise", "ticket"}:
-                        counters[act.at] += 1
-                        asked[other] = counters[act.at]
-                    elif act.kind == "acquire":
-                        asked[other] = counters[act.at]
-                        counters[act.at] -= 1
-                    elif act.kind == "arrive":
-                        index = (counters[act.at] + 1) % 3
-                        counters[act.at + 1 + (index + 1) % 3] = 0
-                        counters[act.at + 1 + index] += 1
-                        asked[other] = index
-                    elif act.kind == "leave" and act.key is None:
-                        mine = state[1][other] if where[other] == state[0][other] else asked[other]
-                        counters[act.at] = mine
-                    came |= {cell for cell in act.targets if cell in self.packets}
-                    where[other] += 1
+                    ahead.go(other)
                     going = True
         return False
 
@@ -289,6 +249,60 @@ class Machine:
                     met = [c for c in mine if c >= 0 and c in theirs and (mine[c] or theirs[c])]
                     if met:
                         self.race = f"threads {one} and {two} meet at cell {met[0]}"
+
+
+class _Ahead:
+    """What threads could still do, without values: what they wait for is rather there than not.
+
+    Where the order of several threads makes a difference (acts with a key) nobody waits.
+    """
+
+    def __init__(self, machine: Machine, state: State) -> None:
+        self.machine = machine
+        self.where = list(state[0])
+        self.held = list(state[1])
+        self.counters = list(state[2])
+        self.memory = state[3]
+        self.came: set[int] = set()
+
+    def may(self, number: int) -> bool:
+        """Whether a thread may go on."""
+        act = self.machine.threads[number][self.where[number]]
+        held = self.held[number]
+        if act.kind == "at least":
+            return self.counters[act.at] >= act.number
+        if act.kind == "read":
+            packets = [cell for cell in act.sources if cell in self.machine.packets]
+            return all(self.memory[c] != ABSENT or c in self.came for c in packets)
+        if act.key is not None:
+            return True
+        if act.kind == "token":
+            return self.counters[act.at] >= held
+        if act.kind == "poll":
+            return held > 0 or self.counters[act.at] >= held
+        if act.kind == "leave":
+            return self.counters[act.at + 1 + held] >= act.number
+        return True
+
+    def go(self, number: int) -> None:
+        """Let a thread do its next act."""
+        act = self.machine.threads[number][self.where[number]]
+        self.where[number] += 1
+        counters = self.counters
+        if act.kind in {"raise", "ticket"}:
+            counters[act.at] += 1
+            self.held[number] = counters[act.at]
+        elif act.kind == "acquire":
+            self.held[number] = counters[act.at]
+            counters[act.at] -= 1
+        elif act.kind == "arrive":
+            index = (counters[act.at] + 1) % 3
+            counters[act.at + 1 + (index + 1) % 3] = 0
+            counters[act.at + 1 + index] += 1
+            self.held[number] = index
+        elif act.kind == "leave" and act.key is None:
+            counters[act.at] = self.held[number]
+        self.came |= {cell for cell in act.targets if cell in self.machine.packets}
 
 
 def _put(values: tuple[int, ...], at: int, value: object) -> tuple[int, ...]:

@@ -38,7 +38,6 @@ READS = {"s", "cpy", "rrs", "rrc", "rrcs"}
 STORES = {"r", "rcs", "rrc", "rrcs", "cpy", "re"}
 DIVIDED = {"allgather", "reducescatter", "alltoall"}
 MESSAGES = {"Simple": 2, "LL": 8, "LL128": 8}
-MOST_IN_MESSAGE = 71
 MOST_FUSED = 16
 STATES = 400
 PAIRS = 30
@@ -172,24 +171,25 @@ def _program(steps: list[dict[str, str]]) -> list[Transmission]:
     return program
 
 
+def room_of(file: File, steps: int) -> int:
+    """Bytes of data in a message of so many steps of a connection's buffer (in Simple)."""
+    if file.protocol == "Simple":
+        return steps * 4 * 2**20 // 8
+    if file.protocol == "LL":
+        return 8 * 512 * 16 // 2
+    return 4_915_200 // 8 * 15 // 16
+
+
 def per_message(file: File) -> list[int]:
     """How many chunks a message has room for, at all sizes declared; more than all is as all."""
-    steps = 1
-    if file.protocol == "Simple":
-        steps = 1 if file.collective in {"broadcast", "reduce"} else 4
-    step_bytes = {
-        "Simple": 4 * 2**20 // 8,
-        "LL": 8 * 512 * 16 // 2,
-        "LL128": 4_915_200 // 8 * 15 // 16,
-    }
-    room = steps * step_bytes[file.protocol]
+    room = room_of(file, steps=1 if file.collective in {"broadcast", "reduce"} else 4)
     smallest = max(1, -(-file.least // file.chunks))
     largest = file.most // file.chunks if file.most > 0 else max(4 * room, smallest)
     counts = [t.count for b in file.blocks for t in b.program if t.kind in TAKES | GIVES]
     most = max([1, *counts])
     possible = set()
     for many in range(1, most + 1):
-        # the sizes of a chunk of which so many fit, or where more than all fit: one for all
+        # the sizes of a chunk of which so many fit
         low = room // (many + 1) + 1 if many < most else 1
         high = room // many if many > 1 else largest
         if max(low, smallest) <= min(high, largest):
@@ -199,17 +199,7 @@ def per_message(file: File) -> list[int]:
 
 def passes(file: File) -> int:
     """How often the kernel runs the program at the largest size: 2 stands for more."""
-    steps = 1
-    if file.protocol == "Simple":
-        steps = 4
-    step_bytes = {
-        "Simple": 4 * 2**20 // 8,
-        "LL": 8 * 512 * 16 // 2,
-        "LL128": 4_915_200 // 8 * 15 // 16,
-    }
-    return (
-        2 if file.most <= 0 or file.most // file.chunks > steps * step_bytes[file.protocol] else 1
-    )
+    return 2 if file.most <= 0 or file.most // file.chunks > room_of(file, steps=4) else 1
 
 
 class Memory:

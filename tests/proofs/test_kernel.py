@@ -24,6 +24,7 @@ from tests.proofs.differential import compare
 from tests.verify.builders import Document, all_right, broken, optimal_four, report_of, straggler
 from tests.verify.builders import ring as ring_document
 from tests.verify.pipeline import documents as pipelines
+from tests.verify.test_cheap_optimal import gaming
 from verify import encode
 from verify.cli import app
 from verify.core.schedule import Incast, Schedule
@@ -42,6 +43,22 @@ def test_agrees_with_verify(kernel: Path) -> None:
         assert seen[name] >= COUNT // 100, f"{name} is hardly ever refuted: {seen}"
     assert seen["accepted"] >= COUNT // 50
     assert seen["optimal"] >= COUNT // 100
+    assert seen["optimal but for absences"] >= COUNT // 1000
+
+
+def test_nobody_is_absent_again_where_it_says_optimal(kernel: Path, tmp_path: Path) -> None:
+    """There are three ways to "optimal": at the bound, for given arrivals, and by a refutation."""
+    doc = gaming()
+    answer = _judged(json.dumps(doc))
+    assert answer["accepted"]
+    assert answer["completion_rounds"] == answer["lower_bound"] == 0
+    assert answer["optimal"] == "unknown"
+
+    path = tmp_path / "gaming.json"
+    path.write_text(json.dumps(doc))
+    for option in ("--optimal", "--optimal-for-arrivals"):
+        done = subprocess.run([kernel, option, path], input=b"", capture_output=True, check=False)
+        assert json.loads(done.stdout) == {"optimal": "unknown"}, option
 
 
 def test_agrees_with_verify_on_pipelines(kernel: Path) -> None:

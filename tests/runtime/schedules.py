@@ -88,3 +88,21 @@ def arrivals(n, rounds):
     if key not in ARRIVALS:
         ARRIVALS[key] = search(n, rounds, m=1, time_limit_s=5).schedule
     return ARRIVALS[key]
+
+
+def crossing(each: int) -> Schedule:
+    """Three ranks that have the sums, and in a last round exchange them with much incast.
+
+    Rank 0 passes its first ``each`` chunks on to rank 1 while rank 2 overwrites them, and rank 1
+    its others to rank 0 likewise. What comes from rank 2 is first in order and has to wait for what
+    is passed on, which is last in order at its receiver.
+    """
+    chunks = range(2 * each)
+    sums = [(Transfer(src, 0, c, "reduce"),) for src in (1, 2) for c in chunks]
+    copies = [(Transfer(0, 1, c, "copy"), Transfer(0, 2, c, "copy")) for c in chunks]
+    over = [Transfer(2, 0 if c < each else 1, c, "copy") for c in chunks]
+    passed_on = [Transfer(int(c >= each), int(c < each), c, "copy") for c in chunks]
+    rounds = (*sums, *copies, (*over, *passed_on))
+    return Schedule(
+        ranks=3, chunks=2 * each, ports=Incast(2 * each), phases=(Phase("all", (), rounds),)
+    )

@@ -48,7 +48,10 @@ class Change:
 
 
 class CollectiveChange(Change):
-    NAMES = "drop double src dst chunk op around elsewhere swap rounds order absent ports claim"
+    NAMES = (
+        "drop double src dst chunk op around elsewhere swap rounds order absent leave leave ports "
+        "claim"
+    )
 
     def rows_of(self, doc: Document) -> list[list[Any]]:
         return [moves for phase in doc["phases"] for moves in phase["rounds"]]
@@ -88,6 +91,30 @@ class CollectiveChange(Change):
         for ranks in (phase["absent"], self.doc["late"])[: 1 + (self.rng.random() < 0.8)]:
             if rank not in ranks:
                 ranks.append(rank)
+
+    def leave(self) -> None:
+        """Ranks that a round does not need are away from it, most often after their arrival.
+
+        The round becomes a phase of its own; the schedule stays right.
+        """
+        phase = self.rng.choice([phase for phase in self.doc["phases"] if phase["rounds"]])
+        number = self.rng.randrange(len(phase["rounds"]))
+        busy = {rank for move in phase["rounds"][number] for rank in move[:2]}
+        bystanders = set(range(self.doc["ranks"])) - busy
+        away = {rank for rank in bystanders if self.rng.random() < 0.7}
+        self.doc["late"] += sorted(away - set(self.doc["late"]))
+
+        absent = sorted(away | set(phase["absent"]))
+        part = len(self.doc["phases"])  # makes names of phases that no other phase has
+        alone = {"name": f"alone {part}", "absent": absent, "rounds": [phase["rounds"][number]]}
+        rest = {
+            "name": f"after {part}",
+            "absent": [*phase["absent"]],
+            "rounds": phase["rounds"][number + 1 :],
+        }
+        del phase["rounds"][number:]
+        after = self.doc["phases"].index(phase) + 1
+        self.doc["phases"][after:after] = [alone, rest]
 
     def ports(self) -> None:
         self.doc["ports"] = self.rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}])

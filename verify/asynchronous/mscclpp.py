@@ -50,7 +50,8 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
     if overall(result.verdict for result in results.values()) is Verdict.PROVED:
         doubted = doubt(plan, name, lowering)
         if doubted is not None:
-            results |= {"race_free": unknown(doubted), "right_values": unknown(doubted)}
+            for name_of_property in ("deadlock_free", "race_free", "right_values"):
+                results[name_of_property] = unknown(doubted)
     return AsynchronousReport(
         format=FORMAT,
         name=plan.name,

@@ -93,6 +93,10 @@ def require_understood(plan: Plan, name: str) -> None:
         raise FormatError(name, f"num_threads_per_block must be from 1 to {MOST_THREADS}")
     _require_sizes(plan, name)
     for gpu in plan.gpus:
+        for channel in gpu.channels:
+            of_switch = channel.channel_type == "switch"
+            if of_switch and channel.buffer_type is None and channel.buff is None:
+                raise FormatError(name, f"gpu {gpu.id}: a switch channel of no buffer")
         if [block.id for block in gpu.threadblocks] != list(range(len(gpu.threadblocks))):
             problem = f"gpu {gpu.id}: threadblocks must be numbered from 0, in order"
             raise FormatError(name, problem)

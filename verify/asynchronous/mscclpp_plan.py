@@ -177,9 +177,10 @@ class PlanGpu(msgspec.Struct, frozen=True):
         """The switch channels: which buffer of which ranks."""
         channels = [c for c in self.channels if c.channel_type == "switch"]
         return [
-            (channel.buffer_type or channel.buff or "i", group.ranks)
+            (buffer, group.ranks)
             for channel in channels
             for group in channel.rank_groups
+            if (buffer := channel.buffer_type or channel.buff) is not None
         ]
 
 

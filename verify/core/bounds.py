@@ -21,11 +21,18 @@ for every right schedule with the same other phases in the same order. A rank th
 completion, and after which no rank is absent again, gets the whole of the first two bounds there
 (StragglAR's k + ceil(log2 n) - 1; with disjoint pairs and an odd number of ranks the second can be
 higher); p other rounds after its arrival make it less by p.
+
+"Optimal" says more: that no right schedule has fewer rounds in which every rank takes no part
+before it arrives, however its rounds are cut into phases. A rank arrives with the first phase that
+it is not absent from. If nobody is absent again after its arrival, then the completion is all
+rounds after the last arrival, and who meets the bound is optimal. If somebody is, then rounds after
+the last arrival do not count as completion; whoever marked bystanders as absent from them would
+meet any bound.
 """
 
 from __future__ import annotations
 
-from itertools import dropwhile
+from itertools import count, dropwhile, pairwise
 from typing import Literal
 
 from verify.core.schedule import Incast, Ports, Scalar, Schedule
@@ -66,13 +73,23 @@ def lower_bound(schedule: Schedule) -> int:
     return max(0, own - after_arrival, bandwidth_bound(n, k, ports) - elsewhere)
 
 
-def optimality(schedule: Schedule) -> Optimality:
-    """Whether a *right* schedule has the fewest completion rounds.
+def somebody_leaves(schedule: Schedule) -> bool:
+    """Whether a rank is absent from a phase after its arrival.
 
-    ``True`` at the lower bound; ``False`` where a completion round moves nothing (leaving it out
-    gives a shorter right schedule); otherwise unknown: the bound may not be attainable.
+    Phases without rounds count: they, too, say who has arrived.
     """
-    if schedule.completion_rounds == lower_bound(schedule):
+    successive = pairwise(schedule.phases)
+    return any(set(later.absent) - set(earlier.absent) for earlier, later in successive)
+
+
+def optimality(schedule: Schedule) -> Optimality:
+    """Whether a *right* schedule has the fewest rounds after the last arrival.
+
+    ``True`` at the lower bound, if nobody is absent again after its arrival; ``False`` where a
+    completion round moves nothing (leaving it out gives a shorter right schedule); otherwise
+    unknown: the bound may not be attainable.
+    """
+    if schedule.completion_rounds == lower_bound(schedule) and not somebody_leaves(schedule):
         return True
     if any(not phase.absent and not moves for phase, _, moves in schedule.located_rounds()):
         return False
@@ -120,7 +137,4 @@ def _elsewhere_after_arrival(schedule: Schedule, rank: int) -> int:
 
 def _log_ceil(value: int, base: int) -> int:
     """The least e with base**e >= value."""
-    exponent, power = 0, 1
-    while power < value:
-        exponent, power = exponent + 1, power * base
-    return exponent
+    return next(exponent for exponent in count() if base**exponent >= value)

@@ -3,9 +3,15 @@
 There is no global clock. A rank's *program* is a sequence of steps, each a group of sends and
 receives that are posted together; the next step is posted when all of the group are complete.
 Sends are rendezvous: the k-th send from a to b meets the k-th receive at b from a, and both are
-complete when both are posted. The runtime executes exactly ``programs(schedule)``, one step for
-each round in which a rank takes part (it posts receives even earlier, which can only complete
-more); where it gives ranks other names, the programs under these names are asked about again.
+complete when both are posted.
+
+This is a model of execution, and ``Programs.v`` is about ranks that stay in their round until all
+of it is complete. The runtime takes what its ranks do from ``programs(schedule)``, but its executor
+for CPU tensors has no barrier between rounds, phases or chunks: it sends ahead, byte by byte, as
+far as dependencies within a chunk and the receivers' credits allow. ``SendAhead.v`` is about that:
+it ends, with the same result, if a rank receives no chunk twice in a round. That the executor keeps
+to what is assumed there is tested, not proved. Where the runtime gives ranks other names, the
+programs under these names are asked about again.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rounds: in all phases; ``completion_rounds``: those in which no rank is absent.
         lower_bound: on ``completion_rounds``, recomputed (see :mod:`verify.core.bounds`).
-        optimal: ``True`` at the bound, ``False`` where a shorter right schedule is evident or
-            the schedule is wrong, else ``"unknown"``.
+        optimal: ``True`` at the bound if nobody is absent again after its arrival, ``False`` where
+            a shorter right schedule is evident or the schedule is wrong, else ``"unknown"``.
         staging: chunks that some rank must buffer a second time within one round.
         results: property name -> result, in the order of the checks.
     """

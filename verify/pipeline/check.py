@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
 from verify.pipeline.bounds import lower_bound
-from verify.pipeline.costs import Costs
+from verify.pipeline.costs import Costs, exact, told_apart, written
 from verify.pipeline.graph import Graph, build
 from verify.pipeline.lower import lowered
 from verify.pipeline.messages import communication, message_order, reduce_grad
@@ -22,7 +22,7 @@ from verify.pipeline.structure import (
     sharding,
     well_formed,
 )
-from verify.pipeline.verdict import Bar, LinkSlack, Measures, PipelineReport
+from verify.pipeline.verdict import Bar, Exact, LinkSlack, Measures, PipelineReport
 
 COMPLETE: tuple[str, ...] = ("exactly_once", "dependencies", "communication")
 """Properties without which nothing can be said about a run."""
@@ -135,13 +135,22 @@ def _deadlock(graph: Graph, circumstances: str) -> Result:
 def _measures(schedule: PipelineSchedule, costs: Costs, graph: Graph, in_order: Graph) -> Measures:
     finish = graph.finishes()
     links = sorted({node.link for node in graph.nodes if node.link is not None})
+    numbers = Exact(
+        ticks=costs.ticks,
+        makespan=max(finish),
+        makespan_in_order=None if in_order.cyclic else max(in_order.finishes()),
+        lower_bound=lower_bound(schedule, costs),
+        peak_memory=peak_memory(schedule),
+    )
+    slowed = numbers.makespan_in_order
     return Measures(
-        makespan=costs.shown(max(finish)),
-        makespan_in_order=None if in_order.cyclic else costs.shown(max(in_order.finishes())),
+        exact=numbers,
+        makespan=costs.shown(numbers.makespan),
+        makespan_in_order=None if slowed is None else costs.shown(slowed),
         peak_memory=tuple(
-            peak // 2 if peak % 2 == 0 else peak / 2 for peak in peak_memory(schedule)
+            halves // 2 if halves % 2 == 0 else halves / 2 for halves in numbers.peak_memory
         ),
-        lower_bound=costs.shown(lower_bound(schedule, costs)),
+        lower_bound=costs.shown(numbers.lower_bound),
         critical_path=tuple(_bar(graph, costs, finish, node) for node in graph.critical(finish)),
         links=tuple(_slack(graph, costs, link) for link in links),
     )
@@ -197,16 +206,19 @@ def claims(schedule: PipelineSchedule, measures: Measures | None) -> Result:
         return unknown("the schedule can't be measured")
     for name, value in claimed.items():
         assert measures is not None
+        found = measures.exact
         if name == "optimal":
-            if value is True and measures.makespan != measures.lower_bound:
+            if value is True and found.makespan != found.lower_bound:
+                makespan, bound = told_apart(
+                    found.time(found.makespan), found.time(found.lower_bound)
+                )
                 return unknown(
-                    f"meta claims optimal; {measures.makespan} against the bound "
-                    f"{measures.lower_bound} decides nothing"
+                    f"meta claims optimal; {makespan} against the bound {bound} decides nothing"
                 )
             continue
-        recomputed = getattr(measures, name)
-        if isinstance(value, bool | str | None) or value != recomputed:
-            expected = f"{name} = {recomputed!r} (recomputed)"
-            found = f"meta claims {name} = {value!r}"
-            return refuted(Counterexample(property="claims", expected=expected, found=found))
+        recomputed = found.time(getattr(found, name))
+        if isinstance(value, bool | str | None) or exact(value) != recomputed:
+            expected = f"{name} = {written(recomputed)} (recomputed)"
+            claim = f"meta claims {name} = {value!r}"
+            return refuted(Counterexample(property="claims", expected=expected, found=claim))
     return PROVED

@@ -1,7 +1,10 @@
 """An instance in whole numbers: every time as so many ticks, every limit in half activations.
 
 Times are numbers with at most ``DECIMALS`` decimals, so all of them are whole multiples of one
-power of ten, the tick. Everything is computed in ticks, hence exactly; ``Costs.shown`` goes back.
+power of ten, the tick. Everything is computed and compared in ticks, hence exactly.
+
+``Costs.shown`` goes back to the unit of the instance. It gives the nearest float, so that two times
+may look alike which are not: nothing is decided by what it gives.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from operator import add
 
@@ -23,6 +27,49 @@ HALVES = {"F": 2, "I": -1, "W": -1, "B": -2}
 def exact(value: Number) -> Fraction:
     """The number as it is typed: 0.1 is one tenth."""
     return Fraction(repr(value))
+
+
+def written(value: Fraction) -> str:
+    """A time in full: as a decimal number, or as a fraction where it is none of so many decimals.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> from verify.pipeline.costs import written
+        >>> written(Fraction(6 * 10**21 + 1, 10**9)), written(Fraction(1, 3))
+        ('6000000000000.000000001', '1/3')
+    """
+    scaled = value * 10**DECIMALS
+    if scaled.denominator != 1:
+        return str(value)
+    whole, decimals = divmod(scaled.numerator, 10**DECIMALS)
+    return f"{whole}.{decimals:0{DECIMALS}d}".rstrip("0").rstrip(".")
+
+
+def told_apart(*values: Fraction) -> list[str]:
+    """Times of 0 or more as short texts; in full where different ones would look alike.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> from verify.pipeline.costs import told_apart
+        >>> told_apart(Fraction(1, 3), Fraction(2))
+        ['0.333333', '2']
+        >>> told_apart(Fraction(1000001), Fraction(1000002))
+        ['1000001', '1000002']
+    """
+    short = [f"{float(value):g}" for value in values]
+    if len(set(short)) == len(set(values)):
+        return short
+    return [written(value) for value in values]
+
+
+def json_number(value: Fraction) -> Number | Decimal:
+    """A time as a number for JSON, exactly: a Decimal where a float is not enough."""
+    if value.denominator == 1:
+        return int(value)
+    nearest = float(value)
+    if exact(nearest) == value:
+        return nearest
+    return Decimal(written(value))
 
 
 def fault(instance: Instance, stages: int, ranks: int) -> str | None:

@@ -8,6 +8,7 @@ no sense, and names the place. Whether the actions make a right schedule is not 
 from __future__ import annotations
 
 import os
+from decimal import Decimal, InvalidOperation
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,12 @@ MAX_MICROBATCHES = 2**16
 MAX_ACTIONS = 2**20
 
 
+class _Situation(msgspec.Struct):
+    """The numbers of the file as they are typed."""
+
+    situation: msgspec.Raw
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The JSON object as it stands in the file."""
 
@@ -43,6 +50,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     meta: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+_situation = msgspec.json.Decoder(_Situation)
 _file = msgspec.json.Decoder(_File)  # with the module: see verify.core.format
 
 
@@ -90,6 +98,7 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     programs = parse_programs(file.programs, name)
     require_distinct(data, name)
     require_sizes(name, file.stages, file.microbatches, programs)
+    _require_kept(data, name)
     problem = fault(file.instance, file.stages, len(programs))
     if problem is not None:
         raise FormatError(name, f"situation.{problem}")
@@ -100,6 +109,27 @@ def decode(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
         programs=programs,
         meta=meta,
     )
+
+
+def _require_kept(data: bytes, name: str) -> None:
+    """A FormatError where a number of the situation has more digits than a float keeps.
+
+    Another instance would be judged than the one in the file, be it by a tick.
+    """
+    rounded: list[str] = []
+
+    def kept(text: str) -> float:
+        number = float(text)
+        try:
+            if Decimal(text) != Decimal(repr(number)):
+                rounded.append(text)
+        except InvalidOperation:  # an exponent of very many digits
+            rounded.append(text)
+        return number
+
+    msgspec.json.Decoder(float_hook=kept).decode(_situation.decode(data).situation)
+    if rounded:
+        raise FormatError(name, f"situation: {rounded[0][:40]} has more digits than are kept")
 
 
 def parse_programs(rows: tuple[tuple[str, ...], ...], name: str) -> tuple[Program, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+from verify.pipeline.costs import told_apart, written
 from verify.pipeline.schedule import Instance, PipelineSchedule
-from verify.pipeline.verdict import Bar, Measures, PipelineReport
+from verify.pipeline.verdict import Bar, Measures, PipelineReport, gap_in_words
 from verify.report.render import MOST_SHOWN, evidence, listed
 
 
@@ -37,6 +40,12 @@ def _delays(instance: Instance) -> str:
     return f", delay on {_few(links)}" if links else ""
 
 
+def against_bound(found: Measures) -> list[str]:
+    """Makespan and lower bound as texts, which are alike only if both are equal."""
+    exact = found.exact
+    return told_apart(exact.time(exact.makespan), exact.time(exact.lower_bound))
+
+
 def makespan_in_words(report: PipelineReport, found: Measures) -> str:
     """The makespan against its bound; never "optimal" without what that rests on."""
     verdict = {
@@ -44,22 +53,32 @@ def makespan_in_words(report: PipelineReport, found: Measures) -> str:
         False: "not right, so not optimal",
         "unknown": "optimality unknown",
     }
+    makespan, bound = against_bound(found)
     return (
-        f"makespan {found.makespan:g}, lower bound {found.lower_bound:g} "
-        f"(gap {found.gap:.2%}): {verdict[report.optimal]}"
+        f"makespan {makespan}, lower bound {bound} "
+        f"(gap {gap_in_words(found.gap)}): {verdict[report.optimal]}"
     )
+
+
+def makespan_in_order(found: Measures) -> str:
+    """The makespan with rendezvous sends, where it is another; else empty."""
+    exact = found.exact
+    if exact.makespan_in_order in (None, exact.makespan):
+        return ""
+    assert exact.makespan_in_order is not None
+    return told_apart(exact.time(exact.makespan_in_order), exact.time(exact.makespan))[0]
 
 
 def _measures(report: PipelineReport, found: Measures) -> list[str]:
     lines = [f"  {makespan_in_words(report, found)}"]
-    if found.makespan_in_order is not None and found.makespan_in_order != found.makespan:
+    in_order = makespan_in_order(found)
+    if in_order:
         lines.append(
-            f"  makespan {found.makespan_in_order:g} if a send that is not received yet holds up "
+            f"  makespan {in_order} if a send that is not received yet holds up "
             "later messages of its rank"
         )
-    lines.append(
-        f"  peak memory per rank: {_few([f'{peak:g}' for peak in found.peak_memory])} activations"
-    )
+    peaks = [written(Fraction(halves, 2)) for halves in found.exact.peak_memory]
+    lines.append(f"  peak memory per rank: {_few(peaks)} activations")
     slack = [
         f"{link.name}: " + ("any" if link.slack is None else f"{link.slack:g}")
         for link in found.links

@@ -13,10 +13,11 @@ sharding       a stage that is gathered (UNSHARD) and freed (RESHARD) computes i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import accumulate
 
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.pipeline.costs import HALVES, Costs, fault
+from verify.pipeline.costs import HALVES, Costs, fault, written
 from verify.pipeline.schedule import (
     COMPUTE,
     TOWARDS,
@@ -156,8 +157,9 @@ def memory(schedule: PipelineSchedule, costs: Costs) -> Result:
         limit = costs.memory[place.rank]
         if halves > limit:
             peak = max(_held(schedule.programs[place.rank]))
-            expected = f"at most {limit / 2:g} activations on rank {place.rank}"
-            found = f"{halves / 2:g} are held here, {peak / 2:g} at the most"
+            allowed, here, most = (written(Fraction(n, 2)) for n in (limit, halves, peak))
+            expected = f"at most {allowed} activations on rank {place.rank}"
+            found = f"{here} are held here, {most} at the most"
             return refuted_at(place, "memory", expected, found)
     return PROVED
 

@@ -5,11 +5,13 @@ Verdicts, results and counterexamples are those of :mod:`verify.core.verdict`.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, Literal
 
 import msgspec
 
 from verify.core.verdict import Counterexample, Result, Verdict, refuted
+from verify.pipeline.costs import json_number
 from verify.pipeline.schedule import Action, Number, PipelineSchedule, Place
 from verify.report.results import OfResults
 
@@ -80,10 +82,33 @@ class LinkSlack(msgspec.Struct, frozen=True):
         return f"{self.between[0]}-{self.between[1]}"
 
 
+class Exact(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared: whole numbers of ticks and of half activations.
+
+    Attributes:
+        ticks: how many of them make one unit of time.
+        makespan, makespan_in_order, lower_bound: in ticks.
+        peak_memory: in half activations, per rank.
+    """
+
+    ticks: int
+    makespan: int
+    makespan_in_order: int | None
+    lower_bound: int
+    peak_memory: tuple[int, ...]
+
+    def time(self, ticks: int) -> Fraction:
+        """So many ticks in the unit of the instance."""
+        return Fraction(ticks, self.ticks)
+
+
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """What a schedule that can run takes; all times in the unit of its instance.
 
+    Times that are not whole are the nearest floats: to be shown, not to be compared.
+
     Attributes:
+        exact: the numbers that decide.
         makespan: from the first start to the last end when no send holds up its sender.
         makespan_in_order: the same if each rank's messages are rendezvous on one in-order stream.
         peak_memory: activations, per rank.
@@ -92,6 +117,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
         links: one for each pair of ranks that exchanges messages.
     """
 
+    exact: Exact
     makespan: Number
     makespan_in_order: Number | None
     peak_memory: tuple[Number, ...]
@@ -102,7 +128,24 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gap(self) -> float:
         """How far the makespan is above the lower bound, relative to it."""
-        return self.makespan / self.lower_bound - 1 if self.lower_bound else 0.0
+        return relative_gap(self.exact.makespan, self.exact.lower_bound)
+
+
+def relative_gap(value: int | Fraction, bound: int | Fraction) -> float:
+    """How far a value is above its bound, relative to it; above 0 if the value is."""
+    return float(Fraction(value) / Fraction(bound) - 1) if bound else 0.0
+
+
+def gap_in_words(gap: float) -> str:
+    """A gap in per cent; one that is not 0 never looks like 0.
+
+    Examples:
+        >>> from verify.pipeline.verdict import gap_in_words
+        >>> gap_in_words(0.0), gap_in_words(1e-9), gap_in_words(0.0312)
+        ('0.00%', 'below 0.01%', '3.12%')
+    """
+    rounded = f"{gap:.2%}"
+    return "below 0.01%" if gap > 0 and rounded == f"{0:.2%}" else rounded
 
 
 class PipelineReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
@@ -126,11 +169,18 @@ class PipelineReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
         """True for a right schedule at the lower bound; above it, nothing is known."""
         if self.verdict is Verdict.REFUTED or self.measures is None:
             return False
-        return True if self.measures.makespan == self.measures.lower_bound else "unknown"
+        exact = self.measures.exact
+        return True if exact.makespan == exact.lower_bound else "unknown"
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``verify --json`` prints."""
+        """The object that ``verify --json`` prints; times are exact, some of them as Decimal."""
         found, wrong = self.measures, self.counterexample
+        times: dict[str, Any] = dict.fromkeys(("makespan", "makespan_in_order", "lower_bound"))
+        if found is not None:
+            for name in times:
+                ticks = getattr(found.exact, name)
+                if ticks is not None:
+                    times[name] = json_number(found.exact.time(ticks))
         return {
             "verdict": self.verdict.value,
             "kind": "pipeline",
@@ -138,9 +188,7 @@ class PipelineReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
             "stages": self.stages,
             "microbatches": self.microbatches,
             "form": self.form,
-            "makespan": found and found.makespan,
-            "makespan_in_order": found and found.makespan_in_order,
-            "lower_bound": found and found.lower_bound,
+            **times,
             "gap": found and found.gap,
             "optimal": self.optimal,
             "peak_memory": found and list(found.peak_memory),

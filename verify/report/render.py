@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -40,7 +41,7 @@ def render(name: str, schedule: Schedule, report: Report) -> str:
     """
     lines = [f"{name}: {report.verdict.value.upper()}", f"  {instance_in_words(schedule)}"]
     lines.append(f"  {report.rounds} rounds: {_phases(schedule)}")
-    lines.append(f"  {bound_in_words(report)}")
+    lines.append(f"  {bound_in_words(schedule, report)}")
     lines += listed(report.results)
     if report.staging:
         lines.append(f"  needs {report.staging} chunk buffer(s) per rank for staging")
@@ -52,6 +53,11 @@ def render(name: str, schedule: Schedule, report: Report) -> str:
 
 def to_json(schedule: Schedule, report: Report) -> dict[str, Any]:
     """The object that ``verify --json`` prints."""
+    notes = {name: result.note for name, result in report.results.items() if result.note}
+    doubt = reservation(schedule, report)
+    if doubt:
+        notes["optimal"] = doubt
+
     found = report.counterexample
     plain = found and msgspec.to_builtins(explained(schedule, found))
     return {
@@ -65,7 +71,7 @@ def to_json(schedule: Schedule, report: Report) -> dict[str, Any]:
         "optimal": report.optimal,
         "staging": report.staging,
         "properties": {name: r.verdict.value for name, r in report.results.items()},
-        "notes": {name: r.note for name, r in report.results.items() if r.note},
+        "notes": notes,
         "counterexample": plain and {name: plain[name] for name in EVIDENCE},
     }
 
@@ -93,12 +99,28 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def bound_in_words(report: Report) -> str:
+def reservation(schedule: Schedule, report: Report) -> str:
+    """Why optimality is unknown whatever the bound is: who is absent again; else empty."""
+    if report.optimal != "unknown":
+        return ""
+    for earlier, phase in pairwise(schedule.phases):
+        again = set(phase.absent) - set(earlier.absent)
+        if again:
+            who = f"rank {min(again)} is absent again after its arrival, in {phase.name}"
+            at_bound = report.completion_rounds == report.lower_bound
+            return f"optimal only given its other phases: {who}" if at_bound else who
+    return ""
+
+
+def bound_in_words(schedule: Schedule, report: Report) -> str:
     """How far from the lower bound; never "optimal" without what that rests on (trust.md)."""
     if report.verdict is Verdict.REFUTED:
         claim = "not right, so not optimal"
     elif report.optimal == "unknown":
         claim = "optimality unknown"
+        doubt = reservation(schedule, report)
+        if doubt:
+            claim += f" ({doubt})"
     elif report.optimal:
         claim = "optimal (theorem: at the lower bound)"
     else:

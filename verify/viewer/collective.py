@@ -142,7 +142,7 @@ def _bound(schedule: Schedule, report: Report) -> dict[str, Any]:
         "of": "completion rounds",
         "value": report.completion_rounds,
         "bound": report.lower_bound,
-        "text": bound_in_words(report),
+        "text": bound_in_words(schedule, report),
         "terms": [
             {
                 "name": name,

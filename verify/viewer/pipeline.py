@@ -15,7 +15,7 @@ from verify.errors import ArgumentError
 from verify.pipeline.costs import HALVES, Costs
 from verify.pipeline.graph import Graph, build
 from verify.pipeline.lower import lowered
-from verify.pipeline.render import headline, makespan_in_words
+from verify.pipeline.render import against_bound, headline, makespan_in_order, makespan_in_words
 from verify.pipeline.schedule import COMPUTE, PipelineSchedule
 from verify.pipeline.verdict import Measures, PipelineReport
 from verify.viewer.evidence import counterexamples, fault, head
@@ -70,6 +70,7 @@ def _measured(
     costs = Costs.of(schedule.instance)
     graph = build(lowered(schedule, costs), costs)
     finish = graph.finishes()
+    in_order = makespan_in_order(measures)
     path, may = set(graph.critical(finish)), slacks(graph, finish)
     passes, messages = [], []
     for number, node in enumerate(graph.nodes):
@@ -92,12 +93,11 @@ def _measured(
             "of": "makespan",
             "value": measures.makespan,
             "bound": measures.lower_bound,
+            "texts": against_bound(measures),
             "text": makespan_in_words(report, measures),
             "terms": [],
         },
-        "facts": [["in order", f"makespan {measures.makespan_in_order:g} with rendezvous sends"]]
-        if measures.makespan_in_order not in (None, measures.makespan)
-        else [],
+        "facts": [["in order", f"makespan {in_order} with rendezvous sends"]] if in_order else [],
         "links": [
             {
                 "name": link.name,

@@ -9,7 +9,9 @@ behind it for a share of their chunk, so that they can fill a gap, and for a win
 soon as those before are nearly done. Receives of the next operation stand behind those of the one
 before, phase by phase, so the helpers reduce the next bucket while the completion of the last one
 still waits for the late rank. All ranks submit in the same order, every phase is first in, first
-out, and its due receive always gets credit: with the schedule's own proof this rules out deadlock.
+out, and its due receive always gets credit. With incast a round has several receives, and what one
+of them overwrites may have to be sent before: so all receives of the due one's round always get
+some credit. With the schedule's own proof this rules out deadlock (proofs/coq/SendAhead.v).
 
 *Sending.* Of all transfers that may go (there is credit, and their data is there) the first goes. A
 full connection is not overtaken, and nothing overtakes what the kernel holds. So the kernel gets no
@@ -68,17 +70,22 @@ class ReceiveCredits:
         """The same for one phase; true if everything in it has all its credit."""
         sizes, settled = self._sizes, True
         before = ahead = 0  # bytes that others need first, transfers behind the due ones
+        due_round: tuple[int, int] | None = None  # of the first receive: operation and step
         for state in queue:
             for i in state.receives_left(phase):
                 size, credit = state.size[i], state.credit[i]
                 left = size - state.done[i]
                 if not left:
                     continue
+                place_in_order = state.number, state.program.ends[i].step
+                due_round = due_round or place_in_order
                 if before <= sizes.nearly:
                     window = sizes.due
                 elif ahead < AHEAD_TRANSFERS:
                     window = min(max(size // AHEAD_SHARE, sizes.wake), sizes.ahead)
                     ahead += 1
+                elif place_in_order == due_round:
+                    window = sizes.wake
                 else:
                     return False
                 before += left

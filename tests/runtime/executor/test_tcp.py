@@ -69,6 +69,17 @@ def test_bits_are_those_of_the_rounds_one_after_the_other(rank, size, store, sch
     executor.close()
 
 
+@on_ranks(3, timeout_s=60)
+def test_receives_of_one_round_that_wait_for_each_others_sends_all_get_credit(rank, size, store):
+    """Ranks 0 and 1 exchange sums behind what rank 2 sends over them, all in one round."""
+    loop.fitting = _narrow
+    numel = 6 * NETWORK.due  # chunks that no window holds
+    executor = Executor(load(schedules.crossing(3)), store, rank, size, timeout_s=20)
+    total = executor.submit(torch.full((numel,), rank + 1.0)).wait()
+    assert torch.equal(total, torch.full((numel,), 6.0))
+    executor.close()
+
+
 @pytest.mark.parametrize(
     "what", [{"numel": 91}, {"numel": 0}, {"dtype": torch.int32}, {"schedule": 0}, {"late": 1}]
 )

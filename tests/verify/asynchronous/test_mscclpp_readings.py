@@ -549,6 +549,12 @@ def switched(*buffers: str) -> Document:
     return plan
 
 
+def of_no_buffer() -> Document:
+    plan = switched("i", "i")
+    del plan["gpus"][0]["channels"][-1]["buffer_type"]
+    return plan
+
+
 def listed_twice() -> Document:
     """Two names for one channel, and a thread for each."""
     plan = exchange()
@@ -616,6 +622,7 @@ WRONG: dict[str, Callable[[], Document]] = {
     "more rounds than are counted": too_many_rounds,
     "switch channels of different buffers": lambda: switched("i", "s"),
     "a channel that is listed twice": listed_twice,
+    "a switch channel of no buffer": of_no_buffer,
     "a packet of another thread": packet_of_another_thread,
     "a wait for the piece before": one_round_behind,
     "a wait cycle that takes three rounds": cycle_of_three_rounds,
@@ -661,6 +668,7 @@ REASONS = {
     "a release by a thread that has not waited": "synchronized",
     "more rounds than are counted": "a pipeline has over 65535 rounds from",
     "switch channels of different buffers": "the ranks [0, 1] have switch channels of",
+    "a switch channel of no buffer": "a switch channel of no buffer",
     "a channel that is listed twice": "a channel is listed twice",
     "a packet of another thread": "packets order what some threads of a block have",
     "a wait for the piece before": "race_free",
@@ -668,7 +676,7 @@ REASONS = {
     "signals of other rounds": "rounds wait for signals of other rounds at",
     "pipelines of different lengths": "pipelines have different numbers of rounds",
 }
-"""How what is said of each begins: the property that is refuted, why it is unknown, or why it is refused."""
+"""What is said of each, or how that begins: a refuted property, what is unknown, a refusal."""
 
 
 def reason(plan: Document) -> str:

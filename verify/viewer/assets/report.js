@@ -1,6 +1,8 @@
 // The head of the page: verdict, properties, bound, counterexamples.
 
 function gauge(bound) {
+  // Exact texts, where the numbers are rounded: two that differ must not look alike.
+  const [value, least] = bound.texts ?? [shown(bound.value), shown(bound.bound)];
   const most = Math.max(bound.value, bound.bound, 1),
     share = (value) => `${(100 * value) / (most * 1.04)}%`;
   const right =
@@ -14,12 +16,12 @@ function gauge(bound) {
     {
       class: "gauge",
       role: "img",
-      "aria-label": `${shown(bound.value)} ${bound.of}, lower bound ${shown(bound.bound)}`,
+      "aria-label": `${value} ${bound.of}, lower bound ${least}`,
     },
     el("i", { style: { width: share(bound.value) } }),
     el("b", { style: { left: share(bound.bound) } }),
-    el("span", { class: "above", style: right }, `lower bound ${shown(bound.bound)}`),
-    el("span", { class: "below", style: under }, `${shown(bound.value)} ${bound.of}`),
+    el("span", { class: "above", style: right }, `lower bound ${least}`),
+    el("span", { class: "below", style: under }, `${value} ${bound.of}`),
   );
 }
 

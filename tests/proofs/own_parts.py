@@ -1,0 +1,176 @@
+"""What a rank executes of the closed form, against the same of the whole, by other ways.
+
+    python -m tests.proofs.own_parts [--n 2..1024] [--prove] [--seed 1] [--jobs N]
+    python -m tests.proofs.own_parts --extracted 200 [--seed 1] [--jobs N]
+
+The first goes through every number of ranks and every number of chunks that the runtime chooses
+from (``runtime.policy.candidates.CLASSES``). For each it draws a rank, and three late ranks: one
+before it, one behind it, and itself. What the runtime would execute there, with the ranks renamed,
+must be the rank's rows in ``verify.core.programs`` of the whole schedule, which is made in one
+piece and renamed by ``verify.renaming``. ``--prove`` has ``verify`` prove each whole schedule
+besides, which takes some times as long.
+
+The second compares with what is proved in Coq: a rank's part as the extracted program prints it,
+for numbers of ranks, chunks and a rank drawn at random. Needs ``make proofs``.
+
+Exit code 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from runtime.executor import closed_form
+from runtime.executor.closed_form import ClosedForm
+from runtime.executor.program import RankProgram
+from runtime.policy.candidates import CLASSES
+from synth.straggler.own import own_part, whole
+from synth.survey import parse_range
+from verify.core.check import check
+from verify.core.programs import programs
+from verify.core.schedule import Schedule
+from verify.core.verdict import Verdict
+from verify.kernel import BUILT
+from verify.renaming import renamed
+
+MOST_RANKS = 2**10
+CHUNKS = tuple(sorted(CLASSES))
+Row = tuple[int, int, int, bool, bool, int, int]
+
+
+def executed(program: RankProgram, schedule: Schedule) -> list[Row]:
+    """Phase, round in it, index, send, reduce, peer and chunk of all that a rank executes."""
+    names = [phase.name for phase in schedule.phases]
+    rows = []
+
+    for end in program.ends:
+        name, round_in_phase = program.steps[end.step]
+        assert names[end.phase] == name
+        at = end.phase, round_in_phase, end.index
+        rows.append((*at, end.send, end.reduce, end.peer, end.chunk))
+
+    return rows
+
+
+def expected(schedule: Schedule, rank: int, place_of: list[int]) -> list[Row]:
+    """The same by the rows of all ranks; ``place_of`` gives a rank's place in the closed form."""
+    of = programs(schedule)
+    lengths = [len(phase.rounds) for phase in schedule.phases]
+    phase_of = np.repeat(np.arange(len(lengths)), lengths)
+    first_round = np.cumsum([0, *lengths])
+    rows = []
+
+    for row in np.flatnonzero(of.rank == rank).tolist():
+        send, peer, number = bool(of.sends[row]), int(of.peer[row]), int(of.round[row])
+        phase = int(phase_of[number])
+        sender = place_of[rank if send else peer]
+        index = number * schedule.ranks + sender
+        at = phase, number - int(first_round[phase]), index
+        reduce = bool(of.reduce[row]) and not send
+        rows.append((*at, send, reduce, peer, int(of.chunk[row])))
+
+    rows.sort(key=lambda row: (row[0], row[1], not row[3]))  # sends first, as they are executed
+    return rows
+
+
+def differs(n: int, k: int, rank: int, form: ClosedForm, complete: Schedule) -> str:
+    """Where what ``rank`` executes is not its part of the whole; empty if it is everywhere."""
+    lates = {max(rank - 1, 0), rank, min(rank + 1, n - 1)}
+
+    for late in sorted(lates):
+        place_of = [n - 1 if other == late else other - (other > late) for other in range(n)]
+        rank_at = {place: other for other, place in enumerate(place_of)}
+        schedule = renamed(complete, rank_at)
+        program = form.program(rank, (late,))
+
+        if schedule.late != (late,):
+            return f"n = {n}, k = {k}: renamed for rank {late}, the ranks {schedule.late} are late"
+        if executed(program, schedule) != expected(schedule, rank, place_of):
+            return f"n = {n}, k = {k}, rank {rank}, rank {late} late: another program"
+
+    return ""
+
+
+def compare(n: int, seed: int, prove: bool, chunks: Iterable[int] = CHUNKS) -> str:
+    """The first difference for a number of ranks, with one rank for each number of chunks."""
+    dice = random.Random(f"{seed} {n}")
+    closed_form.PROVED = 0  # it is compared here
+
+    for k in chunks:
+        complete = whole(n, k)
+        if prove and check(complete).verdict is not Verdict.PROVED:
+            return f"n = {n}, k = {k}: not proved"
+        rank = dice.randrange(n)
+        if found := differs(n, k, rank, ClosedForm(n, rank, k), complete):
+            return found
+
+    return ""
+
+
+def drawn(count: int, seed: int, most_chunks: int = CHUNKS[-1]) -> Iterator[tuple[int, int, int]]:
+    """Ranks, chunks, and a rank, at random."""
+    dice = random.Random(seed)
+    chunks = [k for k in CHUNKS if k <= most_chunks]
+    for _ in range(count):
+        n = dice.randint(2, MOST_RANKS)
+        yield n, dice.choice(chunks), dice.randrange(n)
+
+
+def differs_from_extracted(case: tuple[int, int, int]) -> str:
+    """Where a rank's own part is not what the program extracted from Coq prints; or empty."""
+    n, k, rank = case
+    command = [str(BUILT), "--closed-form", "program", str(n), str(k), str(rank)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    proved = [[sorted(moves) for moves in json.loads(line)] for line in printed.stdout.splitlines()]
+
+    part = own_part(n, rank, k)
+    ours: list[list[list[list[Any]]]] = [
+        [sorted([t.src, t.dst, t.chunk, t.op] for t in moves) for moves in phase.rounds]
+        for phase in part.phases
+    ]
+    if len(ours) == 1:  # two ranks have nothing to do before the late one comes
+        ours.insert(0, [])
+
+    return "" if ours == proved else f"n = {n}, k = {k}, rank {rank}: not what Coq has"
+
+
+def main() -> int:
+    """Compare; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", default=f"2..{MOST_RANKS}", help="ranks, as 2..64 or 2,3,8..12")
+    parser.add_argument("--prove", action="store_true", help="and prove each whole schedule")
+    parser.add_argument("--extracted", type=int, default=0, help="so many, against Coq's")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args()
+
+    with ProcessPoolExecutor(options.jobs) as pool:
+        if options.extracted:
+            cases = list(drawn(options.extracted, options.seed))
+            found = pool.map(differs_from_extracted, cases)
+            said = f"{len(cases)} parts of single ranks are what Coq has"
+        else:
+            ns = parse_range("--n", options.n, 2, MOST_RANKS)
+            of_n = partial(compare, seed=options.seed, prove=options.prove)
+            found = pool.map(of_n, ns, chunksize=4)
+            said = f"{len(ns) * len(CHUNKS)} numbers of ranks and chunks: what runs is the whole's"
+
+        problems = [problem for problem in found if problem]
+
+    print(*problems or [said], sep="\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

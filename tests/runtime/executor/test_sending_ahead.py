@@ -1,0 +1,180 @@
+"""Credits and transfers as they are, without sockets: whatever comes when, nothing is stuck.
+
+Of the executor this runs ``TransferState`` and ``ReceiveCredits``, several operations at a time,
+over links that keep the order of each pair of ranks and are otherwise as slow as chance will have
+it. Windows are so small that buffers are full most of the time. What is demanded is what
+``proofs/coq/SendAhead.v`` proves of a model: all ends, with the sums of the rounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.executor.program import rank_program
+from runtime.executor.tcp.flow_control import ReceiveCredits
+from runtime.executor.tcp.frames import Sizes
+from runtime.executor.tcp.transfer import TransferState
+from runtime.work import AllReduceWork, Observer
+from synth.transpose.generate import transpose
+from tests.runtime import schedules
+
+SMALL = Sizes(frame=48, wake=16, due=64, nearly=64, ahead=32, held=0, whole=False)
+SMALL_WHOLE = Sizes(frame=64, wake=32, due=64, nearly=64, ahead=32, held=0, whole=True)
+MOST_ROUNDS = 20_000
+SCHEDULES = [
+    schedules.ring(3),
+    schedules.direct(4),
+    schedules.direct(6),
+    schedules.straggler(5),
+    schedules.swapping(),
+    schedules.crossing(3),
+    schedules.crossing(6),
+    transpose(6, incast=2),
+]
+
+
+@dataclass
+class Frame:
+    """A piece of a transfer on its way; what is left of it."""
+
+    operation: int
+    index: int
+    data: bytes
+
+
+class Rank:
+    """One rank's operations, its credits, and what is on its way to it from each other rank."""
+
+    def __init__(self, schedule, rank, numels, sizes):
+        self.rank, self.sizes = rank, sizes
+        self.program = rank_program(schedule, rank)
+        self.frames = {peer: deque() for peer in range(schedule.ranks)}  # from that rank
+        self.told = {peer: deque() for peer in range(schedule.ranks)}  # credits, from that rank
+        self.states = [self._state(schedule, number, n) for number, n in enumerate(numels)]
+
+    def _state(self, schedule, number, numel):
+        values = torch.arange(numel, dtype=torch.int32) * (self.rank + 1) + number
+        work = AllReduceWork(number, values, False)
+        work.program = self.program
+        work.bounds = tuple(numel * c // schedule.chunks for c in range(schedule.chunks + 1))
+        return TransferState(work, [], Observer(), self.sizes)
+
+
+class ToSender:
+    """In place of a connection: takes a credit to the rank that sends."""
+
+    def __init__(self, receiver, sender):
+        self.receiver, self.sender = receiver, sender
+
+    def give_credit(self, state, index, upto):
+        self.sender.told[self.receiver.rank].append((state.number, index, upto))
+
+
+class Network:
+    """All ranks; each step is one that chance draws of those that can be made."""
+
+    def __init__(self, schedule, numels, sizes, dice):
+        self.dice = dice
+        self.ranks = [Rank(schedule, r, numels, sizes) for r in range(schedule.ranks)]
+        self.credits = []
+        for rank in self.ranks:
+            others = {other.rank: ToSender(rank, other) for other in self.ranks if other != rank}
+            credit = ReceiveCredits(len(schedule.phases), others, (), sizes)
+            for state in rank.states:
+                credit.enter(state)
+            self.credits.append(credit)
+
+    def run(self):
+        """Until nothing moves; true if all of it has ended."""
+        for _ in range(MOST_ROUNDS):
+            for credit in self.credits:
+                credit.renew()
+            steps = [*self._credits(), *self._sends(), *self._arrivals()]
+            if not steps:
+                return not any(state.left for rank in self.ranks for state in rank.states)
+            for step, *arguments in self.dice.sample(steps, self.dice.randint(1, len(steps))):
+                step(*arguments)
+        raise AssertionError("it moves on and on")
+
+    def _credits(self):
+        for rank in self.ranks:
+            yield from ((self._take_credit, rank, told) for told in rank.told.values() if told)
+
+    def _take_credit(self, rank, told):
+        number, index, upto = told.popleft()
+        state = rank.states[number]
+        position = rank.program.at[index]
+        state.credit[position] = max(state.credit[position], upto)
+
+    def _sends(self):
+        for rank in self.ranks:
+            for state, (i, end) in itertools.product(rank.states, enumerate(rank.program.ends)):
+                if end.send and state.sendable(i):
+                    yield self._send, rank, state, i, end
+
+    def _send(self, rank, state, i, end):
+        length = state.sendable(i)
+        if not length:  # with more credit it may be worth waiting for more
+            return
+        frame = Frame(state.number, end.index, bytes(state.piece(i, length)))
+        self.ranks[end.peer].frames[rank.rank].append(frame)
+        state.advance(i, length)
+
+    def _arrivals(self):
+        for rank in self.ranks:
+            yield from ((self._arrive, rank, frames) for frames in rank.frames.values() if frames)
+
+    def _arrive(self, rank, frames):
+        frame = frames[0]
+        state, i = rank.states[frame.operation], rank.program.at[frame.index]
+        landing = state.landing(i, len(frame.data))
+        length = self.dice.randint(1, min(len(landing), len(frame.data)))
+        landing[:length] = frame.data[:length]
+        state.landed(i, length)
+        frame.data = frame.data[length:]
+        if not frame.data:
+            frames.popleft()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    schedule=st.sampled_from(SCHEDULES),
+    sizes=st.sampled_from([SMALL, SMALL_WHOLE]),
+    elements=st.lists(st.integers(0, 60), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32),
+)
+def test_whatever_comes_when_all_ends_with_the_sums(schedule, sizes, elements, seed):
+    numels = [each * schedule.chunks + seed % 3 for each in elements]
+    network = Network(schedule, numels, sizes, random.Random(seed))
+    assert network.run(), "nothing moves, and not all has ended"
+    total = schedule.ranks * (schedule.ranks + 1) // 2
+    for rank in network.ranks:
+        for number, state in enumerate(rank.states):
+            expected = torch.arange(numels[number], dtype=torch.int32) * total
+            assert torch.equal(state.work.tensor, expected + number * schedule.ranks)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_due_round_of_which_some_get_no_credit_is_stuck_and_that_is_noticed(monkeypatch, seed):
+    """Ranks 0 and 1 then hold back what the other one's due receives, from rank 2, wait for."""
+    honest = ToSender.give_credit
+
+    def stingy(self, state, index, upto):
+        program = state.program
+        end = program.ends[program.at[index]]
+        is_last_round = end.step == len(program.steps) - 1
+        if end.peer == 2 or not is_last_round:
+            honest(self, state, index, upto)
+
+    network = Network(schedules.crossing(3), [6 * 60], SMALL, random.Random(seed))
+    monkeypatch.setattr(ToSender, "give_credit", stingy)
+    assert not network.run()
+    assert all(state.left <= 9 for rank in network.ranks for state in rank.states)
