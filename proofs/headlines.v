@@ -69,6 +69,7 @@ Print Assumptions DeviceMemory.holds_the_same.
 Print Assumptions DeviceMemory.same_as_interleaved.
 Print Assumptions DeviceMemory.never_stuck_in_memory.
 Print Assumptions DeviceMemory.heard_refreshes.
+Print Assumptions DeviceMemory.programs_in_turn.
 Print Assumptions DeviceCheck.accepted_ordered.
 Print Assumptions DeviceCheck.accepted_values.
 Print Assumptions DeviceCheck.decide_sound.

@@ -1077,3 +1077,25 @@ Proof.
   destruct (places V D rows used by_ st ra wa ta M e' q x U) as (Ls & _ & Lr & _).
   eapply t_trans; [exact P|]. apply t_step, In_order; auto; lia.
 Qed.
+
+(** So different programs may follow each other, if every slot that any of them fills is refreshed by
+    its owner in every operation that does not fill it: in every execution, whoever stops, ranks hold
+    what can be told without any interleaving. *)
+Theorem programs_in_turn V D rows sets first start input used by_ st ra wa ta idle operations junk ranks :
+  matched V D rows used by_ st ra wa ta -> 2 <= sets -> (Z.of_nat sets <= 2 ^ 31)%Z ->
+  (forall e, all_heard V D rows used by_ ra wa ranks e) ->
+  (forall e q x, used e q x -> q < ranks /\ by_ e q x < ranks /\ by_ e q x <> q) ->
+  (forall e q x, idle e q x = true -> ~ used e q x) ->
+  (forall e e' q x, used e q x -> used e' q x \/ idle e' q x = true) ->
+  forall s r, occurs V D rows sets first start input idle operations junk s ->
+  has V D rows start input by_ st r (mep V D s r) (mpos V D s r) (mown V D s r).
+Proof.
+  intros M Two Few Heard In Unused Each s r. apply (holds_the_same V D rows sets first start input
+    used by_ st ra wa ta idle operations junk); auto; try lia.
+  - apply (two_sets_enough V D rows sets used by_ st ra wa ta M ltac:(lia) ranks Heard Two).
+    intros e q x U. destruct (In e q x U) as (? & ? & _). auto.
+  - intros e e' q x _ U. now apply (heard_refreshes V D rows sets used by_ st ra wa ta ranks).
+  - intros e q x U. destruct (le_lt_dec sets e) as [L|L]; [right|left; lia].
+    exists (e - sets). split; [lia|]. split; [|split; [now apply Each with e|lia]].
+    rewrite <- (Nat.mod_add (e - sets) 1 sets) by lia. f_equal. lia.
+Qed.

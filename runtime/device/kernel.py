@@ -128,7 +128,7 @@ INTEGERS = (
 
 
 @triton.jit(do_not_specialize=INTEGERS)
-def all_reduce(  # noqa: PLR0915
+def all_reduce(
     rows,
     own,
     bases,
@@ -164,8 +164,7 @@ def all_reduce(  # noqa: PLR0915
         stamp(bases, stamps_at + (place * ranks + rank) * 16, ranks, mark, now)
     size = blocks.to(tl.int64) * part
     origin = block.to(tl.int64) * part
-    going = is_raised(stop) == 0
-    piece = 0
+    going, piece = is_raised(stop) == 0, 0
     while (piece < pieces) & going:
         parity = epoch & (SETS - 1)
         flags_of_set = flags_at + (parity * slots * blocks + block) * 4

@@ -342,7 +342,7 @@ def edited(draw):
 def judged(drawn):
     doc, rows, sets = drawn
     report = check(program_of(rows, doc["chunks"], sets), schedule_of(doc))
-    machine = Machine([rows] * (sets + 1), doc["chunks"], sets, first=7, bits=4)
+    machine = Machine([rows] * (sets + 1), doc["chunks"], sets, first=7, bits=4, refresh=True)
     found = explore(machine)
     right = found.results == {wanted(machine, json.dumps(doc), sets)}
     bad = found.stuck or found.wrong_take or not right
