@@ -138,6 +138,9 @@ def opinion_on_programs(report: AsynchronousReport, timeout_s: float) -> Result:
     if unread:
         return unknown(f"{unread[0]} does not hold, so the file has no program to decide on")
 
+    if not report.programs:
+        return unknown("the verdict rests on more of the file than a program can say")
+
     texts = [encode(program, sizes) for program, sizes in report.programs]
     answers = _answers(texts, timeout_s)
     if isinstance(answers, str):
@@ -153,7 +156,8 @@ def opinion_on_programs(report: AsynchronousReport, timeout_s: float) -> Result:
         return PROVED
     for answer in answers:
         if answer["answer"] in WRONG_ENDS:
-            found = f"{WRONG_ENDS[answer['answer']]}, in messages of {answer['size']} chunks"
+            size = answer["size"]
+            found = f"{WRONG_ENDS[answer['answer']]}, with {size} chunk{'s' * (size > 1)} a message"
             return refuted(
                 Counterexample(
                     property="coq_kernel",

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from synth.export.msccl_xml import encode as export_xml
 from synth.export.mscclpp import encode as export_plan
+from tests.hunt.test_hunt import KEPT
 from tests.synth.export.schedules import straggler
 from tests.verify.asynchronous.algorithms import (
     Algorithm,
@@ -112,6 +113,22 @@ def test_it_agrees_about_planted_faults(kernel: Path, part: int) -> None:
         assert "disagree" not in said.note, f"{fault.kind}, {fault.place}: {said.note}"
         agreed += said.verdict is report.verdict
     assert agreed > 8
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)
+def test_what_was_found_once_is_not_accepted(kernel: Path, path: Path) -> None:
+    """Nor does it contradict a verdict that rests on more than the program."""
+    read = {".xml": verify_xml, ".json": verify_plan}[path.suffix]
+    try:
+        report = read(path.read_bytes())
+    except FormatError:
+        return
+    said = opinion_on_programs(report, SECONDS)
+    assert "disagree" not in said.note
+    if path.name.startswith("not-proved"):
+        assert said.verdict is not Verdict.PROVED
+    if said.verdict is Verdict.REFUTED:
+        assert report.verdict is Verdict.REFUTED
 
 
 def test_a_difference_is_noticed(kernel: Path) -> None:

@@ -41,17 +41,19 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
     program = lowering.program()
     found = lowering.found
     missing = found.pop("synchronized", None)
-    results, freedom = check(program, None, found)
+    of_program, freedom = check(program, None, found)
+    results = dict(of_program)
     if missing is not None:
         reason = "the threads of a block are not together"
         results |= {"race_free": unknown(reason), "right_values": unknown(reason)}
     results, freedom = _with_barriers(results, freedom, lowering)
+    doubted = doubt(plan, name, lowering)
+    says_all = missing is None and doubted is None and not found and results == of_program
     results = {"synchronized": missing or PROVED, **results}
-    if overall(result.verdict for result in results.values()) is Verdict.PROVED:
-        doubted = doubt(plan, name, lowering)
-        if doubted is not None:
-            for name_of_property in ("deadlock_free", "race_free", "right_values"):
-                results[name_of_property] = unknown(doubted)
+    proved = overall(result.verdict for result in results.values()) is Verdict.PROVED
+    if proved and doubted is not None:
+        for name_of_property in ("deadlock_free", "race_free", "right_values"):
+            results[name_of_property] = unknown(doubted)
     return AsynchronousReport(
         format=FORMAT,
         name=plan.name,
@@ -66,7 +68,7 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         results=results,
         freedom=freedom,
         limits=tuple(_limits(plan)),
-        programs=((program, None),),
+        programs=((program, None),) if says_all else (),
     )
 
 

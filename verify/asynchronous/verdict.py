@@ -29,6 +29,7 @@ class AsynchronousReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
         freedom: what deadlock depends on.
         limits: what the executor would refuse or not use; no part of the verdict.
         programs: what was decided on, for each placement, and the sizes meant: for other checkers.
+            None where the verdict rests on more than a program can say.
     """
 
     format: str
