@@ -1,17 +1,21 @@
-"""Verdicts over all programs in folders: ``python -m bench.corpus FOLDERS [--seeds 20]``.
+"""Verdicts over all programs in folders.
+
+    python -m bench.corpus FOLDERS [--seeds 20] [--kernel]
 
 MSCCL XML, plans of MSCCL++, flows of TE-CCL.
 
 FOLDERS hold files fetched from public repositories; none of them is part of this project. Equal
 files count once. Every refuted one is executed until it hangs or sums wrongly, by an executor that
 shares nothing with ``verify``; every proved one is executed, too, with drawn interleavings at the
-sizes that it declares, and must end right each time.
+sizes that it declares, and must end right each time. With ``--kernel`` the extracted checker is
+asked about all programs of thread blocks, too, and the time of both is summed up.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +26,7 @@ from bench.corpus.distance import distance
 from bench.corpus.parse import parse
 from bench.corpus.plans import PlanRun
 from verify.asynchronous.msccl import verify_xml
+from verify.asynchronous.msccl_xml import is_xml
 from verify.asynchronous.mscclpp import verify_plan
 from verify.asynchronous.mscclpp_plan import is_plan
 from verify.asynchronous.sizes import in_words
@@ -29,6 +34,7 @@ from verify.asynchronous.teccl import is_solution, verify_flows
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.verdict import Verdict
 from verify.errors import FormatError
+from verify.kernel import opinion_on_programs
 
 HEAD = (
     "file", "collective", "ranks", "protocol", "verdict", "why", "free of deadlock up to", "slots",
@@ -122,11 +128,52 @@ def row(path: Path, seeds: int) -> list[str]:
     ]
 
 
+class Second:
+    """What the extracted checker says of all files, beside ``verify``."""
+
+    def __init__(self) -> None:
+        self.agrees: Counter[str] = Counter()
+        self.verify_s = 0.0
+        self.kernel_s = 0.0
+
+    def ask(self, path: Path) -> None:
+        """Both verdicts on one file, if it holds a program of thread blocks."""
+        data = path.read_bytes()
+        if is_solution(data):
+            return
+        start = time.monotonic()
+        try:
+            report = verify_xml(data) if is_xml(data) else verify_plan(data)
+        except FormatError:
+            return
+        middle = time.monotonic()
+        said = opinion_on_programs(report, timeout_s=600)
+        self.verify_s += middle - start
+        self.kernel_s += time.monotonic() - middle
+        if said.verdict is report.verdict:
+            self.agrees[f"{said.verdict.value} by both"] += 1
+        else:
+            self.agrees[f"{report.verdict.value}, not decided by it: {said.note}"] += 1
+
+    def __str__(self) -> str:
+        told = "; ".join(f"{number} {what}" for what, number in self.agrees.most_common())
+        times = f"verify {self.verify_s:.1f} s, the checker {self.kernel_s:.1f} s"
+        return f"The extracted checker: {told}. {times}."
+
+
 def main(
     folders: Annotated[list[Path], typer.Argument(exists=True, file_okay=False)],
     seeds: Annotated[int, typer.Option(help="Interleavings drawn for a refuted file.")] = 20,
+    kernel: Annotated[
+        bool, typer.Option("--kernel", help="Ask the extracted checker, too (make proofs).")
+    ] = False,
 ) -> None:
     files = distinct(folders)
+    if kernel:
+        second = Second()
+        for path in files:
+            second.ask(path)
+        print(second, flush=True)
     print(f"| {' | '.join(HEAD)} |\n|{':--|' * len(HEAD)}")
     counts: dict[str, int] = {}
     disagree = 0
