@@ -11,7 +11,7 @@ import numpy as np
 
 from verify.asynchronous.model import NONE, IntArray
 from verify.asynchronous.order import NEVER, Flat
-from verify.asynchronous.sizes import Sizes, in_words
+from verify.asynchronous.sizes import Sizes, in_words, limits
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 
@@ -29,14 +29,6 @@ def at_step(
         found=found,
         actions=tuple(flat.describe(other) for other in (index, *others)),
     )
-
-
-def limits(flat: Flat, sizes: Sizes | None) -> range:
-    """Every number of chunks a message that makes a difference at the sizes meant, falling."""
-    if sizes is None:
-        return range(flat.largest, flat.largest - 1, -1)
-    coarsest = min(sizes.coarsest, flat.largest)
-    return range(coarsest, min(sizes.finest, coarsest) - 1, -1)
 
 
 def connections_match(flat: Flat, sizes: Sizes | None) -> Result:
@@ -61,7 +53,7 @@ def connections_match(flat: Flat, sizes: Sizes | None) -> Result:
         sent, taken = (side.get(fifo, np.zeros(0, np.int64)) for side in (sends, receives))
         if flat.count[sent].tolist() == flat.count[taken].tolist():
             continue
-        for limit in limits(flat, sizes):
+        for limit in limits(flat.largest, sizes):
             out, into = (_messages(flat.count[side], limit) for side in (sent, taken))
             if out == into:
                 continue

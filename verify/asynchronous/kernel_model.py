@@ -12,27 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from verify.asynchronous.connections import limits
 from verify.asynchronous.model import Demand, Program, Signal, Step
-from verify.asynchronous.order import Flat
-from verify.asynchronous.races import may_overtake
-from verify.asynchronous.sizes import Sizes
+from verify.asynchronous.sizes import Sizes, limits, may_overtake
 
 FORMAT = "latecomer-blocks/1"
 
 
 def encode(program: Program, sizes: Sizes | None) -> bytes:
     """The program as one line of JSON, for every size of messages that ``sizes`` means."""
-    flat = Flat(program)
-    lowest = _lowest_value(flat.steps)
+    lowest = _lowest_value(program)
+    largest = program.largest
     inputs = np.flatnonzero(program.input_rank >= 0)
     document = {
         "format": FORMAT,
         "ranks": program.ranks,
-        "sizes": sorted(limits(flat, sizes)),
+        "sizes": sorted(limits(largest, sizes)),
         "depth": -1 if program.slots is None else program.slots,
         "extra": int(program.sliced),
-        "overtaking": int(may_overtake(flat, sizes)),
+        "overtaking": int(may_overtake(largest, sizes, program.sliced)),
         "blocks": [[_step(step, lowest) for step in block.steps] for block in program.blocks],
         "inputs": [
             [address, int(program.input_rank[address]), int(program.input_chunk[address])]
@@ -43,8 +40,9 @@ def encode(program: Program, sizes: Sizes | None) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _lowest_value(steps: list[Step]) -> int:
+def _lowest_value(program: Program) -> int:
     """The lowest value of a counter; there, counters begin at 0 and everything else is above."""
+    steps = [step for block in program.blocks for step in block.steps]
     values = [signal.value for step in steps for signal in (*step.waits, *step.signals)]
     return min(values, default=1)
 

@@ -132,6 +132,17 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     demands: tuple[Demand, ...]
     sliced: bool = False
 
+    @property
+    def largest(self) -> int:
+        """Chunks of the largest step that sends or receives; at least 1."""
+        counts = [
+            step.count
+            for block in self.blocks
+            for step in block.steps
+            if step.receives != NONE or step.sends != NONE
+        ]
+        return max([1, *counts])
+
     def name_of(self, address: int) -> str:
         """A chunk as people write it: ``rank 2 o[5]``, with all its names where in place."""
         names = [b for b in self.buffers if b.start <= address < b.start + b.chunks]

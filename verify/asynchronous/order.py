@@ -56,9 +56,7 @@ class Flat:
         self.count: IntArray = np.array([s.count for s in self.steps], np.int64)
         self.receives: IntArray = np.array([s.receives for s in self.steps], np.int64)
         self.sends: IntArray = np.array([s.sends for s in self.steps], np.int64)
-        self.largest = max(
-            [1, *self.count[(self.receives != NONE) | (self.sends != NONE)].tolist()]
-        )
+        self.largest = program.largest
         raised: dict[int, tuple[list[int], list[int]]] = {}
         for index, step in enumerate(self.steps):
             for counter, value in step.signals:

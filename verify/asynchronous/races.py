@@ -19,10 +19,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.asynchronous.connections import at_step, limits
+from verify.asynchronous.connections import at_step
 from verify.asynchronous.model import IntArray
 from verify.asynchronous.order import Events, Flat, Run
-from verify.asynchronous.sizes import Sizes, in_words
+from verify.asynchronous.sizes import Sizes, in_words, limits, may_overtake
 from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
 
 MOST_CLOCKS = 2**25
@@ -51,7 +51,7 @@ def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
         return unknown(STUCK), []
     race = first_race(unbounded)
     if race is None:
-        if may_overtake(flat, sizes) and not _free_of_races_backwards(flat):
+        if _may_overtake(flat, sizes) and not _free_of_races_backwards(flat):
             return unknown(ONE_AFTER_THE_OTHER), [unbounded]
         return PROVED, [unbounded]
 
@@ -59,18 +59,13 @@ def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
     if slots is None:
         return refuted(_told(unbounded, *race, sizes)), []
     result, runs = _in_order_by_slots(flat, sizes, slots)
-    if result.verdict is Verdict.PROVED and may_overtake(flat, sizes):
+    if result.verdict is Verdict.PROVED and _may_overtake(flat, sizes):
         return unknown(ONE_AFTER_THE_OTHER), runs
     return result, runs
 
 
-def may_overtake(flat: Flat, sizes: Sizes | None) -> bool:
-    """Whether chunks of one message may overtake each other.
-
-    Threads move them side by side. Where messages are sliced, the receiver sees a slice only when
-    all of it has been moved.
-    """
-    return not flat.program.sliced and flat.largest > 1 and limits(flat, sizes)[0] > 1
+def _may_overtake(flat: Flat, sizes: Sizes | None) -> bool:
+    return may_overtake(flat.largest, sizes, flat.program.sliced)
 
 
 def _free_of_races_backwards(flat: Flat) -> bool:
@@ -115,7 +110,7 @@ def _in_order_by_slots(flat: Flat, sizes: Sizes | None, slots: int) -> tuple[Res
     """Whether at every size the slots put in order what nothing else does."""
     result = Result(Verdict.PROVED, note=BY_SLOTS.format(slots, "s" if slots > 1 else ""))
     runs = []
-    for limit in limits(flat, sizes):
+    for limit in limits(flat.largest, sizes):
         events = Events(flat, limit, by_chunk=True)
         bounded = Run(events, slots)
         if not bounded.ends:

@@ -60,6 +60,28 @@ class Sizes(msgspec.Struct, frozen=True):
         return self.chunks * max(least, self.slot_bytes // (limit + 1) + 1)
 
 
+def limits(largest: int, sizes: Sizes | None) -> range:
+    """Every number of chunks a message that makes a difference at the sizes meant, falling.
+
+    Args:
+        largest: chunks of the largest step that sends or receives.
+        sizes: None where messages are not split.
+    """
+    if sizes is None:
+        return range(largest, largest - 1, -1)
+    coarsest = min(sizes.coarsest, largest)
+    return range(coarsest, min(sizes.finest, coarsest) - 1, -1)
+
+
+def may_overtake(largest: int, sizes: Sizes | None, sliced: bool) -> bool:
+    """Whether chunks of one message may overtake each other.
+
+    Threads move them side by side. Where messages are sliced, the receiver sees a slice only when
+    all of it has been moved.
+    """
+    return not sliced and limits(largest, sizes)[0] > 1
+
+
 def in_words(nbytes: int | None) -> str:
     """A size as people write it; None is no bound."""
     if nbytes is None:
