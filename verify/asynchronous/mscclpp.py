@@ -11,7 +11,7 @@ from verify.asynchronous.mscclpp_plan import Plan, PlanOperation, decode_plan
 from verify.asynchronous.mscclpp_program import Lowering
 from verify.asynchronous.mscclpp_rounds import doubt
 from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import PROVED, Result, Verdict, overall, unknown
+from verify.core.verdict import PROVED, Result, Verdict, unknown
 
 FORMAT = "mscclpp"
 
@@ -50,10 +50,10 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
     doubted = doubt(plan, name, lowering)
     says_all = missing is None and doubted is None and not found and results == of_program
     results = {"synchronized": missing or PROVED, **results}
-    proved = overall(result.verdict for result in results.values()) is Verdict.PROVED
-    if proved and doubted is not None:
+    if doubted is not None:
         for name_of_property in ("deadlock_free", "race_free", "right_values"):
-            results[name_of_property] = unknown(doubted)
+            if results[name_of_property].verdict is Verdict.PROVED:
+                results[name_of_property] = unknown(doubted)
     return AsynchronousReport(
         format=FORMAT,
         name=plan.name,
