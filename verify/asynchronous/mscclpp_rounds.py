@@ -72,6 +72,18 @@ def doubt(plan: Plan, name: str, lowering: Lowering) -> str | None:
     return None
 
 
+def threads_may_go_on(plan: Plan, name: str, lowering: Lowering) -> bool:
+    """Whether what hangs block by block may end, as threads wait for their own packets only."""
+    if not any(area.buffer == PACKETS_BUFFER for area in lowering.used()):
+        return False
+    apart = Lowering(plan, name, apart=True)
+    program = apart.program()
+    if len(program.blocks) > MOST_THREADS:
+        return True
+    results, _ = check(program, None, apart.found)
+    return results["deadlock_free"].verdict is Verdict.PROVED
+
+
 def _proved(lowering: Lowering) -> bool:
     """Whether the program of a lowering has no race and right values."""
     program = lowering.program()
