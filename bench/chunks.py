@@ -26,9 +26,11 @@ def main() -> int:
     options = parser.parse_args()
     ns = parse_range("--n", options.n, 2, 2**14)
     ks = parse_range("--chunks", options.chunks, 1, 2**12)
-    started_s, wrong = time.monotonic(), 0
+    started_s = time.monotonic()
+    wrong = 0
     for n in ns:
-        began_s, above = time.monotonic(), []
+        began_s = time.monotonic()
+        above = []
         for k in ks:
             found = search(n, chunks=k, owners="free")
             right = found.report.verdict is Verdict.PROVED and found.optimal

@@ -28,7 +28,8 @@ from synth.candidates import closed_form_costs
 from tests.runtime.policy.network import MESSAGES, Network
 
 WARM_UP = 20
-LATE_S, SPREAD_S = 0.2, 0.001
+LATE_S = 0.2
+SPREAD_S = 0.001
 METER_S = -sum(time.thread_time() - time.thread_time() for _ in range(1000)) / 1000
 """What reading the meter costs; it is taken off."""
 LINE = Line(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
@@ -50,7 +51,9 @@ class Metered:
     """A rank's agent whose calls are timed: CPU seconds, while it is ``counting``."""
 
     def __init__(self, agent: RankAgent) -> None:
-        self.agent, self.cpu_s, self.counting = agent, 0.0, False
+        self.agent = agent
+        self.cpu_s = 0.0
+        self.counting = False
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.agent, name)

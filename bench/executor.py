@@ -52,7 +52,8 @@ class PlainSockets:
             origin=range(rank + 1, ranks),
         )
         links = lower | higher
-        self._to, self._come = links[(rank + 1) % ranks], links[(rank - 1) % ranks]
+        self._to = links[(rank + 1) % ranks]
+        self._come = links[(rank - 1) % ranks]
         for link in links.values():
             link.setblocking(True)
         self._part = 2 * (ranks - 1) / ranks
@@ -104,9 +105,11 @@ def measure(
         dist.barrier()
         if rank == late:
             time.sleep(delay_s)
-        arrived, cpu_s = time.monotonic(), time.process_time()
+        arrived = time.monotonic()
+        cpu_s = time.process_time()
         run(tensor)
-        done, cpu_s = time.monotonic(), time.process_time() - cpu_s
+        done = time.monotonic()
+        cpu_s = time.process_time() - cpu_s
         right = run == plain.run or bool((tensor == ranks * (ranks + 1) / 2).all())
         said: list[Any] = [None] * ranks
         dist.all_gather_object(said, (arrived, done, cpu_s, right))

@@ -31,7 +31,8 @@ LIMIT_S = 300
 
 def calls(group: Any, rank: int, ranks: int) -> dict[str, Callable[[], bool]]:
     """By name: a call on ``group`` that says whether its result was right."""
-    x, whole = torch.empty(ELEMENTS), torch.empty(ELEMENTS * ranks)
+    x = torch.empty(ELEMENTS)
+    whole = torch.empty(ELEMENTS * ranks)
     parts = [torch.empty(ELEMENTS) for _ in range(ranks)]
     root = dist.get_process_group_ranks(group)[-1]
     last = ranks - 1
@@ -129,7 +130,8 @@ def main() -> None:
         if row is None:
             break
         call, where, took = row
-        ours, gloo = took["latecomer"], took["Gloo"]
+        ours = took["latecomer"]
+        gloo = took["Gloo"]
         if arguments.json:
             print(json.dumps({"call": call, "ranks": where, "gloo_us": gloo, "latecomer_us": ours}))
         else:

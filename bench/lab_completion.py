@@ -43,7 +43,8 @@ CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 56)
 MANY = 28
 TIMEOUT_S = 120.0
 HEADERS = 1448 / 1514
-NATIVE, CHOSEN = "Gloo", "chosen"
+NATIVE = "Gloo"
+CHOSEN = "chosen"
 STANDARD = {"ring": ring, "rhd": rhd, "tree": tree, "doubling": doubling}
 
 
@@ -57,8 +58,10 @@ def rank_side(folder: Path, options: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
-    rank, size = dist.get_rank(), dist.get_world_size()
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    host = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
     store = TCPStore(host, port + 1, size, rank == 0, timedelta(seconds=TIMEOUT_S))
     paths = sorted(folder.glob("*.json"))
     executor = Executor([load(path) for path in paths], store, rank, size, timeout_s=TIMEOUT_S)

@@ -95,7 +95,8 @@ class Peer:
             return ABSENT
         from pipeline_simulator import batches, policy, schedule
 
-        costs, stages = problem.costs, problem.stages
+        costs = problem.costs
+        stages = problem.stages
         times = (list(costs.forward), list(costs.backward), list(costs.weight))
         batches.update_times(*times, [1] * stages)
         delays = {(i, i + 1): problem.between[i][0] for i in range(stages - 1)}
@@ -160,7 +161,8 @@ def problems(
 
 
 def free(options: argparse.Namespace) -> None:
-    peer, solver = Peer(options.peer), Solver(options.time_limit, workers=options.workers)
+    peer = Peer(options.peer)
+    solver = Solver(options.time_limit, workers=options.workers)
     head("situation", "S x N", "seed", "bound", "zero-bubble", "1f1b", "peer's policy",
          "peer's ILP", "ours", "by", "optimal by", "s")  # fmt: skip
     for family, stages, n, seed, problem in problems(options):
@@ -191,7 +193,8 @@ def capped(options: argparse.Namespace) -> None:
                     problem = make(n, made, place(stages, 1, "loop"))
                     quick = {c.method: c.makespan for c in portfolio(problem).candidates}
                     found = plan(problem, solver=solver)
-                    bound, ours = float(found.bound), float(found.measures.makespan)
+                    bound = float(found.bound)
+                    ours = float(found.measures.makespan)
                     gain = min(quick.values()) / ours - 1
                     gains.append(gain)
                     row(

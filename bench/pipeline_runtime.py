@@ -30,11 +30,15 @@ from synth.pipeline.problem import make
 from verify.pipeline import Instance, Link, PipelineSchedule, check, uniform
 from verify.pipeline.measured_picture import observed
 
-STAGES, MICROBATCHES, MS, LINK = 4, 12, 12, (1, 2)
+STAGES = 4
+MICROBATCHES = 12
+MS = 12
+LINK = (1, 2)
 DELAYS = (0, 1, 2, 4)
 REPEATS = 3
 TIMEOUT_S = 60.0
-SEQUENCES, LENGTH = 48, 24
+SEQUENCES = 48
+LENGTH = 24
 
 
 class Sleep(torch.autograd.Function):
@@ -101,7 +105,8 @@ def in_line(here: Instance) -> Instance:
     """What in-line sends make of an instance: who sends over the link is held up as long."""
     (link,) = here.links
     low, high = link.between
-    forward, backward = list(here.forward), list(here.backward)
+    forward = list(here.forward)
+    backward = list(here.backward)
     forward[low] += link.latency
     backward[high] += link.latency
     fused = tuple(
@@ -141,7 +146,8 @@ def _turns(rank: int, stages: int, real: bool, blocking: bool, microseconds: int
     found = []
     for number, (delay, name) in enumerate(order):
         pipeline.switch(plans[delay][name])
-        first, last = rank == 0, rank == stages - 1
+        first = rank == 0
+        last = rank == stages - 1
         pipeline.step(*([inputs] if first else []), target=target if last else None)
         if number:  # the first step warms up
             found.append((delay, name, pipeline.record))
@@ -164,7 +170,8 @@ def _adapting(rank: int) -> list[Any]:
     rows = SEQUENCES * MICROBATCHES
     times = []
     for _ in range(22):
-        first, last = rank == 0, rank == STAGES - 1
+        first = rank == 0
+        last = rank == STAGES - 1
         inputs = [torch.zeros(rows, 256)] if first else []
         pipeline.step(*inputs, target=torch.zeros(rows) if last else None)
         times.append((pipeline.record.began_s, pipeline.record.ended_s))
@@ -258,7 +265,8 @@ def _report(
     for what, values in off.items():
         if not values:
             continue
-        low, high = min(values), max(values)
+        low = min(values)
+        high = max(values)
         print(f"measured over predicted from {what} durations and links: {low:+.1%} to {high:+.1%}")
     return medians
 

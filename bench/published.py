@@ -72,7 +72,9 @@ def ours(n: int) -> float:
 
 def rounds(checkout: Path, to: int) -> None:
     print("| n | bound | ours | published | |\n|--:|--:|--:|--:|:--|")
-    ties, worse, failed = [], [], []
+    ties = []
+    worse = []
+    failed = []
     for n in range(4, to + 1, 2):
         found = search(n)
         try:

@@ -87,7 +87,8 @@ def ring(n: int) -> Iterator[Messages]:
 def rhd(n: int) -> Iterator[Messages]:
     """Halving, then doubling, among a power of two; the others give all and get all."""
     power = 1 << (n.bit_length() - 1)
-    ranks, extra = np.arange(power), np.arange(power, n)
+    ranks = np.arange(power)
+    extra = np.arange(power, n)
     distances = [1 << bit for bit in reversed(range(power.bit_length() - 1))]
     if len(extra):
         yield extra, extra - power, 1.0
@@ -109,7 +110,8 @@ def tree(n: int) -> Iterator[Messages]:
 def doubling(n: int) -> Iterator[Messages]:
     """The whole buffer both ways, among a power of two; the others give all and get all."""
     power = 1 << (n.bit_length() - 1)
-    ranks, extra = np.arange(power), np.arange(power, n)
+    ranks = np.arange(power)
+    extra = np.arange(power, n)
     if len(extra):
         yield extra, extra - power, 1.0
     for bit in range(power.bit_length() - 1):
@@ -129,8 +131,10 @@ class Straggler:
 
     def __init__(self, n: int, chunks: int) -> None:
         form = ClosedForm(Instance(n, chunks))
-        self.n, self.chunks = n, chunks
-        self.waiting, self.completion = form.waiting(), form.completion()
+        self.n = n
+        self.chunks = chunks
+        self.waiting = form.waiting()
+        self.completion = form.completion()
 
     def after_arrival(self, buffer_bytes: int, link: Link, delay_s: float | None) -> float:
         """Seconds, for a rank that is so late, or (None) late enough for all else."""

@@ -88,7 +88,8 @@ def main() -> None:
             for chunks in options.chunks:
                 arrivals = instance(ranks, late, chunks)
                 rounds, needed = fewest(arrivals, options.effort)
-                gap, needed = rounds - arrivals.bound, max(needed, certified(arrivals))
+                gap = rounds - arrivals.bound
+                needed = max(needed, certified(arrivals))
                 assert rounds >= needed
                 gaps[gap] += 1
                 closed = gap == 0 or rounds == needed

@@ -23,7 +23,8 @@ SIZES = (16, 64, 256, 512, 1024)
 
 def straggler(n: int) -> Schedule:
     """Ring ReduceScatter without rank n-1; exchanges with it; rotation AllGather of the helpers."""
-    helpers, late = n - 1, n - 1
+    helpers = n - 1
+    late = n - 1
     reduce_scatter = tuple(
         tuple(
             Transfer(i, (i + 1) % helpers, (i - t - 1) % helpers, "reduce") for i in range(helpers)

@@ -180,13 +180,16 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    size = dist.get_world_size()
     images, classes = digits()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(options.seed))
-    train, test = order[: len(order) * 4 // 5], order[len(order) * 4 // 5 :]
+    train = order[: len(order) * 4 // 5]
+    test = order[len(order) * 4 // 5 :]
 
     verified = load(options.schedule)
-    plain_times, times = Timeline(), Timeline(watched=range(6, 10**9))
+    plain_times = Timeline()
+    times = Timeline(watched=range(6, 10**9))
     plain = Contestant(
         "plain DDP",
         DistributedDataParallel(network(options.seed)),

@@ -13,7 +13,8 @@ import runtime
 
 runtime.configure("schedule.json")
 dist.init_process_group("latecomer")
-rank, size = dist.get_rank(), dist.get_world_size()
+rank = dist.get_rank()
+size = dist.get_world_size()
 group = dist.group.WORLD
 
 

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 import runtime
 
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+rank = int(os.environ["RANK"])
+size = int(os.environ["WORLD_SIZE"])
 torchrun_store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 store = dist.PrefixStore("own", torchrun_store)  # a prefix that nothing else uses
 executor = runtime.Executor(runtime.load("schedule.json"), store, rank, size, timeout_s=60)

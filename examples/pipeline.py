@@ -11,7 +11,8 @@ from torch import nn
 from runtime.pipeline import Adaptation, Pipeline  # line 1
 
 dist.init_process_group("gloo")
-rank, last = dist.get_rank(), dist.get_world_size() - 1
+rank = dist.get_rank()
+last = dist.get_world_size() - 1
 torch.manual_seed(rank)
 stage = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
 loss_fn = nn.functional.mse_loss
@@ -21,7 +22,8 @@ optimizer = torch.optim.SGD(stage.parameters(), lr=0.5)
 torch.manual_seed(7)  # the same data everywhere: only the first and the last stage look at it
 for _ in range(100):
     inputs = torch.randn(64, 16)
-    target, losses = inputs.flip(1).tanh() / 2, []
+    target = inputs.flip(1).tanh() / 2
+    losses = []
     optimizer.zero_grad()
     if rank == 0:
         pipeline.step(inputs)

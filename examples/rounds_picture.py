@@ -57,7 +57,8 @@ def draw_rounds(
     figure, axes = pyplot.subplots(figsize=(11, 0.55 * len(spans) + 1.8))
     for rank, rounds in enumerate(spans):
         for span in rounds:
-            left, width = ms(span.began_s), (span.ended_s - span.began_s) * 1e3
+            left = ms(span.began_s)
+            width = (span.ended_s - span.began_s) * 1e3
             axes.barh(
                 rank, width, left=left, height=0.62, color=colours[span.phase],
                 edgecolor="white", linewidth=0.8, alpha=0.45 + 0.45 * (span.round % 2),

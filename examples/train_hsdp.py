@@ -11,7 +11,8 @@ from torch.distributed.fsdp import fully_shard
 import runtime
 
 dist.init_process_group("gloo")
-rank, size = dist.get_rank(), dist.get_world_size()
+rank = dist.get_rank()
+size = dist.get_world_size()
 mesh = init_device_mesh(
     "cpu",
     (size, 1),  # replicas, shards

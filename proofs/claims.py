@@ -131,7 +131,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="render the pages")
     parser.add_argument("--unmapped", action="store_true", help="list sentences without a row")
     options = parser.parse_args()
-    write, table = options.write, read()
+    write = options.write
+    table = read()
 
     if options.unmapped:
         problems = sentences.all_problems(sentences.read(), ids(table))

@@ -43,7 +43,9 @@ def compare(n: int) -> str:
     """One row: transfers, the three medians, the ratios of the extracted checker to the others."""
     data = _schedule(n, 1)
     moves = sum(len(moves) for _, _, moves in decode(data).located_rounds())
-    own, command, extracted = [], [], []
+    own = []
+    command = []
+    extracted = []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "schedule.json"
         file.write_bytes(data)

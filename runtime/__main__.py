@@ -54,7 +54,9 @@ def selftest(
     """
     if ranks is not None and ranks < 2:
         raise ArgumentError("--ranks", ranks, "must be at least 2")
-    say, schedules, what = functools.partial(print, flush=True), None, "of optireduce"
+    say = functools.partial(print, flush=True)
+    schedules = None
+    what = "of optireduce"
     if device != "cpu" and algorithm == "schedule" and not schedule:
         from runtime.device.selftest.command import on_gpus
 

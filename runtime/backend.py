@@ -56,7 +56,8 @@ class ModeCollectives(Collectives):
 
     def start(self, device: torch.device, *place: Any, **common: Any) -> AllReduceDispatcher:
         """A dispatcher (collective)."""
-        options, profile = self.chosen.options, self.chosen.profile
+        options = self.chosen.options
+        profile = self.chosen.profile
         common |= {"options": options, "profile": profile, "device": device}
         return AllReduceDispatcher(*place, **common)
 

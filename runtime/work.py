@@ -61,7 +61,8 @@ class AllReduceWork:
 
     def settle(self, error: LatecomerError | None = None) -> None:
         """Mark as done or failed, once."""
-        self.error, self.done_s = error, time.monotonic()
+        self.error = error
+        self.done_s = time.monotonic()
         try:
             if error is None and self.before_done is not None:
                 self.before_done()
@@ -85,7 +86,8 @@ class AllReduceWork:
             RankFailure, LossExceeded: why it failed.
             TimeoutError: not done within ``timeout`` (the operation goes on).
         """
-        limit_s, blocks = timeout.total_seconds() if timeout else None, timeout or not self.join
+        limit_s = timeout.total_seconds() if timeout else None
+        blocks = timeout or not self.join
         if blocks and not self._done.wait(limit_s):
             raise TimeoutError(f"operation {self.number} is not done after {timeout}")
         if self.error is not None:

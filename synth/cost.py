@@ -163,11 +163,14 @@ def predict(
 
 
 def _sum(schedule: Schedule, latency: Latency, *, waiting: bool) -> Cost:
-    table, n = schedule.table, schedule.ranks
+    table = schedule.table
+    n = schedule.ranks
     counts = [(bool(phase.absent), len(phase.rounds)) for phase in schedule.phases]
     wanted = np.repeat([is_waiting == waiting for is_waiting, _ in counts], [r for _, r in counts])
     chosen = wanted[table.round] if len(table) else np.empty(0, np.bool_)
-    number, src, dst = table.round[chosen], table.src[chosen], table.dst[chosen]
+    number = table.round[chosen]
+    src = table.src[chosen]
+    dst = table.dst[chosen]
     chunks = _busiest(number, src, dst, n)
     pairs = np.unique((number * n + src) * n + dst)
     peers = _busiest(pairs // n**2, pairs // n % n, pairs % n, n)

@@ -61,7 +61,8 @@ def legend(setting: Setting | None) -> str:
 
 def costs(named: dict[str, Cost], setting: Setting | None) -> list[str]:
     """A line for each cost under its label, with its time where there is a setting."""
-    width, formula = max(map(len, named)), max(len(str(cost)) for cost in named.values())
+    width = max(map(len, named))
+    formula = max(len(str(cost)) for cost in named.values())
     lines: list[str] = []
     for label, cost in named.items():
         line = f"{'' if lines else 'predicted':<10}  {label:<{width}}  {cost!s:>{formula}}"
@@ -73,7 +74,8 @@ def costs(named: dict[str, Cost], setting: Setting | None) -> list[str]:
 
 def facts(path: str, answer: Collective) -> dict[str, Any]:
     """What the JSON object of every family begins with."""
-    schedule, report = answer.schedule, answer.report
+    schedule = answer.schedule
+    report = answer.report
     return {
         "file": path,
         "verdict": report.verdict.value,

@@ -59,7 +59,8 @@ class ArrayRounds(Sequence[Round]):
 
     def rows(self, number: int) -> Iterator[tuple[int, int, int, Op]]:
         """The transfers of a round as plain tuples."""
-        low, high = self.begins[number], self.begins[number + 1]
+        low = self.begins[number]
+        high = self.begins[number + 1]
         ops = map(OPS.__getitem__, self.reduce[low:high].tolist())
         ends = (column[low:high].tolist() for column in (self.src, self.dst, self.chunk))
         return zip(*ends, ops, strict=True)
@@ -68,7 +69,9 @@ class ArrayRounds(Sequence[Round]):
         """The same with other ranks: ``named`` gives the new names of some."""
         other = ArrayRounds(())
         other.src, other.dst = named(self.src), named(self.dst)
-        other.chunk, other.reduce, other.begins = self.chunk, self.reduce, self.begins
+        other.chunk = self.chunk
+        other.reduce = self.reduce
+        other.begins = self.begins
         return other
 
 
@@ -88,7 +91,9 @@ def with_table(schedule: Schedule) -> Schedule:
         return np.concatenate([getattr(part, name) for part in parts])
 
     sizes = list(chain.from_iterable(np.diff(part.begins) for part in parts))
-    number, dst, chunk = np.repeat(np.arange(len(sizes)), sizes), joined("dst"), joined("chunk")
+    number = np.repeat(np.arange(len(sizes)), sizes)
+    dst = joined("dst")
+    chunk = joined("chunk")
     made = Table(
         src=joined("src"),
         dst=dst,

@@ -170,18 +170,21 @@ def verify(
             if certify is not None:
                 proof = certificate(schedule, report, hashlib.sha256(data).hexdigest(), certify)
                 write_atomically(certify, proof.encode())
-            text, facts = render(str(path), schedule, report), to_json(schedule, report)
+            text = render(str(path), schedule, report)
+            facts = to_json(schedule, report)
             if smt2_file is not None and report.results["well_formed"].verdict is Verdict.PROVED:
                 _write_question(schedule, smt2_file)
             if loss is not None:
                 losses = addition(str(path), schedule, report, loss, timeout, draw)
-                text, facts = f"{text}\n{losses.text}", {**facts, "loss": losses.json}
+                text = f"{text}\n{losses.text}"
+                facts = {**facts, "loss": losses.json}
                 codes.append(EXIT[losses.verdict])
             if device is not None:
                 kernels = device_command.addition(
                     schedule, report, device, data, timeout if use_kernel else None
                 )
-                text, facts = f"{text}\n{kernels.text}", {**facts, "device": kernels.json}
+                text = f"{text}\n{kernels.text}"
+                facts = {**facts, "device": kernels.json}
                 codes.append(EXIT[kernels.verdict])
         else:
             _refuse(

@@ -56,8 +56,10 @@ class ArgumentError(InputError):
     """
 
     def __init__(self, name: str, value: object, requirement: str, remedy: str = "") -> None:
-        self.name, self.value = name, value
-        self.requirement, self.remedy = requirement, remedy
+        self.name = name
+        self.value = value
+        self.requirement = requirement
+        self.remedy = remedy
         text = f"{name} = {value!r}: {requirement}"
         super().__init__(f"{text}. {remedy}" if remedy else text)
 
@@ -108,7 +110,10 @@ class LossExceeded(LatecomerError):
     def __init__(
         self, loss: float, limit: float, steps: int, ranks: Sequence[int], dropped: str = ""
     ) -> None:
-        self.loss, self.limit, self.ranks, self.dropped = loss, limit, tuple(ranks), dropped
+        self.loss = loss
+        self.limit = limit
+        self.ranks = tuple(ranks)
+        self.dropped = dropped
         arrived = f"; dropped on arrival: {dropped}" if dropped else ""
         names = ", ".join(map(str, self.ranks[:4]))
         super().__init__(

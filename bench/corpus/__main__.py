@@ -66,7 +66,8 @@ def why(report: AsynchronousReport) -> str:
 
 def row_of_json(path: Path, seeds: int) -> list[str]:
     """Of a plan, which is executed, or of flows, which are not."""
-    start, data = time.monotonic(), path.read_bytes()
+    start = time.monotonic()
+    data = path.read_bytes()
     plan = is_plan(data)
     try:
         report = verify_plan(data, str(path)) if plan else verify_flows(data, str(path))
@@ -108,7 +109,8 @@ def row(path: Path, seeds: int) -> list[str]:
     if refuted == (seen is None):
         executed = f"DISAGREES: {executed}"
     far = distance(file)
-    free, slack = report.freedom, report.slack
+    free = report.freedom
+    slack = report.slack
     upper = in_words(free.up_to) if free.unlimited else "no size"
     if free.unlimited and free.up_to == 0:
         upper = "no size"

@@ -71,8 +71,11 @@ class Run:
     ) -> None:
         parts = file.ranks // gcd(file.chunks, file.ranks) if file.collective in SHARED else 1
         if parts > 1:  # a rank's share is no whole number of chunks
-            file, per_message = finer(file, parts), per_message * parts
-        self.file, self.in_place, self.per_message = file, in_place, per_message
+            file = finer(file, parts)
+            per_message = per_message * parts
+        self.file = file
+        self.in_place = in_place
+        self.per_message = per_message
         self.slots = slots or IN_FLIGHT[file.protocol]
         self.random = random.Random(seed)
         self.calm = self.random.choice(CALM)
@@ -248,7 +251,8 @@ class Run:
     def _locate(self, rank: int, place: Place) -> tuple[list[int], int]:
         """The memory behind a place; in place, input and output are one."""
         name, offset = place
-        buffers, file = self.memory[rank], self.file
+        buffers = self.memory[rank]
+        file = self.file
         if name not in buffers or not 0 <= offset < len(buffers[name]):
             raise Fault(f"rank {rank} leaves its buffer: {name}[{offset}]")
         if self.in_place:
@@ -267,7 +271,8 @@ class Run:
     def _expected(self, rank: int) -> dict[Place, int]:
         """What must lie where at the end; root is rank 0, as in all public files."""
         file = self.file
-        chunks, ranks = file.chunks, range(file.ranks)
+        chunks = file.chunks
+        ranks = range(file.ranks)
         share = chunks // file.ranks
 
         def given(owner: int, chunk: int) -> int:

@@ -155,7 +155,8 @@ def _program(block: ElementTree.Element, where: str, refused: list[str]) -> Iter
         kind = _need(step, "type")
         source = Place(_need(step, "srcbuf"), int(_need(step, "srcoff")))
         target = Place(_need(step, "dstbuf"), int(_need(step, "dstoff")))
-        depends, published = int(_need(step, "depid")), _need(step, "hasdep") == "1"
+        depends = int(_need(step, "depid"))
+        published = _need(step, "hasdep") == "1"
         if depends >= 0:
             carried.append((depends, int(_need(step, "deps"))))
         if kind == "nop":

@@ -252,10 +252,13 @@ class PlanRun:
         packets: bool,
     ) -> list[list[Cell]]:  # fmt: skip
         """The cells of an area, once for each rank that it is at (several behind a switch)."""
-        low, size = area["index"] * self.cells, area["size"] * self.cells
+        low = area["index"] * self.cells
+        size = area["size"] * self.cells
         if "tbg_info" in op:
-            part, parts = op["tbg_info"]["tb_id"], op["tbg_info"]["tbg_size"]
-            low, size = low + size * part // parts, size // parts
+            part = op["tbg_info"]["tb_id"]
+            parts = op["tbg_info"]["tbg_size"]
+            low = low + size * part // parts
+            size = size // parts
         per_turn = max(1, self.cells // PIPELINED)
         places = [
             p for p in range(low, low + size) if turn is None or p % self.cells // per_turn == turn
@@ -270,11 +273,13 @@ class PlanRun:
             ]
             buffer, ranks = groups[ids["channel_ids"][area["switch_channel_id"]]]
             return [[(other, buffer, place) for place in places] for other in ranks]
-        owner, buffer = rank, area.get("type")
+        owner = rank
+        buffer = area.get("type")
         if "buffer_id" in area:
             refs = [r for b in block["remote_buffer_refs"] for r in b["remote_buffer_ids"]]
             remote = self.gpus[rank]["remote_buffers"][refs[area["buffer_id"]]]
-            owner, buffer = remote["rank"], remote["type"]
+            owner = remote["rank"]
+            buffer = remote["type"]
         assert buffer is not None
         return [[(owner, "p" if packets and buffer == "s" else buffer, p) for p in places]]
 

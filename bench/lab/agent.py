@@ -48,7 +48,8 @@ class Agent:
         if "start" in request:
             self.start(request["start"], descriptors)
         elif "signal" in request:
-            pid, number = request["signal"]["pid"], request["signal"]["number"]
+            pid = request["signal"]["pid"]
+            number = request["signal"]["number"]
             if pid in self.reports:  # not reaped yet, so the number can't be another process's
                 try:
                     os.killpg(pid, number)

@@ -14,10 +14,12 @@ STREAM_S = 3.0
 RATES_MBIT = (100.0, 200.0, 400.0, 1000.0)
 LINKS_MBIT = (10.0, 50.0)
 LOSSES = (0.001, 0.01, 0.05)
-LOSS_FRAMES, LOSS_GAP_S = 40_000, 0.0001
+LOSS_FRAMES = 40_000
+LOSS_GAP_S = 0.0001
 DELAYS_S = (0.001, 0.005, 0.02)
 TAIL = Tail(0.01, 0.02)
-DELAY_FRAMES, DELAY_GAP_S = 4000, 0.001
+DELAY_FRAMES = 4000
+DELAY_GAP_S = 0.001
 REPEATS = 3
 
 
@@ -31,7 +33,8 @@ def _setup(hosts: int) -> None:
     print("| hosts | up, settings read back and delays measured | down |")
     print("|--:|--:|--:|")
     for count in sorted({2, 4, hosts, 2 * hosts}):
-        up, down = [], []
+        up = []
+        down = []
         for _ in range(REPEATS):
             with Lab(Network(hosts=count)) as lab:
                 up.append(lab.setup_s)

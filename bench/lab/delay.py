@@ -23,11 +23,20 @@ from typing import Any
 
 NETLINK_NETFILTER = 12
 NLMSG_ERROR = 2
-REQUEST, ACK = 1, 4
+REQUEST = 1
+ACK = 4
 PACKET, VERDICT, CONFIG = (3 << 8 | number for number in (0, 1, 2))
-CFG_CMD, CFG_PARAMS, CFG_MAXLEN, CFG_MASK, CFG_FLAGS = 1, 2, 3, 4, 5
-BIND, COPY_META, FLAG_GSO = 1, 1, 1 << 2
-PACKET_HDR, VERDICT_HDR, ACCEPT = 1, 2, 1
+CFG_CMD = 1
+CFG_PARAMS = 2
+CFG_MAXLEN = 3
+CFG_MASK = 4
+CFG_FLAGS = 5
+BIND = 1
+COPY_META = 1
+FLAG_GSO = 1 << 2
+PACKET_HDR = 1
+VERDICT_HDR = 2
+ACCEPT = 1
 MAXLEN = 100_000
 RECEIVE_BUFFER = 4 << 20
 BATCH = 256
@@ -75,7 +84,8 @@ def parse(data: bytes) -> tuple[int, int] | None:
     if len(data) < 32 or struct.unpack_from("H", data, 4)[0] != PACKET:
         return None
     queue = struct.unpack_from(">H", data, 18)[0]
-    kind, number = struct.unpack_from("H", data, 22)[0], struct.unpack_from(">I", data, 24)[0]
+    kind = struct.unpack_from("H", data, 22)[0]
+    number = struct.unpack_from(">I", data, 24)[0]
     assert kind & 0x3FFF == PACKET_HDR, "the kernel puts the packet's header first"
     return queue, number
 

@@ -20,7 +20,8 @@ class LabUnavailable(LatecomerError):
     """
 
     def __init__(self, what: str, remedy: str) -> None:
-        self.what, self.remedy = what, remedy
+        self.what = what
+        self.remedy = remedy
         super().__init__(f"no emulated network on this machine: {what}. {remedy}")
 
 
@@ -37,6 +38,8 @@ class JobFailed(LabError):
     """
 
     def __init__(self, rank: int, reason: str, output: str) -> None:
-        self.rank, self.reason, self.output = rank, reason, output
+        self.rank = rank
+        self.reason = reason
+        self.output = output
         last = "\n  ".join(output.rstrip().splitlines()[-20:])
         super().__init__(f"rank {rank} {reason}" + (f"; it printed\n  {last}" if last else ""))

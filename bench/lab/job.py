@@ -128,7 +128,9 @@ class _Running:
     def __init__(
         self, lab: Hosts, on_line: Callable[[int, str], None] | None, stack: ExitStack
     ) -> None:
-        self.lab, self.on_line, self.stack = lab, on_line, stack
+        self.lab = lab
+        self.on_line = on_line
+        self.stack = stack
         self.job = Job([Rank(rank) for rank in range(lab.network.hosts)])
         self.selector = stack.enter_context(selectors.DefaultSelector())
         self.processes: dict[int, Process] = {}

@@ -91,7 +91,8 @@ def frames(
 
 def streams(lab: Hosts, pairs: list[tuple[int, int]], seconds: float) -> Streams:
     """Run a TCP stream along every pair at the same time."""
-    before, began = _busy_s(), time.monotonic()
+    before = _busy_s()
+    began = time.monotonic()
     ended = _traffic(lab, pairs, ["receive-stream"], [], ["send-stream"], [str(seconds)])
     busy = (_busy_s() - before) / (time.monotonic() - began)
     used = {sent["congestion"] for _, sent in ended.values()}
@@ -114,7 +115,8 @@ def _traffic(
     """Start all receivers, then all senders; what each pair's receiver and sender printed."""
     tool = [sys.executable, "-I", "-S", str(TRAFFIC)]
     with ExitStack() as stack:
-        receivers, senders = [], []
+        receivers = []
+        senders = []
         for number, (_, destination) in enumerate(pairs):
             argv = [*tool, *receive, str(PORT + number), *receive_rest]
             receivers.append(stack.enter_context(Reader(lab, argv, destination)))

@@ -183,7 +183,8 @@ def probe(sandbox: Sandbox) -> dict[str, Mechanism]:
             try:
                 code, said = sandbox.call(command)
             except LabError as error:
-                code, said = 127, str(error)
+                code = 127
+                said = str(error)
             if code:
                 detail = f"{' '.join(command)}: {said.strip()}"
                 break

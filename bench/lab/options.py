@@ -39,7 +39,8 @@ def network(
             raise ArgumentError(
                 "--link", text, "must be two hosts and their limits", "For example: 6-7:rate=30"
             )
-        source, destination = int(match[1]), int(match[3])
+        source = int(match[1])
+        destination = int(match[3])
         of_link[source, destination] = _limits("--link", match[4])
         if match[2] == "-":
             of_link[destination, source] = of_link[source, destination]
@@ -69,7 +70,10 @@ def network(
 
 def _limits(option: str, text: str) -> Limits:
     """``rate=50,loss=1%,delay=5ms,tail=1%:20ms``, in any order."""
-    rate, loss, delay, tails = None, 0.0, 0.0, []
+    rate = None
+    loss = 0.0
+    delay = 0.0
+    tails = []
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name == "rate":

@@ -26,7 +26,9 @@ HEADERS = 1000
 MAX_FRAME = 65_536
 LEAST_BUFFER = 200_000
 QUANTUM = 60_000
-PORT, OTHERS, FIRST_OWN = 0xFFFF, 1, 0x10
+PORT = 0xFFFF
+OTHERS = 1
+FIRST_OWN = 0x10
 """Numbers of htb classes: the whole port, sources without a class of their own, source 0's own."""
 
 
@@ -146,7 +148,8 @@ def _tbf(network: Network, device: str, mbit: float) -> str:
 
 def _into(network: Network, host: int, choice: Choice) -> list[str]:
     """What shapes the traffic into a host, on the switch's end of its port."""
-    port, mbit = f"v{host}", network.port_mbit(host)
+    port = f"v{host}"
+    mbit = network.port_mbit(host)
     paths = {i: network.path(i, host) for i in range(network.hosts) if i != host}
     by_netem = choice.delay == "netem"
     own = {i: path for i, path in paths.items() if path.rate_mbit or (by_netem and path.late)}
@@ -159,7 +162,8 @@ def _into(network: Network, host: int, choice: Choice) -> list[str]:
         f"qdisc add dev {port} parent 1:{OTHERS:x} bfifo limit {buffer_bytes(network, mbit)}",
     ]
     for source, path in own.items():
-        number, rate = FIRST_OWN + source, min(path.rate_mbit or mbit, mbit)
+        number = FIRST_OWN + source
+        rate = min(path.rate_mbit or mbit, mbit)
         room = buffer_bytes(network, rate)
         lines.append(_htb(network, port, f"1:{PORT:x}", number, rate))
         if by_netem and path.late:

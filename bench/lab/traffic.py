@@ -31,7 +31,9 @@ def receive_stream(port: int) -> dict[str, float]:
         server.settimeout(FIRST_S)
         print("ready", flush=True)
         stream, _ = server.accept()
-        buffer, total, began = bytearray(1 << 20), 0, 0.0
+        buffer = bytearray(1 << 20)
+        total = 0
+        began = 0.0
         with stream:
             stream.settimeout(FIRST_S)
             while got := stream.recv_into(buffer):
@@ -43,7 +45,8 @@ def receive_stream(port: int) -> dict[str, float]:
 
 def send_stream(host: str, port: int, seconds: float) -> dict[str, object]:
     """Send as fast as TCP takes it; the round-trip times that TCP measured meanwhile."""
-    data, rtts = bytes(1 << 18), []
+    data = bytes(1 << 18)
+    rtts = []
     with socket.create_connection((host, port), timeout=FIRST_S) as stream:
         used = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         end = time.monotonic() + seconds
@@ -58,7 +61,8 @@ def send_stream(host: str, port: int, seconds: float) -> dict[str, object]:
 def receive_frames(port: int, count: int) -> dict[str, object]:
     """One-way delays in ms of what came of ``count`` frames, in order of their numbers."""
     delays: dict[int, float] = {}
-    overtaken, newest = 0, -1
+    overtaken = 0
+    newest = -1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         receiver.bind(("0.0.0.0", port))

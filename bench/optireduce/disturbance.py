@@ -21,8 +21,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-BETWEEN_S, LAST_S = (0.3, 1.2), (0.05, 0.2)
-PORT, FRAME = 9, 1400
+BETWEEN_S = (0.3, 1.2)
+LAST_S = (0.05, 0.2)
+PORT = 9
+FRAME = 1400
 
 
 @contextlib.contextmanager
@@ -48,7 +50,8 @@ def pause(pid: int, for_s: float) -> None:
 
 def burst(to: socket.socket, for_s: float) -> None:
     """Send as fast as the port lets us for so long."""
-    until_s, frame = time.monotonic() + for_s, bytes(FRAME)
+    until_s = time.monotonic() + for_s
+    frame = bytes(FRAME)
     while time.monotonic() < until_s:
         with contextlib.suppress(OSError):  # nobody listens there
             to.send(frame)
@@ -57,7 +60,8 @@ def burst(to: socket.socket, for_s: float) -> None:
 def main(kind: str, about: str, seed: str) -> None:
     """Disturb until told to end."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    dice, owner = random.Random(int(seed)), os.getppid()
+    dice = random.Random(int(seed))
+    owner = os.getppid()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
         if kind == "burst":
             to.connect((about, PORT))

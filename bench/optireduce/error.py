@@ -38,7 +38,8 @@ class Loss:
     """Draws which datagrams arrive: each with equal chance, or in bursts."""
 
     def __init__(self, share: float, burst: int, seed: int) -> None:
-        self.share, self.burst = share, burst
+        self.share = share
+        self.burst = burst
         self.dice = torch.Generator().manual_seed(seed)
 
     def arrived(self, numel: int) -> torch.Tensor:
@@ -50,11 +51,13 @@ class Loss:
 
 def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
     """Every rank's result, [n, numel], by the runtime's own mean."""
-    n, results = len(gradients), gradients.clone()
+    n = len(gradients)
+    results = gradients.clone()
     for owner in range(n):
         low, high = shard_bounds(gradients.shape[1], n)[owner : owner + 2]
         count = -(-(high - low) // EACH)
-        pieces, arrived = [], []
+        pieces = []
+        arrived = []
         for sender in sorted(set(range(n)) - {owner}):
             arrived.append(loss.arrived(high - low)[::EACH].numpy())
             padded = torch.zeros(count * EACH)
@@ -73,7 +76,8 @@ def tar(gradients: torch.Tensor, loss: Loss) -> torch.Tensor:
 def server(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
     """Rank 0 is the parameter server; a message is the whole gradient."""
     n, numel = gradients.shape
-    total, count = gradients[0].clone(), torch.ones(numel)
+    total = gradients[0].clone()
+    count = torch.ones(numel)
     for sender in range(1, n):
         mask = loss.arrived(numel)
         total += gradients[sender] * mask
@@ -89,12 +93,14 @@ def ring(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
     """Ring: a lost partial sum takes all contributions in it away; later sums build on the rest."""
     n, numel = gradients.shape
     bounds = [numel * i // n for i in range(n + 1)]
-    state, count = gradients.clone(), torch.ones(n, numel)
+    state = gradients.clone()
+    count = torch.ones(n, numel)
     for step in range(n - 1):
         for rank in range(n):
             chunk = (rank - step) % n
             part = slice(bounds[chunk], bounds[chunk + 1])
-            to, mask = (rank + 1) % n, loss.arrived(bounds[chunk + 1] - bounds[chunk])
+            to = (rank + 1) % n
+            mask = loss.arrived(bounds[chunk + 1] - bounds[chunk])
             state[to, part] = gradients[to, part] + state[rank, part] * mask
             count[to, part] = 1 + count[rank, part] * mask
     state /= count if scaled else n
@@ -104,7 +110,8 @@ def ring(gradients: torch.Tensor, loss: Loss, scaled: bool) -> torch.Tensor:
         owner = (chunk - 1) % n
         own[owner, part] = state[owner, part]
         for step in range(n - 1):
-            rank, to = (owner + step) % n, (owner + step + 1) % n
+            rank = (owner + step) % n
+            to = (owner + step + 1) % n
             mask = loss.arrived(bounds[chunk + 1] - bounds[chunk])
             own[to, part] = torch.where(mask, own[rank, part], own[to, part])
     return own
@@ -147,7 +154,9 @@ def toy() -> None:
         sums = [0.0, 0.0, 0.0]
         for seed in range(300):
             x = draw()
-            kept, rotated, signed = x.clone(), matrix @ x, x.clone()
+            kept = x.clone()
+            rotated = matrix @ x
+            signed = x.clone()
             hadamard.transform(signed, seed, block=8)
             for sent in (kept, rotated, signed):
                 sent[7] = 0.0
@@ -183,7 +192,8 @@ def main() -> None:
         for name, way in ways.items():
             if ht and "scaled" in name:
                 continue
-            cells, worst = [], 0.0
+            cells = []
+            worst = 0.0
             for share in shares:
                 errors = []
                 for seed in range(options.repeats):

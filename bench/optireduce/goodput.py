@@ -34,7 +34,8 @@ from bench.lab import Network
 from bench.optireduce.places import TIMEOUT_S, Place, run
 
 IN_FLIGHT = 4
-TCP, TAR = "TCP", "TAR over TCP"
+TCP = "TCP"
+TAR = "TAR over TCP"
 UBT: dict[str, dict[str, Any]] = {
     f"UBT, {path}{tags}": {"compiled": compiled, "authenticate": bool(tags)}
     for tags in ("", ", tags")
@@ -107,7 +108,8 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
             engine = engines[way] if way in UBT else None
             before = dict(engine.ledger.totals) if engine else {}
             place.meet(f"{number}/{way}")
-            began_s, busy_s = time.monotonic(), sum(os.times()[:2])
+            began_s = time.monotonic()
+            busy_s = sum(os.times()[:2])
             if way == TCP:
                 for tensor, into in zip(tensors, spare, strict=True):
                     views = (t.numpy().view("u1").data for t in (tensor, into))
@@ -116,7 +118,8 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
                 submit = (engine or reliable).submit
                 for operation in [submit(tensor, average=True) for tensor in tensors]:
                     operation.wait()
-            ended_s, busy_s = time.monotonic(), sum(os.times()[:2]) - busy_s
+            ended_s = time.monotonic()
+            busy_s = sum(os.times()[:2]) - busy_s
             totals = engine.ledger.totals if engine else {}
             due, lost = (totals.get(k, 0) - before.get(k, 0) for k in ("due", "lost"))
             place.store.set(f"{number}/{way}/lost/{rank}", str(lost))
@@ -150,14 +153,17 @@ def measure(rate: float, options: argparse.Namespace) -> None:
     argv = ["bench.optireduce.goodput", "--rank-side", str(moved)]
     argv += ["--repeats", str(options.repeats), "--ways"]
     network = Network(hosts=2, rate_mbit=rate) if rate else None
-    reached, found = dict[str, float](), dict[str, list[Any]]()
+    reached = dict[str, float]()
+    found = dict[str, list[Any]]()
     for ways in [options.ways] if options.pairs == 1 else [[way] for way in options.ways]:
         with ThreadPoolExecutor(options.pairs) as pool:
             commands = [[*argv, *ways]] * options.pairs
             told = list(pool.map(lambda each: run(each, 2, network, 300.0), commands))
         found |= {way: [[side["rows"][way] for side in pair] for pair in told] for way in ways}
     for way in options.ways:
-        speeds, each_busy, each_lost = [], [], []
+        speeds = []
+        each_busy = []
+        each_lost = []
         for first, second in found[way]:
             pairs = list(zip(first, second, strict=True))
             each_lost += [row[3] for pair in pairs for row in pair]
@@ -190,7 +196,8 @@ def main() -> None:
     parser.add_argument("--rank-side", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.short:
-        options.repeats, options.seconds = 2, 0.5
+        options.repeats = 2
+        options.seconds = 0.5
     if options.rank_side:
         rank_side(options.rank_side, options.repeats, options.ways)
         return

@@ -52,7 +52,8 @@ def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, ou
     def once(way: str, tensor: torch.Tensor) -> tuple[float, float]:
         tensor.fill_(rank + 1.0)
         dist.barrier()
-        began, busy = time.monotonic(), sum(os.times()[:2])
+        began = time.monotonic()
+        busy = sum(os.times()[:2])
         if way == "Gloo":
             dist.all_reduce(tensor)
             tensor /= ranks
@@ -60,12 +61,14 @@ def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, ou
             running["UBT, numpy"].reliable.average(tensor)
         else:
             running[way].submit(tensor, average=True).wait()
-        ended, busy = time.monotonic(), sum(os.times()[:2]) - busy
+        ended = time.monotonic()
+        busy = sum(os.times()[:2]) - busy
         if not bool((tensor == (ranks + 1) / 2).all()):
             raise SystemExit(f"{way}: wrong, or something was lost")
         told: list[Any] = [None] * ranks
         dist.all_gather_object(told, (began, ended, busy))
-        first, last = min(b for b, _, _ in told), max(e for _, e, _ in told)
+        first = min(b for b, _, _ in told)
+        last = max(e for _, e, _ in told)
         return last - first, sum(cpu for _, _, cpu in told)
 
     for mib in sizes:

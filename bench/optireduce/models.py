@@ -19,7 +19,8 @@ from typing import Any
 NOISE = 1.6
 PATTERNS = 4
 SIDE = 16
-TRAINED, TESTED = 2_000, 20_000
+TRAINED = 2_000
+TESTED = 20_000
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def digits() -> Task:
     inputs = torch.tensor(data.images / 16, dtype=torch.float32).flatten(1)
     classes = torch.tensor(data.target)
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))
-    train, test = order[:1437], order[1437:]
+    train = order[:1437]
+    test = order[1437:]
     return Task(
         partial(_perceptron, [64, 512, 512, 10]),
         (inputs[train], classes[train]),
@@ -63,7 +65,8 @@ def images() -> Task:
     """Synthetic images."""
     import torch
 
-    dice, count = torch.Generator().manual_seed(2), TRAINED + TESTED
+    dice = torch.Generator().manual_seed(2)
+    count = TRAINED + TESTED
     patterns = torch.randn(10 * PATTERNS, 3, SIDE, SIDE, generator=dice)
     which = torch.randint(0, 10 * PATTERNS, (count,), generator=dice)
     shifts = torch.randint(0, 2, (count, 2), generator=dice)
@@ -72,7 +75,8 @@ def images() -> Task:
         for right in (0, 1):
             chosen = (shifts == torch.tensor([down, right])).all(1)
             inputs[chosen] += patterns[which[chosen]].roll((down, right), (2, 3))
-    inputs, classes = inputs.flatten(1), which % 10
+    inputs = inputs.flatten(1)
+    classes = which % 10
     return Task(
         partial(_perceptron, [3 * SIDE * SIDE, 1024, 256, 10]),
         (inputs[:TRAINED], classes[:TRAINED]),

@@ -24,7 +24,9 @@ import numpy as np
 EACH = 356
 """float32 elements in a datagram of 1472 bytes."""
 BURST = 8
-RANKS, BATCH, STEPS = 4, 32, 25
+RANKS = 4
+BATCH = 32
+STEPS = 25
 
 
 class Link(NamedTuple):
@@ -182,7 +184,8 @@ def training(seeds: int, short: bool) -> None:
     from bench.optireduce.models import images
 
     torch.set_num_threads(1)
-    task, exact = images(), list[float]()
+    task = images()
+    exact = list[float]()
     print(
         f"\n| lost | parity | after {STEPS} steps | against no loss | after as many bytes "
         "| against no loss |\n|:--|:--|--:|--:|--:|--:|",

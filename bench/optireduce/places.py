@@ -87,8 +87,10 @@ class Place:
         torch.set_num_threads(1)
         timeout = timedelta(seconds=TIMEOUT_S)
         dist.init_process_group("gloo", timeout=timeout)
-        rank, size = dist.get_rank(), dist.get_world_size()
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        rank = dist.get_rank()
+        size = dist.get_world_size()
+        host = os.environ["MASTER_ADDR"]
+        port = int(os.environ["MASTER_PORT"])
         return cls(rank, size, TCPStore(host, port + 1, size, rank == 0, timeout))
 
     def meet(self, name: str) -> None:

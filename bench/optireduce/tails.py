@@ -46,7 +46,10 @@ from bench.optireduce.places import TIMEOUT_S, Place, run
 
 MIB = 2**20
 BLOCK = 5
-GLOO, GLOO_TAR, TCP, UBT = "Gloo ring", "Gloo TAR", "TAR over TCP", "TAR over UBT"
+GLOO = "Gloo ring"
+GLOO_TAR = "Gloo TAR"
+TCP = "TAR over TCP"
+UBT = "TAR over UBT"
 WAYS = (GLOO, GLOO_TAR, TCP, UBT)
 NETWORKS = {
     "clean": Limits(),
@@ -113,7 +116,8 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str], name: str) ->
     from runtime.optireduce.options import Options
 
     place = Place.find()
-    rank, size = place.rank, place.size
+    rank = place.rank
+    size = place.size
     options = Options(hadamard="off", resync_steps=0, stop_loss=1.0, reliable_steps=1)
     store = PrefixStore("engine", place.store)
     engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
@@ -139,10 +143,12 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str], name: str) ->
     for way in ways:
         once(way)
         times[way].clear()
-    blocks, going = itertools.count(), True
+    blocks = itertools.count()
+    going = True
     with disturbed(name, place):
         while going:
-            going, block = False, next(blocks)
+            going = False
+            block = next(blocks)
             for way in ways:
                 key = f"{block}/{way}"
                 if rank == 0:
@@ -252,7 +258,8 @@ def main() -> None:
         rank_side(options.mib, options.ops, options.cap, options.rank_side, options.networks[0])
         return
     if options.short:
-        options.ops, options.cap = min(options.ops, 100), min(options.cap, 5.0)
+        options.ops = min(options.ops, 100)
+        options.cap = min(options.cap, 5.0)
         options.networks = [name for name in options.networks if name in SHORT]
     place = f"{options.hosts} hosts, {options.rate:g} Mbit/s, reno, {options.mib:g} MiB"
     ours_s = options.ops * SLOW_S / 5

@@ -32,11 +32,13 @@ from runtime.optireduce.options import Options
 from runtime.optireduce.udp.compiled.choice import choose
 from runtime.optireduce.udp.socket import UdpSocket
 
-GLOO, OURS = "Gloo", "OptiReduce"
+GLOO = "Gloo"
+OURS = "OptiReduce"
 BATCH = 32
 MARKS = 3
 """Times that a whole run's accuracy is looked at."""
-LOOK_EVERY, SLOW_S = 5, 1.0
+LOOK_EVERY = 5
+SLOW_S = 1.0
 """Steps between two looks at whether the time is up; one where a step takes longer than that."""
 
 
@@ -101,7 +103,8 @@ class Thrown:
 
     def draw(self, share: float, seed: int) -> None:
         """From now on so large a share."""
-        self._share, self._dice = share, np.random.default_rng(seed)
+        self._share = share
+        self._dice = np.random.default_rng(seed)
 
 
 def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, Any]:
@@ -127,7 +130,8 @@ def train(place: Place, job: Job, task: Task, run: Run, name: str) -> dict[str, 
     inputs, classes = task.train
     tests = [part[place.rank :: place.size] for part in task.test]
     dice = torch.Generator().manual_seed(100 * run.seed + place.rank)
-    look, drift = 1, 0.0
+    look = 1
+    drift = 0.0
     marks: list[int] = []
     times: list[float] = []
 
@@ -178,8 +182,11 @@ def _next_look(place: Place, key: str, last_s: float, more: bool) -> int:
 def main() -> None:
     """All runs of the job."""
     choose("auto")  # tries the data path on itself: before anything is thrown away
-    job, place, thrown = Job.read(sys.argv[1]), Place.find(), Thrown()
-    task, found = TASKS[job.task](), []
+    job = Job.read(sys.argv[1])
+    place = Place.find()
+    thrown = Thrown()
+    task = TASKS[job.task]()
+    found = []
     for number, run in enumerate(job.runs):
         thrown.draw(run.share, 100 * run.seed + place.rank)
         found.append(train(place, job, task, run, str(number)))

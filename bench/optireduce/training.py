@@ -33,7 +33,8 @@ from bench.optireduce.trainer import GLOO, MARKS, OURS, Job, Run
 
 WARM_UP = 8
 SHARES = (0.0, 0.01, 0.05, 0.1)
-LAB_STEPS, LAB_CAP_S = 40, 20.0
+LAB_STEPS = 40
+LAB_CAP_S = 20.0
 LOOPBACK_DATAGRAM_BYTES = 8192
 """Loopback carries them whole, and a datagram costs much the same whatever its size."""
 SHORT = ("clean", "higher tail")
@@ -121,7 +122,8 @@ def on_lab(options: argparse.Namespace) -> None:
             for way in (GLOO, OURS):
                 mine = [found[Run(way, 0.0, seed)] for seed in seeds]
                 times = sorted(one for each in mine for one in each["seconds"])
-                mean, p50 = statistics.mean(times), statistics.median(times)
+                mean = statistics.mean(times)
+                p50 = statistics.median(times)
                 p99 = times[int(0.99 * (len(times) - 1))]
                 native = mean if way == GLOO else native
                 whole = all(len(each["accuracy"]) == MARKS for each in mine)
@@ -155,7 +157,9 @@ def main() -> None:
     options = parser.parse_args()
     options.seeds = options.seeds or (3 if options.loopback else 1)
     if options.short:
-        options.steps, options.tasks, options.seeds = 40, ["digits"], 1
+        options.steps = 40
+        options.tasks = ["digits"]
+        options.seeds = 1
         options.networks = [name for name in options.networks if name in SHORT]
     began_s = time.monotonic()
     (loopback if options.loopback else on_lab)(options)

@@ -33,7 +33,8 @@ def radix2(flat: torch.Tensor) -> None:
     size = 1
     while size < flat.numel():
         pairs = flat.view(-1, 2, size)
-        low, high = pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]
+        low = pairs[:, 0] + pairs[:, 1]
+        high = pairs[:, 0] - pairs[:, 1]
         pairs[:, 0], pairs[:, 1] = low, high
         size *= 2
     flat /= math.sqrt(flat.numel())
@@ -44,7 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
-    x, y = torch.randn(NUMEL), torch.empty(NUMEL)
+    x = torch.randn(NUMEL)
+    y = torch.empty(NUMEL)
     ways: dict[str, Callable[[], object]] = {"copy": lambda: y.copy_(x)}
     for block in (1024, 4096, 16384):
         ways[f"transform, blocks of {block}"] = lambda b=block: hadamard.transform(x, 1, block=b)
@@ -71,7 +73,8 @@ def main() -> None:
 def datagrams(compiled: DataPath, repeats: int) -> None:
     """What each data path takes for 128 datagrams, hot in the cache, on one thread."""
     torch.set_num_threads(1)
-    count, size = 128, 1472
+    count = 128
+    size = 1472
     payload = size - HEADER_BYTES
     nbytes = count * payload
     source = np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8)
@@ -88,7 +91,8 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
         print(f"| {name} | {median * 1e6:.0f} | {nbytes / median * 1e-9:.1f} |")
 
     for name, path in (("numpy", NUMPY), ("compiled", compiled)):
-        rows, into = np.zeros((count, size), np.uint8), np.zeros(nbytes, np.uint8)
+        rows = np.zeros((count, size), np.uint8)
+        into = np.zeros(nbytes, np.uint8)
         for tags, key in (("", b""), (", tags", b"k" * 16)):
             sender, receiver = (path.codec(1, rank, 2, size, key) for rank in (1, 0))
             header = Header(0, 0, 1)
@@ -98,13 +102,15 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
         numbers = batch.offsets // payload
         row(f"{name}: place", lambda: path.place(into, payload, batch.payload, numbers))  # noqa: B023
         for ranks in (2, 4):
-            own, pieces = torch.rand(nbytes // 4), np.zeros((ranks - 1, count, payload), np.uint8)
+            own = torch.rand(nbytes // 4)
+            pieces = np.zeros((ranks - 1, count, payload), np.uint8)
             there = np.ones((ranks - 1, count), bool)
             raw = own.view(torch.uint8).numpy()
             run = functools.partial(path.average, raw, own.dtype, 0, pieces, 0, there, True)
             row(f"{name}: average of {ranks}", run)
     for ranks in (2, 4):
-        own, others = torch.rand(nbytes // 4), torch.rand(ranks - 1, nbytes // 4)
+        own = torch.rand(nbytes // 4)
+        others = torch.rand(ranks - 1, nbytes // 4)
         row(f"torch, add_ and div_: average of {ranks}", lambda: _average(own, others))  # noqa: B023
 
 

@@ -70,7 +70,9 @@ def shorter(document: dict[str, Any]) -> Question:
 
 def clauses(q: Question) -> Iterator[Clause]:
     """All clauses of the question, in the order in which ``clauses_of`` lists them."""
-    n, k, last = q.ranks, q.chunks, q.rounds
+    n = q.ranks
+    k = q.chunks
+    last = q.rounds
 
     def number(kind: int, s: int, d: int, c: int, t: int) -> int:
         return 1 + kind + 6 * (t + (last + 1) * (c + k * (d + n * s)))
@@ -105,13 +107,15 @@ def clauses(q: Question) -> Iterator[Clause]:
 
     def effect(t: int, c: int, d: int) -> Iterator[Clause]:
         received = [moves(s, d, c, t) for s in range(n)]
-        copy, spoils = overwrites(d, c, t), spoilt(d, c, t + 1)
+        copy = overwrites(d, c, t)
+        spoils = spoilt(d, c, t + 1)
         yield [-copy, *received]
         yield [copy, -spoilt(d, c, t), spoils]
         for s in range(n):
             yield [-received[s], -spoilt(s, c, t), spoils]
         for i in range(n):
-            before, after = holds(i, d, c, t), holds(i, d, c, t + 1)
+            before = holds(i, d, c, t)
+            after = holds(i, d, c, t + 1)
             yield [copy, -before, after]
             yield [-after, before, *received]
             for s in range(n):
@@ -121,7 +125,9 @@ def clauses(q: Question) -> Iterator[Clause]:
                 yield [-after, -received[s], comes, -copy]
                 yield [-received[s], copy, -before, -comes, spoils]
 
-    everyone, every_chunk, rounds = range(n), range(k), range(last)
+    everyone = range(n)
+    every_chunk = range(k)
+    rounds = range(last)
     for t in rounds:
         for s in everyone:
             for d in everyone:

@@ -83,7 +83,8 @@ def trimmed(formula_size: int, proof: Path) -> list[str]:
         steps.append((numbers[0], numbers[1:end], numbers[end + 1 : -1]))
         if not steps[-1][1]:
             break
-    needed, kept = {steps[-1][0]}, []
+    needed = {steps[-1][0]}
+    kept = []
     for step in reversed(steps):
         if step[0] in needed:
             if min(step[2]) < 0:
@@ -106,7 +107,8 @@ def refuted(question: Question, solver: str, seed: int) -> bytes | None:
     """
     formula = list(clauses(question))
     with tempfile.TemporaryDirectory() as folder:
-        text, proof = Path(folder) / "formula.cnf", Path(folder) / "proof.lrat"
+        text = Path(folder) / "formula.cnf"
+        proof = Path(folder) / "proof.lrat"
         text.write_text(dimacs(formula))
         options = ["--unsat", f"--seed={seed}", "-t", str(SOLVER_TIME_S), "--lrat", "--no-binary"]
         done = subprocess.run(

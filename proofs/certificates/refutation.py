@@ -30,7 +30,8 @@ def check(formula: list[list[int]], proof: Iterable[str]) -> int:
             end = numbers.index(0)
         except ValueError:
             raise Refused(f"line {line}: not LITERALS 0 HINTS 0") from None
-        clause, hints = numbers[:end], numbers[end + 1 : -1]
+        clause = numbers[:end]
+        hints = numbers[end + 1 : -1]
         if numbers[-1] != 0 or end == len(numbers) - 1 or 0 in hints:
             raise Refused(f"line {line}: not LITERALS 0 HINTS 0")
         false = set(clause)

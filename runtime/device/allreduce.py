@@ -73,8 +73,10 @@ class KernelAllReduce(Executor):
         found = device_of(device)
         if found is None:
             raise TensorError(f"{device} has no streams; runtime.device.simulated has a device")
-        self._streams, self._dtypes = found, frozenset(dtypes)
-        self._blocks, self._staging = blocks, staging
+        self._streams = found
+        self._dtypes = frozenset(dtypes)
+        self._blocks = blocks
+        self._staging = staging
         self._loaded: dict[tuple[int, tuple[int, ...]], LoadedProgram] = {}
         self._programs_of: dict[int, ProvedPrograms] = {}
         self._loading = threading.RLock()  # some are made in the background
@@ -110,13 +112,15 @@ class KernelAllReduce(Executor):
         return too_long(_rows(self.schedules[schedule]))
 
     def _connected(self, group: StoreExchange) -> KernelEngine:  # type: ignore[override]
-        group, first = group.under("kernel"), self._first()
+        group = group.under("kernel")
+        first = self._first()
         fit = [each for i, each in enumerate(self.schedules) if not self.unfit(i)]
         slots = max(map(_slots, fit))
         layout = Layout.within(self._staging, self.size, self._blocks, slots)
         names = sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes)
         agree_on_kernel(group, self.device, f"{layout} for {', '.join(names)}")
-        memory, problem = None, ""
+        memory = None
+        problem = ""
         try:
             memory = join(layout, group.under("memory"), self.device)
         except (RuntimeError, OSError) as error:
@@ -140,7 +144,8 @@ class KernelAllReduce(Executor):
         self, memory: SymmetricMemory, group: StoreExchange, loaded: LoadedProgram
     ) -> Kernel:
         """The kernel, compiled and loaded on all ranks."""
-        kernel, problem = Kernel(memory, self.rank), ""
+        kernel = Kernel(memory, self.rank)
+        problem = ""
         try:
             kernel.compile(self._dtypes, loaded)
         except Exception as error:  # whatever it is: the others must know

@@ -51,7 +51,8 @@ def make_executor(
     if streams is None:
         return Executor(schedules, store, rank, size, device=device, **options)
     _require_alike(StoreExchange(store, rank, size, options.get("timeout_s", 300.0)), by)
-    reason, place = "", (rank, size)
+    reason = ""
+    place = (rank, size)
     if by != "transfers":
         try:
             under = PrefixStore("kernels", store)

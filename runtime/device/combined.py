@@ -25,7 +25,8 @@ class CombinedEngine(DeviceEngine):
     def __init__(
         self, kernels: KernelEngine, unfit: Callable[[AllReduceWork], str], *transfers: Any
     ) -> None:
-        self._kernels, self._unfit = kernels, unfit
+        self._kernels = kernels
+        self._unfit = unfit
         super().__init__(*transfers)
         kernels.arrived = self._arrived
 

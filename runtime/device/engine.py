@@ -58,9 +58,12 @@ class DeviceEngine:
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
-        self._device, self._rank = device, group.rank
-        self._observer, self._entered = observer, watchdog.enter
-        self._ended, self._failed = ended, failed
+        self._device = device
+        self._rank = group.rank
+        self._observer = observer
+        self._entered = watchdog.enter
+        self._ended = ended
+        self._failed = failed
         self.arrived: Arrived = lambda operation, at_s: None
         self.transfers = "transfers"
         # a tensor: by a number, CUDA multiplies with its reciprocal, which rounds twice
@@ -141,7 +144,8 @@ class DeviceEngine:
     def _enqueue(self, work: AllReduceWork) -> tuple[Event, Event]:
         """The places on the streams at which the data is there, and at which the sum is."""
         arrival = done = self._device.current().record()
-        stream, divide = self._streams[-1], work.average
+        stream = self._streams[-1]
+        divide = work.average
         for stream, calls in self._parts(work):
             if calls or divide:
                 done = self._after(done, stream, work, divide, calls)
@@ -178,7 +182,8 @@ class DeviceEngine:
     def _round(self, phase: int, work: AllReduceWork, step: int, ends: list[TransferEnd]) -> Call:
         """One round of this rank, for a stream."""
         assert work.program is not None
-        group, place = self._groups[phase], (work.number, *work.program.steps[step])
+        group = self._groups[phase]
+        place = (work.number, *work.program.steps[step])
 
         def call() -> None:
             self._observer.step_begins(*place)
@@ -188,7 +193,8 @@ class DeviceEngine:
         return call
 
     def _require_capturable(self, work: AllReduceWork) -> None:
-        text, remedy = "", ""
+        text = ""
+        remedy = ""
         if not self.idle:
             text = "operations before it are in flight, and can't be looked at in a capture"
             remedy = "Wait for their results before the capture"

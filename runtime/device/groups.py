@@ -37,7 +37,9 @@ class PeerGroup:
     """One process group with NCCL (or Gloo) for tensors on ``device``."""
 
     def __init__(self, device: Device, group: dist.ProcessGroup, ranks: list[int]) -> None:
-        self._device, self._group, self._ranks = device, group, ranks
+        self._device = device
+        self._group = group
+        self._ranks = ranks
 
     def transfer(self, ends: Iterable[tuple[bool, torch.Tensor, int]]) -> None:
         """Move tensors in one group of transfers, on the current stream; no order between them.

@@ -36,7 +36,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-PUT, REDUCE = tl.constexpr(0), tl.constexpr(1)  # verify.device.program.Action; else COPY
+PUT = tl.constexpr(0)  # verify.device.program.Action; else COPY
+REDUCE = tl.constexpr(1)
 
 
 @triton.jit
@@ -155,7 +156,8 @@ def all_reduce(
     TILE: tl.constexpr,
 ):
     """Run the program on every piece."""
-    block, blocks = tl.program_id(0), tl.num_programs(0)
+    block = tl.program_id(0)
+    blocks = tl.num_programs(0)
     dtype = own.dtype.element_ty
     word = tl.pointer_type(tl.int32)
     if block == 0:
@@ -164,7 +166,8 @@ def all_reduce(
         stamp(bases, stamps_at + (place * ranks + rank) * 16, ranks, mark, now)
     size = blocks.to(tl.int64) * part
     origin = block.to(tl.int64) * part
-    going, piece = is_raised(stop) == 0, 0
+    going = is_raised(stop) == 0
+    piece = 0
     while (piece < pieces) & going:
         parity = epoch & (SETS - 1)
         flags_of_set = flags_at + (parity * slots * blocks + block) * 4
@@ -180,12 +183,10 @@ def all_reduce(
         at = 0
         while (at < length) & going:
             row = rows + at * 4
-            action, peer, chunk, slot = (
-                tl.load(row),
-                tl.load(row + 1),
-                tl.load(row + 2),
-                tl.load(row + 3),
-            )
+            action = tl.load(row)
+            peer = tl.load(row + 1)
+            chunk = tl.load(row + 2)
+            slot = tl.load(row + 3)
             begin = tl.multiple_of(origin + chunk * size, 16)
             count = tl.minimum(part, numel - begin)
             mine = own + begin

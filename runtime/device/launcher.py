@@ -31,7 +31,8 @@ from runtime.work import AllReduceWork
 from verify.errors import ArgumentError
 
 FIRST_EPOCH = 1  # flags begin with 0, and so do stamps: operations count from 1
-SHORTEST_S, LONGEST_S = 50e-6, 1e-3  # between two looks at an event
+SHORTEST_S = 50e-6  # between two looks at an event
+LONGEST_S = 1e-3
 COMPARE_S = 0.25  # an operation that takes longer is compared with the others' in between
 CLOSE_S = 5.0
 
@@ -70,13 +71,20 @@ class KernelEngine:
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
-        self._device, self._memory, self._kernel, self._rank = device, memory, kernel, rank
-        self._program_of, self._entered = program_of, entered
-        self._ended, self._failed = ended, failed
+        self._device = device
+        self._memory = memory
+        self._kernel = kernel
+        self._rank = rank
+        self._program_of = program_of
+        self._entered = entered
+        self._ended = ended
+        self._failed = failed
         self.arrived: Callable[[int, float], None] = lambda operation, at_s: None
-        self._stamps, self._results = StampArrivals(kernel.clock), Results(device)
+        self._stamps = StampArrivals(kernel.clock)
+        self._results = Results(device)
         self._stream = device.stream()
-        self._epoch, self._operations = FIRST_EPOCH, itertools.count(1)
+        self._epoch = FIRST_EPOCH
+        self._operations = itertools.count(1)
         self._order = threading.Lock()  # of launches; on all ranks the same
         self._flights: dict[int, Flight] = {}  # in order
         self._marks: dict[int, int] = {}  # of the last operations
@@ -114,7 +122,8 @@ class KernelEngine:
             return None
         found = self._missing(flight) if self._has_begun(flight) else None
         if found != flight.waits:
-            flight.waits, flight.since_s = found, time.monotonic()
+            flight.waits = found
+            flight.since_s = time.monotonic()
             self.moved_s = flight.since_s
         if found is None:
             return None
@@ -212,7 +221,8 @@ class KernelEngine:
         if self._is_over:
             return  # the kernel may have ended because it was stopped
         mark, began_ns = self._compare(flight)
-        work, is_own = flight.work, mark == flight.launch.mark
+        work = flight.work
+        is_own = mark == flight.launch.mark
         self._stamps.add(work.number, flight.before_s, began_ns if is_own else None, after_s)
         self._enter(flight)
         for operation, at_s in self._stamps.take():
@@ -251,7 +261,8 @@ class KernelEngine:
 
     def _missing(self, flight: Flight) -> tuple[int, int] | None:
         """The first piece and row whose put has not come to all blocks."""
-        flags, loaded = self._memory.read(self._memory.flags), flight.launch.loaded
+        flags = self._memory.read(self._memory.flags)
+        loaded = flight.launch.loaded
         for piece in range(flight.cut.pieces):
             epoch = flight.launch.epoch + piece
             ahead = flags[epoch % len(flags), loaded.slots.long()].long() - epoch

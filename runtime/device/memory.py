@@ -37,7 +37,8 @@ class SymmetricMemory:
         self, layout: Layout, buffer: torch.Tensor, addresses: Sequence[int], keeps: object
     ) -> None:
         self.layout = layout
-        self._buffer, self._keeps = buffer, keeps
+        self._buffer = buffer
+        self._keeps = keeps
         buffer.zero_()
         self.bases = torch.tensor(addresses, dtype=torch.int64, device=buffer.device)
         flags = buffer[layout.flags_at :].view(torch.int32)[: SETS * layout.slots * layout.blocks]

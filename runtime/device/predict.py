@@ -134,10 +134,16 @@ def priced(way: str, least: Cost, most: Cost, nbytes: int, machine: Machine) -> 
     def seconds(cost: Cost, start_us: float, alpha_us: float, beta: float) -> float:
         return (start_us + cost.messages * alpha_us) * 1e-6 + float(cost.share) * nbytes * beta
 
-    start, end = STARTS_US["Simple"], HOPS_US["Simple"]
-    low, low_start, high, high_start = GROUP_US, 0.0, start + end, 0.0
+    start = STARTS_US["Simple"]
+    end = HOPS_US["Simple"]
+    low = GROUP_US
+    low_start = 0.0
+    high = start + end
+    high_start = 0.0
     if way == "kernel":
-        low, high, high_start = HOPS_US["LL128"], end, ONE_SHOT_US
+        low = HOPS_US["LL128"]
+        high = end
+        high_start = ONE_SHOT_US
         low_start = ONE_SHOT_US - 2 * low
     beta = 1 / machine.link
     worst = seconds(most, high_start, high, beta + TOUCHES / machine.memory)

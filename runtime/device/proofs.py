@@ -44,9 +44,11 @@ def require_proved(program: DeviceProgram, schedule: Schedule, name: str) -> Non
     """ScheduleRefused, with what is wrong and what to do, if not every property is proved."""
     began_s = time.monotonic()
     report = check(program, schedule)
-    took_s, rows = time.monotonic() - began_s, rows_of(schedule)
+    took_s = time.monotonic() - began_s
+    rows = rows_of(schedule)
     if report.verdict is not Verdict.PROVED:
-        found, what = report.counterexample, "undecided"
+        found = report.counterexample
+        what = "undecided"
         if found is not None:
             where = "" if found.rank is None else f" on rank {found.rank}"
             lines = f"expected {found.expected}, found {found.found}", *found.actions
@@ -60,7 +62,8 @@ class ProvedPrograms:
     """The device programs of one schedule, for any late ranks."""
 
     def __init__(self, verified: Verified, sets: int = SETS) -> None:
-        self._verified, self._sets = verified, sets
+        self._verified = verified
+        self._sets = sets
         self._proved: tuple[DeviceProgram, list[int]] | None = None
         self.checks = 0  # how often all was checked
 
@@ -79,8 +82,10 @@ class ProvedPrograms:
 
 def _places(verified: Verified, late: tuple[int, ...]) -> list[int]:
     """By rank of the file, who takes its place where ``late`` ranks are late (``for_late``)."""
-    old, places = verified.late, list(range(verified.schedule.ranks))
-    moved, freed = sorted(set(late) - set(old)), sorted(set(old) - set(late))
+    old = verified.late
+    places = list(range(verified.schedule.ranks))
+    moved = sorted(set(late) - set(old))
+    freed = sorted(set(old) - set(late))
     for place, rank in zip((*old, *moved), (*late, *freed), strict=True):
         places[place] = rank
     return places
@@ -93,7 +98,8 @@ def _same(
     to = np.empty(known.ranks, np.int64)
     to[known_places] = places
     for rank, rows in enumerate(known.rows):
-        expected, mine = rows.copy(), made.rows[to[rank]]
+        expected = rows.copy()
+        mine = made.rows[to[rank]]
         expected[:, 1] = to[rows[:, 1]]
         if not np.array_equal(expected, mine):
             return False

@@ -26,7 +26,9 @@ class Results:
     """Of one engine."""
 
     def __init__(self, device: Device) -> None:
-        self._device, self._behind, self._aside = device, device.stream(), device.aside()
+        self._device = device
+        self._behind = device.stream()
+        self._aside = device.aside()
         self._sound = torch.ones(1, device=device.tensors)
         self._nan = torch.full((1,), torch.nan)
         if self._sound.is_cuda:  # copied without a kernel, which might have to be loaded first

@@ -35,7 +35,8 @@ class SimulatedEvent:
     """A place in a stream; in a capture, with all that comes before it."""
 
     def __init__(self, device: SimulatedDevice, before: Frontier | None) -> None:
-        self._device, self.before = device, before
+        self._device = device
+        self.before = before
         self.reached = threading.Event()
 
     def query(self) -> bool:
@@ -113,7 +114,9 @@ class SimulatedGraph:
     """What was captured, in order, and for each stream in it what comes before its next work."""
 
     def __init__(self, origin: SimulatedStream, thread: int | None) -> None:
-        self._origin, self._calls, self._thread = origin, list[Callable[[], object]](), thread
+        self._origin = origin
+        self._calls = list[Callable[[], object]]()
+        self._thread = thread
         self.frontiers: dict[SimulatedStream, Frontier] = {origin: {origin: 0}}
 
     def forbids_queries(self) -> bool:
@@ -146,7 +149,9 @@ class StreamPool:
     """So many streams of a device, in turn."""
 
     def __init__(self, device: SimulatedDevice, size: int) -> None:
-        self._device, self._size, self._turns = device, size, itertools.count()
+        self._device = device
+        self._size = size
+        self._turns = itertools.count()
         self.streams: list[SimulatedStream] = []
 
     def take(self) -> SimulatedStream:
@@ -186,7 +191,8 @@ class SimulatedDevice:
     @contextlib.contextmanager
     def on(self, stream: SimulatedStream) -> Iterator[SimulatedStream]:
         """Inside, ``stream`` is the calling thread's current one."""
-        before, self._currents.stream = getattr(self._currents, "stream", None), stream
+        before = getattr(self._currents, "stream", None)
+        self._currents.stream = stream
         yield stream
         if before is None:
             del self._currents.stream

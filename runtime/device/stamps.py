@@ -20,7 +20,9 @@ class DeviceClock:
     """Bounds on the host's ``time.monotonic()`` minus the device's clock."""
 
     def __init__(self) -> None:
-        self._low_s, self._high_s, self._at_s = -math.inf, math.inf, 0.0
+        self._low_s = -math.inf
+        self._high_s = math.inf
+        self._at_s = 0.0
 
     @property
     def uncertainty_s(self) -> float:
@@ -33,8 +35,11 @@ class DeviceClock:
         low_s = max(self._low_s - wider_s, before_s - device_s)
         high_s = min(self._high_s + wider_s, after_s - device_s)
         if low_s > high_s:  # one of the clocks was set
-            low_s, high_s = before_s - device_s, after_s - device_s
-        self._low_s, self._high_s, self._at_s = low_s, high_s, after_s
+            low_s = before_s - device_s
+            high_s = after_s - device_s
+        self._low_s = low_s
+        self._high_s = high_s
+        self._at_s = after_s
 
     def host_s(self, device_s: float) -> float:
         """A time of the device on the host's clock; after the first observation."""
@@ -61,5 +66,6 @@ class StampArrivals:
 
     def take(self) -> list[tuple[int, float]]:
         """Operations that have become known since the last call, and when they were reached."""
-        found, self._found = self._found, []
+        found = self._found
+        self._found = []
         return found

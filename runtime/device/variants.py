@@ -20,7 +20,8 @@ from verify.device.program import SETS, Action, DeviceProgram
 
 WARPS = 16
 REGISTERS = 80  # of a thread: by itself the assembler takes 32, and spills
-TILE, INTERPRETED_TILE = 4096, 128  # elements that a block moves at once
+TILE = 4096  # elements that a block moves at once
+INTERPRETED_TILE = 128
 ALIGNMENT = 16  # bytes, of the tensors that the kernel takes
 CALIBRATIONS = 3  # launches of each variant
 
@@ -32,7 +33,8 @@ class LoadedProgram:
         self.program = program
         own = torch.from_numpy(program.rows[rank])
         self.receives = torch.nonzero(own[:, 0] != Action.PUT).flatten()
-        self.slots, self.peers = own[self.receives, 3], own[self.receives, 1]
+        self.slots = own[self.receives, 3]
+        self.peers = own[self.receives, 1]
         self.rows = own.to(device)
 
 
@@ -56,7 +58,9 @@ class Kernel:
     def __init__(self, memory: SymmetricMemory, rank: int) -> None:
         from runtime.device.kernel import all_reduce  # with triton: only where there is one
 
-        self._call, self._memory, self._rank = all_reduce, memory, rank
+        self._call = all_reduce
+        self._memory = memory
+        self._rank = rank
         self._device = memory.bases.device
         self._has_clock = self._device.type == "cuda"
         self.clock = DeviceClock()
@@ -89,7 +93,8 @@ class Kernel:
             flat.copy_(whole)
 
     def _launch(self, flat: torch.Tensor, launch: Launch, pieces: int, part: int) -> None:
-        layout, loaded = self._memory.layout, launch.loaded
+        layout = self._memory.layout
+        loaded = launch.loaded
         self._call[(layout.blocks,)](
             loaded.rows,
             flat,

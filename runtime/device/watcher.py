@@ -20,7 +20,8 @@ from typing import Protocol
 from runtime.device.streams import Event
 from runtime.work import AllReduceWork
 
-SHORTEST_S, LONGEST_S = 50e-6, 1e-3  # between two looks; longer the longer nothing has happened
+SHORTEST_S = 50e-6  # between two looks; longer the longer nothing has happened
+LONGEST_S = 1e-3
 SHARE = 0.02  # of that time
 CLOSE_S = 5.0
 
@@ -77,8 +78,10 @@ class Watcher:
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        self._limit_s, self._arrived = limit_s, arrived
-        self._ended, self._failed = ended, failed
+        self._limit_s = limit_s
+        self._arrived = arrived
+        self._ended = ended
+        self._failed = failed
         self._events = EventArrivals()
         self.sources: list[ArrivalSource] = [self._events]
         self.moved_s = self._landed_s = time.monotonic()

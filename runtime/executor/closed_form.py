@@ -51,7 +51,8 @@ class ClosedForm(Runnable):
         """
         from synth.straggler.own import own_part
 
-        n, k = self.schedule.ranks, self.schedule.chunks
+        n = self.schedule.ranks
+        k = self.schedule.chunks
         places = {n - 1, self._rank, self._rank - 1} - {-1}
         with self._lock:
             if self._programs:

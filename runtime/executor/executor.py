@@ -91,7 +91,9 @@ class Executor:
             require_size(verified, size)
         if not timeout_s > 0:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
-        self.rank, self.size, self.streams = rank, size, device_of(device)
+        self.rank = rank
+        self.size = size
+        self.streams = device_of(device)
         self.device = self.streams.tensors if self.streams else torch.device(str(device))
         self.observer = observer or Observer()
         self.late = late
@@ -230,7 +232,8 @@ class Executor:
     def _connected(self, group: StoreExchange) -> EventLoop | DeviceEngine:
         """What moves the data, connected with all other ranks (collective)."""
         phases = max(len(verified.schedule.phases) for verified in self.schedules)
-        common, group = (self.observer, self.end, self._engine_failed), group.under("data")
+        common = (self.observer, self.end, self._engine_failed)
+        group = group.under("data")
         if self.streams is not None:
             return self.device_engine(self.streams, group, phases, self.watchdog, *common)
         place, (lower, higher) = self.datagrams, (range(self.rank), range(self.rank + 1, self.size))

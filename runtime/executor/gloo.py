@@ -32,7 +32,8 @@ class NativeAllReduce:
         failed: Callable[[str], None],
     ) -> None:
         self._rank, self._size = place = group.rank, group.world_size
-        self._ended, self._failed = ended, failed
+        self._ended = ended
+        self._failed = failed
         timeout = timedelta(seconds=group.timeout_s)
         self._gloo: Any = dist.ProcessGroupGloo(group.store, *place, timeout)  # incomplete stub
         self._queue: queue.SimpleQueue[tuple[AllReduceWork, Any] | None] = queue.SimpleQueue()
@@ -88,7 +89,8 @@ class NativeAllReduce:
             except RuntimeError as error:
                 self._lost(work.number, error)
                 return
-            self._waiting, self.moved_s = None, time.monotonic()
+            self._waiting = None
+            self.moved_s = time.monotonic()
             self._ended(work)
 
     def _lost(self, number: int, error: RuntimeError) -> None:

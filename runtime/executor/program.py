@@ -96,14 +96,16 @@ def rank_program(schedule: Schedule, rank: int, *, alone: bool = False) -> RankP
         rows = sorted(group, key=lambda row: not of.sends[row])
         phase, name, round = rounds[int(of.round[rows[0]])]
         for row in rows:
-            send, chunk = bool(of.sends[row]), int(of.chunk[row])
+            send = bool(of.sends[row])
+            chunk = int(of.chunk[row])
             after: tuple[int, ...] = (received[chunk],) if chunk in received else ()
             if send:
                 sent.setdefault(chunk, []).append(len(ends))
             else:
                 after = tuple(sent.pop(chunk, ())) or after
                 received[chunk] = len(ends)
-            peer, by_round = int(of.peer[row]), int(of.round[row]) * schedule.ranks
+            peer = int(of.peer[row])
+            by_round = int(of.round[row]) * schedule.ranks
             end = TransferEnd(
                 index=by_round + (rank if send else peer) if alone else int(of.index[row]),
                 send=send,

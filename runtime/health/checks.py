@@ -99,7 +99,8 @@ class WaitCheck(Check):
         wait, asked_s = self._asked
         if self.oldest() != wait:
             return None
-        limit_s, more_s = self.limits.wait_s, 0.0
+        limit_s = self.limits.wait_s
+        more_s = 0.0
         if len(answers) == self.world_size:
             more_s = patience_s(answers, self.rank, limit_s)
         self._granted_s = now_s + more_s

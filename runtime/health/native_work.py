@@ -27,7 +27,8 @@ ABORT_TAG = 2**31 - 2
 
 def close_connections(gloo: Any, rank: int, world_size: int) -> None:
     """End every wait in a Gloo group, here and on the peers; only a wait that times out does it."""
-    nothing, peer = torch.empty(1), (rank + 1) % world_size
+    nothing = torch.empty(1)
+    peer = (rank + 1) % world_size
     with contextlib.suppress(RuntimeError):
         gloo.recv([nothing], peer, ABORT_TAG).wait(timedelta(milliseconds=1))
 
@@ -52,7 +53,9 @@ class NativeWaits:
     """The waits of one rank for native collectives of one group; a ``detector`` comes later."""
 
     def __init__(self, gloo: Any, rank: int, world_size: int) -> None:
-        self._gloo, self._rank, self._world_size = gloo, rank, world_size
+        self._gloo = gloo
+        self._rank = rank
+        self._world_size = world_size
         self._numbers = itertools.count()
         self._began_s: dict[int, float] = {}
         self._looked_s: float | None = None  # when the wait began that has been looked into
@@ -100,8 +103,10 @@ class NativeWork(Work):
 
     def __init__(self, work: Any, waits: NativeWaits, finish: Callable[[], None] | None) -> None:
         super().__init__()
-        self._work, self._waits = work, waits
-        self._finish, self._lock = finish, threading.Lock()
+        self._work = work
+        self._waits = waits
+        self._finish = finish
+        self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until done (NCCL: until the current stream waits for it)."""
@@ -148,7 +153,8 @@ class NativeWork(Work):
 
     def _finished(self) -> None:
         with self._lock:
-            finish, self._finish = self._finish, None
+            finish = self._finish
+            self._finish = None
             if finish is not None:
                 finish()
 

@@ -22,7 +22,8 @@ from runtime.network.protocol import Protocol
 from verify.errors import RankFailure
 
 ASK_AGAIN_S = 0.1
-MAX_TEXT, MAX_EVIDENCE = 16_000, 30_000  # bytes: a verdict's text or a status' string; all evidence
+MAX_TEXT = 16_000  # bytes: a verdict's text or a status' string; all evidence
+MAX_EVIDENCE = 30_000
 MAX_LINES = 64
 CUT = " [...]"
 
@@ -72,7 +73,8 @@ class HealthProtocol(Protocol[bytes, str]):
 
     def __init__(self, rank: int, world_size: int, status: Callable[[], RankStatus]) -> None:
         super().__init__()
-        self.rank, self.world_size = rank, world_size
+        self.rank = rank
+        self.world_size = world_size
         self.verdict: RankFailure | None = None  # once a rank has found out who failed
         self._status = status
         self._numbers = itertools.count()

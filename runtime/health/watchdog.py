@@ -21,7 +21,8 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.protocol import ProtocolRunner, T
 from verify.errors import LatecomerError, RankFailure
 
-TICK_S, TICKS = 0.25, 20  # it looks this often, and at least so many times within the longest wait
+TICK_S = 0.25  # it looks this often, and at least so many times within the longest wait
+TICKS = 20
 CLOSE_S = 5.0
 
 logger = logging.getLogger("latecomer")
@@ -34,7 +35,8 @@ class Watchdog(ProtocolRunner[bytes, str]):
     """
 
     def __init__(self, channel: ControlChannel, timeout_s: float) -> None:
-        self.rank, self.world_size = channel.rank, channel.size
+        self.rank = channel.rank
+        self.world_size = channel.size
         self.failure: RankFailure | None = None  # of the group; closing is no failure
         self.entered = 0  # operations that this rank has entered
         self.broken = ""  # what has gone wrong on this rank alone; the others learn it if they ask
@@ -168,7 +170,8 @@ class Watchdog(ProtocolRunner[bytes, str]):
 
     def _check(self) -> None:
         for at, check in enumerate(self._checks):
-            now_s, question = time.monotonic(), self._questions.get(at)
+            now_s = time.monotonic()
+            question = self._questions.get(at)
             if question is None:
                 if check.is_due(now_s):
                     self._questions[at] = self._begin(check.grace_s)

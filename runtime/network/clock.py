@@ -22,8 +22,11 @@ import msgspec
 from runtime.network.protocol import Protocol
 
 DRIFT = 100e-6  # seconds per second by which two clocks may drift apart
-KEPT, OUTSTANDING = 32, 64
-BURST, BURST_GAP_S, PERIOD_S = 8, 0.02, 2.0
+KEPT = 32
+OUTSTANDING = 64
+BURST = 8
+BURST_GAP_S = 0.02
+PERIOD_S = 2.0
 UNKNOWN_S = 3600.0  # the finite uncertainty of a clock that could not be aligned
 REFERENCE = 0  # the rank whose clock all stamps are given in
 

@@ -40,7 +40,8 @@ class ControlChannel:
     """
 
     def __init__(self, group: StoreExchange) -> None:
-        self.rank, self.size = group.rank, group.world_size
+        self.rank = group.rank
+        self.size = group.world_size
         self.address = own_address(group.store)  # IPv4: the others reach this rank there
         self.dropped = 0  # datagrams: foreign, malformed or for a channel nobody listens to
         self._handlers: dict[str, Handler] = {}

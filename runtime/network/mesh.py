@@ -72,7 +72,10 @@ class _Handshakes:
     def __init__(self, token: bytes, rank: int, to: Mapping[int, str], origin: set[int]) -> None:
         self.outgoing: Connections = {}
         self.incoming: Connections = {}
-        self._token, self._rank, self._to, self._origin = token, rank, to, origin
+        self._token = token
+        self._rank = rank
+        self._to = to
+        self._origin = origin
 
     def connections(self) -> list[socket.socket]:
         return [*self.outgoing.values(), *self.incoming.values()]
@@ -88,7 +91,8 @@ class _Handshakes:
 
     async def run(self, listener: socket.socket, limit_s: float) -> None:
         """Make them within ``limit_s``; what has not become a connection by then is closed."""
-        self._loop, self._is_complete = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._is_complete = asyncio.Event()
         self._tasks = [self._loop.create_task(self._accept(listener))]
         self._tasks += [self._loop.create_task(self._call(*peer)) for peer in self._to.items()]
         if self.missing:

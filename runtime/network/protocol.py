@@ -35,7 +35,8 @@ class Protocol(Generic[Message, Event]):
 
     def messages_to_send(self, now_s: float) -> list[tuple[int, Message]]:
         """To whom what must go out, in order."""
-        sends, self._outbox = self._outbox, []
+        sends = self._outbox
+        self._outbox = []
         return sends
 
     def get_timer(self) -> float | None:
@@ -71,7 +72,9 @@ class ProtocolRunner(Generic[Message, Event]):
         channel: str,
         messages: Any,
     ) -> None:
-        self._protocol, self._datagrams, self._channel = protocol, datagrams, channel
+        self._protocol = protocol
+        self._datagrams = datagrams
+        self._channel = channel
         with _MAKING:
             self._decoder = None if messages is bytes else msgspec.msgpack.Decoder(messages)
         self._sent: Counter[type] = Counter()

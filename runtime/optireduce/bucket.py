@@ -74,10 +74,13 @@ class Bucket:
 
     def encode(self, pool: ScratchPool) -> None:
         """Transform the tensor (where that is on), lay out its shards, allocate scratch."""
-        flat, payload = self.work.flat, self.options.payload_bytes
+        flat = self.work.flat
+        payload = self.options.payload_bytes
         if self.seed is not None:
             hadamard.transform(flat, self.seed, block=self.options.hadamard_block)
-        raw, width, size = flat.view(torch.uint8).numpy(), flat.element_size(), len(self.bounds) - 1
+        raw = flat.view(torch.uint8).numpy()
+        width = flat.element_size()
+        size = len(self.bounds) - 1
         self._each = payload // width
         ends = itertools.pairwise(bound * width for bound in self.bounds)
         self.shards: list[Bytes] = [raw[first:stop] for first, stop in ends]
@@ -90,7 +93,8 @@ class Bucket:
 
     def open(self, now_s: float, bound_s: float) -> None:
         """Receive from now on; ``bound_s``: of a stage."""
-        payload, absence_s = self.options.payload_bytes, self.options.absence_s
+        payload = self.options.payload_bytes
+        absence_s = self.options.absence_s
         own = dict.fromkeys(self.scratch, len(self.shards[self.rank]))
         others = {peer: len(self.shards[peer]) for peer in self.scratch}
         bounds_s = (own, bound_s), (others, 2 * bound_s)
@@ -119,15 +123,18 @@ class Bucket:
 
         While the first stage goes on that is where all contributions have arrived; then the rest.
         """
-        self.fresh, every = 0, self.stages[0].end is not None
+        self.fresh = 0
+        every = self.stages[0].end is not None
         for first, stop in self.path.runs(self._arrived, self._reduced, least, every):
             self.reduce(first, stop)
             yield first, stop
 
     def reduce(self, first: int, stop: int) -> None:
         """No more comes of datagrams ``first`` to ``stop`` - 1 of the own shard: their mean."""
-        each, what = self.options.payload_bytes, (self.work.flat.dtype, self.rank, self._pieces)
-        own, arrived = self.shards[self.rank][first * each : stop * each], self._arrived
+        each = self.options.payload_bytes
+        what = (self.work.flat.dtype, self.rank, self._pieces)
+        own = self.shards[self.rank][first * each : stop * each]
+        arrived = self._arrived
         self.path.average(own, *what, first, arrived[:, first:stop], self.work.average)
 
     def finish(self) -> None:

@@ -59,7 +59,8 @@ class Attachment:
         self.engine.close()
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        step, options = self.engine.step, self.engine.options
+        step = self.engine.step
+        options = self.engine.options
         after = step - options.warmup_steps
         if not options.resync_steps or after <= 0 or after % options.resync_steps:
             return

@@ -97,7 +97,9 @@ class Engine:
 
         if size < 2:
             raise ArgumentError("size", size, "OptiReduce needs at least 2 ranks")
-        self.rank, self.size, self.step = rank, size, 0
+        self.rank = rank
+        self.size = size
+        self.step = 0
         self.options = options or Options()
         self.sync_point = SyncPoint(self.options)
         self._path = choose(self.options.compiled)  # compiled, if so, before anybody waits
@@ -116,7 +118,8 @@ class Engine:
             place = load(transpose(size)), PrefixStore("reliable", store), rank, size
             self.reliable = Reliable(*place, timeout_s=timeout_s, native_waits=native_waits)
             started.pop_all()
-        channel, watchdog = self.reliable.datagrams, self.reliable.watchdog
+        channel = self.reliable.datagrams
+        watchdog = self.reliable.watchdog
         self.source = EngineRecorder(group.under("source"), channel, self.loss_stats)
         self.find_silent = watchdog.find_silent
         watchdog.on_failure(self._fail)
@@ -167,7 +170,8 @@ class Engine:
             raise self.failure
         if self._bucket == 0:
             self._between_steps()
-        step, bucket = self.step, self._bucket
+        step = self.step
+        bucket = self._bucket
         self.step, self._bucket = (step + 1, 0) if last else (step, bucket + 1)
         if self._loop is None:
             self.loss_stats.reliable += 1
@@ -178,7 +182,8 @@ class Engine:
         if self.failure is not None:
             self._fail(self.failure)
             return work
-        bounds, seed = shard_bounds(tensor.numel(), self.size), None
+        bounds = shard_bounds(tensor.numel(), self.size)
+        seed = None
         if self.sync_point.hadamard:
             seed = operation_seed(self._session.number >> 1, step, bucket)
         place = work, step, bucket, self.rank, bounds, self.options, seed, self._path
@@ -201,18 +206,23 @@ class Engine:
         logger.info("rank %d: %s", self.rank, self.how)
 
     def _begin_where_due(self) -> None:
-        options, session, stats = self.options, self._session, self.loss_stats
+        options = self.options
+        session = self._session
+        stats = self.loss_stats
         if self._loop is not None or self.step < min(options.reliable_steps, options.warmup_steps):
             return
         key = session.key if options.authenticate else b""
         codec = self._path.codec(session.number, self.rank, self.size, options.datagram_bytes, key)
         protocol = Protocol(options, codec, self.sync_point.bound_s, self._channel.together)
-        stats.dropped, stats.dropped_from = protocol.dropped, protocol.dropped_from
+        stats.dropped = protocol.dropped
+        stats.dropped_from = protocol.dropped_from
         self._loop = EventLoop(protocol, self._channel, self._done, self._broke)
 
     def _done(self, bucket: Bucket) -> None:
         assert self._loop is not None
-        work, stages, done_s = bucket.work, bucket.stages, time.monotonic()
+        work = bucket.work
+        stages = bucket.stages
+        done_s = time.monotonic()
         nbytes = work.flat.numel() * work.flat.element_size()
         self.sync_point.took(nbytes, max(stages[0].reached_s, stages[1].reached_s / 2))
         self.source.ended(work, stages, done_s)

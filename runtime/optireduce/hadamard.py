@@ -40,13 +40,15 @@ def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool
         own = signs[: len(wide)].to(wide.dtype)
         if not inverse:
             wide *= own
-        start, size = 0, block
+        start = 0
+        size = block
         while start < len(wide):  # whole blocks, then the rest in powers of two
             count = (len(wide) - start) // size
             piece = wide[start : start + count * size]
             if count:
                 piece.copy_(_hadamard(piece.view(count, size)).reshape(-1))
-            start, size = start + count * size, size // 2
+            start = start + count * size
+            size = size // 2
         if inverse:
             wide *= own
         part.copy_(wide)

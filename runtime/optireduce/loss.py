@@ -67,19 +67,23 @@ class StepRecord:
             self.by_rank.update(missed)
         self.seconds.append(seconds)
         self.ended_s = time.monotonic()
-        self.bound_s, self.hadamard = protocol.bound_s, bucket.seed is not None
+        self.bound_s = protocol.bound_s
+        self.hadamard = bucket.seed is not None
         first, second = protocol.estimators
-        self.expected_s, self.grace_percent = (first.expected_s, second.expected_s), first.percent
+        self.expected_s = (first.expected_s, second.expected_s)
+        self.grace_percent = first.percent
         self.incast = protocol.incast.own, protocol.incast.allowed
         pacers = protocol.sender.pacers.values()
-        self.rate, self.rtt_s = min(p.rate for p in pacers), max(p.rtt_s for p in pacers)
+        self.rate = min(p.rate for p in pacers)
+        self.rtt_s = max(p.rtt_s for p in pacers)
 
 
 class LossStats:
     """All steps of one rank."""
 
     def __init__(self, options: Options, rank: int) -> None:
-        self._options, self.rank = options, rank
+        self._options = options
+        self.rank = rank
         self.steps: deque[StepRecord] = deque(maxlen=KEPT_STEPS)  # the latest, oldest first
         self.totals: Counter[str] = Counter()
         self.dropped: Mapping[str, int] = {}  # datagrams, by kind
@@ -102,7 +106,8 @@ class LossStats:
         """A bucket is on its way over UBT; ``last``: of its step."""
         self.entered += 1
         record = self._open.setdefault(step, StepRecord(step))
-        record.submitted, record.sealed = index + 1, last
+        record.submitted = index + 1
+        record.sealed = last
 
     def ended(self, bucket: Bucket, protocol: Protocol, seconds: float) -> LossExceeded | None:
         """It is over, after so long; the error, if it is time to stop."""
@@ -130,7 +135,8 @@ class LossStats:
         loss = self.loss(len(window))
         if len(window) < options.stop_window or loss <= options.stop_loss:
             return None
-        lost, dropped = sum((one.by_rank for one in window), Counter[int]()), Counter[int]()
+        lost = sum((one.by_rank for one in window), Counter[int]())
+        dropped = Counter[int]()
         for (rank, _), count in self.dropped_from.items():
             dropped[rank] += count
         noted = [f"{count} {kind}" for kind, count in sorted(self.dropped.items()) if count]

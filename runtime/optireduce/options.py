@@ -14,7 +14,8 @@ from verify.errors import ArgumentError
 
 HEADER_BYTES = 48
 KIB = 1024
-MOST_BYTES, MOST_SEGMENTS = 65_507, 64  # of one call with UDP_SEGMENT
+MOST_BYTES = 65_507  # of one call with UDP_SEGMENT
+MOST_SEGMENTS = 64
 When = Literal["auto", "on", "off"]
 
 
@@ -95,7 +96,9 @@ class Options:
             low, high = option.metadata.get("range", (value, value))
             if not low <= value <= high:
                 raise ArgumentError(option.name, value, f"must be in {low:g}..{high:g}")
-        block, tcp_steps, nbytes = self.hadamard_block, self.reliable_steps, self.datagram_bytes
+        block = self.hadamard_block
+        tcp_steps = self.reliable_steps
+        nbytes = self.datagram_bytes
         if nbytes % 8:
             raise ArgumentError("datagram_bytes", nbytes, "must be a multiple of 8")
         if block & (block - 1):

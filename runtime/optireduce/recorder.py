@@ -37,7 +37,8 @@ class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
     """Aligns this rank's clock while it is told to; answers always."""
 
     def __init__(self, channel: ControlChannel) -> None:
-        self._clock, self._aligned = Clock(channel.rank, asks=False), threading.Event()
+        self._clock = Clock(channel.rank, asks=False)
+        self._aligned = threading.Event()
         super().__init__(self._clock, channel, "clock", Ping | Pong)
 
     def ask(self, asks: bool) -> None:
@@ -56,8 +57,10 @@ class EngineRecorder(Recorder):
     """An engine's: with stages and steps; ``channel`` carries the pings that align the clock."""
 
     def __init__(self, group: StoreExchange, channel: ControlChannel, losses: LossStats) -> None:
-        self._clock, self._losses = _Clock(channel), losses
-        self._began_s, self._watched = 0.0, False
+        self._clock = _Clock(channel)
+        self._losses = losses
+        self._began_s = 0.0
+        self._watched = False
         self._stages: deque[Stage] = deque(maxlen=KEPT)
         super().__init__(group, self._clock.alignment, lambda: losses.reliable + losses.entered)
 
@@ -71,7 +74,8 @@ class EngineRecorder(Recorder):
         self._clock.ask(True)
         super().begin(rounds)
         self._stages.clear()
-        self._began_s, self._watched = time.monotonic(), True
+        self._began_s = time.monotonic()
+        self._watched = True
 
     def end(self) -> Rank:
         """As for all recorders, with stages and steps."""

@@ -50,14 +50,16 @@ class SyncPoint:
     """The decisions so far: ``bound_s``, t_B, and whether buckets go through ``hadamard``."""
 
     def __init__(self, options: Options) -> None:
-        self._options, self._largest = options, 0
+        self._options = options
+        self._largest = 0
         self._times_s: deque[float] = deque(maxlen=LATEST)
         self.bound_s = options.bound_s or options.warmup_bound_s
         self.hadamard = options.hadamard == "on"
 
     def is_due(self, step: int) -> bool:
         """Whether the ranks meet before ``step``."""
-        after, each = step - self._options.warmup_steps, self._options.resync_steps
+        after = step - self._options.warmup_steps
+        each = self._options.resync_steps
         return step > 0 if after == 0 else after > 0 and each > 0 and after % each == 0
 
     def took(self, nbytes: int, stage_s: float) -> None:
@@ -70,7 +72,8 @@ class SyncPoint:
 
     def decide(self, reliable: Reliable, losses: LossStats) -> None:
         """Set the bound and the transform anew. Collective; RankFailure for dead ranks."""
-        options, own = self._options, list(self._times_s)
+        options = self._options
+        own = list(self._times_s)
         gathered = reliable.gather([float(len(own)), losses.loss(options.resync_steps)])
         if options.hadamard == "auto":
             self.hadamard = max(loss for _, loss in gathered) >= options.hadamard_above

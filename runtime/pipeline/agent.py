@@ -32,8 +32,10 @@ from verify.pipeline.measured import REPORT, Report, StepRecord, links, measured
 
 CHANNEL = "reports"
 KEPT = 4  # steps of which not all ranks have reported are forgotten when so many are newer
-AHEAD, MOST_AHEAD = 2, 64  # steps from a proposal to its first; doubled when votes come too late
-POLL_S, END_S = 0.002, 5.0
+AHEAD = 2  # steps from a proposal to its first; doubled when votes come too late
+MOST_AHEAD = 64
+POLL_S = 0.002
+END_S = 5.0
 
 logger = logging.getLogger("latecomer")
 Planner = Callable[[Instance, PipelineSchedule], PipelineSchedule]
@@ -81,7 +83,8 @@ def replan(
         float(max(bar.end for bar in predicted(schedule, measured)))
         for schedule in (new.schedule, running.schedule)
     )
-    took, saves = f"in {(time.monotonic() - began_s) * 1e3:.1f} ms", f"{new_us / 1e3:.4g} ms"
+    took = f"in {(time.monotonic() - began_s) * 1e3:.1f} ms"
+    saves = f"{new_us / 1e3:.4g} ms"
     numbers = f"{took}, predicted step {old_us / 1e3:.4g} ms as it is, {saves} planned anew"
     if new_us >= (1 - how.gain) * old_us:
         return None, f"another saves less than {how.gain:.0%} ({numbers})"
@@ -114,7 +117,10 @@ class AdaptationAgent:
     ) -> None:
         self.events: list[Event] = []
         self.moved_s = time.monotonic()
-        self._how, self._ranks, self._channel, self._watchdog = how, ranks, channel, watchdog
+        self._how = how
+        self._ranks = ranks
+        self._channel = channel
+        self._watchdog = watchdog
         self._wait: tuple[WaitFor, float] | None = None
         self._switch = Switch(ranks)
         self._running = self._proved = running  # proved: what was proposed last
@@ -123,7 +129,8 @@ class AdaptationAgent:
         self._reports: dict[int, dict[int, Report]] = {}  # step -> rank -> report
         self._wanted: tuple[PipelineSchedule, dict[tuple[int, int], float]] | None = None
         """The schedule to change to, and the link times it was planned for."""
-        self._ahead, self._proposed = AHEAD, False
+        self._ahead = AHEAD
+        self._proposed = False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if ranks.rank == COORDINATOR:
             if how.planner is heuristic:  # takes a second: now, not when a link turns slow
@@ -152,7 +159,8 @@ class AdaptationAgent:
 
     def after(self, record: StepRecord) -> None:
         """A step is over."""
-        encode, to = msgspec.msgpack.encode, (COORDINATOR, CHANNEL)
+        encode = msgspec.msgpack.encode
+        to = (COORDINATOR, CHANNEL)
         self._jobs.put(lambda: self._channel.send(*to, encode(record.report())))
 
     def close(self) -> None:
@@ -198,7 +206,8 @@ class AdaptationAgent:
 
     def _prove(self, proposal: Proposal) -> None:
         """Vote on a proposal, after proving it here."""
-        problem, name = "", f"proposal {proposal.number}"
+        problem = ""
+        name = f"proposal {proposal.number}"
         try:
             verified = load(decode(proposal.schedule.encode(), name))
             require_same_shape(verified, self._running)
@@ -224,7 +233,8 @@ class AdaptationAgent:
         running = self._running
         if self._wanted or {report.digest for report in reports.values()} != {running.digest}:
             return
-        times, measured = links(reports), measured_instance(running.schedule, reports)
+        times = links(reports)
+        measured = measured_instance(running.schedule, reports)
         changes = self._detector.look(times, min(measured.forward) / 1e6)
         for change in changes:
             self._note(step, "link", change)
@@ -236,4 +246,5 @@ class AdaptationAgent:
         if new is None:  # so that nothing is planned anew for the same
             self._detector.accept(times_s)
         else:
-            self._proposed, self._wanted = False, (new, times_s)
+            self._proposed = False
+            self._wanted = (new, times_s)

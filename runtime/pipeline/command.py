@@ -43,7 +43,8 @@ def pipeline(
         raise ArgumentError("--out", str(out), "must be a folder")
     if steps < 1:
         raise ArgumentError("--steps", steps, "must be at least 1")
-    link, span = LINK.fullmatch(slow), STEPS.fullmatch(during)
+    link = LINK.fullmatch(slow)
+    span = STEPS.fullmatch(during)
     if link is None:
         raise ArgumentError("--slow", slow, "must be a link and a delay in ms, as 1-2:30")
     if span is None or int(span[1]) > int(span[2]):
@@ -53,10 +54,13 @@ def pipeline(
     from runtime.pipeline.transport import Faults, both_ways
 
     chosen = _schedule(schedule, stages, microbatches)
-    low, high, delay_ms = int(link[1]), int(link[2]), float(link[3])
+    low = int(link[1])
+    high = int(link[2])
+    delay_ms = float(link[3])
     if abs(low - high) != 1 or max(low, high) >= chosen.stages:
         raise ArgumentError("--slow", slow, f"must join neighbours of 0..{chosen.stages - 1}")
-    first, last = int(span[1]), int(span[2])
+    first = int(span[1])
+    last = int(span[2])
     faults = both_ways(low, high, latency_s=delay_ms / 1e3, first_step=first, last_step=last)
     setting = Setting(chosen, steps, Faults(faults), Adaptation() if adapt else None)
     raise typer.Exit(0 if show(setting, out) else 1)

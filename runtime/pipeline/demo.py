@@ -29,9 +29,15 @@ from verify.pipeline.measured import StepRecord
 from verify.pipeline.measured_picture import bars, makespan_ms, side_by_side, text
 from verify.pipeline.picture import svg, trace
 
-VOCABULARY, LENGTH, WIDTH, HEADS, SEQUENCES = 64, 24, 48, 4, 4
-RATE, TIMEOUT_S = 0.05, 60.0
-SCALE, COLUMNS = 30, 96
+VOCABULARY = 64
+LENGTH = 24
+WIDTH = 48
+HEADS = 4
+SEQUENCES = 4
+RATE = 0.05
+TIMEOUT_S = 60.0
+SCALE = 30
+COLUMNS = 96
 
 
 class Block(nn.Module):
@@ -95,7 +101,8 @@ def loss_fn(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def sequential(setting: Setting) -> Iterator[tuple[list[str], float]]:
     """Per step: a fingerprint of the gradients of each stage, and the loss; without a pipeline."""
-    blocks, n = setting.blocks(), setting.schedule.microbatches
+    blocks = setting.blocks()
+    n = setting.schedule.microbatches
     for step in range(setting.steps):
         tokens, target = setting.batch(step)
         losses = []
@@ -113,7 +120,8 @@ def sequential(setting: Setting) -> Iterator[tuple[list[str], float]]:
 def run(setting: Setting) -> Iterator[list[Line]]:
     """Train on a process per stage; per step the lines of all ranks. RanksFailed if one fails."""
     lines: dict[int, list[Line]] = defaultdict(list)
-    stages, deadline_s = setting.schedule.stages, (2 + setting.steps) * TIMEOUT_S
+    stages = setting.schedule.stages
+    deadline_s = (2 + setting.steps) * TIMEOUT_S
     for line in talk(_rank, stages, setting, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
         of_step = lines[line.record.step]
         of_step.append(line)
@@ -123,7 +131,9 @@ def run(setting: Setting) -> Iterator[list[Line]]:
 
 def _rank(store: Store, rank: int, ranks: int, say: Say, setting: Setting) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    block, last, seen = setting.blocks()[rank], rank == ranks - 1, 0
+    block = setting.blocks()[rank]
+    last = rank == ranks - 1
+    seen = 0
     how: Any = {"faults": setting.faults, "adaptation": setting.adaptation}
     pipeline = Pipeline(block, setting.schedule, loss_fn, timeout_s=TIMEOUT_S, **how)
     for step in range(setting.steps):
@@ -132,7 +142,8 @@ def _rank(store: Store, rank: int, ranks: int, say: Say, setting: Setting) -> No
         inputs = () if rank else (tokens,)
         pipeline.step(*inputs, target=target if last else None, losses=losses)
         loss = sum(loss.item() for loss in losses) / len(losses) if losses else None
-        plan, events = pipeline.verified.schedule, pipeline.events
+        plan = pipeline.verified.schedule
+        events = pipeline.events
         say(Line(rank, pipeline.record, _fingerprint(block), loss, plan, events[seen:]))
         seen = len(events)
         _descend(block)
@@ -164,13 +175,15 @@ def show(setting: Setting, out: Path | None) -> bool:
     right = []
     chosen: dict[str, list[Line]] = {}  # the last step of each circumstance, by what it says
     for lines, (fingerprints, loss) in zip(run(setting), list(sequential(setting)), strict=True):
-        first, step = lines[0], lines[0].record.step
+        first = lines[0]
+        step = lines[0].record.step
         right.append([line.gradients for line in lines] == fingerprints and lines[-1].loss == loss)
         for event in first.events:
             print(f"         {event.kind}: {event.text}")
         slow = any(setting.faults.delay_s(r, r + 1, step)[0] for r in range(plan.stages - 1))
         seconds = max(line.record.ended_s - line.record.began_s for line in lines)
-        link, found = "slow link" if slow else "", "equal the sequential run"
+        link = "slow link" if slow else ""
+        found = "equal the sequential run"
         print(
             f"step {step:3d} {link:9} {seconds * 1e3:7.1f} ms  schedule {first.record.digest[:6]}  "
             f"loss {loss:.4f}  gradients {found if right[-1] else 'ARE WRONG'}  "

@@ -51,7 +51,8 @@ class LinkDetector:
     """Judges all links of a pipeline, step after step."""
 
     def __init__(self, how: Sensitivity) -> None:
-        self._how, self._steps = how, 0
+        self._how = how
+        self._steps = 0
         self._watched: dict[tuple[int, int], Watched] = {}
 
     def look(self, times: Mapping[tuple[int, int], LinkTimes], forward_s: float) -> list[str]:

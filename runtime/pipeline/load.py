@@ -81,7 +81,8 @@ def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -
     if isinstance(source, VerifiedPipeline):
         return source
     if isinstance(source, PipelineSchedule):
-        schedule, name = source, "pipeline schedule"
+        schedule = source
+        name = "pipeline schedule"
     else:
         name = os.fspath(source)
         schedule = read_csv(name) if name.endswith(".csv") else read(name)
@@ -102,7 +103,8 @@ def require_ranks(verified: VerifiedPipeline, ranks: int) -> None:
 
 def require_same_shape(new: VerifiedPipeline, old: VerifiedPipeline) -> None:
     """Refuse (ScheduleRefused) a schedule that can't take the place of one that runs."""
-    ours, theirs = old.schedule, new.schedule
+    ours = old.schedule
+    theirs = new.schedule
     if (ours.microbatches, ours.rank_of) != (theirs.microbatches, theirs.rank_of):
         raise ScheduleRefused(
             f"{new.name} has {theirs.microbatches} microbatches and stages on ranks "
@@ -134,7 +136,8 @@ def own_modules(
 
 def senders(plan: PipelineSchedule, rank: int) -> dict[tuple[int, str], int]:
     """(stage, RECV kind) -> the rank from which ``rank`` receives it, and to which it sends."""
-    rank_of, last = plan.rank_of, plan.stages - 1
+    rank_of = plan.rank_of
+    last = plan.stages - 1
     back = {(s, "RECV_B"): rank_of[s + 1] for s in range(last) if rank_of[s] == rank}
     there = {(s + 1, "RECV_F"): rank_of[s] for s in range(last) if rank_of[s + 1] == rank}
     return {key: peer for key, peer in (back | there).items() if peer != rank}

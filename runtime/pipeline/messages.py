@@ -171,9 +171,12 @@ class Mailbox:
     """
 
     def __init__(self, senders: dict[tuple[int, str], int], microbatches: int) -> None:
-        self.step, self.moved_s = 0, time.monotonic()
-        self._senders, self._microbatches = senders, microbatches
-        self._there, self._taken = dict[Name, Arrived](), set[Name]()
+        self.step = 0
+        self.moved_s = time.monotonic()
+        self._senders = senders
+        self._microbatches = microbatches
+        self._there = dict[Name, Arrived]()
+        self._taken = set[Name]()
         self._wait: tuple[WaitFor, float] | None = None
         self._failure: LatecomerError | None = None
         self._news = threading.Condition()
@@ -190,7 +193,8 @@ class Mailbox:
 
     def put(self, step: int, message: Arrived) -> None:
         """A message of ``step`` is there; WireError if it can't be wanted."""
-        name, sender = Name(step, message.transit.receive), message.transit.sender
+        name = Name(step, message.transit.receive)
+        sender = message.transit.sender
         with self._news:
             if problem := self._problem(name, sender):
                 raise WireError(f"rank {sender} sent {name}: {problem}")

@@ -42,7 +42,8 @@ from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, 
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
 
-CLOSE_S, POLL_S = 10.0, 0.002
+CLOSE_S = 10.0
+POLL_S = 0.002
 _numbers = itertools.count()  # all ranks count alike: it names the connections
 
 
@@ -116,16 +117,19 @@ class Pipeline:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
         self.verified = load(schedule)
         self._closed = False
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
         require_ranks(self.verified, self.size)
         own, device = own_modules(modules, self.verified.stages_of(self.rank))
         if store is None:
             store = PrefixStore(f"latecomer/pipeline/{next(_numbers)}", store_of(group))
         ranks = self._ranks = StoreExchange(store, self.rank, self.size, timeout_s)
-        plan, staging = self.verified.schedule, staging_for(device)
+        plan = self.verified.schedule
+        staging = staging_for(device)
         mailbox = self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
         self._recorder = Recorder(device)
-        self.steps, self.record = 0, self._recorder.record
+        self.steps = 0
+        self.record = self._recorder.record
         self._agent: AdaptationAgent | None = None
         with contextlib.ExitStack() as opened:
             channel = ControlChannel(ranks.under("datagrams"))
@@ -139,7 +143,8 @@ class Pipeline:
             transport = Transport(ranks.under("links"), channel, *how)
             opened.callback(transport.close, CLOSE_S)
             watchdog.on_failure(lambda _: transport.abort())
-            ours, about = (transport, self._recorder), (plan.stages, device, group, dw_builder)
+            ours = (transport, self._recorder)
+            about = (plan.stages, device, group, dw_builder)
             stages = [DelegatedStage(*ours, module, s, *about) for s, module in own.items()]
             timed = self._recorder.with_loss(loss_fn)
             self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
@@ -177,7 +182,8 @@ class Pipeline:
         if self.failure is not None:
             raise self.failure
         self._change_over()
-        step, self.steps = self.steps, self.steps + 1
+        step = self.steps
+        self.steps = self.steps + 1
         self._recorder.begin(step, self.verified.digest)
         self._mailbox.begin(step)
         self._watchdog.enter(step)

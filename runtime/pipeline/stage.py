@@ -46,7 +46,8 @@ class DelegatedStage(PipelineStageBase):
         with no_groups_of_its_own():
             super().__init__(*about)
         skip_validation(self)  # messages describe themselves
-        self._transport, self._recorder = transport, recorder
+        self._transport = transport
+        self._recorder = recorder
         self._local: dict[Action, Tensors] = {}  # handed over by a stage on the same rank
         self._inputs: dict[int, tuple[Any, ...]] = {}  # by microbatch, until their gradients go
 
@@ -119,7 +120,8 @@ class DelegatedStage(PipelineStageBase):
 
     def _receive(self, kind: Any, microbatch: int) -> tuple[Tensors, tuple[bool, ...]]:
         """The tensors of a message, and which of them tracked gradients."""
-        receive, transport = Action(self.stage_index, kind, microbatch), self._transport
+        receive = Action(self.stage_index, kind, microbatch)
+        transport = self._transport
         if (given := self._local.pop(receive, None)) is not None:
             return given, tuple(t is not None and t.requires_grad for t in given)
         message, waited = transport.mailbox.take(receive)
@@ -186,7 +188,8 @@ class Gradients:
         replicas: Executor | None,
         runtime: PipelineScheduleRuntime,
     ) -> None:
-        self._modules, self._reduced = modules, set[int]()
+        self._modules = modules
+        self._reduced = set[int]()
         self._flying: list[tuple[AllReduceWork, list[torch.Tensor]]] = []
         if replicas is not None:
             reduce = partial(self._reduce, replicas)

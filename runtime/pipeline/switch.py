@@ -26,7 +26,9 @@ import msgspec
 from runtime.network.store_exchange import StoreExchange
 
 COORDINATOR = 0
-GO, STAY, FOR = "go", "stay", "for"
+GO = "go"
+STAY = "stay"
+FOR = "for"
 
 
 class Proposal(msgspec.Struct, frozen=True):

@@ -76,7 +76,8 @@ class Faults:
     """
 
     def __init__(self, faults: Iterable[LinkFault] = (), *, blocking: bool = False) -> None:
-        self._faults, self.blocking = tuple(faults), blocking
+        self._faults = tuple(faults)
+        self.blocking = blocking
 
     def delay_s(self, sender: int, receiver: int, step: int) -> tuple[float, float]:
         """(latency, occupancy) in seconds of a message of ``step``."""
@@ -128,10 +129,15 @@ class Transport:
         faults: Faults,
         watchdog: Watchdog,
     ) -> None:
-        self.mailbox, self.staging = mailbox, staging
-        self._rank, self._rank_of, self._faults = group.rank, dict(plan.rank_of), faults
-        self._watchdog, self._closing = watchdog, False
-        peers, own = set(senders(plan, group.rank).values()), (channel.address, channel.token)
+        self.mailbox = mailbox
+        self.staging = staging
+        self._rank = group.rank
+        self._rank_of = dict(plan.rank_of)
+        self._faults = faults
+        self._watchdog = watchdog
+        self._closing = False
+        peers = set(senders(plan, group.rank).values())
+        own = (channel.address, channel.token)
         self._outgoing, self._incoming = connect(group, *own, to=peers, origin=peers)
         self._waiting = {peer: queue.Queue[OutgoingMessage | None]() for peer in peers}
         self._connections = [*self._outgoing.values(), *self._incoming.values()]
@@ -142,9 +148,11 @@ class Transport:
 
     def send(self, receive: Action, tensors: Tensors) -> None:
         """Hand over the message that ``receive`` waits for; TensorError for what can't travel."""
-        peer, step = self._rank_of[receive.stage], self.mailbox.step
+        peer = self._rank_of[receive.stage]
+        step = self.mailbox.step
         header = Header.of(step, receive, tensors)
-        delay, waiting = self._faults.delay_s(self._rank, peer, step), self._waiting[peer]
+        delay = self._faults.delay_s(self._rank, peer, step)
+        waiting = self._waiting[peer]
         small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
         if small and not waiting.unfinished_tasks and not any(delay):
             if not (rest := write(self._outgoing[peer], header, tensors, wait=False)):
@@ -194,7 +202,9 @@ class Transport:
         return thread
 
     def _send(self, peer: int) -> None:
-        connection, waiting, link_free_s = self._outgoing[peer], self._waiting[peer], 0.0
+        connection = self._outgoing[peer]
+        waiting = self._waiting[peer]
+        link_free_s = 0.0
         while (message := waiting.get()) is not None:
             tensors = self.staging.host(message.staged)
             if any(message.delay):

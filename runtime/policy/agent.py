@@ -41,7 +41,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
         super().__init__()
-        self.rank, self.inputs = rank, inputs
+        self.rank = rank
+        self.inputs = inputs
         self.clock = Clock(rank)
         self.epochs = EpochCommit(rank, inputs.world_size, coordinator=0)
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
@@ -54,7 +55,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._decided: dict[int, Decide] = {}
         self._consumed = 0
         self.made = inputs.made  # bits: the candidates that this rank has made
-        self._faulty, self._forecast_at = False, 0
+        self._faulty = False
+        self._forecast_at = 0
         self._collect(self.clock, 0.0)
 
     def arrive(
@@ -143,7 +145,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         """Decide what can be decided here, and tell of all else that this rank has come."""
         while self._to_bind:
             arrival = self._entered[self._to_bind[0]]
-            decision, told = self._own_decision(arrival.buffer[0]), None
+            decision = self._own_decision(arrival.buffer[0])
+            told = None
             if decision is None:
                 if (epoch := self.epochs.bind(arrival.operation)) is None:
                     return  # `epochs` asks for the outcome
@@ -201,14 +204,16 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def _compare(self, operation: int) -> None:
         """See to it that the decision is for the buffer that this rank has."""
-        entered, decide = self._entered.get(operation), self._decided.get(operation)
+        entered = self._entered.get(operation)
+        decide = self._decided.get(operation)
         if entered is not None and decide is not None and entered.buffer != decide.buffer:
             buffers = dict.fromkeys(range(self.inputs.world_size), decide.buffer)
             self._raise(disagreement(operation, buffers | {self.rank: entered.buffer}))
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""
-        seen, current = self.inputs.history.added, self.epochs.latest
+        seen = self.inputs.history.added
+        current = self.epochs.latest
         if seen < self._forecast_at or not self.epochs.may_propose:
             return
         asking = self.inputs.options.mode in RULES and not current.quiet

@@ -38,14 +38,16 @@ def candidates(
     """The schedules for up to ``most_late`` ranks, at least one, and what each costs."""
     from synth.candidates import closed_form_costs
 
-    n, found = group.world_size, list[tuple[Runnable, Candidate]]()
+    n = group.world_size
+    found = list[tuple[Runnable, Candidate]]()
     if n <= MOST_RANKS_SEARCHED:
         if group.rank == 0:
             group.send("candidates", _made(n, most_late))
         made = MADE.decode(group.receive_from(0, "candidates"))
         found += ((load(decode(text.encode(), each.name)), each) for each, text in made)
     for k in CLASSES if most_late else CLASSES[: not found]:
-        schedule, phases = ClosedForm(n, group.rank, k), _phases(closed_form_costs(n, k))
+        schedule = ClosedForm(n, group.rank, k)
+        phases = _phases(closed_form_costs(n, k))
         found.append((schedule, Candidate(schedule.name, 1, *phases, on_demand=True)))
     return tuple(schedule for schedule, _ in found), tuple(priced for _, priced in found)
 

@@ -25,7 +25,8 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
     def __init__(
         self, agent: RankAgent, datagrams: ControlChannel, on_fault: Callable[[Fault], None]
     ) -> None:
-        self._agent, self._on_fault = agent, on_fault
+        self._agent = agent
+        self._on_fault = on_fault
         self._aligned = threading.Event()
         self._decisions: queue.SimpleQueue[Decided | None] = queue.SimpleQueue()
         super().__init__(agent, datagrams, "decisions", Message)

@@ -45,23 +45,28 @@ class Coordinator(Protocol[Message, Fault]):
 
     def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit, clock: Clock) -> None:
         super().__init__()
-        self.rank, self.world_size, self.inputs = rank, inputs.world_size, inputs
+        self.rank = rank
+        self.world_size = inputs.world_size
+        self.inputs = inputs
         self.largest = 0  # bytes of a buffer
-        self._epochs, self._clock = epochs, clock
+        self._epochs = epochs
+        self._clock = clock
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
         self._states: dict[int, ArrivalState] = {}
         self._undecided: set[int] = set()  # may have to be decided here
         self._started: set[int] = set()  # by a schedule, and still miss a rank
         self._decided: dict[int, Decide] = {}
-        self._consumed, self._reported = dict.fromkeys(heads, 0), dict.fromkeys(heads, -1)
+        self._consumed = dict.fromkeys(heads, 0)
+        self._reported = dict.fromkeys(heads, -1)
         self._made = dict.fromkeys(heads, inputs.made)
         self._needed = 0  # operations below need no decision any more
         self._wait_s: float | None = None  # when a wait that is going on will be over
         self._free_s = -math.inf  # when the links have done what was decided, by prediction
         self._newest = -1  # the last operation that was
         self._done_to = -1  # operations up to here are done
-        self._last_done_s, self._faulty = -math.inf, False
+        self._last_done_s = -math.inf
+        self._faulty = False
 
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
         """A rank has come to an operation, or says so again; or what it did while nobody asked."""
@@ -99,7 +104,8 @@ class Coordinator(Protocol[Message, Fault]):
 
     def _on_question(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
-        state, decided = self._states.get(operation), self._decided.get(operation)
+        state = self._states.get(operation)
+        decided = self._decided.get(operation)
         if state is None and decided is None and operation >= self._needed:
             state = self._open(operation, arrival.buffer)
             if self._rule is not None:
@@ -160,7 +166,8 @@ class Coordinator(Protocol[Message, Fault]):
         """
         self._wait_s = None
         for operation in sorted(self._undecided):
-            epoch, state = self._epochs.bind(operation), self._states[operation]
+            epoch = self._epochs.bind(operation)
+            state = self._states[operation]
             if epoch is None or self._rule is None:
                 continue
             if epoch.coordinator != self.rank:  # nor ever will be, since it is bound
@@ -233,7 +240,8 @@ class Coordinator(Protocol[Message, Fault]):
 
     def _learn(self, state: ArrivalState) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""
-        last_s, end_s = float(state.at_s.max()), max(state.done_s.values())
+        last_s = float(state.at_s.max())
+        end_s = max(state.done_s.values())
         begins_s = max(last_s, self._last_done_s)
         self._last_done_s = max(end_s, self._last_done_s)
         if state.decision is None:

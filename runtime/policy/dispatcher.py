@@ -85,7 +85,10 @@ class AllReduceDispatcher:
         options, self._how = decided_on(streams, options)
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
-        self.options, self.rank, self.size, self.store = options, rank, size, store
+        self.options = options
+        self.rank = rank
+        self.size = size
+        self.store = store
         group = StoreExchange(store, rank, size, timeout_s)
         require_equal(options, group)
         schedules, self.candidates = candidates(group, options.at_most_late(size))
@@ -132,7 +135,8 @@ class AllReduceDispatcher:
         them, and what is raised: see ``runtime.Executor.submit``; ArgumentError in a capture by
         a graph, where the mode decides.
         """
-        streams, learning = self.executor.streams, self.options.mode in LEARNING
+        streams = self.executor.streams
+        learning = self.options.mode in LEARNING
         if streams is not None and learning:
             require_no_capture(streams, self.options)
         with self._submitting:
@@ -146,7 +150,8 @@ class AllReduceDispatcher:
 
     def _arrive(self, work: AllReduceWork, *, on_device: bool) -> None:
         """The host comes to an operation, and with it this rank, unless ``on_device``."""
-        tensor, average = work.tensor, work.average
+        tensor = work.tensor
+        average = work.average
         kind = f"{tensor.dtype}{', averaged' if average else ''}"
         nbytes = tensor.numel() * tensor.element_size()
         self._prepare(nbytes)
@@ -207,7 +212,8 @@ class AllReduceDispatcher:
         if wanted is None or wanted.candidate in self._asked:
             return
         self._asked.add(wanted.candidate)
-        after_ms, native_ms = wanted.completion_s * 1e3, self._inputs.native_s(nbytes) * 1e3
+        after_ms = wanted.completion_s * 1e3
+        native_ms = self._inputs.native_s(nbytes) * 1e3
         about = self.rank, nbytes, self.candidates[wanted.candidate].name, after_ms, native_ms
         text = "rank %d: %d bytes go by: %s; predicted: %.3g ms after its arrival, natively %.3g ms"
         logger.info(text, *about)
@@ -243,7 +249,8 @@ class AllReduceDispatcher:
     def _start(self, work: AllReduceWork) -> None:
         self._deciding = work.number, time.monotonic()
         decision = self.control_plane.decision(work.number)
-        self._deciding, self.moved_s = None, time.monotonic()
+        self._deciding = None
+        self.moved_s = time.monotonic()
         work.before_done = functools.partial(self._note, work, decision, self.moved_s)
         if decision.candidate == NATIVE:
             self._native.start(work)

@@ -29,7 +29,8 @@ from runtime.policy.messages import Answer, Ask, Epoch, EpochMessage, Outcome, P
 
 RETRY_S = 0.05
 PATIENCE_S = 1.0  # then an epoch that not all have accepted is void: nobody waits, nothing changes
-LEAST_MARGIN, MOST_MARGIN = 4, 4096  # operations until an epoch begins; doubled as needed
+LEAST_MARGIN = 4  # operations until an epoch begins; doubled as needed
+MOST_MARGIN = 4096
 
 
 @dataclass
@@ -45,7 +46,8 @@ class EpochCommit(Protocol[EpochMessage, None]):
 
     def __init__(self, rank: int, world_size: int, coordinator: int) -> None:
         super().__init__()
-        self.rank, self.world_size = rank, world_size
+        self.rank = rank
+        self.world_size = world_size
         self._epochs = [Epoch(0, 0, coordinator)]  # those that hold, by first operation
         self._bound = 0  # operations below are bound
         self._seen = 0  # the highest version heard of
@@ -134,7 +136,8 @@ class EpochCommit(Protocol[EpochMessage, None]):
         elif epoch.first < self._bound:
             self._send(sender, Answer(epoch.version, False))
         else:
-            self._seen, self._accepted = epoch.version, epoch
+            self._seen = epoch.version
+            self._accepted = epoch
             self._send(sender, Answer(epoch.version, True))
 
     def _on_accept(self, proposal: _Proposal, sender: int) -> None:
@@ -156,4 +159,5 @@ class EpochCommit(Protocol[EpochMessage, None]):
         if self._accepted is not None and self._accepted.version == version:
             if holds:
                 self._epochs.append(self._accepted)
-            self._accepted, self._stuck = None, False
+            self._accepted = None
+            self._stuck = False

@@ -27,9 +27,11 @@ from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, ArrivalState
 
 TOGETHER_S = 0.001
-RETRY_S, LONGEST_RETRY_S = 0.1, 1.0  # well above a round trip through busy links
+RETRY_S = 0.1  # well above a round trip through busy links
+LONGEST_RETRY_S = 1.0
 PAST_HEAD = 6  # each so many-th time it asks not the head above it, but the coordinator
-REPORT_S, MOST_REPORTED = 0.5, 64  # in quiet times it reports so often, or when so many gather
+REPORT_S = 0.5  # in quiet times it reports so often, or when so many gather
+MOST_REPORTED = 64
 MOST_TOLD = 2048  # arrivals in one message: it has to fit into a datagram
 MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
 
@@ -49,14 +51,16 @@ class Head(Protocol[Message, None]):
 
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
         super().__init__()
-        self.rank, self.inputs = rank, inputs
+        self.rank = rank
+        self.inputs = inputs
         self._above, heard, self._below = inputs.headed(rank)
         self._heard = {each: inputs.speaks_for(each) for each in heard}
         self._heard[rank] = range(rank, rank + 1)  # what a rank tells its own head is its own
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
-        self._consumed, self._made = dict.fromkeys(heard, 0), dict.fromkeys(heard, inputs.made)
+        self._consumed = dict.fromkeys(heard, 0)
+        self._made = dict.fromkeys(heard, inputs.made)
         self._needed = 0  # operations below need no decision any more on its ranks
         self._ends: dict[int, dict[int, float]] = {}  # of operations that not all have done
         self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
@@ -104,7 +108,8 @@ class Head(Protocol[Message, None]):
             return
         if self._reports:
             self._report(to, now_s)
-        state, decided = self._open(arrival, to), self._decided.get(arrival.operation)
+        state = self._open(arrival, to)
+        decided = self._decided.get(arrival.operation)
         if decided is None:
             state.again_s = min(state.again_s, now_s + state.pause_s)
         elif sender != self.rank:
@@ -147,7 +152,8 @@ class Head(Protocol[Message, None]):
         self._reports = []
 
     def _say(self, arrivals: list[Arrival], asks: bool, to: int, above: int | None) -> None:
-        made, done = functools.reduce(operator.and_, self._made.values()), tuple(self._done)
+        made = functools.reduce(operator.and_, self._made.values())
+        done = tuple(self._done)
         pass_on = None if above is None else to
         message = Arrive(tuple(arrivals), asks, self._needed, made, done, pass_on)
         self._send(to if above is None else above, message)

@@ -18,7 +18,8 @@ KEPT = 64  # operations that are remembered
 LATELY = 12  # operations that waits are learned from: few, to forget soon who is late no longer
 FORGET_EVERY = 16  # operations of one method after which the other's oldest one is forgotten
 DOUBT = (1.0,) * 2  # counts as seen: one operation or two that took long say nothing yet
-LEAST, MOST = {True: 0.5, False: 1.0}, 4.0
+LEAST = {True: 0.5, False: 1.0}
+MOST = 4.0
 """Limits of what one observation may say about the model's error: of native operations (True), and
 of schedules. These seem faster than they are while several are in flight, since the waiting phases
 of one run beside the completion of another, and take its bandwidth."""
@@ -28,7 +29,8 @@ class History:
     """Arrivals of the last operations on one clock; ``added`` is how many there ever were."""
 
     def __init__(self, world_size: int) -> None:
-        self.world_size, self.added = world_size, 0
+        self.world_size = world_size
+        self.added = 0
         self._arrivals = np.zeros((KEPT, world_size))  # a row per operation, round and round
         self._in_order = np.zeros((KEPT, world_size))  # each row sorted
         self._behind = np.zeros((KEPT, world_size))  # each row from its first arrival on
@@ -51,7 +53,8 @@ class History:
 
     def lateness(self, ranks: Collection[int], recent: int, *, first: bool = False) -> list[float]:
         """Per operation: from the last arrival of all others to the last (first) of ``ranks``."""
-        rows, found = self._last(recent), []
+        rows = self._last(recent)
+        found = []
         own = self._arrivals[rows[:, None], list(ranks)].tolist()
         last_ones = self._in_order[rows, -1 - len(ranks) :].tolist()
         for theirs, last in zip(own, last_ones, strict=True):

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from runtime.network.clock import Ping, Pong
 
 ABSENT = -math.inf  # the stamp of a rank that has not come
-STAMP, NOBODY = np.dtype("<f8"), struct.pack("<d", ABSENT)  # as it is sent
+STAMP = np.dtype("<f8")  # as it is sent
+NOBODY = struct.pack("<d", ABSENT)
 NATIVE = -1  # the candidate that stands for the library's own all-reduce
 
 

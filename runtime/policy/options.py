@@ -19,7 +19,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
 LEARNING: tuple[Mode, ...] = ("predict", "eager", "auto")
-MOST_ALONE, FAN_IN = 32, 8
+MOST_ALONE = 32
+FAN_IN = 8
 """Ranks that each speak to the coordinator; more do through a tree of heads, each for so many."""
 
 
@@ -107,7 +108,10 @@ class PolicyInputs:
 
     def headed(self, rank: int) -> tuple[int | None, list[int], range]:
         """The head above a rank, if any; who speaks to this rank, and for whom it speaks."""
-        heard, stride, above, n = [rank], 1, None, self.world_size
+        heard = [rank]
+        stride = 1
+        above = None
+        n = self.world_size
         while stride < self.stride and above is None:
             if rank % (wide := stride * self.head_of):
                 above = rank - rank % wide

@@ -27,7 +27,8 @@ from verify.errors import ArgumentError, RankFailure
 
 SIZES = SMALL, LARGE = 2**14, 2**21  # bytes
 REPEATS = 3
-LEAST_ALPHA_S, LEAST_BETA_S = 1e-7, 1e-13
+LEAST_ALPHA_S = 1e-7
+LEAST_BETA_S = 1e-13
 LEAVE_S = 5.0
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -38,12 +39,14 @@ def measure(
     ranks: int, native: Run, schedule: Run, candidate: Candidate, device: torch.device
 ) -> Profile:
     """The profile of the native all-reduce and ``candidate``'s schedule, here (collective)."""
-    hops, phases = 2 * (ranks - 1), (candidate.waiting, candidate.completion)
+    hops = 2 * (ranks - 1)
+    phases = (candidate.waiting, candidate.completion)
     natives, schedules = (
         [_least_s(native, run, torch.zeros(nbytes // 4, device=device)) for nbytes in SIZES]
         for run in (native, schedule)
     )
-    messages, share = sum(each.messages for each in phases), sum(each.share for each in phases)
+    messages = sum(each.messages for each in phases)
+    share = sum(each.share for each in phases)
     native_line = _line(*natives, messages=hops, share=hops / ranks)
     return Profile(ranks, native_line, _line(*schedules, messages=messages, share=share))
 
@@ -79,9 +82,11 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
             remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
             raise ArgumentError(name, None, "must be set: there is no job to measure", remedy)
     torch.set_num_threads(1)
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
+    ranks = int(os.environ["WORLD_SIZE"])
     store = PrefixStore("latecomer/profile", _store(rank, timeout_s))
-    leaving, staying = StoreExchange(store, rank, ranks, LEAVE_S), set(range(ranks))
+    leaving = StoreExchange(store, rank, ranks, LEAVE_S)
+    staying = set(range(ranks))
     try:
         dispatcher = dispatch(store, rank, ranks, options=Options("native"), timeout_s=timeout_s)
         found: Profile = dispatcher.profile
@@ -102,8 +107,10 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
 def _store(rank: int, timeout_s: float) -> Store:
     """The agent's store under ``torchrun``; else rank 0 has it. Waits for no rank but its host."""
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    limit, is_host = timedelta(seconds=timeout_s), rank == 0 and not agent
+    host = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
+    limit = timedelta(seconds=timeout_s)
+    is_host = rank == 0 and not agent
     try:
         return TCPStore(host, port, None, is_host, limit, wait_for_workers=False)
     except RuntimeError as error:

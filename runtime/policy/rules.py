@@ -64,13 +64,17 @@ class ArrivalState:
 
     def enter(self, arrival: Arrival, sender: int, now_s: float) -> bool:
         """Take down what ``sender`` tells that is not known yet; whether there is any."""
-        first, told, count = sender - self.ranks.start, arrival.stamps, len(arrival.stamps) // 8
-        begin, end = 8 * first, 8 * (first + count)
+        first = sender - self.ranks.start
+        told = arrival.stamps
+        count = len(arrival.stamps) // 8
+        begin = 8 * first
+        end = 8 * (first + count)
         alike = arrival.buffer == self.buffer and not arrival.odd
         if alike and NOBODY not in told and self.stamps[begin:end] == NOBODY * count:
             self.stamps[begin:end] = told  # usual, and takes as long however many ranks there are
         else:
-            here, at_s = self.at_s[first : first + count], arrival.at_s
+            here = self.at_s[first : first + count]
+            at_s = arrival.at_s
             new = (here == ABSENT) & (at_s != ABSENT)
             here[new] = at_s[new]
             count = int(np.count_nonzero(new))
@@ -78,7 +82,8 @@ class ArrivalState:
                 if (buffer := arrival.odd.get(rank, arrival.buffer)) != self.buffer:
                     self.odd[rank] = buffer
         if count:
-            self.absent, self.last_s = self.absent - count, now_s
+            self.absent = self.absent - count
+            self.last_s = now_s
         return count > 0
 
     @property
@@ -182,8 +187,10 @@ def _decide(
         return Decision(NATIVE, (), "all ranks have arrived")
     if state.absent > inputs.most_late:
         return Later(math.inf)
-    missing, last_s = state.missing, state.last_s
-    passed_s, free_s = max(0.0, now_s - last_s), max(0.0, state.free_s - last_s)
+    missing = state.missing
+    last_s = state.last_s
+    passed_s = max(0.0, now_s - last_s)
+    free_s = max(0.0, state.free_s - last_s)
     chosen, reason = wait(missing, passed_s, free_s)
     if chosen.candidate == NATIVE:
         return Later(math.inf)
@@ -237,7 +244,8 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
 
     Of all sets of ranks that mostly come after all others, the one whose schedule gains most.
     """
-    history, native_s = inputs.history, inputs.native_s(nbytes)
+    history = inputs.history
+    native_s = inputs.native_s(nbytes)
     best: tuple[tuple[int, ...], float, str] = (), 0.0, NO_STRAGGLER
     best_gain_s = LEAST_GAIN * native_s
     order = history.usual_order()
@@ -250,7 +258,8 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
             continue
         gain_s = delay_s + native_s - min(each.total_s(delay_s) for each in found)
         if gain_s > best_gain_s:
-            best, best_gain_s = (late, delay_s, "late in most of the last operations"), gain_s
+            best = (late, delay_s, "late in most of the last operations")
+            best_gain_s = gain_s
     return best
 
 
@@ -261,7 +270,8 @@ def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
     more than that, on average over the last ``LATELY`` operations. Once they ask, half of it will
     do to go on: near the limit, changing over and back would cost more than either.
     """
-    native_s, gain_s = inputs.native_s(nbytes), 0.0
+    native_s = inputs.native_s(nbytes)
+    gain_s = 0.0
     for late in range(1, inputs.most_late + 1):
         gaps = [max(gap, SHORTEST_S) for gap in inputs.history.gaps(late, LATELY)]
         found = inputs.times(late, nbytes, made=inputs.made)

@@ -28,7 +28,8 @@ from runtime.torch_versions import PrefixStore, Store, Work, count_operations, o
 from runtime.work import PendingWork
 
 logger = logging.getLogger("latecomer")
-GLOO, NCCL = dist.ProcessGroup.BackendType.GLOO, dist.ProcessGroup.BackendType.NCCL
+GLOO = dist.ProcessGroup.BackendType.GLOO
+NCCL = dist.ProcessGroup.BackendType.NCCL
 
 
 class Collectives:
@@ -37,9 +38,14 @@ class Collectives:
     dtypes = SUMMABLE
 
     def __init__(self, group: StoreExchange, chosen: Any) -> None:
-        store, rank, size = group.store, group.rank, group.world_size
+        store = group.store
+        rank = group.rank
+        size = group.world_size
         timeout = timedelta(seconds=group.timeout_s)
-        self.store, self.rank, self.size, self.chosen = store, rank, size, chosen
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self.chosen = chosen
         self.paths: Counter[str] = Counter()  # of all-reduces, or why they went natively
         self.native: Any = dist.ProcessGroup(store, rank, size)  # Any: its stub is incomplete
         self._gloo: Any = dist.ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout)

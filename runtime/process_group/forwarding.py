@@ -69,7 +69,8 @@ class ForwardingGroup(_Forwarding, dist.ProcessGroup):
     """A process group of which every collective is overridden; ``collectives`` is what it does."""
 
     def __init__(self, collectives: Collectives) -> None:
-        rank, size = collectives.rank, collectives.size
+        rank = collectives.rank
+        size = collectives.size
         # with a store, torch takes no subclass
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[call-arg]
         self.collectives = collectives
@@ -168,7 +169,8 @@ class LatecomerBackend(_Forwarding, Backend):
 
     def last(self, handle: Work | None) -> Work | None:
         """The work that this thread's last call gave torch, of which torch made ``handle``."""
-        work, self._thread.work = getattr(self._thread, "work", None), None
+        work = getattr(self._thread, "work", None)
+        self._thread.work = None
         return work or handle
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Work | None:

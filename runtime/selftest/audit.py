@@ -56,7 +56,9 @@ def expected(
     did not: this rank's own contribution (for the sum, times the ranks). ``inputs`` (floating
     point, one dimension) and ``records`` are of each rank, ``payload`` bytes are in a datagram.
     """
-    ranks, numel, dtype = len(inputs), inputs[0].numel(), inputs[0].dtype
+    ranks = len(inputs)
+    numel = inputs[0].numel()
+    dtype = inputs[0].dtype
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     came, back = (torch.ones(shape, dtype=torch.bool) for shape in ((ranks, numel), (numel,)))
     each = payload // dtype.itemsize
@@ -91,9 +93,12 @@ class Audit:
     def __init__(
         self, records: list[Missing], payload: int, store: Store, rank: int, size: int
     ) -> None:
-        self._group, self._payload = StoreExchange(store, rank, size, TIMEOUT_S), payload
-        self._records, self._cases = records, 0
-        self.due, self.lost = Counter[int](), Counter[int]()
+        self._group = StoreExchange(store, rank, size, TIMEOUT_S)
+        self._payload = payload
+        self._records = records
+        self._cases = 0
+        self.due = Counter[int]()
+        self.lost = Counter[int]()
 
     def __call__(self, case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """Compare one case's result (collective); a ConformanceError names what does not follow."""
@@ -117,6 +122,7 @@ class Audit:
 
     def losses(self) -> str:
         """How much was lost, and where, for reports."""
-        lost, due = self.lost.total(), self.due.total()
+        lost = self.lost.total()
+        due = self.due.total()
         places = ", ".join(f"{n} at rank {rank}" for rank, n in sorted(self.lost.items()) if n)
         return f"{lost} of {due} datagrams lost{f' ({lost / due:.2%}: {places})' if lost else ''}"

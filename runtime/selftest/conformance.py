@@ -43,7 +43,8 @@ class Case:
     exact: bool
 
     def __str__(self) -> str:
-        how, kind = "average" if self.average else "sum", "exact" if self.exact else "rounded"
+        how = "average" if self.average else "sum"
+        kind = "exact" if self.exact else "rounded"
         return f"{how} of {self.numel} x {str(self.dtype).removeprefix('torch.')} ({kind})"
 
 
@@ -80,7 +81,8 @@ def run(
     exact, rounded and bits. ConformanceError for a wrong result, on the rank that sees it;
     RankFailure if rank 0 has no digest for this one in time.
     """
-    group, chosen = StoreExchange(store, rank, size, TIMEOUT_S), list(cases(sizes))
+    group = StoreExchange(store, rank, size, TIMEOUT_S)
+    chosen = list(cases(sizes))
     for number, case in enumerate(chosen):
         inputs = [_data(case, seed, number, r) for r in range(size)]
         tensor = inputs[rank].clone().to(device)
@@ -111,7 +113,8 @@ def compare(case: Case, inputs: list[torch.Tensor], result: torch.Tensor) -> Non
         expected = torch.stack([x.to(torch.int64) for x in inputs]).sum(0)
         require(case, result.to(torch.int64), expected)
         return
-    n, kind = len(inputs), torch.finfo(case.dtype)
+    n = len(inputs)
+    kind = torch.finfo(case.dtype)
     wide = torch.stack([x.to(torch.float64) for x in inputs]) / (n if case.average else 1)
     expected = wide.sum(0)
     # n inputs are scaled once and added n - 1 times: n roundings, each of the running sum

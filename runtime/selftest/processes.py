@@ -66,7 +66,8 @@ def run(
     meet = partial(TCPStore, "127.0.0.1", store.port, None, False, limit)
     calls = ((r, size, meet, said, body, args) for r in range(size))
     processes = [context.Process(target=_rank, args=call, daemon=True) for call in calls]
-    waiting, done = set(range(size)) - set(victims), set[int]()
+    waiting = set(range(size)) - set(victims)
+    done = set[int]()
     try:
         for process in processes:
             process.start()

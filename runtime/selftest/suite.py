@@ -100,7 +100,8 @@ def _runs(schedules: Given, device: str) -> dict[str, Run]:
 
 def turns(verified: Verified) -> list[tuple[int, ...]]:
     """Late ranks, in order of arrival, such that every rank is in every place once."""
-    n, q = verified.schedule.ranks, len(verified.late)
+    n = verified.schedule.ranks
+    q = len(verified.late)
     return [tuple((first + i) % n for i in range(q)) for first in range(n if q else 1)]
 
 

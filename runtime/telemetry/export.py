@@ -107,7 +107,8 @@ def _of_rank(rank: Rank, operations: range | None) -> Iterator[Event]:
         where = f"{each.phase} round {each.round}", "round", each.operation, rank.rank
         yield from _span(*where, each.began_s, each.ended_s, {})
     for stage in filter(chosen, rank.stages):
-        kind, about = f"stage {stage.stage}", {"due": stage.due, "lost": stage.lost}
+        kind = f"stage {stage.stage}"
+        about = {"due": stage.due, "lost": stage.lost}
         where = f"{kind}, {stage.end}", kind, stage.operation, rank.rank
         yield from _span(*where, stage.began_s, stage.ended_s, about)
     for step in rank.steps:
@@ -123,7 +124,9 @@ def _of_rank(rank: Rank, operations: range | None) -> Iterator[Event]:
 
 
 def _of_record(record: Record) -> Iterator[Event]:
-    number, rank, since_s = record.operation, record.rank, record.arrived_s
+    number = record.operation
+    rank = record.rank
+    since_s = record.arrived_s
     about = {
         "bytes": record.bytes,
         "way": record.way,

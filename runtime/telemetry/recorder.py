@@ -35,7 +35,9 @@ class Recorder:
     def __init__(
         self, group: StoreExchange, alignment: Callable[[], Alignment], count: Callable[[], int]
     ) -> None:
-        self.group, self.alignment, self.count = group, alignment, count
+        self.group = group
+        self.alignment = alignment
+        self.count = count
         self.records: deque[Record] = deque(maxlen=KEPT)
         self._first = 0
         LIVE.append(self)
@@ -111,20 +113,24 @@ class DispatcherRecorder(Recorder):
         rounds: Rounds,
         count: Callable[[], int],
     ) -> None:
-        self._control_plane, self._rounds, self._sent = control_plane, rounds, 0
+        self._control_plane = control_plane
+        self._rounds = rounds
+        self._sent = 0
         super().__init__(group, control_plane.alignment, count)
 
     def begin(self, rounds: range) -> None:
         """As for all recorders, with the rounds of ``rounds``."""
         super().begin(rounds)
-        first, self._sent = self._first, self._control_plane.sent
+        first = self._first
+        self._sent = self._control_plane.sent
         self._rounds.found.clear()
         self._rounds.watched = range(first + rounds.start, first + rounds.stop, rounds.step)
 
     def end(self) -> Rank:
         """As for all recorders, with rounds and messages."""
         self._rounds.watched = range(0)
-        remembered, offset_s = super().end(), self.alignment().offset_s
+        remembered = super().end()
+        offset_s = self.alignment().offset_s
         rounds = tuple(
             replace(each, began_s=each.began_s + offset_s, ended_s=each.ended_s + offset_s)
             for each in self._since(self._rounds.found)

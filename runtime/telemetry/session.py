@@ -35,7 +35,9 @@ class Watch:
 
     def __init__(self, of: Recorder | None, rounds: range, wait_s: float) -> None:
         self.ranks: tuple[Rank, ...] = ()
-        self._recorder, self._rounds, self._wait_s = of, rounds, wait_s
+        self._recorder = of
+        self._rounds = rounds
+        self._wait_s = wait_s
 
     def __enter__(self) -> Watch:
         self._number = next(_watches)
@@ -47,7 +49,8 @@ class Watch:
         remembered = recorder.end()
         if error is not None:
             return  # the others may not come: no waiting for them
-        own, received = msgspec.json.encode(remembered).decode(), {}
+        own = msgspec.json.encode(remembered).decode()
+        received = {}
         group = replace(recorder.group, timeout_s=self._wait_s)
         try:
             received = group.gather(f"watch/{self._number}", own)

@@ -76,8 +76,10 @@ class Shape:
                 "last": width - 1,
             }[cut]
         )
-        one, other = self._divide(low, middle, cut), self._divide(middle, high, cut)
-        node, self._next = self._next, self._next + 1
+        one = self._divide(low, middle, cut)
+        other = self._divide(middle, high, cut)
+        node = self._next
+        self._next = self._next + 1
         self.parent[[one, other]] = node
         self.sibling[one], self.sibling[other] = other, one
         return node

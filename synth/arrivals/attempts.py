@@ -74,7 +74,8 @@ class Attempts:
     """
 
     def __init__(self, solving: Solving, progress: Progress) -> None:
-        self.solving, self._progress = solving, progress
+        self.solving = solving
+        self._progress = progress
         self.exhausted: dict[Arrivals, int] = {}
         self._work = WORK * solving.effort
 
@@ -101,7 +102,8 @@ class Attempts:
         self._work -= rounds * (LEAST_WORK + arrivals.ranks**2 * arrivals.chunks)
 
     def _attempts(self, arrivals: Arrivals) -> Iterator[Attempt]:
-        lists, fewest = self._lists(arrivals), 2**63
+        lists = self._lists(arrivals)
+        fewest = 2**63
         for attempt in islice(lists, 2 * len(PRIORITIES)):
             fewest = min(fewest, len(attempt[1]) - arrivals.last)
             yield attempt
@@ -119,7 +121,8 @@ class Attempts:
 
     def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
         """From one round less than listed down, as far as it goes."""
-        search, effort = Together(arrivals, self.solving.seed), self.solving.effort
+        search = Together(arrivals, self.solving.seed)
+        effort = self.solving.effort
         for rounds in reversed(range(least_rounds(arrivals), fewest)):
             self._progress(f"together, {arrivals.chunks} chunks, {rounds} rounds")
             for completion in search.completions(rounds, effort):
@@ -154,7 +157,8 @@ class Attempts:
 
     def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
         """Those with so many rounds after the last arrival, if there are any."""
-        first, least = self.solving.seed, 2**63
+        first = self.solving.seed
+        least = 2**63
         for number in range(max(1, int(OVERLAPS * self.solving.effort))):
             if self._spent or (number == FIRST_OVERLAPS and least >= arrivals.ranks):
                 return

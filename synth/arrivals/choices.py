@@ -104,7 +104,8 @@ class Choices:
                 leaf[two, c] = leaf[two[::-1], c]
                 return replace(self, leaf=leaf)
             case 2:
-                node, collects = int(dice.integers(self.shape.root)), self.collects.copy()
+                node = int(dice.integers(self.shape.root))
+                collects = self.collects.copy()
                 collects[[node, self.shape.sibling[node]], c] ^= True
                 return replace(self, collects=collects)
             case 3:
@@ -126,14 +127,16 @@ def _dealt(parts: int, chunks: int, dice: np.random.Generator) -> IntArray:
         leaf = dice.permuted(np.broadcast_to(part, leaf.shape), axis=0)
     place = int(dice.choice([0, parts - 1, NOTHING]))
     if place != NOTHING:
-        there, chunk = np.argmax(leaf == place, axis=0), np.arange(chunks)
+        there = np.argmax(leaf == place, axis=0)
+        chunk = np.arange(chunks)
         leaf[there, chunk], leaf[-1] = leaf[-1], place
     return leaf
 
 
 def _collecting(shape: Shape, last: IntArray, dice: np.random.Generator) -> BoolArray:
     """[node, chunk]: the side with leaf ``last`` as often as is drawn, others every other time."""
-    node, towards = np.arange(shape.root + 1), dice.choice(TOWARDS)
+    node = np.arange(shape.root + 1)
+    towards = dice.choice(TOWARDS)
     contains = shape.above[:, last] | (node[:, None] == last)
     draws = dice.random(contains.shape)
     beside = contains[shape.sibling] & (node < shape.root)[:, None]

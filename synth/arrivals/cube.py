@@ -52,13 +52,17 @@ class Cube:
     """
 
     def __init__(self, ranks: int, chunks: int, need: IntArray, dice: np.random.Generator) -> None:
-        self.root, self.chunks, self.need, self._dice = ranks - 1, chunks, need.copy(), dice
+        self.root = ranks - 1
+        self.chunks = chunks
+        self.need = need.copy()
+        self._dice = dice
         self._dimensions = ranks.bit_length() - 1
         self._hops = (ranks - 1).bit_length()
         self._exchanging = ranks == 2**self._dimensions or chunks == 1
         length = chunks + self._hops - 1
         self.rounds: list[list[Transfer]] = [[] for _ in range(length)]
-        self.owner, self.due = np.full(chunks, NONE), np.arange(chunks)
+        self.owner = np.full(chunks, NONE)
+        self.due = np.arange(chunks)
         if not self._exchanging:
             self.due = np.maximum(0, self.due - 1)
         self.sends = np.zeros((length, ranks), np.bool_)
@@ -111,7 +115,8 @@ class Cube:
 
     def _between_corners(self, t: int) -> dict[int, tuple[int, int]]:
         """For each corner that gives, (the corner it gives to, the chunk)."""
-        direction, last = self._directions[t], self.chunks - 1
+        direction = self._directions[t]
+        last = self.chunks - 1
         gives = {}
         for c in range(max(0, t - self._dimensions), t):
             chunk = min(c, last)

@@ -115,7 +115,9 @@ class Question:
     # -- constraints ---------------------------------------------------------------------------
 
     def _build(self) -> None:
-        n, k, model = self.arrivals.ranks, self.arrivals.chunks, self.model
+        n = self.arrivals.ranks
+        k = self.arrivals.chunks
+        model = self.model
         for rank in range(n):
             for chunk in range(k):
                 model.require_any([self._named("hold", 0, rank, chunk, 1 << rank)])
@@ -134,9 +136,11 @@ class Question:
 
     def _step(self, t: int, rank: int) -> None:
         """What ``rank`` holds after round ``t``, and its two ports in it."""
-        model, port = self.model, []
+        model = self.model
+        port = []
         for chunk in range(self.arrivals.chunks):
-            before, after = self._held(t, rank, chunk), self._held(t + 1, rank, chunk)
+            before = self._held(t, rank, chunk)
+            after = self._held(t + 1, rank, chunk)
             model.require_at_most_one(after.values())
             causes = {s: [before[s]] if s in before else [] for s in after}
             if rank in self._present(t):
@@ -204,7 +208,8 @@ class Question:
 
     def _order_ranks(self) -> None:
         """Of ranks that arrive together, one sends no later than the next."""
-        n, arrival = self.arrivals.ranks, self.arrivals.arrival
+        n = self.arrivals.ranks
+        arrival = self.arrivals.arrival
         sent: list[list[int]] = [[] for _ in range(n)]
         for t in range(self.last):
             for rank in range(n):

@@ -33,7 +33,9 @@ class TreeQuestion:
     """
 
     def __init__(self, shape: Shape, start: IntArray, rounds: int) -> None:
-        self._shape, self._start, self._rounds = shape, start, rounds
+        self._shape = shape
+        self._start = start
+        self._rounds = rounds
         self._ranks, self._chunks = start.shape
         self._nodes = range(shape.root + 1)
         self._variable: dict[tuple[str, int, int, int, int], int] = {}
@@ -63,7 +65,8 @@ class TreeQuestion:
 
     def _step(self, t: int, rank: int) -> None:
         """Its two ports, and what it holds afterwards."""
-        sends, receives = [], []
+        sends = []
+        receives = []
         for chunk in range(self._chunks):
             before, after, sent, got = (
                 [self._named(kind, t + late, rank, chunk, node) for node in self._nodes]
@@ -89,7 +92,8 @@ class TreeQuestion:
 
     def decode(self, answer: Found) -> list[Round]:
         """The rounds that an assignment stands for; what is received in vain is left out."""
-        node, rounds = self._start.copy(), []
+        node = self._start.copy()
+        rounds = []
         for t in range(self._rounds):
             after = self._after(t, answer)
             rounds.append(tuple(self._transfers(t, answer, node, after)))
@@ -115,7 +119,8 @@ class TreeQuestion:
                     for kind in ("send", "receive")
                 )
                 for src, dst in zip(senders, receivers, strict=False):
-                    held, then = before[dst, chunk], after[dst, chunk]
+                    held = before[dst, chunk]
+                    then = after[dst, chunk]
                     if src != dst and then not in (held, NOTHING):
                         copied = then == node
                         yield Transfer(src, dst, chunk, "copy" if copied else "reduce")

@@ -47,7 +47,10 @@ class FreeTrees:
     """
 
     def __init__(self, ranks: int, late: int, chunks: int, rounds: int) -> None:
-        self._ranks, self._late, self._chunks, self._rounds = ranks, late, chunks, rounds
+        self._ranks = ranks
+        self._late = late
+        self._chunks = chunks
+        self._rounds = rounds
         self._full: Set = (1 << late + 1) - 1
         self._variable: dict[tuple[str | int, ...], int] = {}
         self.model = Clauses()
@@ -94,7 +97,10 @@ class FreeTrees:
     # -- constraints ---------------------------------------------------------------------------
 
     def _build(self) -> None:
-        ranks, chunks, rounds, model = self._ranks, self._chunks, self._rounds, self.model
+        ranks = self._ranks
+        chunks = self._chunks
+        rounds = self._rounds
+        model = self.model
         for r in range(ranks):
             for c in range(chunks):
                 model.require_any([self._named("hold", 0, r, c, 1 << min(r, self._late))])
@@ -127,7 +133,8 @@ class FreeTrees:
 
     def _ports(self, t: int, r: int, fed: By, made: By) -> None:
         """The rank receives one thing at most in round ``t``, and sends one."""
-        model, first = self.model, self._late.bit_length() - 1
+        model = self.model
+        first = self._late.bit_length() - 1
         finals, copies, others = self._receives(t, r, fed, made)
         model.require_at_most_one([*finals, *others])
         sends = [
@@ -153,10 +160,13 @@ class FreeTrees:
     ) -> tuple[list[int], list[int], list[int]]:
         """What completes a chunk; copies of what is not full; these, and sums that are not full."""
         model = self.model
-        finals, copies, others = [], [], []
+        finals = []
+        copies = []
+        others = []
         sent = sorted({s for q in range(self._ranks) for s in self._possible(t, q)})
         for c in range(self._chunks):
-            before, after = self._held(t, r, c), self._held(t + 1, r, c)
+            before = self._held(t, r, c)
+            after = self._held(t + 1, r, c)
             model.require_at_most_one(after.values())
             causes = {s: [-v, *([before[s]] if s in before else [])] for s, v in after.items()}
             for s, v in before.items():

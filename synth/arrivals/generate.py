@@ -101,7 +101,8 @@ def search(
         >>> answer.schedule.late, answer.value, answer.bound  # rounds after the last arrival
         ((6, 7), 10, 10)
     """
-    start, unit = time.monotonic(), 1 if m is None else m
+    start = time.monotonic()
+    unit = 1 if m is None else m
     solving = Solving(solver, seed, effort, time_limit_s)
     given = instance(n, arrivals, unit, chunks)
     if exact:
@@ -145,13 +146,16 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
     if certified == report.completion_rounds:
         return certified, Basis.CERTIFICATE, "proofs/certificates refutes fewer rounds"
     if portfolio.least(arrivals) > arrivals.bound:
-        bound, basis = portfolio.least(arrivals), Basis.SOLVER
+        bound = portfolio.least(arrivals)
+        basis = Basis.SOLVER
         reason = "all schedules of fewer rounds were searched"
     elif parity_bound(arrivals) > arrivals.bound:
-        bound, basis = parity_bound(arrivals), Basis.PAPER
+        bound = parity_bound(arrivals)
+        basis = Basis.PAPER
         reason = "what the first full sums are added up from is not ready so early in enough places"
     else:
-        bound, basis = arrivals.bound, Basis.THEOREM
+        bound = arrivals.bound
+        basis = Basis.THEOREM
         reason = "so many transfers do not fit into fewer rounds"
     if bound < report.completion_rounds:
         return bound, Basis.UNKNOWN, "the lower bound may be out of reach"

@@ -96,7 +96,8 @@ class Arrivals:
         some_rank = self.arrival.index(0)
         late = [b for r, b in enumerate(self.arrival) if b >= a and (a > 0 or r != some_rank)]
         missing = self.chunks * (n + len(late) - 1)
-        informed, t = 0, a
+        informed = 0
+        t = a
         while missing > 0:
             present = self.present(t)
             here = sum(b <= t for b in late)

@@ -92,9 +92,11 @@ class _State:
     """
 
     def __init__(self, arrivals: Arrivals, trees: Trees, priorities: Priorities, seed: int) -> None:
-        n, k = arrivals.ranks, arrivals.chunks
+        n = arrivals.ranks
+        k = arrivals.chunks
         self.arrival = np.array(arrivals.arrival)
-        self.parent, self.roots = trees.parent, trees.roots
+        self.parent = trees.parent
+        self.roots = trees.roots
         self.priorities = priorities
         self.full = np.zeros((n, k), np.bool_)
         self.pending = trees.children()
@@ -142,7 +144,8 @@ class _State:
         gain = gain + p.exchange * last
         src = np.concatenate([child, parent[last]])
         dst = np.concatenate([parent, child[last]])
-        c, gain = np.concatenate([c, c[last]]), np.concatenate([gain, gain[last]])
+        c = np.concatenate([c, c[last]])
+        gain = np.concatenate([gain, gain[last]])
         order = np.argsort(gain, kind="stable")  # of several for one pair, the last is kept
         order = order[gain[order] > weight[src[order], dst[order]]]
         weight[src[order], dst[order]] = gain[order]

@@ -50,7 +50,8 @@ class NormalForm:
     """
 
     def __init__(self, ranks: int, chunks: int, need: IntArray) -> None:
-        self.late, self.chunks = ranks - 1, chunks
+        self.late = ranks - 1
+        self.chunks = chunks
         self.rounds = dissemination_bound(ranks, chunks)
         self.model = Model()
         self._variable: dict[tuple[str, int, int, int], int] = {}
@@ -93,7 +94,8 @@ class NormalForm:
     def _copies(self, chunk: int) -> None:
         """Who does not own the chunk receives it once, after its round, from one who holds it."""
         for helper in range(self.late):
-            held, receives = self._owns(helper, chunk), []
+            held = self._owns(helper, chunk)
+            receives = []
             for t in range(chunk + 1, self.rounds):
                 self.model.require_any([-self._named("send", t, helper, chunk), held])
                 receives.append(self._named("receive", t, helper, chunk))
@@ -125,9 +127,11 @@ class NormalForm:
     def _ports(self, t: int) -> None:
         """One send and one receive per rank; an exchange is both."""
         for rank in range(self.late + (t >= self.chunks)):
-            sends, receives = [], []
+            sends = []
+            receives = []
             if t < self.chunks:
-                sends, receives = [self._owns(rank, t)], [self._owns(rank, t)]
+                sends = [self._owns(rank, t)]
+                receives = [self._owns(rank, t)]
             for chunk in range(self.chunks):
                 if t > chunk:
                     sends.append(self._named("send", t, rank, chunk))
@@ -145,7 +149,9 @@ class NormalForm:
             names = ((kind, t, rank, chunk) for rank in range(self.late + 1))
             return [name[2] for name in names if self._variable.get(name) in answer.true]
 
-        n, k, late = self.late, self.chunks, self.late
+        n = self.late
+        k = self.chunks
+        late = self.late
         owner = np.array([those("own", 0, c)[0] for c in range(k)])
         rounds: list[list[Transfer]] = [[] for _ in range(self.rounds)]
         merged = np.zeros((n, k), np.bool_)

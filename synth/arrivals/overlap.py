@@ -80,7 +80,9 @@ class Overlap:
     ) -> None:
         late = arrivals.arrival.index(arrivals.last)
         names = [rank for rank in range(arrivals.ranks) if rank != late] + [late]
-        self._start, self._completion, self._dice = arrivals.last + spare, completion, dice
+        self._start = arrivals.last + spare
+        self._completion = completion
+        self._dice = dice
         self._arrival = np.array(arrivals.arrival)[names][:-1]
         rounds: list[list[Transfer]] = [[] for _ in range(self._start)]
         rounds += [list(moves) for moves in completion.rounds]
@@ -94,15 +96,19 @@ class Overlap:
 
     def _merge(self, rounds: list[list[Transfer]]) -> int:
         """Put merges into ``rounds``; how many are missing."""
-        completion, dice, start = self._completion, self._dice, self._start
+        completion = self._completion
+        dice = self._dice
+        start = self._start
         n, k = completion.merged.shape
-        rarity, load = dice.choice([500, 2000, 8000]), dice.choice([200, 2000, 20_000])
+        rarity = dice.choice([500, 2000, 8000])
+        load = dice.choice([200, 2000, 20_000])
         noise = dice.integers(0, dice.choice([1, 50, 500, 3000]), size=k)
         idle = np.ones((len(rounds), n), np.bool_)
         into = idle.copy()
         idle[start:], into[start:] = ~completion.sends[:, :n], ~completion.receives[:, :n]
         present = np.arange(len(rounds))[:, None] >= self._arrival
-        idle, into = idle & present, into & present
+        idle = idle & present
+        into = into & present
         left = np.cumsum(idle, axis=0)
         due = completion.due + start
         held = completion.merged.copy()

@@ -28,9 +28,11 @@ from synth.arrivals.instance import Arrivals
 
 def parity_bound(arrivals: Arrivals) -> int:
     """k + L where the argument holds, else 0."""
-    n, k = arrivals.ranks, arrivals.chunks
+    n = arrivals.ranks
+    k = arrivals.chunks
     hops = (n - 1).bit_length()
-    late, half = min(n - 1, arrivals.arrival.count(arrivals.last)), 2 ** (hops - 1)
+    late = min(n - 1, arrivals.arrival.count(arrivals.last))
+    half = 2 ** (hops - 1)
     if late < half:
         return 0
     fits = k > 1 or n % 2 == 0

@@ -70,7 +70,9 @@ class Portfolio:
         setting: Setting | None,
         progress: Progress,
     ) -> None:
-        self.arrivals, self.solving, self.setting = arrivals, solving, setting
+        self.arrivals = arrivals
+        self.solving = solving
+        self.setting = setting
         self.candidates: list[Candidate] = []
         self._listed = 0
         self._progress = progress
@@ -106,7 +108,8 @@ class Portfolio:
         quarter, in order of what they take at their lower bounds, which prices wait and completion:
         with fewer chunks rounds are longer, so fewer of them fit into the wait.
         """
-        n, k = self.arrivals.ranks, self.arrivals.chunks
+        n = self.arrivals.ranks
+        k = self.arrivals.chunks
         numbers = {n - 1, n} if self.best.arrivals.chunks != k else set[int]()
         numbers = {number * chunks_per_rank for number in numbers}
         if any_number:

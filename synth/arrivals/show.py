@@ -12,7 +12,8 @@ from synth.units import format_seconds
 
 def text(path: str, answer: ArrivalsAnswer, setting: Setting | None) -> str:
     """The lines for people."""
-    schedule, arrival = answer.schedule, answer.arrivals.arrival
+    schedule = answer.schedule
+    arrival = answer.arrivals.arrival
     late = ", ".join(f"{rank} at round {arrival[rank]}" for rank in schedule.late)
     rows = []
     for candidate in answer.candidates:

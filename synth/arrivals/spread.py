@@ -37,7 +37,9 @@ class Spread:
     """
 
     def __init__(self, choices: Choices, part: IntArray, wanted: BoolArray) -> None:
-        self._choices, self._shape, self._wanted = choices, choices.shape, wanted
+        self._choices = choices
+        self._shape = choices.shape
+        self._wanted = wanted
         self._node = choices.leaf[part]
         self._turn = choices.turn.tolist()
         self._bonus = choices.pair[:, :, None] + choices.chunk
@@ -57,15 +59,18 @@ class Spread:
 
     def _advance(self) -> Round:
         """Choose and carry out a round."""
-        node, shape = self._node, self._shape
+        node = self._node
+        shape = self._shape
         weight = self._weigh()
         chunk = weight.argmax(axis=2)
         best = np.take_along_axis(weight, chunk[:, :, None], 2)[:, :, 0]
-        after, moves = node.copy(), []
+        after = node.copy()
+        moves = []
         for src, dst in enumerate(assignment(best)):
             if best[src, dst]:
                 c = int(chunk[src, dst])
-                sent, held = node[src, c], node[dst, c]
+                sent = node[src, c]
+                held = node[dst, c]
                 after[dst, c] = shape.result[sent, held]
                 moves.append(Transfer(src, dst, c, "reduce" if shape.adds[sent, held] else "copy"))
         self._node = after
@@ -73,9 +78,13 @@ class Spread:
 
     def _weigh(self) -> IntArray:
         """[sender, receiver, chunk]: what sending it is worth; 0 where it is no use."""
-        node, shape, weights = self._node, self._shape, self._choices.weights
-        sent, held = node[:, None, :], node[None, :, :]
-        result, adds = shape.result[sent, held], shape.adds[sent, held]
+        node = self._node
+        shape = self._shape
+        weights = self._choices.weights
+        sent = node[:, None, :]
+        held = node[None, :, :]
+        result = shape.result[sent, held]
+        adds = shape.adds[sent, held]
         lost = ~adds & ~shape.above[sent, held]
         holders = np.zeros((shape.root + 1, len(self._chunks)), np.int64)
         np.add.at(holders, (node, self._chunks), 1)

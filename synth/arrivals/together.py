@@ -52,16 +52,19 @@ class Together:
     """
 
     def __init__(self, arrivals: Arrivals, seed: int) -> None:
-        self.arrivals, self._dice = arrivals, np.random.default_rng(seed)
+        self.arrivals = arrivals
+        self._dice = np.random.default_rng(seed)
         self._late = arrivals.arrival.count(arrivals.last)
         self._names = sorted(range(arrivals.ranks), key=lambda rank: -arrivals.arrival[rank])
 
     def completions(self, rounds: int, effort: float) -> Iterator[Spread]:
         """Some that are drawn, then changes of the one in which least is missing in the end."""
-        ranks, chunks = self.arrivals.ranks, self.arrivals.chunks
+        ranks = self.arrivals.ranks
+        chunks = self.arrivals.chunks
         part = np.minimum(np.arange(ranks), self._late)
         wanted = np.ones((ranks, chunks), np.bool_)
-        best, least = None, ranks * chunks
+        best = None
+        least = ranks * chunks
         for number in range(max(1, int((DRAWN + CHANGES) * effort))):
             if best is None or number < DRAWN * effort:
                 choices = Choices.drawn(ranks, self._late + 1, chunks, self._dice)
@@ -69,7 +72,8 @@ class Together:
                 choices = best.changed(self._dice)
             spread = Spread(choices, part, wanted)
             if spread.advance(rounds) <= least:
-                best, least = choices, spread.missing
+                best = choices
+                least = spread.missing
             yield spread
 
     def tree_questions(self, rounds: int) -> Iterator[TreeQuestion]:
@@ -92,8 +96,10 @@ class Together:
 
     def with_wait(self, completion: Sequence[Round]) -> Iterator[list[Round]]:
         """All rounds, of a wait and a completion in which late ranks come first; if it fits in."""
-        arrivals, late = self.arrivals, self._late
-        helpers, chunks = arrivals.ranks - late, arrivals.chunks
+        arrivals = self.arrivals
+        late = self._late
+        helpers = arrivals.ranks - late
+        chunks = arrivals.chunks
         wanted = _used(completion, arrivals.ranks, chunks)[late:]
         for _ in range(WAITS):
             choices = Choices.drawn(helpers, helpers, chunks, self._dice)
@@ -107,7 +113,8 @@ class Together:
 
 def _used(completion: Sequence[Round], ranks: int, chunks: int) -> BoolArray:
     """[rank, chunk]: what it has at first is sent, or added to."""
-    used, untouched = np.zeros((ranks, chunks), np.bool_), np.ones((ranks, chunks), np.bool_)
+    used = np.zeros((ranks, chunks), np.bool_)
+    untouched = np.ones((ranks, chunks), np.bool_)
     for moves in completion:
         for move in moves:
             used[move.src, move.chunk] |= untouched[move.src, move.chunk]

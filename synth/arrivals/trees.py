@@ -80,7 +80,8 @@ class _Dealer:
 
     def __init__(self, arrivals: Arrivals, seed: int) -> None:
         self.arrivals = arrivals
-        n, k = arrivals.ranks, arrivals.chunks
+        n = arrivals.ranks
+        k = arrivals.chunks
         self.parent: IntArray = np.full((n, k), -1, np.int64)
         self.live = [set(range(n)) for _ in range(k)]
         turns = np.arange(n)

@@ -12,7 +12,8 @@ from synth.twolevel.machine import Machine
 from synth.units import parse_bandwidth, parse_seconds
 from verify.errors import ArgumentError
 
-INNER, OUTER = ("3us", "450GB/s"), ("10us", "50GB/s")
+INNER = ("3us", "450GB/s")
+OUTER = ("10us", "50GB/s")
 EITHER = "Leave one of them out"
 MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]
 PANEL = "Machines of two levels"

@@ -20,7 +20,10 @@ from synth.pipeline.robust import Objective
 from synth.pipeline.work import CsvForm, Request, Targets, carry_out
 
 PICTURE = "Use --picture to draw it"
-DURATIONS, LINKS, SEARCH, MORE = "Stages", "Links", "Search", "More to write"
+DURATIONS = "Stages"
+LINKS = "Links"
+SEARCH = "Search"
+MORE = "More to write"
 
 
 def pipeline(

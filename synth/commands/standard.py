@@ -42,7 +42,8 @@ def _command(make: Callable[[int], Schedule], what: str) -> Callable[..., None]:
         if not quiet:
             print(encoded(facts) if json else text)
 
-    command.__name__, command.__doc__ = make.__name__, what
+    command.__name__ = make.__name__
+    command.__doc__ = what
     return command
 
 

@@ -21,7 +21,9 @@ from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
 SCHEMA = "1.0.2-chakra.0.0.4"
-COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE = 4, 5, 6
+COMP_NODE = 4
+COMM_SEND_NODE = 5
+COMM_RECV_NODE = 6
 
 _FIELDS = {
     "AttributeProto": [
@@ -75,7 +77,8 @@ def messages() -> dict[str, Any]:
                 label=kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL,
             )
             if kind in _FIELDS:
-                added.type, added.type_name = kinds.TYPE_MESSAGE, f".ChakraProtoMsg.{kind}"
+                added.type = kinds.TYPE_MESSAGE
+                added.type_name = f".ChakraProtoMsg.{kind}"
             else:
                 added.type = getattr(kinds, f"TYPE_{kind.upper()}")
             if choice and field != "name":
@@ -172,7 +175,8 @@ def _metadata() -> bytes:
 
 def _delimited(message: bytes) -> bytes:
     """A message after its length as a varint."""
-    left, length = len(message), bytearray()
+    left = len(message)
+    length = bytearray()
     while left > 127:
         length.append(left & 127 | 128)
         left >>= 7

@@ -44,7 +44,8 @@ def ends(schedule: Schedule) -> list[End]:
     found: list[End] = []
 
     def add(rank: int, peer: int, index: int, sends: bool, before: tuple[int, ...]) -> None:
-        chunk, reduce = int(table.chunk[index]), bool(table.reduce[index])
+        chunk = int(table.chunk[index])
+        reduce = bool(table.reduce[index])
         found.append(End(rank, peer, chunk, sends, reduce, int(table.round[index]), index, before))
 
     first = 0

@@ -170,7 +170,8 @@ def _filled(all_ends: list[End], channels: dict[int, int]) -> dict[BlockKey, _Bl
 def _numbered(blocks: dict[BlockKey, _Block], ranks: int, channels: int) -> dict[BlockKey, int]:
     """Numbers of blocks within their GPU, with the limits of the target."""
     ids = {}
-    count, elements = [0] * ranks, [1 + ranks] * ranks
+    count = [0] * ranks
+    elements = [1 + ranks] * ranks
     for key, block in blocks.items():
         ids[key] = count[key[0]]
         count[key[0]] += 1

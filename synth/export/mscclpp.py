@@ -87,7 +87,8 @@ class _Blocks:
         operations, known = self.blocks[-1]
         new = [peer for peer in peers if peer not in known]
         if len(operations) > MAX_OPERATIONS - 5 or len(known) + len(new) > MAX_CHANNELS:
-            operations, known = [], []
+            operations = []
+            known = []
             self.blocks.append((operations, known))
             new = list(peers)
         known += new
@@ -147,7 +148,8 @@ def _rank(rank: int, all_ends: list[End], slots: dict[int, int]) -> _Blocks:
                 done.add(dict(NOP))
             done.each("wait", [end.peer for end in receives])
         for end in receives:
-            chunk, slot = _place("i", end.chunk), _place("s", slots[end.transfer])
+            chunk = _place("i", end.chunk)
+            slot = _place("s", slots[end.transfer])
             done.add(dict(NOP))
             if end.reduce:
                 done.add(

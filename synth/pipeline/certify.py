@@ -37,7 +37,8 @@ def certified(answer: PipelineAnswer, time_limit_s: float) -> PipelineAnswer:
             "links that are held, limits of ranks with several stages, actions that take no time, "
             "and very many or very long ones are not covered"
         )
-    span, began_s = makespan_of(problem, answer.report), time.monotonic()
+    span = makespan_of(problem, answer.report)
+    began_s = time.monotonic()
     try:
         lines = refute(problem, span, time_limit_s)
     except OutOfTime:

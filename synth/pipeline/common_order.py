@@ -33,7 +33,8 @@ KINDS: tuple[Kind, ...] = ("F", "I", "W")
 
 def suits(problems: Sequence[Problem]) -> bool:
     """Whether the solver can be asked for these scenarios."""
-    n, stages = problems[0].microbatches, problems[0].stages
+    n = problems[0].microbatches
+    stages = problems[0].stages
     pairs = 3 * n * (n - 1) // 2 * stages * len(problems)
     held = any(occupancy for problem in problems for _, occupancy, _ in problem.between)
     return problems[0].virtual == 1 and not held and pairs <= PAIRS
@@ -123,11 +124,13 @@ def _most(
 
 
 def _one_order(model: cp_model.CpModel, parts: Sequence[Model]) -> None:
-    problem, known = parts[0].problem, parts[0].known
+    problem = parts[0].problem
+    known = parts[0].known
     for stage in range(problem.stages):
         for kind, other_kind in itertools.combinations(KINDS, 2):
             for m, earlier in itertools.combinations(range(problem.microbatches - 1, -1, -1), 2):
-                one, other = Action(stage, kind, m), Action(stage, other_kind, earlier)
+                one = Action(stage, kind, m)
+                other = Action(stage, other_kind, earlier)
                 first = model.new_bool_var("")
                 model.add_hint(first, known[one] < known[other])
                 for part in parts:

@@ -86,7 +86,8 @@ def compare(
     """
     if not any(link.latency for link in problem.instance.links):
         raise ArgumentError("--slow", "", "is needed: no delay to compare at", "--slow 0-1:10")
-    found, kept = Comparison(problem, method), None
+    found = Comparison(problem, method)
+    kept = None
     for factor in factors:
         links = tuple(
             Link(

@@ -62,7 +62,9 @@ def solve(
         time_limit_s, seed, workers: of the solver.
         better: is told makespan and bound, in ticks, whenever a better schedule is found.
     """
-    known, unit, bound = makespan(problem, hint), unit_of(problem), problem.closed_form
+    known = makespan(problem, hint)
+    unit = unit_of(problem)
+    bound = problem.closed_form
     if known // unit > LONGEST:
         return Solved(None, known, bound, "times are too long and fine for the solver")
     model = Model(problem, hint, -(-bound // unit), known // unit)
@@ -74,7 +76,8 @@ def solve(
         if status != cp_model.OPTIMAL:
             note = f"stopped after {time_limit_s:g} s"
     except KeyboardInterrupt:
-        status, note = cp_model.UNKNOWN, INTERRUPTED
+        status = cp_model.UNKNOWN
+        note = INTERRUPTED
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), (
         f"CP-SAT: {solver.status_name(status)} {model.model.validate()}"
     )
@@ -91,7 +94,8 @@ class _Found(cp_model.CpSolverSolutionCallback):
 
     def __init__(self, model: Model, better: Callable[[int, int], None]) -> None:
         super().__init__()
-        self.model, self.better = model, better
+        self.model = model
+        self.better = better
         self.best: Starts | None = None
         self.bound = 0
         self.improvements: list[tuple[float, int]] = []

@@ -8,7 +8,11 @@ from synth.pipeline.compare import KEPT, Comparison
 from verify.report.svg import page
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
-LEFT, TOP, WIDTH, HEIGHT, RIGHT = 76, 50, 640, 360, 200
+LEFT = 76
+TOP = 50
+WIDTH = 640
+HEIGHT = 360
+RIGHT = 200
 
 
 def svg(comparison: Comparison, title: str) -> str:

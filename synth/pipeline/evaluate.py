@@ -34,7 +34,9 @@ def line_of(sender: int, receiver: int, half: bool) -> tuple[int, int]:
 
 def starts(problem: Problem, orders: Orders) -> dict[Action, int]:
     """When each action starts, in ticks; ``Stuck`` if one never does."""
-    lengths, rank_of, last = durations(problem), problem.rank_of, problem.stages - 1
+    lengths = durations(problem)
+    rank_of = problem.rank_of
+    last = problem.stages - 1
     begin: dict[Action, int] = {}
     there: dict[tuple[int, bool, int], int] = {}  # (stage, forward?, microbatch) -> data there at
     waiting: dict[tuple[int, bool, int], int] = {}  # the same -> rank that stands still for it
@@ -83,7 +85,8 @@ def starts(problem: Problem, orders: Orders) -> dict[Action, int]:
 
 def makespan(problem: Problem, orders: Orders) -> int:
     """Ticks from the first start to the last end; ``Stuck`` if there is none."""
-    lengths, begin = durations(problem), starts(problem, orders)
+    lengths = durations(problem)
+    begin = starts(problem, orders)
     return max(begin[order[-1]] + lengths[order[-1].kind][order[-1].stage] for order in orders)
 
 

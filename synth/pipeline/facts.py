@@ -30,7 +30,8 @@ class Facts:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.n = problem, problem.microbatches
-        costs, stages = problem.costs, problem.stages
+        costs = problem.costs
+        stages = problem.stages
         per_stage = (costs.forward, costs.backward, costs.weight)
         self.cost = np.array(
             [per_stage[k][s] for s in range(stages) for k in range(3) for _ in range(self.n)]
@@ -38,7 +39,8 @@ class Facts:
         arcs = []
         for s, (latency, _, _) in enumerate(problem.between):
             for m in range(self.n):
-                forward, back = self.number(s, 0, m), self.number(s + 1, 1, m)
+                forward = self.number(s, 0, m)
+                back = self.number(s + 1, 1, m)
                 arcs.append((forward, self.number(s + 1, 0, m), costs.forward[s] + latency))
                 arcs.append((back, self.number(s, 1, m), costs.backward[s + 1] + latency))
         self.arcs = np.array(arcs, np.int64).reshape(-1, 3).T
@@ -46,7 +48,8 @@ class Facts:
             np.concatenate([np.arange(3 * self.n) + self.number(s, 0, 0) for s in mine])
             for mine in problem.stages_of
         ]
-        self.orders, self.room = [], []
+        self.orders = []
+        self.room = []
         for mine, limit in zip(problem.stages_of, problem.limits, strict=True):
             order = np.kron(np.eye(len(mine), dtype=bool), self._chain())
             room = np.zeros((0, 3), np.int64)
@@ -62,14 +65,16 @@ class Facts:
     def _chain(self) -> Bools:
         """F before I before W of a microbatch and all later ones; each kind in order."""
         m = np.arange(self.n)
-        strictly, weakly = m[:, None] < m[None, :], m[:, None] <= m[None, :]
+        strictly = m[:, None] < m[None, :]
+        weakly = m[:, None] <= m[None, :]
         never = np.zeros_like(weakly)
         return np.block(
             [[strictly, weakly, weakly], [never, strictly, weakly], [never, never, strictly]]
         )
 
     def _room(self, order: Bools, limit: int) -> Ints:
-        rows, n = [], self.n
+        rows = []
+        n = self.n
         for k in range(n):
             for i in range(2 * (k + 1) - limit):
                 w = 2 * (k + 1) - limit - 1 - i

@@ -54,10 +54,12 @@ def adaptra(problem: Problem) -> Orders:
 
 def slack_rule(problem: Problem) -> tuple[int, ...]:
     """Adaptra's warm-up forwards per stage, within microbatches and memory."""
-    n, wanted = problem.microbatches, [1]
+    n = problem.microbatches
+    wanted = [1]
     for s in reversed(range(problem.stages - 1)):
         latency, occupancy, _ = problem.between[s]
-        delay, forward = latency + occupancy, problem.costs.forward[s]
+        delay = latency + occupancy
+        forward = problem.costs.forward[s]
         more = -(-delay // forward) if forward else n * (delay > 0)
         wanted.append(wanted[-1] + 2 + more)
     found: list[int] = []
@@ -70,13 +72,18 @@ class _Run:
     """One simulation; times in ticks, memory in halves."""
 
     def __init__(self, problem: Problem, rules: Rules) -> None:
-        n, stages = problem.microbatches, problem.stages
-        self.problem, self.rules, self.n = problem, rules, n
+        n = problem.microbatches
+        stages = problem.stages
+        self.problem = problem
+        self.rules = rules
+        self.n = n
         self.limits: Sequence[int] = problem.limits
         if rules.limits is not None:
             self.limits = [min(pair) for pair in zip(problem.limits, rules.limits, strict=True)]
         costs = problem.costs
-        self.forward, self.backward, self.weight = costs.forward, costs.backward, costs.weight
+        self.forward = costs.forward
+        self.backward = costs.backward
+        self.weight = costs.weight
         self.done_f, self.done_i, self.done_w = ([0] * stages for _ in range(3))
         self.f_there: list[list[int]] = [[] for _ in range(stages)]
         self.i_there: list[list[int]] = [[] for _ in range(stages)]
@@ -90,14 +97,16 @@ class _Run:
     def orders(self) -> Orders:
         """Run to the end."""
         asked = set(range(self.problem.ranks))
-        now, events = 0, self.events
+        now = 0
+        events = self.events
         while True:
             for rank in sorted(asked):
                 if self.free[rank]:
                     self._choose(rank, now)
             if not events:
                 break
-            now, asked = events[0][0], set()
+            now = events[0][0]
+            asked = set()
             while events and events[0][0] == now:
                 _, rank, action = heapq.heappop(events)
                 asked.add(rank)
@@ -160,31 +169,39 @@ class _Run:
 
     def _backward(self, mine: tuple[int, ...], now: int) -> int:
         """The stage whose next I is taken, or -1."""
-        best, best_m, warm = -1, self.n, self.rules.warm_up
+        best = -1
+        best_m = self.n
+        warm = self.rules.warm_up
         for stage in mine:
-            m, there = self.done_i[stage], self.i_there[stage]
+            m = self.done_i[stage]
+            there = self.i_there[stage]
             if m < len(there) and there[m] <= now and m < best_m:
                 if warm is not None and self.done_f[stage] < warm[stage]:
                     continue
-                best, best_m = stage, m
+                best = stage
+                best_m = m
         return best
 
     def _forward(self, rank: int, mine: tuple[int, ...], now: int) -> int:
         """The stage whose next F is taken, or -1."""
-        room, warm = self.limits[rank] - self.held[rank] - 2, self.rules.warm_up
+        room = self.limits[rank] - self.held[rank] - 2
+        warm = self.rules.warm_up
         if room < 0:
             return -1
-        best, best_key = -1, (0, 0)
+        best = -1
+        best_key = (0, 0)
         oldest = self.done_f[mine[-1]]
         reserve = 2 * sum(self.done_f[stage] <= oldest for stage in mine) if oldest < self.n else 0
         for stage in mine:
-            m, there = self.done_f[stage], self.f_there[stage]
+            m = self.done_f[stage]
+            there = self.f_there[stage]
             if m < len(there) and there[m] <= now and room >= reserve - 2 * (m == oldest):
                 if warm is not None and m >= warm[stage] and not self.done_i[stage]:
                     continue
                 key = (-stage, 0) if self.rules.deep else (m // len(self.made), stage)
                 if best < 0 or key < best_key:
-                    best, best_key = stage, key
+                    best = stage
+                    best_key = key
         return best
 
     def _better_wait(

@@ -83,11 +83,13 @@ class Model:
 
     def _rank(self, stages: tuple[int, ...]) -> None:
         """Its actions, one at a time, in order of the microbatches, W after I."""
-        intervals, last = [], self.problem.stages - 1
+        intervals = []
+        last = self.problem.stages - 1
         for stage in stages:
             for m in range(self.problem.microbatches):
                 for kind in ("F", "I", "W"):
-                    action, length = Action(stage, kind, m), self.length[kind][stage]
+                    action = Action(stage, kind, m)
+                    length = self.length[kind][stage]
                     start = self.start[action] = self._variable(self.known[action])
                     self.model.add(start + length <= self.objective)
                     if m:
@@ -140,7 +142,8 @@ class Model:
 
     def _served(self) -> dict[Action, int]:
         """When messages start in the hint: first come, first served."""
-        rank_of, last = self.problem.rank_of, self.problem.stages - 1
+        rank_of = self.problem.rank_of
+        last = self.problem.stages - 1
         free: dict[tuple[int, int], int] = {}
         found: dict[Action, int] = {}
         ends = {a: begin + self.length[a.kind][a.stage] for a, begin in self.known.items()}
@@ -182,10 +185,12 @@ class Model:
         have ended in any case.
         """
         for m in range(self.problem.microbatches):
-            taken, ended = Action(stage, "F", m), 2 * (m + 1) - limit
+            taken = Action(stage, "F", m)
+            ended = 2 * (m + 1) - limit
             if ended <= 0:
                 continue
-            fewest, most = -(-ended // 2), min(m, ended)
+            fewest = -(-ended // 2)
+            most = min(m, ended)
             self._after(taken, stage, fewest, ended - most)
             chosen = []
             for count in range(fewest, most + 1):

@@ -70,7 +70,9 @@ def zero_bubble(problem: Problem) -> Orders:
 
 def interleaved(problem: Problem) -> Orders:
     """Interleaved 1F1B."""
-    n, ranks, chunks = problem.microbatches, problem.ranks, problem.virtual
+    n = problem.microbatches
+    ranks = problem.ranks
+    chunks = problem.virtual
     name = "interleaved-1f1b"
     if problem.rank_of != tuple(s % ranks for s in range(problem.stages)):
         raise Unsuited("--placement", "vee", f"does not suit {name}", "--placement loop")

@@ -94,7 +94,8 @@ def parse_links(name: str, texts: Sequence[str], rank_of: Sequence[int]) -> dict
         if not 1 <= len(rest) <= 3:
             raise ArgumentError(name, text, "must be LINK:LATENCY[:OCCUPANCY[:half]]", EXAMPLE)
         least, _, most = rest[0].partition("..")
-        low, high = number(name, least), number(name, most or least)
+        low = number(name, least)
+        high = number(name, most or least)
         if high < low:
             raise ArgumentError(name, text, "must be a range from less to more")
         if rest[2:] not in ([], ["half"], ["full"]):

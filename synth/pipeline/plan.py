@@ -96,7 +96,8 @@ def plan(
         >>> plan(problem, solver=Solver(time_limit_s=5)).optimal
         True
     """
-    began_s, bound = time.monotonic(), problem.closed_form
+    began_s = time.monotonic()
+    bound = problem.closed_form
     if method not in METHODS:
         raise ArgumentError("--method", method, f"must be one of {', '.join(METHODS)}")
     tried: dict[str, int] = {}
@@ -106,7 +107,8 @@ def plan(
     else:
         quick = portfolio(problem)
         best = quick.candidates[0]
-        tried, unsuited = {c.method: c.makespan for c in quick.candidates}, quick.unsuited
+        tried = {c.method: c.makespan for c in quick.candidates}
+        unsuited = quick.unsuited
         if best.makespan == bound and method != "cp-sat":
             reason = "at the lower bound: no solver needed"
             choice = Choice(best.orders, best.method, reason, bound)
@@ -181,7 +183,8 @@ def _solved(
     # loading the solver takes longer than all quick methods
     from synth.pipeline.cpsat import INTERRUPTED, solve
 
-    shown, bound = problem.costs.shown, problem.closed_form
+    shown = problem.costs.shown
+    bound = problem.closed_form
     progress(f"{shown(best.makespan):g} by {best.method}, bound {shown(bound):g}")
     answer = solve(
         problem,
@@ -194,13 +197,17 @@ def _solved(
         ),
     )
     proof = CLOSED_FORM if answer.bound == bound else f"cp-sat, {answer.note}"
-    programs, reason = best.orders, f"cp-sat found nothing better ({answer.note})"
-    method, length = best.method, best.makespan
+    programs = best.orders
+    reason = f"cp-sat found nothing better ({answer.note})"
+    method = best.method
+    length = best.makespan
     if answer.starts is not None:
         better = _programs(problem, answer.starts, answer.makespan)
         report = check(problem.schedule(better))
         if report.verdict is Verdict.PROVED and makespan_of(problem, report) < best.makespan:
-            programs, method, length = better, "cp-sat", makespan_of(problem, report)
+            programs = better
+            method = "cp-sat"
+            length = makespan_of(problem, report)
             reason = f"better than {best.method} ({shown(best.makespan):g}); {answer.note}"
             tried["cp-sat"] = length
         else:

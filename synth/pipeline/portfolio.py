@@ -59,7 +59,8 @@ class Portfolio:
 
 def portfolio(problem: Problem) -> Portfolio:
     """Every quick method that suits the problem; ``greedy`` always does."""
-    found, unsuited = [], {}
+    found = []
+    unsuited = {}
     for method, make in QUICK.items():
         try:
             orders = make(problem)

@@ -163,7 +163,8 @@ def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Probl
         >>> problem.ranks, problem.stages, problem.microbatches
         (4, 4, 8)
     """
-    stages, ranks = len(rank_of), 1 + max(rank_of)
+    stages = len(rank_of)
+    ranks = 1 + max(rank_of)
     if not 1 <= microbatches <= MAX_MICROBATCHES:
         raise ArgumentError("--microbatches", microbatches, f"must be in 1..{MAX_MICROBATCHES}")
     if 3 * stages * microbatches > MAX_ACTIONS:

@@ -150,7 +150,8 @@ class _Search:
 
 def _kept(log: Log, closed: _Closed) -> _Closed:
     """The case with those of its own steps in front that it needs."""
-    needs, lines = set(closed.needs), []
+    needs = set(closed.needs)
+    lines = []
     for number, line, reads in reversed(log.steps):
         if number in needs:
             needs.remove(number)

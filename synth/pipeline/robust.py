@@ -127,7 +127,8 @@ def robust(
         >>> found.makespans, found.value, found.bound
         ({'fast': 27, 'slow': 30}, 30.0, 30.0)
     """
-    began_s, score = time.monotonic(), _Score(scenarios, objective)
+    began_s = time.monotonic()
+    score = _Score(scenarios, objective)
     corner = highest([scenario.problem for scenario in scenarios])
     share_s = solver.time_limit_s / 3
     made = plan(corner, solver=replace(solver, time_limit_s=share_s), progress=progress)
@@ -153,7 +154,8 @@ def robust(
     if not stopped:
         better, stopped = _search(orders, score, bound, solver.seed, until_s, progress)
         if score(better) < score(orders):
-            source, orders = f"local search from {source}", better
+            source = f"local search from {source}"
+            orders = better
     from synth.pipeline import common_order  # the solver is imported where it is used
 
     problems = [scenario.problem for scenario in scenarios]
@@ -169,9 +171,11 @@ def robust(
             workers=solver.workers,
         )
         if low > bound:
-            bound, proof = low, "cp-sat, one order for all scenarios"
+            bound = low
+            proof = "cp-sat, one order for all scenarios"
         if _runs(better, problems) and score(better) < score(orders):
-            source, orders = "cp-sat", better
+            source = "cp-sat"
+            orders = better
     return _proved(scenarios, score, orders, source, bounds, bound, proof, alone, began_s, stopped)
 
 
@@ -192,7 +196,8 @@ class _Score:
     """What an order is worth: the objective, and the other one where that is equal."""
 
     def __init__(self, scenarios: Sequence[Scenario], objective: Objective) -> None:
-        self.scenarios, self.objective = scenarios, objective
+        self.scenarios = scenarios
+        self.objective = objective
         self.total = sum((scenario.weight for scenario in scenarios), Fraction(0))
 
     def __call__(self, orders: Orders) -> tuple[Fraction, Fraction]:
@@ -201,7 +206,8 @@ class _Score:
             Fraction(makespan(scenario.problem, orders), scenario.problem.costs.ticks)
             for scenario in self.scenarios
         ]
-        worst, mean = max(times), self.mean(times)
+        worst = max(times)
+        mean = self.mean(times)
         return (worst, mean) if self.objective == "worst" else (mean, worst)
 
     def of(self, times: Sequence[Fraction]) -> Fraction:
@@ -221,7 +227,8 @@ def _search(
 
     Returns the orders, and whether Ctrl-C ended it.
     """
-    rng, limits = random.Random(seed), score.scenarios[0].problem.limits
+    rng = random.Random(seed)
+    limits = score.scenarios[0].problem.limits
     best = score(orders)
     try:
         for _ in range(MOST_MOVES):
@@ -239,7 +246,8 @@ def _search(
             if value <= best:
                 if value[0] < best[0]:
                     progress(f"{float(value[0]):g} in the {score.objective} case")
-                orders, best = tried, value
+                orders = tried
+                best = value
     except KeyboardInterrupt:
         return orders, True
     return orders, False

@@ -19,7 +19,8 @@ MOST_SHOWN = 16
 
 def text(planned: PipelineAnswer, written: list[str]) -> str:
     """The result; ``written`` are the files."""
-    problem, found = planned.problem, planned.measures
+    problem = planned.problem
+    found = planned.measures
     makespan, bound = planned.in_words
     virtual = f" on {problem.ranks} ranks" if problem.virtual > 1 else ""
     lines = [

@@ -36,7 +36,8 @@ def compute_only(problem: Problem, starts: Starts) -> Orders:
 
 def with_messages(problem: Problem, starts: Starts) -> Orders:
     """The same with every SEND, RECV and REDUCE_GRAD."""
-    lengths, last = durations(problem), problem.stages - 1
+    lengths = durations(problem)
+    last = problem.stages - 1
     events: list[tuple[int, int, int, int, Action]] = []  # time, message?, rank, place, action
     for rank, order in enumerate(compute_only(problem, starts)):
         for place, action in enumerate(order):

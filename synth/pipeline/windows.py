@@ -31,7 +31,8 @@ class Contradiction(Exception):
 
     def __init__(self, line: str, reads: set[int]) -> None:
         super().__init__(line)
-        self.line, self.reads = line, reads
+        self.line = line
+        self.reads = reads
 
 
 class Log:
@@ -142,10 +143,13 @@ class Windows:
 
     def _rank(self, rank: int, log: Log | None) -> bool:
         """Orders from bounds and memory, bounds from orders; whether anything was new."""
-        on, order = self.facts.on[rank], self.orders[rank]
-        cost, any_new = self.facts.cost[on], False
+        on = self.facts.on[rank]
+        order = self.orders[rank]
+        cost = self.facts.cost[on]
+        any_new = False
         while True:
-            low, high = self.low[on], self.high[on]
+            low = self.low[on]
+            high = self.high[on]
             late = (low + cost)[:, None] > high[None, :]  # the first is not before the second
             new = late.T & ~order
             np.fill_diagonal(new, False)
@@ -169,18 +173,24 @@ class Windows:
             self.orders_from[rank][one, other] = log.add(line, reads)
 
     def _memory(self, rank: int, log: Log | None) -> bool:
-        on, order, text, any_new = self.facts.on[rank], self.orders[rank], self.facts.text, False
+        on = self.facts.on[rank]
+        order = self.orders[rank]
+        text = self.facts.text
+        any_new = False
         forward, one, other = self.facts.room[rank].T
         for x, y in ((one, other), (other, one)):
             for i in np.nonzero(order[forward, x] & ~order[y, forward])[0]:
-                f, a, b = int(forward[i]), int(x[i]), int(y[i])
+                f = int(forward[i])
+                a = int(x[i])
+                b = int(y[i])
                 line = f"room {text(on[f])} {text(on[a])} {text(on[b])}"
                 self._ordered(rank, b, f, line, {int(self.orders_from[rank][f, a])}, log)
                 any_new = True
         return any_new
 
     def _crossed(self, rank: int) -> None:
-        order, on = self.orders[rank], self.facts.on[rank]
+        order = self.orders[rank]
+        on = self.facts.on[rank]
         both = np.argwhere(order & order.T)
         if len(both):
             a, b = both[0]
@@ -189,9 +199,11 @@ class Windows:
 
     def _work(self, rank: int, log: Log | None) -> bool:
         """Bounds from the work before and after each action."""
-        on, order = self.facts.on[rank], self.orders[rank]
+        on = self.facts.on[rank]
+        order = self.orders[rank]
         cost = self.facts.cost[on]
-        low, end = self.low[on], self.high[on] + cost
+        low = self.low[on]
+        end = self.high[on] + cost
         first = np.argsort(-low, kind="stable")  # the latest first: its work, then more
         before = order[first].T
         reach = np.where(before, low[first] + np.cumsum(cost[first] * before, 1), -1)
@@ -210,32 +222,42 @@ class Windows:
                 step = log.add(line, reads)
             self.low[on[x]], self.low_from[on[x]] = reach[x].max(), step
         for x in lowered:
-            count, step = int(limit[x].argmin()) + 1, 0
-            them, until = last[:count][after[x, :count]], limit[x].min() - cost[x]
+            count = int(limit[x].argmin()) + 1
+            step = 0
+            them = last[:count][after[x, :count]]
+            until = limit[x].min() - cost[x]
             if log is not None:
                 reads = set(self.high_from[on[them]]) | set(self.orders_from[rank][x, them])
                 line = f"lower {self.facts.text(on[x])} {self.facts.texts(on[them])}"
                 step = log.add(line, reads)
             if until < 0:  # bounds are never below 0: with x they don't fit between 0 and their end
-                both, reads = np.append(on[them], on[x]), {step, *self.high_from[on[them]]}
+                both = np.append(on[them], on[x])
+                reads = {step, *self.high_from[on[them]]}
                 raise Contradiction(f"overload {self.facts.texts(both)}", reads)
             self.high[on[x]], self.high_from[on[x]] = until, step
         return bool(len(raised) + len(lowered))
 
     def _edges(self, rank: int, log: Log | None) -> bool:
         """Edge-finding; whether anything was new."""
-        on, order, any_new = self.facts.on[rank], self.orders[rank], False
+        on = self.facts.on[rank]
+        order = self.orders[rank]
+        any_new = False
         cost = self.facts.cost[on]
-        low, end = self.low[on], self.high[on] + cost
-        begins, ends = np.unique(low), np.unique(end)
-        from_begin, by_end = low >= begins[:, None], end <= ends[:, None]
+        low = self.low[on]
+        end = self.high[on] + cost
+        begins = np.unique(low)
+        ends = np.unique(end)
+        from_begin = low >= begins[:, None]
+        by_end = end <= ends[:, None]
         work = (from_begin * cost) @ by_end.T.astype(np.int64)
         over = np.argwhere((begins[:, None] + work > ends) & (work > 0))
         if len(over):
             raise Contradiction(*self._overload(on[from_begin[over[0, 0]] & by_end[over[0, 1]]]))
         i, j = np.nonzero((work > 0) & (begins[:, None] + work + cost.max() > ends))  # little room
         inside = from_begin[i] & by_end[j]
-        begin, until, length = begins[i][:, None], ends[j][:, None], work[i, j][:, None] + cost
+        begin = begins[i][:, None]
+        until = ends[j][:, None]
+        length = work[i, j][:, None] + cost
         for behind, out in (
             (True, np.minimum(begin, low) + length > until),
             (False, begin + length > np.maximum(until, end)),
@@ -251,7 +273,9 @@ class Windows:
 
     def _put_out(self, rank: int, them: Ints, x: int, behind: bool, log: Log | None) -> bool:
         """An action comes behind a set, or in front of it; whether that is new."""
-        on, order, step = self.facts.on[rank], self.orders[rank], 0
+        on = self.facts.on[rank]
+        order = self.orders[rank]
+        step = 0
         new = them[~(order[them, x] if behind else order[x, them])]
         if not len(new):
             return False

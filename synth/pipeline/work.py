@@ -97,9 +97,11 @@ def carry_out(request: Request, targets: Targets) -> None:
     if targets.quiet:
         return None
     if scenarios:
-        as_json, as_text = show.robust_json(found, written), show.robust_text(found, written)
+        as_json = show.robust_json(found, written)
+        as_text = show.robust_text(found, written)
     else:
-        as_json, as_text = show.as_json(planned, written), show.text(planned, written)
+        as_json = show.as_json(planned, written)
+        as_text = show.text(planned, written)
     print(encoded(as_json) if targets.json else as_text)
     return None
 

@@ -62,7 +62,10 @@ class Solving:
         require_search(seed, time_limit_s, solver)
         if not 0 < effort <= MOST_EFFORT:
             raise ArgumentError("--effort", effort, f"must be above 0, at most {MOST_EFFORT}")
-        self.solver, self.seed, self.effort, self.time_limit_s = solver, seed, effort, time_limit_s
+        self.solver = solver
+        self.seed = seed
+        self.effort = effort
+        self.time_limit_s = time_limit_s
         self.until = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
 
     @property

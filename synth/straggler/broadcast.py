@@ -57,26 +57,31 @@ class Broadcast:
     """
 
     def __init__(self, ranks: int, chunks: int, rank: int | None = None) -> None:
-        self.root, self.rank = ranks - 1, rank
+        self.root = ranks - 1
+        self.rank = rank
         self.dimensions = ranks.bit_length() - 1
         self._last = chunks - 1
         self._outside = chunks + self.dimensions - 1
         self.rounds = self._outside + (ranks != 2**self.dimensions)
         corners: IntArray = np.arange(2**self.dimensions)
         if rank is not None:
-            own, ways = self._corner_of(rank), 1 << np.arange(self.dimensions)
+            own = self._corner_of(rank)
+            ways = 1 << np.arange(self.dimensions)
             corners = np.unique([0, own, *ways, *(own ^ ways)])
         self._corners = corners
         self._go_through()
 
     def moves(self, t: int) -> Moves:
         """The moves of round ``t``."""
-        bit, here = 1 << t % self.dimensions, self._corners
+        bit = 1 << t % self.dimensions
+        here = self._corners
         if self.rank is not None:
             own = self._corner_of(self.rank)
             here = np.array([own, own ^ bit])
-        at, there = self._columns(here), self._columns(here ^ bit)
-        receiver, giver = self._receivers[t, at], self._givers[t, at]
+        at = self._columns(here)
+        there = self._columns(here ^ bit)
+        receiver = self._receivers[t, at]
+        giver = self._givers[t, at]
         src = np.concatenate([receiver, giver, self._givers[t, there]])
         dst = np.concatenate([giver, receiver, receiver])
         chunk = np.concatenate([self._passed[t, at], self._back[t, at], self._fresh[t, at]])
@@ -101,7 +106,8 @@ class Broadcast:
 
     def could_return(self, t: int, chunk: int) -> bool:
         """Whether ``beside(t)`` sends nothing in round ``t`` and holds ``chunk`` by then."""
-        column, helper = self._beside(t), self.beside(t)
+        column = self._beside(t)
+        helper = self.beside(t)
         received = (self._receivers[:t, column] == helper) & (self._fresh[:t, column] == chunk)
         received |= (self._receivers[:t, column] == helper) & (self._back[:t, column] == chunk)
         received |= (self._givers[:t, column] == helper) & (self._passed[:t, column] == chunk)
@@ -111,20 +117,24 @@ class Broadcast:
         """All rounds of all corners, [round, corner]: the chunk that comes from outside, who would
         receive it and who would give one, and what the one passes to the other and back.
         """
-        corners, shape = self._corners, (self.rounds, len(self._corners))
+        corners = self._corners
+        shape = (self.rounds, len(self._corners))
         ways = 1 << np.arange(self.dimensions)
         around = np.unique([corners, *(corners ^ way for way in ways)])
         comes = self._coming(around)
         self._fresh = comes[:, np.searchsorted(around, corners)]
         partners = corners ^ self._bit(np.arange(self.rounds)[:, None])
         goes = np.take_along_axis(comes, np.searchsorted(around, partners), axis=1)
-        self._receivers, self._givers = np.empty(shape, np.int64), np.empty(shape, np.int64)
-        self._passed, self._back = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        self._receivers = np.empty(shape, np.int64)
+        self._givers = np.empty(shape, np.int64)
+        self._passed = np.empty(shape, np.int64)
+        self._back = np.empty(shape, np.int64)
         second = corners + 2**self.dimensions - 2
         two = (corners > 0) & (second < self.root)
         receiver = np.where(corners > 0, corners - 1, self.root)
         giver = np.where(two, second, receiver)
-        pending, other = np.full(len(corners), NONE), np.full(len(corners), NONE)  # of both
+        pending = np.full(len(corners), NONE)  # of both
+        other = np.full(len(corners), NONE)
         for t, go in enumerate(goes):
             swap = two & (go != NONE) & (pending == go)  # who has just received it gives it on
             receiver, giver = np.where(swap, giver, receiver), np.where(swap, receiver, giver)
@@ -146,7 +156,8 @@ class Broadcast:
 
     def _given(self, corners: IntArray, t: IntArray) -> IntArray:
         """The chunk that each corner gives its partner in round ``t``; negative: none."""
-        d, bit = self.dimensions, self._bit(t)
+        d = self.dimensions
+        bit = self._bit(t)
         behind = np.where(corners & bit, d, _farthest(corners, t % d, d))
         behind[corners == 0] = 0  # the root
         chunk: IntArray = np.minimum(t - behind, self._last)

@@ -49,7 +49,9 @@ class ClosedForm:
     """
 
     def __init__(self, instance: Instance, rank: int | None = None) -> None:
-        self._late, self._k, self._rank = instance.helpers, instance.chunks, rank
+        self._late = instance.helpers
+        self._k = instance.chunks
+        self._rank = rank
         self._broadcast = Broadcast(instance.ranks, instance.chunks, rank)
 
     def completion(self) -> ArrayRounds:
@@ -73,13 +75,16 @@ class ClosedForm:
         """
         if self._k == 1 or self._late == 1:
             return self._tree()
-        last, receiver, beside = self._k - 1, self._broadcast.receiver, self._broadcast.beside
+        last = self._k - 1
+        receiver = self._broadcast.receiver
+        beside = self._broadcast.beside
         rounds: list[Columns] = []
         for t in reversed(range(self._broadcast.rounds)):
             src, dst, chunk = self._broadcast.moves(t)
             up = src != self._late
             moves = [(dst[up], src[up], (chunk[up] + 1) % self._k, np.full(up.sum(), True))]
-            top, gives = receiver(t), self._broadcast.gives(t)
+            top = receiver(t)
+            gives = self._broadcast.gives(t)
             direct = gives and t < last and top != beside(t)
             if direct:
                 moves.append(_one(top, beside(t), t + 1, reduce=False))

@@ -47,7 +47,9 @@ class Completion:
     """The question "is there a completion in so many rounds?" for one instance and form."""
 
     def __init__(self, instance: Instance, rounds: int, form: Form) -> None:
-        self.instance, self.rounds, self.form = instance, rounds, form
+        self.instance = instance
+        self.rounds = rounds
+        self.form = form
         self.repeating = form != "general"
         self.window = self._most_hops()
         self.model = Model()
@@ -75,7 +77,8 @@ class Completion:
         def inside(literals: tuple[int, ...]) -> bool:
             return all(abs(literal) in repeating for literal in literals)
 
-        part, whole = Model(), self.model
+        part = Model()
+        whole = self.model
         part.variables = whole.variables
         part.clauses = {c: None for c in whole.clauses if inside(c)}
         part.at_most_one = {c: None for c in whole.at_most_one if inside(c)}
@@ -99,14 +102,16 @@ class Completion:
 
     def _act(self, kind: str, t: int, rank: int, chunk: int) -> int:
         """``rank`` sends/receives ``chunk`` in round ``t``; in the cyclic form one per orbit."""
-        n_helpers, k = self.instance.helpers, self.instance.chunks
+        n_helpers = self.instance.helpers
+        k = self.instance.chunks
         if self.repeating and t < k:
             return self._named(kind, "orbit", t - chunk, (rank - chunk) % n_helpers)
         return self._named(kind, t, rank, chunk)
 
     def _pair(self, t: int, a: int, b: int) -> int:
         """Ranks ``a`` and ``b`` are partners in round ``t`` (matching)."""
-        n_helpers, k = self.instance.helpers, self.instance.chunks
+        n_helpers = self.instance.helpers
+        k = self.instance.chunks
         if self.repeating and t < k:
             return self._named("pair", "orbit", *sorted(((a - t) % n_helpers, (b - t) % n_helpers)))
         return self._named("pair", t, *sorted((a, b)))
@@ -137,7 +142,8 @@ class Completion:
         """
         if not any(self._can_receive(s, helper, chunk) for s in range(chunk + 1, t)):
             return None
-        n_helpers, k = self.instance.helpers, self.instance.chunks
+        n_helpers = self.instance.helpers
+        k = self.instance.chunks
         name: tuple[str | int, ...]
         if self.repeating and t <= k:
             name = ("held", "orbit", t - chunk, (helper - chunk) % n_helpers)
@@ -160,7 +166,8 @@ class Completion:
     # -- constraints ---------------------------------------------------------------------------
 
     def _build(self) -> None:
-        model, instance = self.model, self.instance
+        model = self.model
+        instance = self.instance
         for chunk in range(instance.chunks):
             for helper in range(instance.helpers):
                 if self._needs(helper, chunk):
@@ -209,7 +216,8 @@ class Completion:
 
     def _matching_round(self, t: int) -> None:
         """One partner per rank; a receiver has one, and that one holds what is received."""
-        model, free = self.model, list(self._free(t))
+        model = self.model
+        free = list(self._free(t))
         for rank in free:
             model.require_at_most_one(self._pair(t, rank, other) for other in free if other != rank)
         for chunk in range(min(t, self.instance.chunks)):
@@ -248,7 +256,8 @@ class Completion:
         return tuple(rounds)
 
     def _exchange(self, t: int) -> Iterator[Transfer]:
-        late, owner = self.instance.helpers, self.instance.owner(t)
+        late = self.instance.helpers
+        owner = self.instance.owner(t)
         op: Op = "reduce"
         yield Transfer(late, owner, t, op)
         yield Transfer(owner, late, t, op)

@@ -194,7 +194,10 @@ def _assemble(
     instance: Instance, late: int, result: Result, solver: SolverName, seed: int
 ) -> Schedule:
     """Both phases as one schedule, with the ranks' real names: helpers are the others, in order."""
-    n, completion, waiting, winner = instance.ranks, result.rounds, result.waiting, result.attempt
+    n = instance.ranks
+    completion = result.rounds
+    waiting = result.waiting
+    winner = result.attempt
     phases = [phase("completion", (), completion)]
     if waiting:
         phases.insert(0, phase("reduce_scatter", (instance.helpers,), waiting))

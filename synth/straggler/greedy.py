@@ -119,7 +119,8 @@ class Greedy:
             next_, _ = self._round(after, self._owner(after), PREFERENCES[0])
             outcome = next_.missing, after.missing
             if best is None or outcome < best:
-                best, chosen = outcome, (after, moves)
+                best = outcome
+                chosen = (after, moves)
             if next_.missing <= self._ideal(state):
                 break
         assert chosen is not None
@@ -133,9 +134,11 @@ class Greedy:
 
     def _round(self, state: _State, owner: int, preference: Preference) -> tuple[_State, Round]:
         """One round by one preference, and the state after it."""
-        t, late = state.round, self.instance.helpers
+        t = state.round
+        late = self.instance.helpers
         order = np.lexsort((-state.chunks, state.held.sum(1)))  # rarest first, then youngest
-        chunks, held = state.chunks[order], state.held[order].copy()
+        chunks = state.chunks[order]
+        held = state.held[order].copy()
         moves: list[Transfer] = []
         if len(chunks):
             busy = np.arange(late) == owner
@@ -147,7 +150,8 @@ class Greedy:
                 )
                 held[row, receivers] = True
         unfinished = ~held.all(1)
-        chunks, held = chunks[unfinished], held[unfinished]
+        chunks = chunks[unfinished]
+        held = held[unfinished]
         if owner >= 0:
             moves += (Transfer(late, owner, t, "reduce"), Transfer(owner, late, t, "reduce"))
             if late > 1:
@@ -167,8 +171,10 @@ class Greedy:
             sender = np.concatenate([sender, np.full(n_chunks, n_helpers)])
         received_chunk, receiver = np.nonzero(~held & ~busy)
         # nodes: senders 0 .. N, then chunks, then receivers, then source and sink
-        chunk0, receiver0 = n_helpers + 1, n_helpers + 1 + n_chunks
-        source, sink = receiver0 + n_helpers, receiver0 + n_helpers + 1
+        chunk0 = n_helpers + 1
+        receiver0 = n_helpers + 1 + n_chunks
+        source = receiver0 + n_helpers
+        sink = receiver0 + n_helpers + 1
         tails = [np.full(n_helpers + 1, source), sender, chunk0 + received_chunk]
         heads = [np.arange(n_helpers + 1), chunk0 + sent_chunk, receiver0 + receiver]
         costs = [

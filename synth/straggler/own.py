@@ -20,7 +20,8 @@ def own_part(n: int, rank: int, chunks: int) -> Schedule:
     made = program(n, rank, chunks=chunks)
 
     def seen(each: OwnRound) -> Round:
-        sent, got = each.send, each.receive
+        sent = each.send
+        got = each.receive
         sends = (Transfer(rank, sent.peer, sent.chunk, sent.op),) if sent else ()
         return (*sends, *((Transfer(got.peer, rank, got.chunk, got.op),) if got else ()))
 

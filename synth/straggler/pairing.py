@@ -43,7 +43,9 @@ class Pairing:
         Raises:
             SearchTimeout: it is that late, or nothing gets anywhere.
         """
-        k, n, late = self.instance.chunks, self.instance.ranks, self.instance.helpers
+        k = self.instance.chunks
+        n = self.instance.ranks
+        late = self.instance.helpers
         held = np.zeros((k, n), bool)
         rounds: list[Round] = []
         while not held.all():

@@ -40,7 +40,9 @@ SMALL = 2**10
 LARGEST_SEARCH = 2**14
 """Ranks times chunks: a question beyond it could fill the memory, which no time limit bounds."""
 
-QUICK_WORK, STAGED_WORK, WHOLE_WORK = 2.0, 4.0, 8.0
+QUICK_WORK = 2.0
+STAGED_WORK = 4.0
+WHOLE_WORK = 8.0
 """What the first question, a staged one after it, and a cyclic or general one may take."""
 
 QUICK_TRIES = 4
@@ -100,7 +102,9 @@ class Search:
     def __init__(
         self, instance: Instance, owners: Owners, solving: Solving, progress: Progress
     ) -> None:
-        self.instance, self.owners, self.solving = instance, owners, solving
+        self.instance = instance
+        self.owners = owners
+        self.solving = solving
         self.progress = progress
         self.attempts: list[Attempt] = []
         self.best: Result | None = None
@@ -116,7 +120,8 @@ class Search:
 
     def _methods(self) -> Iterator[Callable[[], object]]:
         instance, bound = self.instance, self.instance.bound
-        balanced, free = self.owners != "free", self.owners != "balanced"
+        balanced = self.owners != "free"
+        free = self.owners != "balanced"
         if balanced and self._size <= SMALL:
             yield lambda: self._search(bound, "staged", QUICK_WORK)
         if free and (instance.ports == "duplex" or instance.ranks == 2**instance.fewest_hops):
@@ -150,7 +155,8 @@ class Search:
     def _closed_form(self) -> None:
         start = time.monotonic()
         form = ClosedForm(self.instance)
-        rounds, waiting = form.completion(), form.waiting()
+        rounds = form.completion()
+        waiting = form.waiting()
         took = time.monotonic() - start
         self._record(Attempt(len(rounds), "closed form", "free", "found", took), rounds, waiting)
 
@@ -168,7 +174,8 @@ class Search:
                 maker = _maker(method)(self.instance, self.solving.seed + number)
                 rounds = maker.run(self.solving.until)
             except SearchTimeout:
-                result, rounds = "undecided", ()
+                result = "undecided"
+                rounds = ()
             took = time.monotonic() - start
             count = len(rounds) or self.instance.bound
             self._record(Attempt(count, method, "balanced", result, took), rounds)

@@ -35,7 +35,8 @@ def text(path: str, answer: show.Collective, setting: Setting | None) -> str:
     if fewest is not None:
         lines.append(f"              {fewest} without detours over a third rank")
     for name, latency in LATENCIES.items():
-        cost, bound = completion_cost(schedule, latency), _time_bound(schedule, latency)
+        cost = completion_cost(schedule, latency)
+        bound = _time_bound(schedule, latency)
         line = f"{name:<13} {cost}"
         least = f"{bound.messages} alpha, or {float(bound.share):.4g} S*beta"
         if setting is not None:
@@ -48,7 +49,8 @@ def text(path: str, answer: show.Collective, setting: Setting | None) -> str:
 
 def facts(path: str, answer: show.Collective, setting: Setting | None) -> dict[str, Any]:
     """The facts of :func:`text`."""
-    schedule, buffer = answer.schedule, None
+    schedule = answer.schedule
+    buffer = None
     if setting is not None:
         link = {"alpha_s": setting.alpha_s, "bandwidth": setting.bandwidth}
         buffer = {"size_bytes": setting.buffer_bytes, "link": link}
@@ -91,7 +93,8 @@ def _prediction(schedule: Schedule, latency: Latency, setting: Setting | None) -
 
 def _time_bound(schedule: Schedule, latency: Latency) -> Cost:
     """Two bounds in one: so many alphas, and so large a share of S*beta; not their sum."""
-    n, at_once = schedule.ranks, _incast(schedule) if latency == "round" else 1
+    n = schedule.ranks
+    at_once = _incast(schedule) if latency == "round" else 1
     return Cost(dissemination_bound(n, 1, at_once), Fraction(2 * (n - 1), n))
 
 

@@ -45,7 +45,9 @@ class _Completion:
     """
 
     def __init__(self, machine: Machine, late: int, chunks: int) -> None:
-        self.machine, self.late, self.chunks = machine, late, chunks
+        self.machine = machine
+        self.late = late
+        self.chunks = chunks
         self.node_of = machine.node_of
         self.home = self.node_of[late]
         self._nodes = range(machine.nodes)
@@ -92,7 +94,8 @@ class _Completion:
         self._moves: list[Transfer] = []
         self._may_send = set(range(self.machine.ranks))
         self._may_receive = set(range(self.machine.ranks))
-        self._out, self._into = [ports for _ in self._nodes], [ports for _ in self._nodes]  # free
+        self._out = [ports for _ in self._nodes]  # free
+        self._into = [ports for _ in self._nodes]
         self._held = [self._in_node(node) for node in self._nodes]
         self._coming = [set(chunks) for chunks in self._held]
 

@@ -49,7 +49,8 @@ def overlapped_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> flo
     node_of = machine.node_of
     for transfers in (r for phase in _completion(schedule) for r in phase.rounds):
         before = list(ready)
-        out, into = list(ready), list(ready)  # when a rank's port is free, within this round
+        out = list(ready)  # when a rank's port is free, within this round
+        into = list(ready)
         for (src, dst), chunks in _messages(transfers).items():
             start = max(before[src], before[dst], out[src], into[dst])
             crosses = node_of[src] != node_of[dst]

@@ -16,7 +16,8 @@ from verify.core.schedule import Incast, Op, Phase, Round, Schedule, Transfer
 
 def hierarchical_ring(machine: Machine) -> Schedule:
     """The schedule, with a name for each phase; there is no straggler in it."""
-    nodes, per_node = machine.nodes, machine.per_node
+    nodes = machine.nodes
+    per_node = machine.per_node
 
     def inside(step: int, lag: int, op: Op) -> Round:
         """Local rank i sends group (i + lag - step) mod G on to the next of its node."""

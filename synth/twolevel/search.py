@@ -196,7 +196,8 @@ def _schedules(
     left_out: list[str],
 ) -> Iterator[tuple[str, Schedule]]:
     """Names and schedules; what can't be made is told in ``left_out``."""
-    n, ports = machine.ranks, machine.network_ports
+    n = machine.ranks
+    ports = machine.network_ports
     if machine.per_node == 1:
         left_out.append("two-level: the late rank is alone in its node")
     else:

@@ -11,7 +11,8 @@ from synth.units import format_bandwidth, format_bytes, format_seconds
 
 def text(path: str, answer: TwoLevelAnswer) -> str:
     """What was written to ``path`` and what it was compared with."""
-    machine, winner = answer.machine, answer.winner
+    machine = answer.machine
+    winner = answer.winner
     late = f"rank {answer.late} late" if winner.schedule.late else "no straggler"
     links = [("inside", machine.inner), ("between", machine.outer)]
     rows = [

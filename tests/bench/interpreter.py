@@ -49,7 +49,8 @@ class World:
 
 def interpret(plan: Plan) -> World:
     """Read every step; an unknown line is an error."""
-    world, readers = World(), {"ip": _ip, "tc": _tc, "iptables-restore": _rule}
+    world = World()
+    readers = {"ip": _ip, "tc": _tc, "iptables-restore": _rule}
     for step in plan.steps:
         match step.argv:
             case ("ip", "netns", "add", name):

@@ -212,7 +212,8 @@ def test_nothing_is_left_however_the_owner_ends(lab, end):
     with lab(hosts=1):
         pass  # skips where no lab is possible
     marker = uuid.uuid4().hex
-    command, pipe = [sys.executable, "-c", OWNER, marker, str(end)], subprocess.PIPE
+    command = [sys.executable, "-c", OWNER, marker, str(end)]
+    pipe = subprocess.PIPE
     owner = subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, cwd=ROOT)
     try:
         assert owner.stdout.readline() == b"up\n"

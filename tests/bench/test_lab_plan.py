@@ -69,7 +69,8 @@ def test_the_commands_amount_to_the_network(network, with_netem):
         for i, other in enumerate(names):
             if i == j:
                 continue
-            path, source = network.path(i, j), world.addresses[other]
+            path = network.path(i, j)
+            source = world.addresses[other]
             rate = min(network.port_mbit(j), path.rate_mbit or 1e9)
             assert into.rate_for(source) == pytest.approx(rate * 1e6, abs=1)
             assert world.frames[other] <= into.bursts[into.class_of(source)] - HEADERS
@@ -128,7 +129,8 @@ def test_a_setting_without_a_mechanism_is_refused_not_ignored(settings, missing,
 
 
 def test_netem_where_it_exists_and_suffices():
-    constant, tailed = Limits(delay_s=0.1), Limits(delay_s=0.1, tails=(Tail(0.1, 0.1),))
+    constant = Limits(delay_s=0.1)
+    tailed = Limits(delay_s=0.1, tails=(Tail(0.1, 0.1),))
     assert choose(Network(everywhere=constant), found()).delay == "netem"
     assert choose(Network(everywhere=constant), found("netem")).delay == "nfqueue"
     assert choose(Network(everywhere=constant), found("htb")).delay == "nfqueue"

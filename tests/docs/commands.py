@@ -68,7 +68,8 @@ def _own(program: str, rest: list[str]) -> str:
             return ""
         if not rest or rest[0] not in of:
             return f"{program}: no command {rest[:1]}"
-        command, rest = of[rest[0]], rest[1:]
+        command = of[rest[0]]
+        rest = rest[1:]
     else:
         command = of[""]
     try:
@@ -145,8 +146,10 @@ def _targets(makefile: Path) -> frozenset[str]:
 
 
 def _make(rest: list[str]) -> str:
-    folder, targets = ROOT, [word for word in rest if "=" not in word]
+    folder = ROOT
+    targets = [word for word in rest if "=" not in word]
     if targets[:1] == ["-C"]:
-        folder, targets = ROOT / targets[1], targets[2:]
+        folder = ROOT / targets[1]
+        targets = targets[2:]
     unknown = set(targets) - _targets(folder / "Makefile")
     return f"make: no target {', '.join(sorted(unknown))}" if unknown else ""

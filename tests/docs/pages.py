@@ -93,7 +93,8 @@ class Page:
     @cached_property
     def words(self) -> int:
         """How many there are in the running text."""
-        kept, before = [], ""
+        kept = []
+        before = ""
         for line in self.prose.splitlines():
             formula = line.startswith("    ") and (not before.strip() or before == "formula")
             if not line.lstrip().startswith("|") and not formula:

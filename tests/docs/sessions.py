@@ -31,7 +31,9 @@ def sessions(page: str) -> list[tuple[str, str]]:
 
 def masked(text: str) -> tuple[list[str], dict[str, int]]:
     """Lines without what varies, and the sums of what summaries count."""
-    lines, sums, ranks = [], dict[str, int](), list[str]()
+    lines = []
+    sums = dict[str, int]()
+    ranks = list[str]()
     for line in text.splitlines():
         plain = " ".join(VARIES.sub("#", line.strip()).split())
         if counted := COUNTS.fullmatch(plain):

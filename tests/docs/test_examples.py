@@ -82,7 +82,8 @@ def _needs_example(name):
 
 
 def _has_example(name):
-    thing, last = _thing(name), re.compile(rf"\b{name.rpartition('.')[2]}\b")
+    thing = _thing(name)
+    last = re.compile(rf"\b{name.rpartition('.')[2]}\b")
     own = f"{thing.__module__}.{thing.__qualname__}"
     if any(place == own or place.startswith(f"{own}.") for place in TEXTS):
         return True

@@ -42,7 +42,8 @@ done 14.15 ms after the last arrival
 """
 
 
-SIX, ONE = "     6 operations ran: native\n", "     1 operations ran: two late\n"
+SIX = "     6 operations ran: native\n"
+ONE = "     1 operations ran: two late\n"
 
 
 @pytest.mark.parametrize(

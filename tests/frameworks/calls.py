@@ -139,7 +139,8 @@ _reduced("all_reduce_bxor", dist.ReduceOp.BXOR, _INTEGERS, _bitwise(torch.bitwis
 
 def _summed(name: str, dtypes: list[torch.dtype], count: int | None = None) -> None:
     def body(c: Call) -> Started:
-        dtype, n = c.random.choice(dtypes), c.count if count is None else count
+        dtype = c.random.choice(dtypes)
+        n = c.count if count is None else count
         tensor = c.mine(n, dtype)
         work = dist.all_reduce(tensor, async_op=True)
         return Started([work], lambda: same(tensor, c.total(n, dtype)))
@@ -462,7 +463,8 @@ def _all_to_all_single_uneven(c: Call) -> Started:
 
 @_call
 def _isend_irecv(c: Call) -> Started:
-    out, tag = torch.empty(c.count), c.key % 1000
+    out = torch.empty(c.count)
+    tag = c.key % 1000
     works = [
         dist.irecv(out, (c.rank - 1) % c.size, tag=tag),
         dist.isend(c.mine(c.count), (c.rank + 1) % c.size, tag=tag),
@@ -484,7 +486,8 @@ def _batch_isend_irecv(c: Call) -> Started:
 
 @_call
 def _recv_from_anybody(c: Call) -> Started:
-    out, tag = torch.empty(c.count), 1000 + c.key % 1000
+    out = torch.empty(c.count)
+    tag = 1000 + c.key % 1000
     work = dist.isend(c.mine(c.count), (c.rank + 1) % c.size, tag=tag)
     source = dist.recv(out, tag=tag)
 
@@ -559,7 +562,8 @@ def _functional_broadcast(c: Call) -> Started:
 @_call
 def _functional_coalesced(c: Call) -> Started:
     kind = c.random.choice(["reduce", "gather", "scatter"])
-    group, counts = dist.group.WORLD, [c.count, c.count + 1]
+    group = dist.group.WORLD
+    counts = [c.count, c.count + 1]
     wide = [c.size * count for count in counts]
     if kind == "reduce":
         mine = [c.mine(count, part=i) for i, count in enumerate(counts)]
@@ -615,7 +619,8 @@ def _group_all_gather(c: Call) -> Started:
 @_call
 def _group_broadcast(c: Call) -> Started:
     group, ranks = _group(c)
-    root, tensor = c.random.choice(ranks), c.mine(c.count)
+    root = c.random.choice(ranks)
+    tensor = c.mine(c.count)
     if c.rank not in ranks:
         return Started([], lambda: None)
     work = dist.broadcast(tensor, root, group=group, async_op=True)

@@ -12,7 +12,10 @@ import runtime
 from runtime.policy.cost_model import Line, Profile
 from tests.runtime.spawning import Outcome
 
-GLOO, AUTO, EAGER, SCHEDULE = "gloo", "auto", "eager", "schedule"
+GLOO = "gloo"
+AUTO = "auto"
+EAGER = "eager"
+SCHEDULE = "schedule"
 WAYS = (GLOO, AUTO, EAGER, SCHEDULE)
 """The reference, the default mode, one in which schedules run, and a schedule always."""
 

@@ -29,7 +29,8 @@ class Shards:
     """The buckets of all groups; this rank owns an equal share of each."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
         self.parameters = [[torch.zeros(size * n) for n in group] for group in GROUPS]
         self.gradients = [[torch.zeros(size * n) for n in group] for group in GROUPS]
 
@@ -83,7 +84,8 @@ def _loop(rank, size, store, way, schedule, iterations):
     """The number of iterations done, and the paths."""
     warnings.simplefilter("ignore", FutureWarning)  # of names that are deprecated, and in use
     group = begin(way, rank, size, store, schedule)
-    shards, weight = Shards(rank, size), torch.randn(64, 64)
+    shards = Shards(rank, size)
+    weight = torch.randn(64, 64)
     for step in range(iterations):
         for g, buckets in enumerate(shards.parameters):  # the optimizer has stepped on its shards
             for index, bucket in enumerate(buckets):

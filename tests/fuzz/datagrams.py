@@ -30,7 +30,8 @@ from tests.runtime.optireduce.simulation import SESSION, Host, content, options,
 
 SIZES = (200, 150, 330)  # bytes of the ranks' shards; rank 0 is attacked
 OPTIONS = options()
-PAYLOAD, KEY = OPTIONS.payload_bytes, b"k" * 16
+PAYLOAD = OPTIONS.payload_bytes
+KEY = b"k" * 16
 OPEN = (8, 2**64 - 1)  # names of the operation that is open; after the second they wrap
 DEADLINE_S = OPTIONS.absence_s + 2 * OPTIONS.bound_s
 
@@ -81,7 +82,8 @@ def forged(program, operation):
         operation, operation, operation, (operation + 1) % 2**64, operation - 1, program.number(8)
     )
     offset = program.number() * program.pick(PAYLOAD, PAYLOAD, 1, 2**24)
-    flags, incast = program.pick(0, 0, 1, 2, 4, 6, program.number()), program.number()
+    flags = program.pick(0, 0, 1, 2, 4, 6, program.number())
+    incast = program.number()
     expected_us, tag = (program.pick(0, program.number(4)) for _ in range(2))
     length = program.pick(
         PAYLOAD, PAYLOAD, 200 % PAYLOAD, 150 % PAYLOAD, 330 % PAYLOAD, program.number(2)
@@ -116,13 +118,16 @@ def changed(program, data):
 def attack(data, guard=lambda array: array):
     """Run one program; all that came of it. ``guard`` may move arrays to other memory."""
     program = Program(data)
-    operation, key = program.pick(*OPEN), program.pick(b"", KEY)
+    operation = program.pick(*OPEN)
+    key = program.pick(b"", KEY)
     host = Host(0, 3, OPTIONS, key)
     host.enter(0, operation, list(SIZES), 0.0)
     bucket = host.buckets[operation]
     bucket.move(guard)
     host.codec.expect(operation, bucket.places())
-    now, batch, answers = 0.0, [], []
+    now = 0.0
+    batch = []
+    answers = []
 
     def feed():
         nonlocal batch

@@ -158,7 +158,8 @@ class Builder:
         """One thing that happens."""
         draw = self.draw
         count = draw.choice((1, 1, 2, 3))
-        source, target = self.area(count, True), self.area(count, False)
+        source = self.area(count, True)
+        target = self.area(count, False)
         block = draw.randrange(self.many)
         kind = draw.choice(("copy", "sum", "message", "message", "added", "forward"))
         if kind in {"copy", "sum"}:
@@ -192,7 +193,8 @@ class Builder:
                 self.store([room], value)
             else:
                 self.append(other, step)
-            block, other = other, third
+            block = other
+            other = third
         step = self.step(count) | {"receives": self.fifo(block, other), "targets": [target]}
         if kind == "added":
             own = self.partner(source)
@@ -335,7 +337,8 @@ def _press_the_other_way(draft: Draft, draw: random.Random) -> None:
     draft["blocks"][block][at]["waits"].remove(wait)
     draft["blocks"].append([])
     draft["homes"].append(0)
-    told, full = draft["fifos"], draft["fifos"] + 1
+    told = draft["fifos"]
+    full = draft["fifos"] + 1
     draft["fifos"] += 2
 
     def message(**fields: Any) -> Step:

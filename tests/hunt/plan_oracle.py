@@ -68,7 +68,8 @@ class Plan:
             for name, many in chunks.items():
                 self.starts[rank, name] = (total, many)
                 total += many * self.words
-            plain, packet = self.starts[rank, "s"][0], self.starts[rank, "p"][0]
+            plain = self.starts[rank, "s"][0]
+            packet = self.starts[rank, "p"][0]
             for word in range(gpu["scratch_chunks"] * self.words):
                 beneath = (plain + 2 * word, plain + 2 * word + 1)
                 self.packets.add(packet + word)
@@ -271,24 +272,28 @@ class Plan:
     ) -> list[int]:
         """The cells of an area, as far as the longest of its operation goes."""
         block = self.gpus[rank]["threadblocks"][number]
-        owner, buffer = rank, area.get("type")
+        owner = rank
+        buffer = area.get("type")
         if "buffer_id" in area:
             groups = block.get("remote_buffer_refs", [])
             refs = [r for g in groups for r in g["remote_buffer_ids"]]
             if not 0 <= area["buffer_id"] < len(refs):
                 raise Fault(f"rank {rank} block {number} has no buffer {area['buffer_id']}")
             remote = self.gpus[rank]["remote_buffers"][refs[area["buffer_id"]]]
-            owner, buffer = remote["rank"], remote["type"]
+            owner = remote["rank"]
+            buffer = remote["type"]
         # the size is that of the first source, but of a put and a get that of each
         sizes = op["src_buff"][0]["size"]
         if op["name"] == "put":
             sizes = op["dst_buff"][n]["size"]
         elif op["name"] not in SUMS | {"rppkt"} and n < len(op["src_buff"]):
             sizes = op["src_buff"][n]["size"]
-        low, size = 0, sizes * self.words
+        low = 0
+        size = sizes * self.words
         offset = 0
         if "tbg_info" in op:
-            part, parts = op["tbg_info"]["tb_id"], op["tbg_info"]["tbg_size"]
+            part = op["tbg_info"]["tb_id"]
+            parts = op["tbg_info"]["tbg_size"]
             own = area["size"] * self.words
             offset = own * part // parts
             low = size * part // parts

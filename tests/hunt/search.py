@@ -102,6 +102,7 @@ def shrink(kind: Kind, draft: Any, way: str, seconds: float = SHRINKING_S) -> An
             if time.process_time() > ends:
                 return draft
             if judge(kind, smaller)[1] == way:
-                draft, going = smaller, True
+                draft = smaller
+                going = True
                 break
     return draft

@@ -128,7 +128,8 @@ def _program(steps: list[dict[str, str]]) -> list[Transmission]:
     fusible: tuple[str, str, str] | None = None
     reductions = 0
     for step in steps:
-        kind, depends = step["type"], int(step["depid"])
+        kind = step["type"]
+        depends = int(step["depid"])
         if depends >= 0:
             pending.append((depends, int(step["deps"])))
         if kind == "nop":
@@ -206,7 +207,8 @@ class Memory:
     """Addresses of all ranks' buffers, for one placement."""
 
     def __init__(self, file: File, in_place: bool, seed: int) -> None:
-        self.file, self.in_place = file, in_place
+        self.file = file
+        self.in_place = in_place
         self.part = file.chunks // file.ranks if file.collective in DIVIDED else file.chunks
         self.size = {"i": file.chunks, "o": file.chunks}
         if file.collective == "allgather":
@@ -230,9 +232,11 @@ class Memory:
         if not 0 <= offset < size:
             raise Fault(f"rank {rank} leaves its buffer: {buffer}[{offset}]")
         if self.in_place and buffer == "o" and self.file.collective == "reducescatter":
-            buffer, offset = "i", offset + rank * self.part
+            buffer = "i"
+            offset = offset + rank * self.part
         elif self.in_place and buffer == "i" and self.file.collective == "allgather":
-            buffer, offset = "o", offset + rank * self.part
+            buffer = "o"
+            offset = offset + rank * self.part
         elif self.in_place and buffer == "o" and self.file.collective != "allgather":
             buffer = "i"
         return self.starts[rank][buffer] + offset
@@ -315,7 +319,8 @@ class Unrolled:
     """The program at one size as actions; ``memory`` has cells for chunks on their way, too."""
 
     def __init__(self, file: File, memory: Memory, many: int, turns: int, cut_late: bool) -> None:
-        self.file, self.memory = file, memory
+        self.file = file
+        self.memory = memory
         self.simple = file.protocol == "Simple"
         self.turns = turns
         self.cells = memory.cells * turns

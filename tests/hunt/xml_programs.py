@@ -159,7 +159,8 @@ class Builder:
                     (x.send == target and x.chan == one.chan) for x in self.gpus[source]
                 ) or any((x.recv == source and x.chan == one.chan) for x in self.gpus[target])
                 if free and one.chan == two.chan and not taken:
-                    one.send, two.recv = target, source
+                    one.send = target
+                    two.recv = source
                     return a, b
         used = {b.chan for r in (source, target) for b in self.gpus[r]}
         channel = max(used, default=-1) + 1
@@ -175,11 +176,14 @@ class Builder:
         found = []
         for in_place in self.placements:
             for at in range(offset, offset + cnt):
-                name, place = buffer, at
+                name = buffer
+                place = at
                 if in_place and self.collective == "reducescatter" and buffer == "o":
-                    name, place = "i", at + rank * self.part
+                    name = "i"
+                    place = at + rank * self.part
                 elif in_place and self.collective == "allgather" and buffer == "i":
-                    name, place = "o", at + rank * self.part
+                    name = "o"
+                    place = at + rank * self.part
                 elif in_place and self.collective not in {"reducescatter", "allgather"}:
                     name = "i" if buffer == "o" else buffer
                 found.append((in_place, rank, name, place))
@@ -350,7 +354,8 @@ class Builder:
         while count:
             take = self.draw.choice((1, count, count))
             found.append((low, take))
-            low, count = low + take, count - take
+            low = low + take
+            count = count - take
         self.draw.shuffle(found)
         return found
 
@@ -359,7 +364,8 @@ class Builder:
         kinds = self.draw.random()
         before: tuple[str, int] = ("i", low)
         for at in range(len(order) - 1):
-            one, two = order[at], order[at + 1]
+            one = order[at]
+            two = order[at + 1]
             last = at == len(order) - 2
             if last and self.draw.random() < self.in_scratch:
                 self.scratch[two] += cnt
@@ -665,8 +671,10 @@ def _press_the_other_way(draft: Draft, draw: random.Random) -> None:
         return
     rank, number, at = draw.choice(pairs)
     mine = draft.gpus[rank]
-    late, step = mine[number], mine[number].steps[at]
-    early, goal = mine[step["depid"]], step["deps"]
+    late = mine[number]
+    step = mine[number].steps[at]
+    early = mine[step["depid"]]
+    goal = step["deps"]
     peer = draw.choice([other for other in range(len(draft.gpus)) if other != rank])
     for block in (late, early):
         used = {b.chan for b in mine if b.send == peer}
@@ -680,7 +688,8 @@ def _press_the_other_way(draft: Draft, draw: random.Random) -> None:
         draft.head["nchannels"] = max(draft.head["nchannels"], block.chan + 1)
     draft.scratch[peer] += 1
     draft.scratch[rank] += 1
-    junk, nothing = ("s", draft.scratch[peer] - 1), ("s", draft.scratch[rank] - 1)
+    junk = ("s", draft.scratch[peer] - 1)
+    nothing = ("s", draft.scratch[rank] - 1)
     step["depid"] = step["deps"] = -1
     told, full = draft.gpus[peer][-2:]
     told.steps.append(new_step("r", dst=junk))

@@ -72,7 +72,9 @@ def expected(schedule: Schedule, rank: int, place_of: list[int]) -> list[Row]:
     rows = []
 
     for row in np.flatnonzero(of.rank == rank).tolist():
-        send, peer, number = bool(of.sends[row]), int(of.peer[row]), int(of.round[row])
+        send = bool(of.sends[row])
+        peer = int(of.peer[row])
+        number = int(of.round[row])
         phase = int(phase_of[number])
         sender = place_of[rank if send else peer]
         index = number * schedule.ranks + sender

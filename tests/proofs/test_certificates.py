@@ -118,7 +118,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_refutation_of_another_question_is_refused(tmp_path: Path, change: str) -> None:
-    schedule, right = tmp_path / "s.json", FOLDER / "n3-k2-arrivals-0-1-1.json"
+    schedule = tmp_path / "s.json"
+    right = FOLDER / "n3-k2-arrivals-0-1-1.json"
     document = json.loads(right.read_text())
     CHANGES[change](document)
     schedule.write_text(json.dumps(document))
@@ -168,7 +169,10 @@ def test_formula_agrees_with_a_search_through_all_states(
 
 RANKS = 3
 QUESTION = Question(RANKS, 1, (0,) * RANKS, 1)
-ARRIVES, COPIES, HOLDS, SPOILT = 2, 3, 4, 5  # kinds of variables in formula.py
+ARRIVES = 2  # kinds of variables in formula.py
+COPIES = 3
+HOLDS = 4
+SPOILT = 5
 
 
 def variable(kind: int, s: int, d: int, t: int) -> z3.BoolRef:

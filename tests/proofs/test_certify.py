@@ -63,7 +63,8 @@ def test_target_must_be_a_module_of_coq(name: str) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    path, target = tmp_path / "s.json", tmp_path / "proof.v"
+    path = tmp_path / "s.json"
+    target = tmp_path / "proof.v"
     path.write_text(json.dumps(optimal_four()))
     done = CliRunner().invoke(app, [str(path), "--certify", str(target)])
     assert done.exit_code == 0

@@ -219,7 +219,8 @@ def test_theorems_are_about_what_synth_makes(kernel: Path, n: int) -> None:
 def test_bound_for_arrivals_is_that_of_synth(kernel: Path) -> None:
     rng = random.Random(20260120)
     for _ in range(60):
-        n, k = rng.randint(2, 12), rng.randint(1, 30)
+        n = rng.randint(2, 12)
+        k = rng.randint(1, 30)
         arrival = [0, *(rng.choice([0, rng.randint(0, 40)]) for _ in range(n - 1))]
         rng.shuffle(arrival)
         sizes = [str(n), str(k), ",".join(map(str, arrival))]

@@ -48,8 +48,10 @@ def kernel_holds(kernel: Path, path: Path, lines: list[str]) -> bool:
 @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
 def test_holds_and_is_in_the_table(path: Path) -> None:
     assert "no makespan below" in check_certificate(path)
-    schedule, lines = read(path), lines_of(path)
-    report, memory = check(schedule), schedule.instance.memory
+    schedule = read(path)
+    lines = lines_of(path)
+    report = check(schedule)
+    memory = schedule.instance.memory
     assert report.optimal == "unknown"  # else it would need no certificate
     assert report.measures is not None
     times = f"{report.measures.makespan:g} | {report.measures.lower_bound:g}"
@@ -77,14 +79,18 @@ def doctored(lines: list[str], rng: random.Random) -> list[str]:
 
 def test_what_is_possible_is_never_refuted() -> None:
     """Whatever is changed: a makespan of 472 there is, so below 473 nothing is refuted."""
-    schedule, lines, rng = read(SMALL), lines_of(SMALL), random.Random(5)
+    schedule = read(SMALL)
+    lines = lines_of(SMALL)
+    rng = random.Random(5)
     changed = [doctored(lines, rng) for _ in range(40)]
     assert not any(holds(schedule, SPAN + 1, other) for other in [lines, *changed])
     assert sum(holds(schedule, SPAN, other) for other in changed) < 30
 
 
 def test_both_checkers_agree(kernel: Path) -> None:
-    schedule, lines, rng = read(SMALL), lines_of(SMALL), random.Random(6)
+    schedule = read(SMALL)
+    lines = lines_of(SMALL)
+    rng = random.Random(6)
     others = [[], lines[:-1], [*lines, "crossed 0F0 0F1"]]
     for other in others + [doctored(lines, rng) for _ in range(15)]:
         assert kernel_holds(kernel, SMALL, other) == holds(schedule, SPAN, other)
@@ -92,7 +98,8 @@ def test_both_checkers_agree(kernel: Path) -> None:
 
 def test_a_schedule_that_is_not_optimal_is_not_certified(kernel: Path, tmp_path: Path) -> None:
     problem = uniform(4, 6, {(0, 1): 30}, memory=3, durations=(8, 10, 5))
-    best, path = plan(problem), tmp_path / "p.json"
+    best = plan(problem)
+    path = tmp_path / "p.json"
     write(best.schedule, path)
     assert kernel_holds(kernel, path, list(best.certificate))
     write(problem.schedule(portfolio(problem).candidates[0].orders), path)

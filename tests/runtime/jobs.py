@@ -50,7 +50,8 @@ def pipeline(rank, size, store, timeout_s, place=None, blocks=None, **options):
     """A block per rank, 1F1B; ``place`` is the pipeline's store, if not below ``store``."""
     test_gradients.start(rank, size, PrefixStore("gloo", store))
     plan = load(test_gradients.schedule(one_f_one_b(size, test_gradients.MICROBATCHES)))
-    block, place = (blocks or model(size))[rank], place or PrefixStore("pipeline", store)
+    block = (blocks or model(size))[rank]
+    place = place or PrefixStore("pipeline", store)
     return Pipeline(block, plan, loss_fn, store=place, timeout_s=timeout_s, **options)
 
 

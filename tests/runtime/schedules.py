@@ -12,7 +12,8 @@ def by_rounds(schedule, state, add):
         for transfers in phase.rounds:
             before = dict(state)
             for t in transfers:
-                come, own = before[t.src, t.chunk], state[t.dst, t.chunk]
+                come = before[t.src, t.chunk]
+                own = state[t.dst, t.chunk]
                 state[t.dst, t.chunk] = add(own, come) if t.op == "reduce" else come
     return state
 
@@ -40,7 +41,8 @@ def direct(n: int) -> Schedule:
 
 def straggler(n: int, m: int = 1) -> Schedule:
     """Rank n-1 late: rotation ReduceScatter, m exchanges per helper, rotation allgather."""
-    late, helpers = n - 1, n - 1
+    late = n - 1
+    helpers = n - 1
     chunks = range(helpers * m)
 
     def rotation(op: str, layer: int) -> tuple:

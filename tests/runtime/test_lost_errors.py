@@ -32,11 +32,15 @@ from tests.runtime.pipeline.models import run_step
 from tests.runtime.spawning import on_ranks, together
 from verify.errors import LatecomerError, RankFailure
 
-SIZE, VICTIM = 3, 1
-FAR_S, SOON_S = 600.0, 8.0
+SIZE = 3
+VICTIM = 1
+FAR_S = 600.0
+SOON_S = 8.0
 """Time-outs: of which no test waits for the end, as the error itself ends its waits; and does."""
 WAIT = timedelta(seconds=60)
-NATIVE, STATIC, EAGER = Options("native"), Options("static", late=(2,)), Options("eager")
+NATIVE = Options("native")
+STATIC = Options("static", late=(2,))
+EAGER = Options("eager")
 
 
 def _executor(rank, size, store, timeout_s=SOON_S):

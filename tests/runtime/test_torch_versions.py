@@ -16,7 +16,9 @@ from tests.runtime.pipeline.test_gradients import schedule
 from tests.runtime.spawning import on_ranks
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 
-RANKS, MICROBATCHES, WIDTH = 2, 3, 4
+RANKS = 2
+MICROBATCHES = 3
+WIDTH = 4
 FLAG = "pipeline_per_direction_p2p"
 
 
@@ -39,7 +41,8 @@ def test_the_store_of_a_group(rank, size, store):
     torch_versions.store_of(None).set(f"whole {rank}", "")
     torch_versions.store_of(part).set(f"part {rank}", "")
     dist.barrier()
-    whole, parts = torch_versions.store_of(dist.group.WORLD), torch_versions.store_of(part)
+    whole = torch_versions.store_of(dist.group.WORLD)
+    parts = torch_versions.store_of(part)
     peer = 1 - rank
     assert whole.check([f"whole {peer}"])
     assert parts.check([f"part {peer}"])

@@ -40,7 +40,9 @@ LARGER = [
 )
 def test_they_reach_the_bound(solver, n: int, m: int, ports) -> None:
     generated = search(n, m=m, ports=ports, solver=solver)
-    schedule, report, k = generated.schedule, generated.report, (n - 1) * m
+    schedule = generated.schedule
+    report = generated.report
+    k = (n - 1) * m
     assert report == check(schedule)
     assert (report.verdict, report.optimal) == (Verdict.PROVED, True)
     bound = k + (n - 1).bit_length() - 1
@@ -139,7 +141,8 @@ def test_a_broadcast_of_any_number_of_chunks(n: int, k: int) -> None:
     has = [set() for _ in range(root)] + [set(range(k))]
     for t in range(broadcast.rounds):
         moves = list(zip(*(column.tolist() for column in broadcast.moves(t)), strict=True))
-        senders, receivers = [src for src, _, _ in moves], [dst for _, dst, _ in moves]
+        senders = [src for src, _, _ in moves]
+        receivers = [dst for _, dst, _ in moves]
         assert len(set(senders)) == len(senders)
         assert len(set(receivers)) == len(receivers)
         assert root not in receivers

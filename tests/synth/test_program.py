@@ -20,7 +20,8 @@ def test_all_programs_together_are_the_file(n, k, data):
     assert {len(made.completion) for made in programs} == {len(phases[-1].rounds)}
     assert {len(made.waiting + made.completion) for made in programs} == {len(rounds)}
     for t, moves in enumerate(rounds):
-        sent, received = set(), set()
+        sent = set()
+        received = set()
         for made in programs:
             own = (made.waiting + made.completion)[t]
             if (step := own.send) is not None:

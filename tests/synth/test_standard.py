@@ -77,7 +77,9 @@ def test_proved_with_the_rounds_and_bytes_that_are_claimed(given) -> None:
     schedule = transpose(**given)
     report = check(schedule)
     assert report.verdict is Verdict.PROVED, report.counterexample
-    n, incast, groups = given["n"], given["incast"], given["groups"]
+    n = given["n"]
+    incast = given["incast"]
+    groups = given["groups"]
     size = n // groups
     inside, between = (2 * math.ceil((m - 1) / incast) for m in (size, groups))
     share = Fraction(2 * (n - 1), n)

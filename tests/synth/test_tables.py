@@ -57,7 +57,8 @@ def test_sizes() -> None:
 def test_table(synth) -> None:
     code, out, err = synth("compare", "--n", "8", "--sizes", "1KiB:1GiB", "--factor", "1024")
     assert (code, err) == (0, "")
-    head, rows = out.splitlines()[:-3], out.splitlines()[-3:]
+    head = out.splitlines()[:-3]
+    rows = out.splitlines()[-3:]
     assert all(line.startswith("#") for line in head)
     assert [row.split()[:2] for row in rows] == [["1", "KiB"], ["1", "MiB"], ["1", "GiB"]]
     assert all(row.count("*") == 1 for row in rows)

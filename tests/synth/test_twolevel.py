@@ -24,7 +24,8 @@ from verify import Phase, Schedule, Transfer, Verdict, check, read
 from verify.errors import ArgumentError
 
 BYTES = ("--bytes", "1GiB")
-INNER, OUTER = Link(3e-6, 450e9), Link(10e-6, 50e9)
+INNER = Link(3e-6, 450e9)
+OUTER = Link(10e-6, 50e9)
 SHAPES = [(nodes, per_node) for nodes in (1, 2, 3, 4) for per_node in range(1, 9)]
 SHAPES.remove((1, 1))
 LINKS = st.builds(Link, st.floats(0, 1e-4), st.floats(1e6, 1e12))
@@ -68,7 +69,8 @@ def test_hierarchical_ring(nodes: int, per_node: int) -> None:
     schedule = hierarchical_ring(made)
     assert check(schedule).verdict is Verdict.PROVED
     assert network_ports(schedule, made.node_of, per_node).verdict is Verdict.PROVED
-    size, n = 2**30, made.ranks
+    size = 2**30
+    n = made.ranks
     inside = (per_node - 1) * (INNER.alpha_s + size / per_node / INNER.bandwidth)
     between = (nodes - 1) * (OUTER.alpha_s + size / n / OUTER.bandwidth)
     assert completion_s(schedule, made, size) == pytest.approx(2 * (inside + between))

@@ -114,7 +114,9 @@ def straggler(n: int, ports: str = "duplex", blocks: int = 1) -> Document:
 
     ``blocks`` times n-1 chunks; helper j owns the chunks j, j + (n-1), ...
     """
-    m, late, k = n - 1, n - 1, blocks * (n - 1)
+    m = n - 1
+    late = n - 1
+    k = blocks * (n - 1)
     owned = [range(j, k, m) for j in range(m)]
     if ports == "matching":
         everybody = [[*pairs, *((b, a) for a, b in pairs)] for pairs in pairings(m)]
@@ -130,7 +132,9 @@ def straggler(n: int, ports: str = "duplex", blocks: int = 1) -> Document:
 
 def two_late(n: int) -> Document:
     """Ranks n-2 and n-1 are late, n-1 later; one chunk; chains and a final broadcast."""
-    a, b, m = n - 2, n - 1, n - 2
+    a = n - 2
+    b = n - 1
+    m = n - 2
     reduce = [[[i, i + 1, 0, "reduce"]] for i in range(m - 1)]
     join = [[[m - 1, a, 0, "reduce"]]]
     finish = [[[a, b, 0, "reduce"], [b, a, 0, "reduce"]]]

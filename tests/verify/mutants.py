@@ -57,10 +57,13 @@ class CollectiveChange(Change):
         return [moves for phase in doc["phases"] for moves in phase["rounds"]]
 
     def _field(self, number: int, indexed: str) -> None:
-        outside, rng, limit = self.rng.random() < 0.02, self.rng, self.doc[indexed]
+        outside = self.rng.random() < 0.02
+        rng = self.rng
+        limit = self.doc[indexed]
         self.row[self.i][number] = rng.choice((-1, limit, 2**70) if outside else range(limit))
 
-    src, dst = partialmethod(_field, 0, "ranks"), partialmethod(_field, 1, "ranks")
+    src = partialmethod(_field, 0, "ranks")
+    dst = partialmethod(_field, 1, "ranks")
     chunk = partialmethod(_field, 2, "chunks")
 
     def op(self) -> None:
@@ -150,9 +153,12 @@ class PipelineChange(Change):
 
     def rewrite(self) -> None:
         """Another stage, kind or microbatch."""
-        doc, rng, parts = self.doc, self.rng, list(pipelines.split(self.row[self.i]))
+        doc = self.doc
+        rng = self.rng
+        parts = list(pipelines.split(self.row[self.i]))
         if parts[2] >= 0:
-            stage, microbatch = rng.randint(0, doc["stages"]), rng.randint(0, doc["microbatches"])
+            stage = rng.randint(0, doc["stages"])
+            microbatch = rng.randint(0, doc["microbatches"])
             what = rng.randrange(3)
             parts[what] = (stage, rng.choice(self.KINDS), microbatch)[what]
             self.row[self.i] = "".join(map(str, parts))
@@ -199,7 +205,8 @@ def pipeline_mutant(rng: random.Random) -> Document:
 
 def random_schedule(rng: random.Random) -> Document:
     """Anything at all: few ranks and chunks, any transfers, any ports, any absences."""
-    n, k = rng.randint(2, 4), rng.randint(1, 2)
+    n = rng.randint(2, 4)
+    k = rng.randint(1, 2)
     late = sorted(rng.sample(range(n), rng.choice((0, 0, 1, min(2, n)))))
     ops = rng.choice((["reduce"], ["reduce", "copy"], ["reduce", "reduce", "copy"]))
 

@@ -46,7 +46,8 @@ def transfers(doc: Document) -> list[list[Any]]:
 
 
 def _well_formed(doc: Document) -> bool:
-    ranks, chunks = range(doc["ranks"]), range(doc["chunks"])
+    ranks = range(doc["ranks"])
+    chunks = range(doc["chunks"])
     return all(set(phase["absent"]) <= set(doc["late"]) for phase in doc["phases"]) and all(
         src in ranks and dst in ranks and src != dst and chunk in chunks
         for src, dst, chunk, _ in transfers(doc)
@@ -93,7 +94,8 @@ def run(
     blank: Mapping[int, Any] = {},
 ) -> State:
     """What is held at the end; lost transfers do nothing, blank ones bring another value."""
-    state, number = dict(state), 0
+    state = dict(state)
+    number = 0
     for _, moves in _rounds(doc):
         before = dict(state)
         for src, dst, chunk, op in moves:
@@ -128,7 +130,8 @@ def ending(doc: Document, lost: AbstractSet[int], blank: AbstractSet[int] = froz
 
     ``blank`` ones arrive with nothing in them: a blank copy leaves nothing, not what was there.
     """
-    ranks, chunks = range(doc["ranks"]), range(doc["chunks"])
+    ranks = range(doc["ranks"])
+    chunks = range(doc["chunks"])
     start = {(r, c): Counter([r]) for r in ranks for c in chunks}
     state = run(doc, start, Counter.__add__, lost, {number: Counter[int]() for number in blank})
     counts = {(r, c, q): value[q] for (r, c), value in state.items() for q in ranks}

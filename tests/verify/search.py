@@ -23,7 +23,9 @@ class Search:
     """
 
     def __init__(self, n: int, k: int, ports: Ports = "duplex", *, trees: bool = False) -> None:
-        self.n, self.k, self.trees = n, k, trees
+        self.n = n
+        self.k = k
+        self.trees = trees
         self.matching = ports == "matching"
         self.incast = ports.incast if isinstance(ports, Incast) else 1
         self.leaves = [1 << rank for rank in range(n)]
@@ -70,7 +72,8 @@ class Search:
             writes = Counter(chunk for _, chunk, _ in some)
             held: dict[int, int] = {}
             for src, chunk, op in some:
-                kept, moved = held.get(chunk, state[chunk][dst]), state[chunk][src]
+                kept = held.get(chunk, state[chunk][dst])
+                moved = state[chunk][src]
                 held[chunk] = moved if op == "copy" else self._added(kept, moved)
                 if op == "copy" and writes[chunk] > 1:
                     held[chunk] = USELESS

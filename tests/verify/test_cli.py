@@ -127,14 +127,16 @@ def test_json_is_one_object_per_line(verify) -> None:
         assert (answer["counterexample"] is not None) == (code == 1)
     assert answers["proved.json"] == proved
     assert "colour" in answers["malformed.json"]["error"]
-    refuted, unknown = answers["refuted.json"], answers["unknown.json"]
+    refuted = answers["refuted.json"]
+    unknown = answers["unknown.json"]
     assert (refuted["optimal"], unknown["optimal"]) == (False, "unknown")
     assert list(unknown["notes"]) == ["claims"]
     evidence = words("property phase round rank chunk expected found transfers")
     assert list(refuted["counterexample"]) == evidence
     transfer = answers["out_of_range.json"]["counterexample"]["transfers"][0]
     assert list(transfer) == words("phase round src dst chunk op")
-    right, wrong = answers["pipeline.json"], answers["wrong_pipeline.json"]
+    right = answers["pipeline.json"]
+    wrong = answers["wrong_pipeline.json"]
     assert list(right["slack"]) == ["0-1", "1-2", "2-3"]
     assert right["peak_memory"] == [4, 3.5, 3, 2.5]
     assert right["critical_path"][-1]["end"] == right["makespan"] >= right["lower_bound"] > 0
@@ -263,7 +265,9 @@ def test_public_names() -> None:
 def test_what_was_checked_can_not_be_changed_or_mixed_up() -> None:
     """No field is set again, and those of many fields are made by name."""
     schedule = schedule_of(FILES["out_of_range.json"][1])
-    report, phase, table = check(schedule), schedule.phases[0], schedule.table
+    report = check(schedule)
+    phase = schedule.phases[0]
+    table = schedule.table
     found = report.counterexample
     assert found is not None
     structs = [schedule, phase, phase.rounds[0][0], Incast(2), table, programs(schedule)]

@@ -180,7 +180,8 @@ def test_saturation_does_not_turn_into_right() -> None:
 def test_fault_in_any_block_of_chunks(missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ranks, seven chunks, two in a block; a copy comes too early in one chunk."""
     monkeypatch.setattr(semantics, "BLOCK_BYTES", 12)
-    right, early = ["2+1", "1+0", "0=1", "1=2"], ["2+1", "0=1", "1+0", "1=2"]
+    right = ["2+1", "1+0", "0=1", "1=2"]
+    early = ["2+1", "0=1", "1+0", "1=2"]
     trees = [early if chunk == missing else right for chunk in range(7)]
     rounds = [f"{move}:{chunk}" for chunk, tree in enumerate(trees) for move in tree]
     assert _refutation(_rounds(*rounds, k=7), "exactly_once").chunk == missing
@@ -219,7 +220,8 @@ def test_the_right_sum_in_two_orders() -> None:
 def test_sums_and_bits(
     rounds: list[str], incast: int, once: bool, differs: tuple[int, int] | None
 ) -> None:
-    n, k = 3 + ("3" in rounds[0]), 1 + (":1" in rounds[0])
+    n = 3 + ("3" in rounds[0])
+    k = 1 + (":1" in rounds[0])
     results = report_of(_rounds(*rounds, n=n, k=k, ports={"incast": incast})).results
     assert results["exactly_once"].verdict is (Verdict.PROVED if once else Verdict.REFUTED)
     found = results["same_bits"].counterexample

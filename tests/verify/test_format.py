@@ -31,7 +31,8 @@ SCALARS = st.none() | st.booleans() | NUMBERS | NAMES
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
     """Any schedule the format can hold, sensible or not."""
-    n, k = draw(st.integers(2, 9)), draw(st.integers(1, 9))
+    n = draw(st.integers(2, 9))
+    k = draw(st.integers(1, 9))
     ranks = st.lists(st.integers(0, n - 1), unique=True, max_size=n).map(tuple)
     index = st.integers(-3, 12) | st.integers(-(2**80), 2**80)
     transfer = st.builds(Transfer, index, index, index, st.sampled_from(["copy", "reduce"]))
@@ -52,7 +53,8 @@ MAGIC = {"s": b"{", "s.json.gz": b"\x1f\x8b", "s.zst": b"\x28\xb5\x2f\xfd"}
 @settings(deadline=None)
 @given(schedules())
 def test_what_is_written_is_read(tmp_path_factory, schedule: Schedule) -> None:
-    text, folder = encode(schedule), tmp_path_factory.mktemp("f")
+    text = encode(schedule)
+    folder = tmp_path_factory.mktemp("f")
     assert encode(decode(text)) == text
     for name, magic in MAGIC.items():
         write(schedule, folder / name)
@@ -245,7 +247,8 @@ def test_as_much_as_is_allowed_is_read() -> None:
 
 @pytest.mark.parametrize("suffix", PACK)
 def test_the_last_byte_and_the_last_token(tmp_path: Path, suffix: str, monkeypatch) -> None:
-    text, path = _changed(meta={"a": ",[{"}), tmp_path / f"s.json{suffix}"
+    text = _changed(meta={"a": ",[{"})
+    path = tmp_path / f"s.json{suffix}"
     path.write_bytes(PACK[suffix](text))
     assert f"{MAX_BYTES // 2**20} MiB" in (page := (ROOT / "docs/reference/format.md").read_text())
     assert f"{MAX_TOKENS // 2**20} Mi JSON tokens" in page
@@ -285,7 +288,8 @@ def test_an_impossible_path(tmp_path: Path) -> None:
 
 
 def test_mode_and_links_of_the_target_are_kept(tmp_path: Path) -> None:
-    target, link = tmp_path / "s.json", tmp_path / "link.json"
+    target = tmp_path / "s.json"
+    link = tmp_path / "link.json"
     target.touch(mode=0o600)
     link.symlink_to(target)
     old = os.umask(0o027)

@@ -70,7 +70,8 @@ LONG = [*(("collective", part) for part in range(4, 8)), *(("pipeline", p) for p
 def _agreed(family: Family, doc: dict[str, Any], rng: random.Random) -> Counter[str]:
     """Compare on one document; what was seen, for the statistics."""
     text = json.dumps(doc)
-    truth, schedule = family.judge(text, rng), family.decode(text.encode())
+    truth = family.judge(text, rng)
+    schedule = family.decode(text.encode())
     report = family.check(schedule)
     said = {name: SAYS[report.results[name].verdict] for name in family.properties}
     for name in family.properties:  # nothing is said where indices are out of range, say
@@ -88,7 +89,8 @@ def _agreed(family: Family, doc: dict[str, Any], rng: random.Random) -> Counter[
 
 
 def _same_times(truth: dict[str, Any], schedule: Any, report: Any) -> None:
-    measured, in_order = report.measures, truth.get("makespan_in_order")
+    measured = report.measures
+    in_order = truth.get("makespan_in_order")
     assert exact(measured.makespan) == _round(truth["makespan"])
     assert list(measured.peak_memory) == truth["peak_memory"]
     if schedule.has_messages:
@@ -106,7 +108,8 @@ def _round(time: Fraction) -> Fraction:
 
 @pytest.mark.parametrize(("name", "doc"), [(n, d) for n, f in FAMILIES.items() for d in f.right])
 def test_right_schedules_are_proved_by_both(name: str, doc: str) -> None:
-    rng, family = random.Random(SEED), FAMILIES[name]
+    rng = random.Random(SEED)
+    family = FAMILIES[name]
     for _ in range(10 if name == "collective" else 1):
         assert _agreed(family, family.again(family.right[doc], rng), rng)["right"]
 
@@ -116,7 +119,8 @@ def test_right_schedules_are_proved_by_both(name: str, doc: str) -> None:
 )
 def test_mutants(name: str, part: int) -> None:
     print(f"LATECOMER_SEED={SEED} part {part}")
-    rng, family = random.Random(f"{SEED}-{part}"), FAMILIES[name]
+    rng = random.Random(f"{SEED}-{part}")
+    family = FAMILIES[name]
     seen: Counter[str] = Counter()
     for _ in range(family.mutants):
         seen += _agreed(family, family.mutant(rng), rng)

@@ -76,7 +76,8 @@ def _disturbed(listed: Listed, rng: random.Random) -> Listed:
         for _ in range(rng.choice((0, 0, 1, 2))):
             if not steps:
                 break
-            at, change = rng.randrange(len(steps)), rng.randrange(12)
+            at = rng.randrange(len(steps))
+            change = rng.randrange(12)
             if change < 4:
                 other = rng.randrange(max(0, at - 1), min(len(steps), at + 2))
                 steps[at], steps[other] = steps[other], steps[at]

@@ -38,7 +38,8 @@ def ask_cvc5(script: str) -> str:
 
 def test_z3_agrees_on_mutants_and_cvc5_on_some_and_on_right_ones() -> None:
     print(f"LATECOMER_SEED={SEED}")
-    rng, right = random.Random(SEED), list(all_right().values())
+    rng = random.Random(SEED)
+    right = list(all_right().values())
     seen: Counter[str] = Counter()
     for number, doc in enumerate([*right, *(mutant(rng) for _ in range(MUTANTS))]):
         report = _check(schedule := schedule_of(doc), 60)

@@ -19,7 +19,8 @@ def at_step(
     flat: Flat, index: int, broken: str, expected: str, found: str, *others: int
 ) -> Counterexample:
     """A counterexample at one step, with the others that matter."""
-    block, step = flat.blocks[int(flat.block[index])], flat.steps[index]
+    block = flat.blocks[int(flat.block[index])]
+    step = flat.steps[index]
     return Counterexample(
         property=broken,
         rank=block.rank,

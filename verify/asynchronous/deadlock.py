@@ -70,7 +70,8 @@ def deadlock_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, Freedom]:
 def _coarsest_needed(flat: Flat, known: int) -> int:
     """The finest messages, in chunks, that are free of deadlock; ``known`` are."""
     slots = flat.program.slots
-    low, high = 1, known
+    low = 1
+    high = known
     while low < high:
         middle = (low + high) // 2
         if Run(Events(flat, middle), slots).ends:
@@ -83,9 +84,11 @@ def _coarsest_needed(flat: Flat, known: int) -> int:
 def _slots_needed(events: Events, slots: int | None, ends: bool) -> int | None:
     """The fewest slots that will do (more never harm); unlimited slots do."""
     if ends:
-        low, high = 1, slots or MOST_SLOTS
+        low = 1
+        high = slots or MOST_SLOTS
     else:
-        low, high = (slots or 0) + 1, 1 + max(len(sent) for sent in events.sent)
+        low = (slots or 0) + 1
+        high = 1 + max(len(sent) for sent in events.sent)
     while low < high:
         middle = (low + high) // 2
         if Run(events, middle).ends:
@@ -175,7 +178,8 @@ def _waiting(run: Run, event: int, awaited: int) -> str:
     ):
         if fifo == NONE or event not in (own := mine[fifo].tolist()):
             continue
-        number, name = own.index(event), flat.program.fifos[fifo]
+        number = own.index(event)
+        name = flat.program.fifos[fifo]
         if kind == "message":
             sent = events.sent[fifo].tolist()
             if awaited == NEVER and number >= len(sent):

@@ -40,7 +40,8 @@ from verify.asynchronous.msccl_xml import Algorithm, XmlBlock, XmlGpu
 from verify.core.verdict import Counterexample, Result, refuted
 from verify.errors import FormatError
 
-IN_PLACE, OUT_OF_PLACE = "in place", "out of place"
+IN_PLACE = "in place"
+OUT_OF_PLACE = "out of place"
 MAX_COUNTS = 2**27
 """Ranks times chunks of all buffers: the contributions that there may be to count."""
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
@@ -67,9 +68,12 @@ class Lowering:
         if algorithm.coll not in COLLECTIVES:
             known = ", ".join(COLLECTIVES)
             raise FormatError(name, f"coll = {algorithm.coll!r}: verify knows {known}")
-        self.algorithm, self.placement, self.slots = algorithm, placement, slots
+        self.algorithm = algorithm
+        self.placement = placement
+        self.slots = slots
         self.found: dict[str, Result] = {}
-        self.chunks, self.ranks = algorithm.nchunksperloop, algorithm.ngpus
+        self.chunks = algorithm.nchunksperloop
+        self.ranks = algorithm.ngpus
         self.part = self.chunks // self.ranks if algorithm.coll in SHARED_OUT else self.chunks
         self.fifos: dict[tuple[int, int, int], int] = {}
         self.counters: dict[tuple[int, int], int] = {}
@@ -85,7 +89,9 @@ class Lowering:
             )
 
     def _allocate(self, gpu: XmlGpu) -> None:
-        coll, whole, part = self.algorithm.coll, self.chunks, self.part
+        coll = self.algorithm.coll
+        whole = self.chunks
+        part = self.part
         sizes = {
             "i": part if coll == "allgather" else whole,
             "o": part if coll == "reducescatter" else whole,
@@ -220,7 +226,9 @@ class Lowering:
             )
 
     def _demands(self) -> list[Demand]:
-        coll, part, ranks = self.algorithm.coll, self.part, range(self.ranks)
+        coll = self.algorithm.coll
+        part = self.part
+        ranks = range(self.ranks)
         whole = np.arange(self.chunks)
         if self.algorithm.coll in SHARED_OUT and self.chunks % self.ranks:
             return []

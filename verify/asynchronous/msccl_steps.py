@@ -66,7 +66,8 @@ def transmissions(block: XmlBlock) -> list[Transmission]:
             waits = []
         reductions += step.type == "re"
         fusing = step.type == "re" and not step.hasdep and reductions != 16
-    found, count = [], 0
+    found = []
+    count = 0
     for last, offsets, before in made:
         count += max(0, len(before) - 1)
         if last.cnt > 0:  # the kernel counts fused steps where it adds up the first chunk
@@ -79,7 +80,8 @@ def transmissions(block: XmlBlock) -> list[Transmission]:
 
 def text_of(block: XmlBlock, made: Transmission) -> str:
     """A step for people: ``rrc i[3] i[3] from rank 2, after tb 0 step 1``."""
-    xml, kind = made.last, made.last.type
+    xml = made.last
+    kind = made.last.type
     many = f"..+{xml.cnt - 1}" if xml.cnt > 1 else ""
     parts = [kind]
     if kind in READS_SOURCE or kind == "re":

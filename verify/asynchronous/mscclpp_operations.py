@@ -204,7 +204,8 @@ class _Reader:
             self.require(inner)
 
     def _require_shape(self, operation: PlanOperation, shape: Shape) -> None:
-        sources, targets = operation.src_buff, operation.dst_buff
+        sources = operation.src_buff
+        targets = operation.dst_buff
         if not sources and not targets:
             return
         self._require_kinds(operation.name, "sources", sources, shape.sources)

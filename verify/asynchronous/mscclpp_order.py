@@ -101,7 +101,8 @@ class Counting:
             if key[0] == "semaphore":
                 self._share(key, blocks)
         for key in sorted(self.signals.keys() | self.waits.keys()):
-            signals, waits = len(self.signals.get(key, ())), len(self.waits.get(key, ()))
+            signals = len(self.signals.get(key, ()))
+            waits = len(self.waits.get(key, ()))
             initial = self.initial(key)
             if initial and signals < waits <= signals + initial:
                 found = f"{signals} releases and {waits} acquires: a later run waits for ever"
@@ -164,7 +165,8 @@ class Counting:
             return
 
         if not self.initial(key) and len(acquiring) == 1 and len(releases) == len(acquires):
-            first, last = acquires[0], acquires[-1]
+            first = acquires[0]
+            last = acquires[-1]
             between = blocks[key[1]][first.block][first.position : last.position + 1]
             if all(now.operation.name in {"sem_acquire", "nop"} for now in between):
                 self.joined.add(key)

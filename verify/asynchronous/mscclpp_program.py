@@ -204,7 +204,8 @@ class Lowering:
     ) -> Iterator[Step]:
         """The steps of an operation that moves no data: who waits, who lets others go on."""
         now = operations[position]
-        op, place = now.operation, now.place
+        op = now.operation
+        place = now.place
         if joins(now) and self.barriers[rank].understood(op.barrier):
             before = operations[:position]
             use = sum(joins(other) and other.operation.barrier == op.barrier for other in before)
@@ -361,7 +362,8 @@ class Lowering:
         size = chunks * self.cells
         cells = range(size)
         if op.tbg_info:
-            part, parts = op.tbg_info.tb_id, op.tbg_info.tbg_size
+            part = op.tbg_info.tb_id
+            parts = op.tbg_info.tbg_size
             cells = range(size * part // parts, size * (part + 1) // parts)
         per_turn = self.cells // self.rounds
         taken = [c for c in cells if turn is None or c % self.cells // per_turn == turn]

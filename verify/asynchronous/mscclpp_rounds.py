@@ -208,7 +208,8 @@ def _comes_back(lowering: Lowering) -> bool:
         return node
 
     for earlier, later in waits:
-        one, other = stands[earlier], stands[later]
+        one = stands[earlier]
+        other = stands[later]
         if one[1] is not None and other[1] is not None:
             group[root(one)] = root(other)
 
@@ -217,7 +218,8 @@ def _comes_back(lowering: Lowering) -> bool:
 
     after: dict[object, set[object]] = {}
     for earlier, later in (*follows, *waits):
-        before, behind = name(earlier), name(later)
+        before = name(earlier)
+        behind = name(later)
         if before != behind:
             after.setdefault(before, set()).add(behind)
         elif stands[earlier] != stands[later] and (earlier, later) in follows:

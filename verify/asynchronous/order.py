@@ -73,7 +73,8 @@ class Flat:
 
     def describe(self, index: int) -> str:
         """A step as people find it in its file."""
-        block, step = self.blocks[int(self.block[index])], self.steps[index]
+        block = self.blocks[int(self.block[index])]
+        step = self.steps[index]
         return f"rank {block.rank} {block.name} step {step.place}: {step.text}"
 
 
@@ -147,7 +148,9 @@ class Events:
 
         The order of each block is not in it.
         """
-        before, after, never = [], [], []
+        before = []
+        after = []
+        never = []
         for sent, taken in zip(self.sent, self.taken, strict=True):
             both = min(len(sent), len(taken))
             before.append(sent[:both])
@@ -175,7 +178,8 @@ class Run:
     """
 
     def __init__(self, events: Events, slots: int | None) -> None:
-        self.events, self.slots = events, slots
+        self.events = events
+        self.slots = slots
         self.before, self.after, self.never = events.waits(slots)
         follows = np.flatnonzero(events.block[1:] == events.block[:-1])
         self.sequence = topological(
@@ -202,7 +206,8 @@ def topological(size: int, before: IntArray, after: IntArray, never: IntArray) -
     np.add.at(missing, never, 1)
     order = np.argsort(before, kind="stable")
     cuts = np.searchsorted(before[order], np.arange(size + 1)).tolist()
-    freed, left = after[order].tolist(), missing.tolist()
+    freed = after[order].tolist()
+    left = missing.tolist()
     ready = deque(np.flatnonzero(missing == 0).tolist())
     sequence = []
     while ready:
@@ -222,7 +227,9 @@ def ends_with_rendezvous(events: Events) -> bool:
     other.
     """
     plain = np.arange(len(events))
-    taken, sent, size = plain.copy(), plain.copy(), len(events)
+    taken = plain.copy()
+    sent = plain.copy()
+    size = len(events)
     for sends, receives in zip(events.sent, events.taken, strict=True):
         if len(sends) != len(receives):
             return False

@@ -170,7 +170,10 @@ def first_race(run: Run) -> tuple[int, int, int] | None:
     turn = np.empty(len(run.events), np.int64)
     turn[run.sequence] = np.arange(len(run.sequence))
     order = np.lexsort((write, turn[event], address))
-    event, address, write, block = event[order], address[order], write[order], block[order]
+    event = event[order]
+    address = address[order]
+    write = write[order]
+    block = block[order]
     begins = np.flatnonzero(np.append(True, np.diff(address) != 0)[: len(address)])
     if not len(begins):
         return None
@@ -221,7 +224,8 @@ def _unordered(accesses: list[tuple[int, int, bool]], clocks: _Clocks) -> tuple[
                 if other != block and not clocks.before(last, other, event):
                     return last, event
         if write:
-            reads, writes = {}, {block: event}
+            reads = {}
+            writes = {block: event}
         else:
             reads[block] = event
     return None
@@ -236,7 +240,8 @@ class _Clocks:
         size = len(events)
         order = np.argsort(run.after, kind="stable")
         cuts = np.searchsorted(run.after[order], np.arange(size + 1)).tolist()
-        earlier, owner = run.before[order].tolist(), events.block.tolist()
+        earlier = run.before[order].tolist()
+        owner = events.block.tolist()
         joins = np.count_nonzero(np.diff(cuts))
         self.rows = np.full((1 + joins, len(blocks)), -1, np.int32)
         self.row = [0] * size
@@ -244,7 +249,8 @@ class _Clocks:
         for event in run.sequence:
             same = event and owner[event - 1] == owner[event]
             mine = self.row[event - 1] if same else 0
-            a, b = cuts[event], cuts[event + 1]
+            a = cuts[event]
+            b = cuts[event + 1]
             if a == b:
                 self.row[event] = mine
                 continue

@@ -19,7 +19,9 @@ from verify.core.schedule import Schedule
 
 def program_of(schedule: Schedule) -> Program:
     """The program of a well formed schedule; a FIFO and a counter for each pair of ranks."""
-    of, n, k = programs(schedule), schedule.ranks, schedule.chunks
+    of = programs(schedule)
+    n = schedule.ranks
+    k = schedule.chunks
     pairs: dict[tuple[int, int], int] = {}
     received: dict[tuple[int, int], int] = {}
     sent: dict[tuple[int, int], int] = {}

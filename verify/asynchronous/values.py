@@ -163,7 +163,8 @@ def _wrong(
     program = flat.program
 
     def differences(row: int) -> list[str]:
-        rank, chunk = int(demand.rank[row]), int(demand.chunk[row])
+        rank = int(demand.rank[row])
+        chunk = int(demand.chunk[row])
         ranks = range(program.ranks) if rank == ALL_RANKS else [rank]
         expected = {(r, chunk): 1 for r in ranks}
         value = held[int(demand.address[row])]
@@ -179,7 +180,8 @@ def _wrong(
         ]
 
     row = min(rows, key=lambda row: len(differences(row)))
-    address, rank = int(demand.address[row]), int(demand.rank[row])
+    address = int(demand.address[row])
+    rank = int(demand.rank[row])
     of = "every rank's" if rank == ALL_RANKS else f"rank {rank}'s"
     shown = differences(row)
     found = ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

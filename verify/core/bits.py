@@ -32,8 +32,11 @@ class Trees(Algebra):
 
     def added(self, kept: Values, moved: Values, index: IntArray) -> Values:
         """The numbers of the sums; a new sum gets the next one."""
-        low, high = np.minimum(kept, moved).tolist(), np.maximum(kept, moved).tolist()
-        n, sums, pairs = self._ranks, self.sums, zip(low, high, strict=True)
+        low = np.minimum(kept, moved).tolist()
+        high = np.maximum(kept, moved).tolist()
+        n = self._ranks
+        sums = self.sums
+        pairs = zip(low, high, strict=True)
         return np.array([sums.setdefault(pair, n + len(sums)) for pair in pairs])
 
 
@@ -42,7 +45,8 @@ def final_trees(schedule: Schedule) -> tuple[Trees, Values, int]:
     # All ranks but one have to receive a chunk. One that moves less often differs whatever the
     # rest does, and looking at it first keeps absurd inputs cheap.
     moves = np.bincount(schedule.table.chunk, minlength=schedule.chunks)
-    trees, scarce = Trees(), int(np.argmin(moves))
+    trees = Trees()
+    scarce = int(np.argmin(moves))
     few = moves[scarce] < schedule.ranks - 1
     low, high = (scarce, scarce + 1) if few else (0, schedule.chunks)
     return trees, run(schedule, trees, low, high), low

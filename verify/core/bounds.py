@@ -50,10 +50,13 @@ def spread_bound(ranks: int, chunks: int, ports: Ports = "duplex") -> int:
     """Rounds that the receives after a rank's arrival need, counted from its arrival."""
     each = ports.incast if isinstance(ports, Incast) else 1
     capacity = ranks // 2 * 2 if ports == "matching" else ranks * each
-    missing, rounds, knowers = ranks * chunks, 0, 1
+    missing = ranks * chunks
+    rounds = 0
+    knowers = 1
     while missing > 0 and each * (knowers + 1) < capacity:
         missing -= each * (knowers + 1)
-        rounds, knowers = rounds + 1, knowers * (each + 1)
+        rounds = rounds + 1
+        knowers = knowers * (each + 1)
     return rounds - -missing // capacity
 
 
@@ -64,7 +67,8 @@ def bandwidth_bound(ranks: int, chunks: int, ports: int = 1) -> int:
 
 def lower_bound(schedule: Schedule) -> int:
     """A lower bound on the completion rounds of any schedule for this instance."""
-    n, k = schedule.ranks, schedule.chunks
+    n = schedule.ranks
+    k = schedule.chunks
     ports = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
     elsewhere = schedule.rounds - schedule.completion_rounds
     on_time = next((r for r in range(n) if r not in schedule.late), 0)

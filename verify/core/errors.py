@@ -15,5 +15,6 @@ class FormatError(InputError):
     """A schedule file can't be read; ``path`` is the file, the text names field and place."""
 
     def __init__(self, path: str, problem: str) -> None:
-        self.path, self.problem = path, problem
+        self.path = path
+        self.problem = problem
         super().__init__(f"{path}: {problem}")

@@ -22,7 +22,8 @@ import zstandard
 from verify.core.errors import FormatError
 from verify.core.schedule import Phase, Ports, Scalar, Schedule
 
-COLLECTIVE, PIPELINE = "allreduce", "pipeline"
+COLLECTIVE = "allreduce"
+PIPELINE = "pipeline"
 MAX_BYTES = 256 * 2**20
 MAX_TOKENS = 48 * 2**20  # about ten million transfers
 MAX_META_BYTES = 2**16
@@ -52,7 +53,8 @@ class _Kind(msgspec.Struct):
 
 
 # made with the module: msgspec crashes where two threads are the first to decode a type
-_file, _kind = msgspec.json.Decoder(_File), msgspec.json.Decoder(_Kind)
+_file = msgspec.json.Decoder(_File)
+_kind = msgspec.json.Decoder(_Kind)
 
 
 def read(path: str | os.PathLike[str]) -> Schedule:

@@ -41,7 +41,8 @@ class Algebra(ABC):
 
 def run(schedule: Schedule, algebra: Algebra, low: int, high: int) -> Values:
     """The values [rank, chunk - low, ...] at the end, for the chunks low .. high-1."""
-    table, width = schedule.table, high - low
+    table = schedule.table
+    width = high - low
     state = algebra.initial(schedule.ranks, low, high)
     held = state.reshape(schedule.ranks * width, *state.shape[2:])
     for transfers in table.rounds_of(low, high):
@@ -52,10 +53,12 @@ def run(schedule: Schedule, algebra: Algebra, low: int, high: int) -> Values:
         at_start = held[places]
         for turn in table.by_turn(transfers):
             reduce = table.reduce[transfers[turn]]
-            plain, adding = turn[~reduce], turn[reduce]
+            plain = turn[~reduce]
+            adding = turn[reduce]
             if len(plain):
                 held[target[plain]] = algebra.copied(at_start[place[plain]], transfers[plain])
             if len(adding):
-                into, moved = target[adding], at_start[place[adding]]
+                into = target[adding]
+                moved = at_start[place[adding]]
                 held[into] = algebra.added(held[into], moved, transfers[adding])
     return state

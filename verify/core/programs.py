@@ -60,8 +60,13 @@ def programs(schedule: Schedule) -> Programs:
     table = schedule.table
     ends = np.stack([table.src, table.dst], axis=1).reshape(-1)  # in the order of the file
     order = np.argsort(ends, kind="stable")
-    rank, peer, index, sends = ends[order], ends[order ^ 1], order // 2, order % 2 == 0
-    round_, chunk, reduce = table.round[index], table.chunk[index], table.reduce[index]
+    rank = ends[order]
+    peer = ends[order ^ 1]
+    index = order // 2
+    sends = order % 2 == 0
+    round_ = table.round[index]
+    chunk = table.chunk[index]
+    reduce = table.reduce[index]
     begins = np.append(True, (np.diff(rank) != 0) | (np.diff(round_) != 0))[: len(rank)]
     step = np.cumsum(begins)
     return Programs(rank, step, peer, chunk, sends, reduce, round_, index)
@@ -104,7 +109,8 @@ def deadlock_free(of: Programs) -> Result:
 
 def _wait_cycle(of: Programs, partner: list[int]) -> list[int]:
     """What ranks wait for in a circle after all is done that can be done; empty if all end."""
-    rank, numbers = of.rank.tolist(), of.step.tolist()
+    rank = of.rank.tolist()
+    numbers = of.step.tolist()
     steps = [list(rows) for _, rows in groupby(range(len(rank)), numbers.__getitem__)]
     step = [number for number, rows in enumerate(steps) for _ in rows]
     owner = [rank[rows[0]] for rows in steps]

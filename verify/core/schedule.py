@@ -135,7 +135,8 @@ class Table(msgspec.Struct, frozen=True, eq=False):
                 limit = 2**63 - 1
                 return np.array([max(-limit, min(limit, value)) for value in values])
 
-        dst, chunk = column("dst"), column("chunk")
+        dst = column("dst")
+        chunk = column("chunk")
         number = np.repeat(np.arange(len(rounds)), list(map(len, rounds)))
         return cls(
             src=column("src"),

@@ -41,7 +41,8 @@ def exactly_once(schedule: Schedule) -> Result:
 
     Work grows with transfers times ranks; memory is bounded by ``BLOCK_BYTES`` and ranks².
     """
-    n, k = schedule.ranks, schedule.chunks
+    n = schedule.ranks
+    k = schedule.chunks
     # A right schedule moves each chunk 2(n - 1) times: until some rank first knows all, n - 1
     # transfers join the contributions, and each other rank needs one more. A chunk with fewer is
     # wrong whatever the rest does, and looking at it first keeps absurd inputs cheap.

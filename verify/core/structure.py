@@ -41,7 +41,9 @@ def well_formed(schedule: Schedule) -> Result:
     The sizes and the late ranks are looked at too: a schedule that was made in memory has not been
     through the reader of files.
     """
-    table, n, k = schedule.table, schedule.ranks, schedule.chunks
+    table = schedule.table
+    n = schedule.ranks
+    k = schedule.chunks
     incast = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
     sizes = [("ranks", n, 2), ("chunks", k, 1), ("incast", incast, 1)]
     wrong = [(f"{name} >= {low}", f"{name} = {value}") for name, value, low in sizes if value < low]
@@ -79,7 +81,8 @@ def ports(schedule: Schedule) -> Result:
     for verb, column in [("sends", table.src), ("receives", table.dst)]:
         for i in np.flatnonzero(occurrence(table.round, column) >= limit)[:1].tolist():
             same = np.flatnonzero((table.round == table.round[i]) & (column == column[i]))
-            shown, rank = same[: min(limit + 1, SHOWN)].tolist(), int(column[i])
+            shown = same[: min(limit + 1, SHOWN)].tolist()
+            rank = int(column[i])
             expected = f"at most {limit} {verb} per rank and round"
             found = f"rank {rank} {verb} {len(same)} times"
             return _at(schedule, "ports", shown, expected, found, rank)
@@ -98,7 +101,8 @@ def _disjoint_pairs(schedule: Schedule) -> Result:
     sends = order[np.minimum(place, len(table) - 1)]  # what the receiver of i sends, if anything
     clash = (sender[sends] == receiver) & (table.dst[sends] != table.src)
     for i in np.flatnonzero(clash)[:1].tolist():
-        other, rank = int(sends[i]), int(table.dst[i])
+        other = int(sends[i])
+        rank = int(table.dst[i])
         found = f"rank {rank} receives from {table.src[i]} and sends to {table.dst[other]}"
         expected = "one partner per rank and round (matching)"
         return _at(schedule, "ports", sorted([i, other]), expected, found, rank)
@@ -110,7 +114,8 @@ def absence(schedule: Schedule) -> Result:
     table = schedule.table
     start = 0
     for phase in schedule.phases:
-        low, start = start, start + len(phase.rounds)
+        low = start
+        start = start + len(phase.rounds)
         begin, end = np.searchsorted(table.round, [low, start]).tolist()
         for column in (table.src, table.dst) if phase.absent else ():
             for i in np.flatnonzero(np.isin(column[begin:end], phase.absent))[:1].tolist():
@@ -151,7 +156,9 @@ def staging(schedule: Schedule) -> int:
     The incoming data of such a chunk can't land in place before the send is over: this many
     chunk-sized buffers are needed beside the user's own.
     """
-    table, k, n = schedule.table, schedule.chunks, schedule.ranks
+    table = schedule.table
+    k = schedule.chunks
+    n = schedule.ranks
     sent = (table.round * n + table.src) * k + table.chunk
     received = (table.round * n + table.dst) * k + table.chunk
     sent.sort()

@@ -42,7 +42,8 @@ def race_free(program: DeviceProgram) -> Result:
     flat = run.events.flat
     where = flat.program.name_of(race[2])
     store, take = sorted(race[:2], key=lambda event: not flat.steps[event].signals)
-    storer, taker = int(flat.block[store]), int(flat.block[take])
+    storer = int(flat.block[store])
+    taker = int(flat.block[take])
     done = _before(run, store)
     actions = [
         f"not yet done: {flat.describe(take)}",
@@ -75,7 +76,8 @@ def _before(run: Run, event: int) -> NDArray[np.bool_]:
     for earlier, later in zip(run.before.tolist(), run.after.tolist(), strict=True):
         waits.setdefault(later, []).append(earlier)
     block = run.events.block
-    done, todo = np.zeros(len(block), np.bool_), [event]
+    done = np.zeros(len(block), np.bool_)
+    todo = [event]
     while todo:
         at = todo.pop()
         if not done[at]:

@@ -83,7 +83,8 @@ def _matched(
     puts, receives = (side[np.argsort(key[side])] for side in sides)
     wrong = (peer[receives] != rank[puts]) | (chunk[receives] != chunk[puts])
     for index in np.flatnonzero(wrong)[:1].tolist():
-        receive, sent = int(receives[index]), int(puts[index])
+        receive = int(receives[index])
+        sent = int(puts[index])
         expected = f"chunk {chunk[receive]} from rank {peer[receive]}"
         return at(receive, expected, f"chunk {chunk[sent]} from rank {rank[sent]}", sent)
     return PROVED

@@ -22,12 +22,14 @@ def same_sums(program: DeviceProgram, schedule: Schedule, run: Run) -> Result:
         sizes = f"{schedule.ranks} ranks and {schedule.chunks} chunks"
         found = f"{program.ranks} and {program.chunks}"
         return refuted(Counterexample(property="same_sums", expected=sizes, found=found))
-    n, rows = program.ranks, [rows.tolist() for rows in program.rows]
+    n = program.ranks
+    rows = [rows.tolist() for rows in program.rows]
     held = [[rank] * program.chunks for rank in range(n)]
     staged: dict[tuple[int, int], int] = {}
     written: dict[tuple[int, int], str] = {}
     for event in run.sequence:
-        rank, step = int(run.events.block[event]), run.events.flat.steps[event]
+        rank = int(run.events.block[event])
+        step = run.events.flat.steps[event]
         action, peer, chunk, slot = rows[rank][step.place]
         own = held[rank]
         if action == Action.PUT:

@@ -20,8 +20,12 @@ def unrolled(program: DeviceProgram, operations: int) -> Program:
     A step's place is its row. There is no demand: what is added up is compared with the schedule
     (:mod:`verify.device.sums`).
     """
-    n, k, sets, slots = program.ranks, program.chunks, program.sets, program.slots
-    staging, places = n * k, n * sets * slots
+    n = program.ranks
+    k = program.chunks
+    sets = program.sets
+    slots = program.slots
+    staging = n * k
+    places = n * sets * slots
 
     def steps(rank: int) -> tuple[Step, ...]:
         made = []
@@ -30,7 +34,9 @@ def unrolled(program: DeviceProgram, operations: int) -> Program:
             for place, row in enumerate(rows):
                 action, peer, chunk, slot = row
                 at = ((peer if action == Action.PUT else rank) * sets + epoch % sets) * slots + slot
-                own, staged, flag = (rank * k + chunk,), (staging + at,), (Signal(at, epoch),)
+                own = (rank * k + chunk,)
+                staged = (staging + at,)
+                flag = (Signal(at, epoch),)
                 put = action == Action.PUT
                 made.append(
                     Step(

@@ -96,7 +96,8 @@ class _Tally:
     """The single losses of one phase and op, counted up."""
 
     def __init__(self, phase: str, op: str) -> None:
-        self._phase, self._op = phase, op
+        self._phase = phase
+        self._op = op
         self._entries: list[int] = []
         self._ranks = self._contributions = self._twice = self._differ = 0
 
@@ -131,7 +132,8 @@ class _Survey:
     """
 
     def __init__(self, schedule: Schedule, at_most: int) -> None:
-        self.schedule, self.at_most = schedule, at_most
+        self.schedule = schedule
+        self.at_most = at_most
         self.kinds: dict[tuple[str, str], _Tally] = {}
         self.outlined = Total(at_most)
         self.covers = True
@@ -154,7 +156,8 @@ class _Survey:
         self.covers = self.covers and covers(flows)
         self.blocks += sum(flow.block for flow in flows)
         for flow in flows:
-            harm, index = harm_of_one(chunk, flow), flow.move.index
+            harm = harm_of_one(chunk, flow)
+            index = flow.move.index
             key = self._phases[flow.move.round], "reduce" if flow.move.reduce else "copy"
             if key not in self.kinds:
                 self.kinds[key] = _Tally(*key)

@@ -17,10 +17,16 @@ from verify.errors import ArgumentError
 from verify.loss.report import MOST_LISTED, LossReport, Single
 from verify.report.svg import page, words
 
-LEFT, TOP, GAP, BOTTOM = 62, 96, 46, 104
-WIDEST, NARROWEST, LEGEND = 1100.0, 320.0, 830.0
+LEFT = 62
+TOP = 96
+GAP = 46
+BOTTOM = 104
+WIDEST = 1100.0
+NARROWEST = 320.0
+LEGEND = 830.0
 MOST_GRIDS = 3
-PALE, DARK = (253, 231, 210), (140, 20, 20)
+PALE = (253, 231, 210)
+DARK = (140, 20, 20)
 HARMLESS = "#e9eef2"
 
 
@@ -88,7 +94,8 @@ def _axes(schedule: Schedule, slots: dict[int, int], size: float) -> Iterator[st
 def _squares(report: LossReport, slots: dict[int, int], size: float, most: int) -> Iterator[str]:
     assert report.each is not None
     for index, single in enumerate(report.each):
-        x, y = LEFT + slots[index] * size, TOP + single.lost.dst * size
+        x = LEFT + slots[index] * size
+        y = TOP + single.lost.dst * size
         yield (
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{size - 1:.1f}" height="{size - 1:.1f}" '
             f'fill="{_colour(single.entries, most)}"><title>{escape(_tip(single))}</title></rect>'
@@ -103,7 +110,8 @@ def _squares(report: LossReport, slots: dict[int, int], size: float, most: int) 
 def _worst(
     schedule: Schedule, report: LossReport, grids: Sequence[int], right: float, size: float
 ) -> Iterator[str]:
-    worst, n = report.worst, schedule.ranks
+    worst = report.worst
+    n = schedule.ranks
     bound = "the worst" if worst.exact else "the worst found"
     yield words(right, TOP - 28, f"{bound}: {worst.entries} entries missing", bold=True)
     for number, chunk in enumerate(grids):

@@ -98,9 +98,13 @@ class _Search:
     def __init__(
         self, chunk: Chunk, flows: Sequence[Flow], number: int, known: Worst, clock: Clock
     ) -> None:
-        self._chunk, self._flows, self._number, self._clock = chunk, flows, number, clock
+        self._chunk = chunk
+        self._flows = flows
+        self._number = number
+        self._clock = clock
         self._cap = chunk.ranks * (chunk.ranks - 1)
-        self.entries, self.lost = known.entries, known.lost
+        self.entries = known.entries
+        self.lost = known.lost
 
     def extend(self, chosen: tuple[Flow, ...], begin: int, covered: list[int], size: int) -> None:
         """Try all sets that add transfers from ``begin`` on; ``covered`` is the union of blocks.
@@ -128,22 +132,27 @@ class _Search:
     def _try(self, lost: Lost) -> None:
         entries = harm_of(self._chunk, lost).entries
         if entries > self.entries:
-            self.entries, self.lost = entries, lost
+            self.entries = entries
+            self.lost = lost
 
 
 class Total:
     """The worst for at most ``most`` losses over all chunks that were added."""
 
     def __init__(self, most: int) -> None:
-        self._entries, self._bounds = [0] * (most + 1), [0] * (most + 1)
+        self._entries = [0] * (most + 1)
+        self._bounds = [0] * (most + 1)
         self._lost: list[Lost] = [frozenset()] * (most + 1)
 
     def add(self, of_chunk: Sequence[Worst]) -> None:
         """Add a chunk, by its worst for at most 0, 1, .. losses."""
-        entries, bounds, lost = self._entries, self._bounds, self._lost
+        entries = self._entries
+        bounds = self._bounds
+        lost = self._lost
         for total in range(len(entries) - 1, 0, -1):  # downwards: the chunk is counted once
             for here in range(1, total + 1):
-                worst, rest = of_chunk[here], total - here
+                worst = of_chunk[here]
+                rest = total - here
                 if entries[rest] + worst.entries > entries[total]:
                     entries[total] = entries[rest] + worst.entries
                     lost[total] = lost[rest] | worst.lost

@@ -62,7 +62,9 @@ class Chain:
         between = [
             sum(costs.link(schedule.rank_of[s], schedule.rank_of[s + 1])[:2]) for s in stages[:-1]
         ]
-        head, tail, turn = [0], [weight[0]], [forward[-1]]
+        head = [0]
+        tail = [weight[0]]
+        turn = [forward[-1]]
         for s in stages[:-1]:
             head.append(head[s] + forward[s] + between[s])
             tail.append(max(weight[s + 1], tail[s] + between[s] + backward[s]))
@@ -80,7 +82,8 @@ def lower_bound(schedule: PipelineSchedule, costs: Costs) -> int:
         on[rank].append(stage)
     n = schedule.microbatches
     for rank, stages in on.items():
-        low, high = min(stages), max(stages)
+        low = min(stages)
+        high = max(stages)
         all_f, all_i, all_w = (
             n * sum(durations[s] for s in stages)
             for durations in (chain.forward, chain.backward, chain.weight)
@@ -94,7 +97,9 @@ def lower_bound(schedule: PipelineSchedule, costs: Costs) -> int:
 
 def _capped(chain: Chain, s: int, microbatches: int, limit: int) -> int:
     """The bound ``memory`` for stage ``s``, at its best q."""
-    f, i, w = chain.forward[s], chain.backward[s], chain.weight[s]
+    f = chain.forward[s]
+    i = chain.backward[s]
+    w = chain.weight[s]
     period = chain.turn[s] + i + min(i, w)
     best = 0
     for q in range((microbatches - 1) // limit + 1):
@@ -106,7 +111,8 @@ def _capped(chain: Chain, s: int, microbatches: int, limit: int) -> int:
 
 def _links(schedule: PipelineSchedule, costs: Costs, chain: Chain) -> int:
     """The bounds ``link``."""
-    n, best = schedule.microbatches, 0
+    n = schedule.microbatches
+    best = 0
     for s in range(schedule.stages - 1):
         latency, occupancy, half = costs.link(schedule.rank_of[s], schedule.rank_of[s + 1])
         there = chain.head[s] + chain.forward[s]

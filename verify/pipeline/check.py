@@ -158,8 +158,10 @@ def _measures(schedule: PipelineSchedule, costs: Costs, graph: Graph, in_order: 
 
 def _bar(graph: Graph, costs: Costs, finish: list[int], number: int) -> Bar:
     """When a node starts and ends; a message ends when it is there."""
-    node, end = graph.nodes[number], finish[number]
-    start, there = costs.shown(end - node.length), costs.shown(end + node.lag)
+    node = graph.nodes[number]
+    end = finish[number]
+    start = costs.shown(end - node.length)
+    there = costs.shown(end + node.lag)
     return Bar(str(node.action), node.rank, start, there, node.receiver)
 
 

@@ -88,7 +88,8 @@ def _faults(instance: Instance, stages: int, ranks: int) -> Iterator[str]:
             yield from _time_faults(f"{name}[{stage}]", duration)
     seen = set()
     for position, link in enumerate(instance.links):
-        place, pair = f"links[{position}]", tuple(sorted(link.between))
+        place = f"links[{position}]"
+        pair = tuple(sorted(link.between))
         if link.between[0] == link.between[1] or not 0 <= pair[0] <= pair[1] < ranks:
             yield f"{place}.between is {list(link.between)}, must be two ranks of 0..{ranks - 1}"
         if pair in seen:

@@ -108,7 +108,8 @@ class Graph:
         All times are multiplied by the denominator of the delay's latency.
         """
         assert not self.cyclic
-        times, nodes = delay.latency.denominator, self.nodes
+        times = delay.latency.denominator
+        nodes = self.nodes
         there = [delay.lag(node) for node in nodes]
         finish = [0] * len(nodes)
         for number in self.order:
@@ -202,7 +203,8 @@ def _implied(
     for action, node in number.items():
         receive = schedule.crossing(action)
         if receive is not None:
-            sender, receiver = nodes[node].rank, schedule.rank_of[receive.stage]
+            sender = nodes[node].rank
+            receiver = schedule.rank_of[receive.stage]
             latency, occupancy, _ = costs.link(sender, receiver)
             waits = [Wait(node, "it computes what is sent")]
             _needed(schedule, nodes, number, receive)

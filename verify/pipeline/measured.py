@@ -110,7 +110,8 @@ def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
 
 
 def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> LinkTimes:
-    free_s, left = float("-inf"), []
+    free_s = float("-inf")
+    left = []
     for ready_s, arrived_s in pairs:
         free_s = max(free_s, ready_s) + occupancy_s
         left.append(arrived_s - free_s)
@@ -139,7 +140,10 @@ def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, Report])
     The time of a fused backward is divided as in the schedule's own; other links cost nothing.
     """
     took_s = dict(ChainMap(*(report.took_s for report in reports.values())))
-    before, stages, backward, weight = schedule.instance, range(schedule.stages), [], []
+    before = schedule.instance
+    stages = range(schedule.stages)
+    backward = []
+    weight = []
     for stage in stages:
         whole = before.backward[stage] + before.weight[stage]
         share = before.backward[stage] / whole if whole else 0.5

@@ -34,7 +34,8 @@ def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
         for did in record.spans:
             found.append(Bar(str(did.action), rank, ms(did.began_s, rank), ms(did.ended_s, rank)))
         for came in record.transits:
-            ready, arrived = ms(came.ready_s, came.sender), ms(came.arrived_s, rank)
+            ready = ms(came.ready_s, came.sender)
+            arrived = ms(came.arrived_s, rank)
             action = str(send_of(came.receive))
             found.append(Bar(action, came.sender, ready, max(ready, arrived), rank))
     return found
@@ -62,7 +63,8 @@ def side_by_side(
     title: str, schedule: PipelineSchedule, records: Mapping[int, StepRecord]
 ) -> list[Sheet]:
     """Two sheets: what the model says for the durations and delays of a step, and the step."""
-    plan, found = planned(schedule, observed(schedule, records)), bars(records)
+    plan = planned(schedule, observed(schedule, records))
+    found = bars(records)
     return [
         Sheet(f"{title}: planned for what was measured, {makespan_ms(plan):.4g} ms", plan),
         Sheet(f"{title}: measured, {makespan_ms(found):.4g} ms", found),

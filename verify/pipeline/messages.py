@@ -41,16 +41,21 @@ def communication(schedule: PipelineSchedule) -> Result:
             needed[receive] = schedule.consumer(receive)
     seen: set[Action] = set()
     for place in schedule.located():
-        action, problem = place.action, None
+        action = place.action
+        problem = None
         if action.kind in SENDS + RECEIVES:
             if action not in needed:
-                expected, problem = "messages that another rank waits for", "no rank needs it"
+                expected = "messages that another rank waits for"
+                problem = "no rank needs it"
             elif action in seen:
-                expected, problem = "each message once", "it is there a second time"
+                expected = "each message once"
+                problem = "it is there a second time"
             elif action.kind in SENDS and needed[action] not in seen:
-                expected, problem = f"{needed[action]} before it", "it is not computed yet"
+                expected = f"{needed[action]} before it"
+                problem = "it is not computed yet"
             elif action.kind in RECEIVES and needed[action] in seen:
-                expected, problem = f"it before {needed[action]}", "that has run already"
+                expected = f"it before {needed[action]}"
+                problem = "that has run already"
         if problem is not None:
             return refuted_at(place, "communication", expected, problem)
         seen.add(action)
@@ -98,7 +103,8 @@ def reduce_grad(schedule: PipelineSchedule) -> Result:
     """Property 7; every compute action occurs once."""
     reduced: set[int] = set()
     for place in schedule.located():
-        action, problem = place.action, None
+        action = place.action
+        problem = None
         if action.kind == "REDUCE_GRAD":
             if action.stage in reduced:
                 expected = "REDUCE_GRAD of a stage once"

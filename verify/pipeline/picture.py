@@ -26,7 +26,11 @@ NAMES = {
     "B": "backward",
 }
 SENT = {"SEND_F": "#2f6db0", "SEND_B": "#b4610e"}
-LEFT, TOP, ROW, GAP, WIDTH = 70, 54, 22, 12, 1100
+LEFT = 70
+TOP = 54
+ROW = 22
+GAP = 12
+WIDTH = 1100
 MOST_LABELLED = 4000
 """Bars up to which each says its microbatch."""
 
@@ -42,13 +46,16 @@ class Sheet:
 def svg(sheets: Sequence[Sheet], unit: str = "") -> str:
     """The sheets as the text of an SVG file; ``unit`` is that of time."""
     end = max((float(bar.end) for sheet in sheets for bar in sheet.bars), default=0.0) or 1.0
-    scale, y, body = WIDTH / end, 0.0, []
+    scale = WIDTH / end
+    y = 0.0
+    body = []
     kinds: dict[str, None] = {}
     for sheet in sheets:
         body += list(_sheet(sheet, y, scale, kinds))
         y += TOP + _ranks(sheet) * (ROW + GAP) + 34
     body += list(_legend(kinds, y + 8))
-    height, total = y + 30, LEFT + WIDTH + 30
+    height = y + 30
+    total = LEFT + WIDTH + 30
     axis = f"time ({unit})" if unit else "time"
     body.append(words(LEFT + WIDTH, y - 4, axis, anchor="end", colour="#555"))
     return page(total, height, body)
@@ -60,7 +67,8 @@ def _ranks(sheet: Sheet) -> int:
 
 def _sheet(sheet: Sheet, y: float, scale: float, kinds: dict[str, None]) -> Iterator[str]:
     yield words(LEFT, y + 26, sheet.title, size=14, bold=True)
-    top, ranks = y + TOP - 12, _ranks(sheet)
+    top = y + TOP - 12
+    ranks = _ranks(sheet)
 
     def row(rank: int) -> float:
         return top + rank * (ROW + GAP)
@@ -73,7 +81,8 @@ def _sheet(sheet: Sheet, y: float, scale: float, kinds: dict[str, None]) -> Iter
     labelled = len(sheet.bars) <= MOST_LABELLED
     for bar in sheet.bars:
         action = parse_action(bar.action)
-        x, width = LEFT + float(bar.start) * scale, (float(bar.end) - float(bar.start)) * scale
+        x = LEFT + float(bar.start) * scale
+        width = (float(bar.end) - float(bar.start)) * scale
         if action.kind in COMPUTE and width > 0:
             kinds[action.kind] = None
             tip = f"{bar.action}, rank {bar.rank}: {bar.start:g} to {bar.end:g}"
@@ -143,7 +152,8 @@ def trace(sheets: Sequence[Sheet], microseconds: float = 1.0) -> str:
         events.append(trace_events.name(process, sheet.title))
         events += (trace_events.name(process, f"rank {r}", r) for r in range(_ranks(sheet)))
         for number, bar in enumerate(sheet.bars):
-            begin, end = float(bar.start) * microseconds, float(bar.end) * microseconds
+            begin = float(bar.start) * microseconds
+            end = float(bar.end) * microseconds
             kind = parse_action(bar.action).kind
             here = {"name": bar.action, "cat": kind, "pid": process, "tid": bar.rank}
             if bar.receiver is None:

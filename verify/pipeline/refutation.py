@@ -74,7 +74,8 @@ def check(schedule: PipelineSchedule, span: int, lines: Iterable[str]) -> int:
 
 class _Lines(Iterator[list[str]]):
     def __init__(self, lines: Iterable[str]) -> None:
-        self.lines, self.number = iter(lines), 0
+        self.lines = iter(lines)
+        self.number = 0
 
     def __next__(self) -> list[str]:
         words = next(self.lines).split()
@@ -90,9 +91,11 @@ class _Question:
 
     def __init__(self, schedule: PipelineSchedule) -> None:
         costs = Costs.of(schedule.instance)
-        self.stages, self.microbatches = schedule.stages, schedule.microbatches
+        self.stages = schedule.stages
+        self.microbatches = schedule.microbatches
         self.cost = (costs.forward, costs.backward, costs.weight)
-        self.rank, self.memory = schedule.rank_of, costs.memory
+        self.rank = schedule.rank_of
+        self.memory = costs.memory
         ranks = list(self.rank.values())
         self.alone = [ranks.count(self.rank[s]) == 1 for s in range(self.stages)]
         if any(occupancy for _, occupancy, _ in costs.links.values()):
@@ -150,7 +153,9 @@ class _Question:
             match = _RUN.fullmatch(part)
             if match is None:
                 raise Refused(f"{part} is no action")
-            stage, low, high = int(match[1]), int(match[3]), int(match[4] or match[3])
+            stage = int(match[1])
+            low = int(match[3])
+            high = int(match[4] or match[3])
             if stage >= self.stages or not low <= high < self.microbatches:
                 raise Refused(f"there is no {part}")
             found += [Item(stage, KINDS.index(match[2]), m) for m in range(low, high + 1)]
@@ -163,7 +168,8 @@ class _Known:
     """What is known in one case."""
 
     def __init__(self, question: _Question, deadline: int) -> None:
-        self.question, self.deadline = question, deadline
+        self.question = question
+        self.deadline = deadline
         self.lows: dict[Item, int] = {}
         self.highs: dict[Item, int] = {}
         self.orders: set[tuple[Item, Item]] = set()
@@ -200,39 +206,47 @@ def _require(holds: bool, why: str) -> None:
 
 def _steps(known: _Known, question: _Question) -> dict[str, Callable[..., None]]:
     """What each line but the last of a case does."""
-    item, items, takes = question.item, question.items, question.takes
+    item = question.item
+    items = question.items
+    takes = question.takes
 
     def beside(x: Item, them: list[Item]) -> None:
         same = question.rank[x.stage] == question.rank[them[0].stage]
         _require(same and x not in them, "the action is not beside the others on their rank")
 
     def later(a: str, b: str) -> None:
-        one, other = item(a), item(b)
+        one = item(a)
+        other = item(b)
         known.at_least(other, known.low(one) + takes(one) + question.travels(one, other))
 
     def sooner(a: str, b: str) -> None:
-        one, other = item(a), item(b)
+        one = item(a)
+        other = item(b)
         known.at_most(one, known.high(other) - question.travels(one, other) - takes(one))
 
     def raise_(a: str, them: str) -> None:
-        x, before = item(a), items(them)
+        x = item(a)
+        before = items(them)
         _require(all(known.first(b, x) for b in before), "not all are known to come before")
         known.at_least(x, min(map(known.low, before)) + sum(map(takes, before)))
 
     def lower(a: str, them: str) -> None:
-        x, after = item(a), items(them)
+        x = item(a)
+        after = items(them)
         beside(x, after)
         _require(all(known.first(x, b) for b in after), "not all are known to come after")
         known.at_most(x, max(map(known.end, after)) - sum(map(takes, after)) - takes(x))
 
     def order(a: str, b: str) -> None:
-        one, other = item(a), item(b)
+        one = item(a)
+        other = item(b)
         beside(other, [one])
         _require(known.low(other) + takes(other) > known.high(one), "the other could be first")
         known.orders.add((one, other))
 
     def last(them: str, a: str) -> None:
-        x, rest = item(a), items(them)
+        x = item(a)
+        rest = items(them)
         beside(x, rest)
         length = sum(map(takes, rest)) + takes(x)
         begin = min(map(known.low, [x, *rest]))
@@ -240,7 +254,8 @@ def _steps(known: _Known, question: _Question) -> dict[str, Callable[..., None]]
         known.orders.update((b, x) for b in rest)
 
     def first(them: str, a: str) -> None:
-        x, rest = item(a), items(them)
+        x = item(a)
+        rest = items(them)
         beside(x, rest)
         length = sum(map(takes, rest)) + takes(x)
         end = max(map(known.end, [x, *rest]))
@@ -248,7 +263,9 @@ def _steps(known: _Known, question: _Question) -> dict[str, Callable[..., None]]
         known.orders.update((x, b) for b in rest)
 
     def room(f: str, a: str, b: str) -> None:
-        forward, one, other = item(f), item(a), item(b)
+        forward = item(f)
+        one = item(a)
+        other = item(b)
         either = question.room(forward, one, other) or question.room(forward, other, one)
         _require(either, "memory does not ask for one of the two")
         _require(known.first(forward, one), "the first of the two may give it")

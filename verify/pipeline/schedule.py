@@ -197,7 +197,8 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return self._receive(action, action.stage - step, action.stage) if step else None
 
     def _receive(self, action: Action, source: int, target: int) -> Action | None:
-        sender, receiver = self.rank_of.get(source), self.rank_of.get(target)
+        sender = self.rank_of.get(source)
+        receiver = self.rank_of.get(target)
         if sender is None or receiver is None or sender == receiver:
             return None
         return Action(target, "RECV_F" if action.kind == "F" else "RECV_B", action.microbatch)

@@ -35,7 +35,8 @@ CLASHES: dict[Kind, tuple[Kind, ...]] = {"I": ("B",), "W": ("B",), "B": ("I", "W
 
 def well_formed(schedule: PipelineSchedule) -> Result:
     """Property 1; also of schedules made in memory, which no reader of files has seen."""
-    stages, microbatches = schedule.stages, schedule.microbatches
+    stages = schedule.stages
+    microbatches = schedule.microbatches
     problem = fault(schedule.instance, stages, schedule.ranks)
     for size, value in [("stages", stages), ("microbatches", microbatches)]:
         if value < 1:
@@ -45,7 +46,8 @@ def well_formed(schedule: PipelineSchedule) -> Result:
     for place in schedule.located():
         (rank, _, action), found = place, None
         if not 0 <= action.stage < stages:
-            expected, found = f"stages in 0..{stages - 1}", f"stage {action.stage}"
+            expected = f"stages in 0..{stages - 1}"
+            found = f"stage {action.stage}"
         elif action.microbatch is not None and not 0 <= action.microbatch < microbatches:
             expected = f"microbatches in 0..{microbatches - 1}"
             found = f"microbatch {action.microbatch}"
@@ -102,7 +104,8 @@ def dependencies(schedule: PipelineSchedule) -> Result:
             continue
         for need in _needs(schedule, place):
             if done.isdisjoint(need):
-                expected, found = f"{need[0]} before it on the same rank", f"{need[0]} comes later"
+                expected = f"{need[0]} before it on the same rank"
+                found = f"{need[0]} comes later"
                 return refuted_at(place, "dependencies", expected, found)
         done.add(place.action)
     return PROVED
@@ -124,7 +127,8 @@ def _needs(schedule: PipelineSchedule, place: Place) -> Iterator[tuple[Action, .
 
 def loss_order(schedule: PipelineSchedule) -> Result:
     """Property 4."""
-    last, expected = schedule.stages - 1, 0
+    last = schedule.stages - 1
+    expected = 0
     for place in schedule.located():
         stage, kind, microbatch = place.action
         if stage == last and kind == "F":

@@ -174,7 +174,8 @@ class PipelineReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``verify --json`` prints; times are exact, some of them as Decimal."""
-        found, wrong = self.measures, self.counterexample
+        found = self.measures
+        wrong = self.counterexample
         times: dict[str, Any] = dict.fromkeys(("makespan", "makespan_in_order", "lower_bound"))
         if found is not None:
             for name in times:

@@ -65,7 +65,9 @@ def explained(schedule: Schedule, found: Counterexample) -> Counterexample:
 def _two_sums(schedule: Schedule, rank: int, chunk: int) -> Counterexample:
     """The sums that rank 0 and ``rank`` end with, and what was last written there."""
     trees, ends, low = final_trees(schedule)
-    table, operands, held = schedule.table, list(trees.sums), ends[:, chunk - low].tolist()
+    table = schedule.table
+    operands = list(trees.sums)
+    held = ends[:, chunk - low].tolist()
     written = np.flatnonzero((table.chunk == chunk) & ((table.dst == rank) | (table.dst == 0)))
     places = tuple(locate(schedule, int(i)) for i in written[-4:])
     return Counterexample(
@@ -117,7 +119,8 @@ def _twice(
         double = next((v for v in holders if v.count > 1), None)
         if double is None:
             break
-        value, after = double, after + 1
+        value = double
+        after = after + 1
     assert value.transfer is not None
     ways = {value.transfer}
     for holder in holders:

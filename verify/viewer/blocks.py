@@ -29,7 +29,9 @@ MOST_STEPS = 20_000
 MOST_EVENTS = 400_000
 MOST_BLOCKS = 1024
 
-HAPPENS, STANDS, NEVER_REACHED = 0, 1, 2
+HAPPENS = 0
+STANDS = 1
+NEVER_REACHED = 2
 
 
 def model(name: str, data: bytes, report: AsynchronousReport, part: Part | None) -> dict[str, Any]:
@@ -101,18 +103,23 @@ def _bars(
 ) -> tuple[list[list[object]], dict[int, int]]:
     """[row, begin, end, state, kind, text] of each step shown, and step -> its place there."""
     run = _run(flat, report)
-    events, at = run.events, _levels(run)
-    first, last = events.first.tolist(), events.last.tolist()
+    events = run.events
+    at = _levels(run)
+    first = events.first.tolist()
+    last = events.last.tolist()
     bars: list[list[object]] = []
     number: dict[int, int] = {}
     for block, row in row_of.items():
-        free, state = 0, HAPPENS
+        free = 0
+        state = HAPPENS
         for index in range(flat.first[block], flat.first[block + 1]):
             step = flat.steps[index]
             if last[index] in at:
-                begin, end = at[first[index]], at[last[index]] + 1
+                begin = at[first[index]]
+                end = at[last[index]] + 1
             else:
-                begin, end = free, free + 1
+                begin = free
+                end = free + 1
                 state = STANDS if state == HAPPENS else NEVER_REACHED
             number[index] = len(bars)
             bars.append([row, begin, end, state, _kind(step), f"step {step.place}: {step.text}"])
@@ -126,7 +133,8 @@ def _levels(run: Run) -> dict[int, int]:
     needs: dict[int, list[int]] = {}
     for before, after in zip(run.before.tolist(), run.after.tolist(), strict=True):
         needs.setdefault(after, []).append(before)
-    block, level = events.block.tolist(), dict[int, int]()
+    block = events.block.tolist()
+    level = dict[int, int]()
     for event in run.sequence:
         waits = needs.get(event, [])
         if event and block[event] == block[event - 1]:
@@ -137,7 +145,8 @@ def _levels(run: Run) -> dict[int, int]:
 
 def _kind(step: Step) -> int:
     """0 waits or signals only, 1 computes or copies, 2 sends, 3 receives, 4 both."""
-    sends, receives = step.sends != NONE, step.receives != NONE
+    sends = step.sends != NONE
+    receives = step.receives != NONE
     if sends or receives:
         return 2 * sends + 3 * receives - (sends and receives)
     return int(bool(step.targets))

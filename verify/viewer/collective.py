@@ -39,7 +39,9 @@ def model(name: str, schedule: Schedule, report: Report, part: Part | None) -> d
     Raises:
         ArgumentError: more ranks or rounds than a page can show, or no such chunks.
     """
-    n, k, rounds = schedule.ranks, schedule.chunks, schedule.rounds
+    n = schedule.ranks
+    k = schedule.chunks
+    rounds = schedule.rounds
     for what, size, most in (("ranks", n, MOST_RANKS), ("rounds", rounds, MOST_ROUNDS)):
         if size > most:
             remedy = "Draw a smaller one of the same kind"
@@ -82,7 +84,9 @@ def model(name: str, schedule: Schedule, report: Report, part: Part | None) -> d
 
 def _chunks(schedule: Schedule, part: Part | None, found: list[Counterexample]) -> tuple[int, int]:
     """The chunks to show, from and up to (not included)."""
-    n, k, table = schedule.ranks, schedule.chunks, schedule.table
+    n = schedule.ranks
+    k = schedule.chunks
+    table = schedule.table
     known = table.chunk[(table.chunk >= 0) & (table.chunk < k)]
     moves = np.cumsum(np.bincount(known, minlength=k))  # transfers of chunks 0 .. c
 
@@ -119,7 +123,8 @@ def _next(low: int, high: int, chunks: int) -> str:
 
 def _rounds(schedule: Schedule, low: int, high: int) -> list[list[int]]:
     """Per round its transfers, flat: src, dst, chunk, 1 for reduce; those that can be drawn."""
-    table, n = schedule.table, schedule.ranks
+    table = schedule.table
+    n = schedule.ranks
     drawn = (table.chunk >= low) & (table.chunk < high)
     for end in (table.src, table.dst):
         drawn &= (end >= 0) & (end < n)
@@ -131,11 +136,14 @@ def _rounds(schedule: Schedule, low: int, high: int) -> list[list[int]]:
 
 def _bound(schedule: Schedule, report: Report) -> dict[str, Any]:
     """The completion against its bound, with each of the three bounds and which of them decides."""
-    n, k = schedule.ranks, schedule.chunks
+    n = schedule.ranks
+    k = schedule.chunks
     each = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
     elsewhere = schedule.rounds - schedule.completion_rounds
-    dissemination, spread = dissemination_bound(n, k, each), spread_bound(n, k, schedule.ports)
-    own, all_in_all = max(dissemination, spread), bandwidth_bound(n, k, each)
+    dissemination = dissemination_bound(n, k, each)
+    spread = spread_bound(n, k, schedule.ports)
+    own = max(dissemination, spread)
+    all_in_all = bandwidth_bound(n, k, each)
     bound = lower_bound(schedule)
     by_bandwidth = max(0, all_in_all - elsewhere) == bound and bound > 0
     return {

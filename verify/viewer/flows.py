@@ -67,7 +67,8 @@ def _places(
     column: dict[tuple[int, int], int],
 ) -> dict[str, object]:
     """The flow that a counterexample names, or the last ones into where something lacks."""
-    named, epoch = _NAMED.search(found.found), _EPOCH.search(found.found)
+    named = _NAMED.search(found.found)
+    epoch = _EPOCH.search(found.found)
     ways = []
     if named:
         chunk, owner, src, dst = (None if part is None else int(part) for part in named.groups())

@@ -71,13 +71,17 @@ def _measured(
     graph = build(lowered(schedule, costs), costs)
     finish = graph.finishes()
     in_order = makespan_in_order(measures)
-    path, may = set(graph.critical(finish)), slacks(graph, finish)
-    passes, messages = [], []
+    path = set(graph.critical(finish))
+    may = slacks(graph, finish)
+    passes = []
+    messages = []
     for number, node in enumerate(graph.nodes):
-        begin, end = costs.shown(finish[number] - node.length), costs.shown(finish[number])
+        begin = costs.shown(finish[number] - node.length)
+        end = costs.shown(finish[number])
         if node.receiver is None:
             if low <= node.rank < high:
-                action, slack = node.action, costs.shown(may[number])
+                action = node.action
+                slack = costs.shown(may[number])
                 place = [node.rank, COMPUTE.index(action.kind), action.stage, action.microbatch]
                 passes.append([*place, begin, end, int(number in path), slack])
         elif low <= min(node.rank, node.receiver) and max(node.rank, node.receiver) < high:

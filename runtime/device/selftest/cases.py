@@ -46,7 +46,8 @@ def check(
 
     ``late`` are the ranks whose streams are held up, with seconds.
     """
-    bad, first = 0, ""
+    bad = 0
+    first = ""
     for case in cases:
         wrong = _exact(method, place, case, what, late)
         found = f"{wrong} element(s) wrong" if wrong else _rounded(method, place, case, what)

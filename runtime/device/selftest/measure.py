@@ -49,7 +49,9 @@ def time_s(
     checked only.
     """
     one = torch.zeros(1, device=place.tensors)
-    times, wrong, waits = [], 0, list[Wait]()
+    times = []
+    wrong = 0
+    waits = list[Wait]()
     for operation in range(repetitions + 1):
         place.advance(f"submits {tensor.nbytes} bytes")
         oracle.fill(tensor, place.rank, place.size, operation, average=False)

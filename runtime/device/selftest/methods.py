@@ -22,7 +22,8 @@ from runtime.executor.load import Verified
 from verify.errors import KernelUnavailable, LatecomerError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-BLOCKS, STAGING = 2, 2048  # in triton's interpreter; bytes for each rank, to cut into pieces
+BLOCKS = 2  # in triton's interpreter; bytes for each rank, to cut into pieces
+STAGING = 2048
 Wait = Callable[[], torch.Tensor]
 """Waits as a job does, and gives the result."""
 
@@ -104,7 +105,8 @@ class _Symmetric:
     """One of ``torch.ops.symm_mem``."""
 
     def __init__(self, name: str, place: Place) -> None:
-        self._name, self._place = name, place
+        self._name = name
+        self._place = place
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Symmetric memory, on which all ranks have met."""

@@ -85,7 +85,9 @@ class Place:
         """Note what this rank does next. All ranks take the same steps, so their numbers tell who
         is behind when all hang.
         """
-        self.steps, self.doing, self.since_s = self.steps + 1, doing, time.monotonic()
+        self.steps = self.steps + 1
+        self.doing = doing
+        self.since_s = time.monotonic()
 
     def fresh_store(self, name: str) -> Store:
         """A part of the store that nobody has used; all ranks ask for it at the same step."""

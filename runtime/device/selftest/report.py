@@ -84,7 +84,8 @@ class Row(msgspec.Struct, frozen=True):
         late = "none" if self.late is None else f"{self.late}"
         chunks = "-" if self.chunks is None else f"{self.chunks}"
         predicted = "-" if self.predicted is None else str(self.predicted)
-        took, where = f"{self.time_s * 1e6:.1f}", (size_text(self.nbytes), self.dtype, self.way)
+        took = f"{self.time_s * 1e6:.1f}"
+        where = (size_text(self.nbytes), self.dtype, self.way)
         host = "-" if self.host_s is None else f"{self.host_s * 1e6:.1f}"
         measured = took, predicted, host, rate(self.algbw), rate(self.busbw), f"{self.wrong}"
         return columns((*where, late, chunks, *measured))

@@ -30,7 +30,9 @@ from runtime.device.selftest.watch import Stuck, behind, watched
 from runtime.selftest.processes import RanksFailed, Say, talk
 from runtime.torch_versions import Store
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
 GRACE_S = 5.0  # from the first rank that says it hangs: the others' time to say where they are
 LATE_S = 0.002  # how long late ranks are held up in a case
 MUCH = 3  # and in the table, at least: times what an operation takes when none is late
@@ -59,7 +61,8 @@ class Plan:
 def run(plan: Plan, report: Report, say: Callable[[str], None]) -> None:
     """Try all of it; ``report`` grows with what was found, lines for people go to ``say``."""
     report.error = "it did not come to its end"
-    hang, until_s = dict[int, Stuck](), float("inf")
+    hang = dict[int, Stuck]()
+    until_s = float("inf")
     limits = {"timeout_s": plan.limit_s, "deadline_s": plan.whole_s}
     words: Any = talk(_rank, report.ranks, plan, **limits)
     try:
@@ -157,7 +160,8 @@ def _rows(
     closing_s: float,
 ) -> Iterator[Row]:
     """A way at one size: first with no rank late, which tells how late is late."""
-    dtype, took_s = torch.float32, 0.0
+    dtype = torch.float32
+    took_s = 0.0
     tensor = method.buffer(nbytes // dtype.itemsize, dtype)
     for late in (None, place.size - 1):
         what = known.best(way, nbytes, late)

@@ -49,7 +49,8 @@ def behind(said: dict[int, Stuck], size: int) -> str:
     """Who is to be named, and what for, by what the ranks that hang have said."""
     silent = [rank for rank in range(size) if rank not in said]
     if silent:
-        names, others = ", ".join(map(str, silent)), sorted({one.doing for one in said.values()})
+        names = ", ".join(map(str, silent))
+        others = sorted({one.doing for one in said.values()})
         return f"rank(s) {names}: no sign of life, while others hang ({'; '.join(others)})"
     least = min(one.steps for one in said.values())
     if all(one.steps == least for one in said.values()):

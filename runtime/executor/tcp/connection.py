@@ -29,7 +29,8 @@ class Mismatch(Exception):
     """This rank and ``peer`` submitted different things as the same operation."""
 
     def __init__(self, operation: int, peer: int) -> None:
-        self.operation, self.peer = operation, peer
+        self.operation = operation
+        self.peer = peer
         super().__init__(f"operation {operation} is not the same on rank {peer}")
 
 
@@ -37,7 +38,9 @@ class Connection:
     """This rank's end of the connection to ``peer``; PeerLost is raised if it is closed."""
 
     def __init__(self, tcp: socket.socket, peer: int, find: Find, wake: int) -> None:
-        self.peer, self._socket, self._find = peer, tcp, find
+        self.peer = peer
+        self._socket = tcp
+        self._find = find
         self.number = tcp.fileno()
         self.blocked = False  # the kernel took less than it was offered
         self.lost = False  # it is closed, and nothing under way needs it
@@ -48,7 +51,8 @@ class Connection:
         self._header_has = 0
         self._receiving: TransferState | None = None  # whose data comes next
         self._end = self._left = 0  # at which end, and how much in this frame
-        self._wake, self._wake_at = wake, 1  # bytes of data that are worth a wake-up
+        self._wake = wake  # bytes of data that are worth a wake-up
+        self._wake_at = 1
         self.credits = bytearray()  # not yet on the way; the next write takes them
         self._head = memoryview(b"")  # what goes before the data of the frame on its way out
         self._sending: TransferState | None = None  # whose data that is
@@ -66,7 +70,8 @@ class Connection:
 
     def _read(self) -> bool:
         """Read once: data to where it belongs, and the header behind it; false to stop here."""
-        state, room = self._receiving, 0
+        state = self._receiving
+        room = 0
         try:
             if state is not None:
                 landing = state.landing(self._end, self._left)
@@ -113,7 +118,9 @@ class Connection:
         header = HEADER.pack(length, index, state.number, state.done[i], state.digest)
         self._head = memoryview(bytes(self.credits) + header)
         self.credits.clear()
-        self._sending, self._sending_end, self._sending_left = state, i, length
+        self._sending = state
+        self._sending_end = i
+        self._sending_left = length
         self.write()
 
     def write(self) -> None:
@@ -122,7 +129,8 @@ class Connection:
             self._head = memoryview(bytes(self._head) + bytes(self.credits))
             self.credits.clear()
         parts = [self._head]
-        state, i = self._sending, self._sending_end
+        state = self._sending
+        i = self._sending_end
         if state is not None:
             parts.append(state.piece(i, self._sending_left))
         offered = len(self._head) + self._sending_left

@@ -49,7 +49,9 @@ class ReceiveCredits:
     ) -> None:
         self._queues: list[deque[TransferState]] = [deque() for _ in range(phases)]
         self._settled = [True] * phases  # there is credit for everything in the phase
-        self._connections, self._gone, self._sizes = connections, gone, sizes
+        self._connections = connections
+        self._gone = gone
+        self._sizes = sizes
 
     def enter(self, state: TransferState) -> None:
         """An operation takes its place at the end of each phase."""
@@ -68,12 +70,14 @@ class ReceiveCredits:
 
     def _renew(self, phase: int, queue: deque[TransferState]) -> bool:
         """The same for one phase; true if everything in it has all its credit."""
-        sizes, settled = self._sizes, True
+        sizes = self._sizes
+        settled = True
         before = ahead = 0  # bytes that others need first, transfers behind the due ones
         due_round: tuple[int, int] | None = None  # of the first receive: operation and step
         for state in queue:
             for i in state.receives_left(phase):
-                size, credit = state.size[i], state.credit[i]
+                size = state.size[i]
+                credit = state.credit[i]
                 left = size - state.done[i]
                 if not left:
                     continue
@@ -106,7 +110,8 @@ class SendBacklog:
     """Bytes that the kernel has and that have not arrived yet; ``least`` are always allowed."""
 
     def __init__(self, connections: Collection[Connection], least: int) -> None:
-        self._connections, self._least = connections, least
+        self._connections = connections
+        self._least = least
         self._arrived = 0  # bytes, at the last look
         self._limit = least
         self._looked_s = 0.0
@@ -140,7 +145,8 @@ class Sender:
     def __init__(
         self, connections: Connections, states: Mapping[int, TransferState], sizes: Sizes
     ) -> None:
-        self._connections, self._states = connections, states
+        self._connections = connections
+        self._states = states
         self._backlog = SendBacklog(connections.values(), sizes.held)
         self._ready: list[tuple[int, int]] = []  # (operation, end), in order
         self.held_back = False  # something may go as soon as the backlog is smaller
@@ -157,7 +163,8 @@ class Sender:
 
     def go_on(self) -> bool:
         """Send what may go, in order, until the port or a connection is full; whether any went."""
-        at, went = 0, False
+        at = 0
+        went = False
         self.held_back = False
         while at < len(self._ready):
             number, i = self._ready[at]
@@ -169,7 +176,8 @@ class Sender:
                     return went
                 state.touch(i)
                 connection.send(state, i, length)
-                self.moved_s, went = time.monotonic(), True
+                self.moved_s = time.monotonic()
+                went = True
             if state.done[i] == state.credit[i]:
                 del self._ready[at]
             else:

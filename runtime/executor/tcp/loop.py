@@ -18,7 +18,8 @@ from runtime.executor.tcp.transfer import Buffer, TransferState
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork, Observer
 
-CLOSE_S, STOP_S = 5.0, 1.0
+CLOSE_S = 5.0
+STOP_S = 1.0
 STUCK_S = 0.25  # without a look at its connections: the thread is held up itself
 
 
@@ -41,8 +42,10 @@ class EventLoop:
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
-        self._rank, self._observer = rank, observer
-        self._ended, self._failed = ended, failed
+        self._rank = rank
+        self._observer = observer
+        self._ended = ended
+        self._failed = failed
         self._sizes = sizes = fitting(sockets.values())
         self._connections = {
             peer: Connection(each, peer, self._find, sizes.wake) for peer, each in sockets.items()

@@ -37,7 +37,8 @@ class Buffer:
         if rest < ALIGN <= self.used:
             self.memory[:rest] = self.memory[self.used : self.filled]
             self.size -= self.used
-            self.filled, self.used = rest, 0
+            self.filled = rest
+            self.used = 0
 
 
 class TransferState:
@@ -52,9 +53,11 @@ class TransferState:
         digest = hashlib.blake2b(work.description.encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little")
         self.moved_s = time.monotonic()
-        self._spare, self._sizes = spare, sizes
+        self._spare = spare
+        self._sizes = sizes
         self._observer = None if type(observer) is Observer else observer
-        self._flat, self._item = work.flat, work.flat.element_size()
+        self._flat = work.flat
+        self._item = work.flat.element_size()
         self._memory = work.flat.view(torch.uint8).numpy().data
         at = [bound * self._item for bound in work.bounds]
         self._begin = [at[end.chunk] for end in program.ends]
@@ -98,7 +101,9 @@ class TransferState:
 
     def sendable(self, i: int) -> int:
         """How many bytes of send ``i`` are the next frame: whole elements; 0 if it must wait."""
-        done, credit, size = self.done[i], self.credit[i], self.size[i]
+        done = self.done[i]
+        credit = self.credit[i]
+        size = self.size[i]
         upto = min(credit, self.limit(i))
         length = min(upto - done, self._sizes.frame)
         if done + length < size:
@@ -123,7 +128,9 @@ class TransferState:
                 return self._memory[begin : begin + room]
         if not stash or stash[-1].filled == stash[-1].size:
             buffer = self._spare.pop() if self._spare else Buffer()
-            buffer.size, buffer.filled, buffer.used = min(left, PIECE), 0, 0
+            buffer.size = min(left, PIECE)
+            buffer.filled = 0
+            buffer.used = 0
             stash.append(buffer)
         buffer = stash[-1]
         return buffer.memory[buffer.filled : buffer.size]
@@ -161,8 +168,11 @@ class TransferState:
 
     def _fold(self, i: int, stash: deque[Buffer]) -> None:
         """Put waiting bytes into the tensor as far as receive ``i`` may go."""
-        reduce, item = self.program.ends[i].reduce, self._item
-        begin, limit, done = self._begin[i], self.limit(i), self.done[i]
+        reduce = self.program.ends[i].reduce
+        item = self._item
+        begin = self._begin[i]
+        limit = self.limit(i)
+        done = self.done[i]
         while stash:
             buffer = stash[0]
             used = buffer.used
@@ -171,7 +181,8 @@ class TransferState:
                 length -= length % item
             if length <= 0:
                 break
-            low, high = begin + done, begin + done + length
+            low = begin + done
+            high = begin + done + length
             if reduce:
                 come = buffer.data[used : used + length].view(self._flat.dtype)
                 self._flat[low // item : high // item].add_(come)

@@ -18,8 +18,10 @@ PERIOD = 8  # stages whose mean loss counts for incast
 EXCUSED_FACTOR = 2.0  # a loss up to so many times the excused one is excused
 EXCUSED_DECAY = 0.9  # per period
 STALL_ROUND_TRIPS = 4
-HEAD_ROOM, PAUSE_S = 3.0, 0.01  # of a window; a rank that shares its processor pauses so long
-RATE_KEPT, LEAST_KEPT = 0.9, 1.002  # a high rate and a short round trip are forgotten so slowly
+HEAD_ROOM = 3.0  # of a window; a rank that shares its processor pauses so long
+PAUSE_S = 0.01
+RATE_KEPT = 0.9  # a high rate and a short round trip are forgotten so slowly
+LEAST_KEPT = 1.002
 
 
 def hard_bound_s(times_s: Iterable[Sequence[float]], options: Options) -> float:
@@ -39,11 +41,14 @@ class CompletionEstimator:
     """
 
     def __init__(self, options: Options, bound_s: float) -> None:
-        self._options, self.bound_s = options, bound_s  # t_B: t_C never exceeds it
+        self._options = options  # t_B: t_C never exceeds it
+        self.bound_s = bound_s
         self.own_s = 0.0  # this rank's t_C; 0 before its first stage is over
         self.expected_s = 0.0  # t_C: the median over what the ranks announced last; 0: none has yet
         self.percent = options.grace_percent  # x
-        self._announced_s, self._reach_s, self._late = dict[int, float](), dict[int, float](), 0
+        self._announced_s = dict[int, float]()
+        self._reach_s = dict[int, float]()
+        self._late = 0
 
     def grace_s(self, elapsed_s: float) -> float:
         """How long to wait on after the last marks; ``elapsed_s`` stands in for an unknown t_C."""
@@ -65,8 +70,10 @@ class CompletionEstimator:
         """A stage is over: adapt t_C and x."""
         if not stage.due:
             return
-        options, received = self._options, 1 - stage.loss
-        late, self._late = self._late / stage.due, 0
+        options = self._options
+        received = 1 - stage.loss
+        late = self._late / stage.due
+        self._late = 0
         self._reach_s = {o: until_s for o, until_s in self._reach_s.items() if until_s >= now_s}
         if stage.end is End.EARLY and stage.quiet_s is not None:
             longest_s = self.expected_s * options.grace_most_percent / 100
@@ -99,10 +106,16 @@ class Incast:
     """
 
     def __init__(self, options: Options, peers: int, pacers: Collection[Pacer] = ()) -> None:
-        self._options, self._peers, self._pacers = options, max(1, peers), pacers
-        self.own, self.window_bytes = min(options.incast, self._peers), options.window_bytes
-        self._excused, self._clean, self._rate = 0.0, 0, 0.0  # of a stage: datagrams/s
-        self._announced, self._losses = dict[int, int](), list[float]()
+        self._options = options
+        self._peers = max(1, peers)
+        self._pacers = pacers
+        self.own = min(options.incast, self._peers)
+        self.window_bytes = options.window_bytes
+        self._excused = 0.0  # of a stage: datagrams/s
+        self._clean = 0
+        self._rate = 0.0
+        self._announced = dict[int, int]()
+        self._losses = list[float]()
         self._before: tuple[int, int, float] | None = None
 
     @property
@@ -113,7 +126,8 @@ class Incast:
     @property
     def window(self) -> int:
         """How many datagrams may be underway from each sender: bandwidth times round trip."""
-        nbytes, each = self.window_bytes, self._options.datagram_bytes
+        nbytes = self.window_bytes
+        each = self._options.datagram_bytes
         if least_s := max((pacer.least_s for pacer in self._pacers), default=0.0):
             holds = int(HEAD_ROOM * self._rate * (least_s + PAUSE_S)) * each
             nbytes = min(nbytes, max(holds, self.own * self._options.grant_bytes))
@@ -132,7 +146,9 @@ class Incast:
         self._rate = max(rate, RATE_KEPT * self._rate)
         if stage.end is End.TIMEOUT:
             self._halve()
-            self._before, self._clean, self._losses = None, 0, []
+            self._before = None
+            self._clean = 0
+            self._losses = []
             return
         if self._before is None:
             self._rise(stage.loss)
@@ -145,12 +161,14 @@ class Incast:
         return max(self._options.incast_down_loss, EXCUSED_FACTOR * self._excused)
 
     def _rise(self, loss: float) -> None:
-        options, self._clean = self._options, self._clean + 1 if loss <= self._limit else 0
+        options = self._options
+        self._clean = self._clean + 1 if loss <= self._limit else 0
         if self._clean:
             more = self.window_bytes + options.window_step_bytes
             self.window_bytes = min(options.window_most_bytes, more)
         if self._clean >= options.incast_up_after:
-            self.own, self._clean = min(self._peers, self.own + 1), 0
+            self.own = min(self._peers, self.own + 1)
+            self._clean = 0
 
     def _halve(self) -> None:
         least = self._options.window_bytes
@@ -161,8 +179,10 @@ class Incast:
 
     def _judge(self, mean: float) -> None:
         """A period is over: halve, or see whether that has helped."""
-        limit, self._excused = self._limit, self._excused * EXCUSED_DECAY
-        tried, self._before = self._before, None
+        limit = self._limit
+        self._excused = self._excused * EXCUSED_DECAY
+        tried = self._before
+        self._before = None
         if tried is None and mean > limit:
             self._before = self.own, self.window_bytes, mean
             self._halve()
@@ -179,7 +199,8 @@ class Pacer:
     """
 
     def __init__(self, options: Options) -> None:
-        self._options, self.stall_most_s = options, options.stall_s
+        self._options = options
+        self.stall_most_s = options.stall_s
         self.next_s = 0.0  # when the next burst may go
         self.rtt_s = self.least_s = 0.0  # moving average, shortest; 0 before the first sample
         self._set(options.rate_start)

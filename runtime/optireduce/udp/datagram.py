@@ -21,11 +21,15 @@ from nacl.bindings import crypto_shorthash_siphash24
 
 from runtime.optireduce.options import HEADER_BYTES
 
-MAGIC, VERSION = 0x5542, 3
-LAST, OVER, GONE = 1, 2, 4
+MAGIC = 0x5542
+VERSION = 3
+LAST = 1
+OVER = 2
+GONE = 4
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PACKED = struct.Struct("<HBBHHQQIHBBIIQ")
-FLAGS_AT, TAG_AT = 30, 40
+FLAGS_AT = 30
+TAG_AT = 40
 FIXED = np.uint64(0xFFFF0000_00FFFFFF)  # magic, version and receiver in the first word
 
 
@@ -80,7 +84,10 @@ class Codec:
     def __init__(
         self, session: int, rank: int, world_size: int, datagram_bytes: int, key: bytes = b""
     ) -> None:
-        self.session, self.rank, self.world_size, self.key = session, rank, world_size, key
+        self.session = session
+        self.rank = rank
+        self.world_size = world_size
+        self.key = key
         self.datagram_bytes, self.payload_bytes = datagram_bytes, datagram_bytes - HEADER_BYTES
         self._fixed = np.uint64(MAGIC | VERSION << 16 | rank << 48)
 
@@ -101,7 +108,8 @@ class Codec:
         ``source`` has the shard's bytes, ``first`` is the number of the first datagram, those from
         ``marks_from`` on are marked; ``passed`` were sent with these and before (or with each).
         """
-        count, nbytes = len(rows), self.payload_bytes
+        count = len(rows)
+        nbytes = self.payload_bytes
         head = self._pack(Type.DATA, header, length=nbytes)
         rows[:, :HEADER_BYTES] = np.frombuffer(head, np.uint8)
         words = rows[:, :HEADER_BYTES].view("<u4")
@@ -150,13 +158,15 @@ class Codec:
             good = (words[:, 0] & FIXED == self._fixed) & (words[:, 1] == self.session)
             if not good.all():
                 self._count_bad(words[~good], dropped)
-                rows, words = rows[good], words[good]
+                rows = rows[good]
+                words = words[good]
         if self.key and len(rows):
             tags = (row[TAG_AT:HEADER_BYTES].tobytes() for row in rows)
             sealed = [*map(hmac.compare_digest, map(self._tag, rows), tags)]
             if not all(sealed):
                 dropped["forged"] += len(rows) - sum(sealed)
-                rows, words = rows[sealed], words[sealed]
+                rows = rows[sealed]
+                words = words[sealed]
         if not len(rows):
             return
         for part in [slice(0, len(rows))] if alike else _parts(words[:, [0, 2]]):
@@ -169,7 +179,8 @@ class Codec:
     def _batch(self, rows: Bytes, words: np.ndarray) -> Batch | str:
         """The batch, or why it is dropped."""
         head, _, operation, third, fourth, _ = words[-1].tolist()
-        kind, sender = head >> 24 & 0xFF, head >> 32 & 0xFFFF
+        kind = head >> 24 & 0xFF
+        sender = head >> 32 & 0xFFFF
         nbytes = HEADER_BYTES if kind >> 1 != Type.DATA else self.datagram_bytes
         if not 2 <= kind <= 7 or rows.shape[1] != nbytes:
             return "malformed"

@@ -24,8 +24,11 @@ from runtime.optireduce.options import KIB
 from runtime.optireduce.udp.protocol import BURSTS, Protocol
 from runtime.optireduce.udp.socket import UdpSocket
 
-BATCHES, DATAGRAMS = 8, 1024  # received between two looks at the clock
-LONGEST_S, CLOSE_S, SHORT_S = 1.0, 5.0, 0.002  # SHORT_S: of not running, no timer is better
+BATCHES = 8  # received between two looks at the clock
+DATAGRAMS = 1024
+LONGEST_S = 1.0  # SHORT_S: of not running, no timer is better
+CLOSE_S = 5.0
+SHORT_S = 0.002
 FEW_BYTES = 92 * KIB  # of data found at one look, below which the next one waits for more
 PAUSE_S = 0.0005  # so long; 200 Mbit/s bring eight full frames in it, 1000 Mbit/s 42
 
@@ -44,14 +47,19 @@ class EventLoop:
         done: Callable[[Bucket], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        self.protocol, self._channel, self._done, self._broken = protocol, channel, done, broken
+        self.protocol = protocol
+        self._channel = channel
+        self._done = done
+        self._broken = broken
         self._most = BURSTS * protocol.options.burst
         self._calls: deque[Callable[[], None]] = deque()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
-        self._closing, self._found, self._pool = False, 0, ScratchPool()
+        self._closing = False
+        self._found = 0
+        self._pool = ScratchPool()
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
             for run, name in ((self._loop, "latecomer-ubt"), (self._compute, "latecomer-mean"))
@@ -103,10 +111,14 @@ class EventLoop:
             self._guarded(task)
 
     def _loop(self) -> None:
-        protocol, poll = self.protocol, select.poll()
+        protocol = self.protocol
+        poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         poll.register(self._channel, select.POLLIN)
-        wake_s, is_full, was_full, few = 0.0, False, False, False
+        wake_s = 0.0
+        is_full = False
+        was_full = False
+        few = False
         off_s = time.monotonic() - time.thread_time()  # grows while this thread does not run
         while not self._closing:
             wait_s = min(max(0.0, wake_s - time.monotonic()), LONGEST_S)
@@ -114,11 +126,13 @@ class EventLoop:
                 poll.modify(self._channel, select.POLLIN | (select.POLLOUT if is_full else 0))
                 was_full = is_full
             ready = poll.poll(wait_s * 1e3)
-            was_few, few = few, 0 < self._found * protocol.options.datagram_bytes < FEW_BYTES
+            was_few = few
+            few = 0 < self._found * protocol.options.datagram_bytes < FEW_BYTES
             if few and was_few:
                 time.sleep(PAUSE_S)
             now_s = time.monotonic()  # deadlines are judged by it: no pause before it is missed
-            before_s, off_s = off_s, now_s - time.thread_time()
+            before_s = off_s
+            off_s = now_s - time.thread_time()
             if (paused_s := off_s - before_s - wait_s - PAUSE_S) > SHORT_S:
                 protocol.paused(paused_s)
             if any(descriptor == self._woken.fileno() for descriptor, _ in ready):
@@ -138,7 +152,8 @@ class EventLoop:
         while batches < BATCHES and taken < DATAGRAMS:
             if (rows := self._channel.receive()) is None:
                 return True
-            batches, taken = batches + 1, taken + len(rows)
+            batches = batches + 1
+            taken = taken + len(rows)
             self._found += self.protocol.receive_datagrams(rows, time.monotonic())
             self._send(data=False)  # credits at once: the sender may be waiting for them
         return False

@@ -22,7 +22,8 @@ from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Typ
 from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
 
-RUN, RUN_BYTES = 16, 22 * KIB  # of the own shard that are reduced together, if more are to come
+RUN = 16  # of the own shard that are reduced together, if more are to come
+RUN_BYTES = 22 * KIB
 BURSTS = 32  # written together at most
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 LOOK_S = 0.01  # the clock is looked at so often while a bucket is open: a pause shows by it
@@ -44,21 +45,26 @@ class Protocol:
     """
 
     def __init__(self, options: Options, codec: Codec, bound_s: float, together: int = 1) -> None:
-        self.options, self.codec = options, codec
+        self.options = options
+        self.codec = codec
         self.peers = [r for r in range(codec.world_size) if r != codec.rank]
         self.sender = Sender(options, codec.rank, codec.world_size)
         self.estimators = [CompletionEstimator(options, bound_s) for _ in (0, 1)]
         self.incast = Incast(options, len(self.peers), self.sender.pacers.values())
         self.acks = AckSender(options, codec, self.incast, self.estimators)
-        self.dropped, self.dropped_from = Counter[str](), Counter[tuple[int, str]]()
+        self.dropped = Counter[str]()
+        self.dropped_from = Counter[tuple[int, str]]()
         self.buckets: dict[int, Bucket] = {}
         self._newest: int | None = None
-        self._early, self._over = EarlyBuffer(), deque[Bucket]()
-        self._together, self._bursts = together, 1
+        self._early = EarlyBuffer()
+        self._over = deque[Bucket]()
+        self._together = together
+        self._bursts = 1
         self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
         self._burst_ends = (np.arange(BURSTS * options.burst) // options.burst + 1) * options.burst
         self._written: tuple[ShardSend, Any] | None = None
-        self._send_s, self._look_s = math.inf, 0.0
+        self._send_s = math.inf
+        self._look_s = 0.0
         self.set_bound(bound_s)
 
     def set_bound(self, bound_s: float) -> None:
@@ -203,7 +209,8 @@ class Protocol:
             self._receive_credit(bucket, batch, now_s)
 
     def _receive_data(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
-        stage, sender = bucket.stages[batch.stage], batch.sender
+        stage = bucket.stages[batch.stage]
+        sender = batch.sender
         rows, numbers, count = stage.take(batch, now_s, functools.partial(self._drop, sender))
         if count and batch.placed is None:
             bucket.place(batch.stage, sender, batch.payload[rows], numbers)
@@ -222,7 +229,8 @@ class Protocol:
             bucket.stages[0].all_sent(sender, now_s)
 
     def _receive_credit(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
-        flags, sender = int(batch.flags[-1]), batch.sender
+        flags = int(batch.flags[-1])
+        sender = batch.sender
         if flags & GONE:
             for stage in bucket.stages:
                 stage.all_sent(sender, now_s)

@@ -22,7 +22,8 @@ import numpy as np
 from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.datagram import LAST, Batch, is_before
 
-EARLY_BYTES, EARLY_OPERATIONS = 1 << 20, 64  # kept of each sender; and of all
+EARLY_BYTES = 1 << 20  # kept of each sender; and of all
+EARLY_OPERATIONS = 64
 STEPS = np.arange(1024)
 Drop = Callable[[str, int], None]  # is given the kind and number of datagrams that are refused
 Numbers = slice | np.ndarray
@@ -43,7 +44,8 @@ class SenderBitmap:
         self.nbytes, self.payload, self.count = nbytes, payload, -(-nbytes // payload)
         self.arrived = np.zeros(self.count, bool)
         self.seen = self.passed = 0  # that have arrived; that had been sent with the latest of them
-        self.credit_at, self.repeated = 0.0, 0  # ``passed`` for the next credit; at the last repeat
+        self.credit_at = 0.0  # ``passed`` for the next credit; at the last repeat
+        self.repeated = 0
         self.marked = self.count == 0  # its last percentile has been seen, or its "all is sent"
 
     @property
@@ -70,14 +72,16 @@ class SenderBitmap:
         fresh = once & ~self.arrived[numbers]
         if not fresh.all():
             drop("duplicate", int((~fresh).sum()))
-            rows, numbers = rows[fresh], numbers[fresh]
+            rows = rows[fresh]
+            numbers = numbers[fresh]
         self.arrived[numbers] = True
         self.seen += len(numbers)
         return rows, numbers, len(rows)
 
     def _run(self, offsets: np.ndarray, lengths: np.ndarray) -> int | None:
         """The usual case: new datagrams that follow each other; the number of the first."""
-        first, count = int(offsets[0]) // self.payload, len(offsets)
+        first = int(offsets[0]) // self.payload
+        count = len(offsets)
         if first + count > self.count or count > len(STEPS):
             return None
         due = np.minimum(self.payload, self.nbytes - offsets)
@@ -105,11 +109,14 @@ class StageReceiver:
         self.due = self.lost = sum(sender.count for sender in self.senders.values())
         self.absent = set(sizes)  # have given no sign of having entered the operation
         self.end: End | None = None
-        self.began_s, self.ended_s = now_s, 0.0  # the second stage begins when the first is over
+        self.began_s = now_s  # the second stage begins when the first is over
+        self.ended_s = 0.0
         self.quiet_s: float | None = None  # since when all is marked and nothing new has come
-        self._grace_s, self._bound_s = 0.0, bound_s
+        self._grace_s = 0.0
+        self._bound_s = bound_s
         self._all_there_s = now_s + absence_s if sizes else now_s
-        self._marked_s, self._last_s = math.inf, now_s
+        self._marked_s = math.inf
+        self._last_s = now_s
 
     @property
     def loss(self) -> float:
@@ -161,7 +168,8 @@ class StageReceiver:
         rows, numbers, count = bitmap.take(batch, drop)
         if count:
             self.lost -= count
-            self.quiet_s, self._last_s = None, now_s
+            self.quiet_s = None
+            self._last_s = now_s
             ends = batch.placed[3] if batch.placed else bool((batch.flags[rows] & LAST).any())
             bitmap.marked = bitmap.marked or ends
         return rows, numbers, count
@@ -176,7 +184,8 @@ class StageReceiver:
         """How the stage has ended, if so; ``grace_s``: to wait on after the last marks."""
         if self.end is not None:
             return self.end
-        self.ended_s, self._grace_s = now_s, grace_s
+        self.ended_s = now_s
+        self._grace_s = grace_s
         if not self.lost:
             self.end = End.COMPLETE
         elif now_s >= self.hard_s:
@@ -193,7 +202,8 @@ class EarlyBuffer:
     """What came for operations that this rank has not entered yet, within limits."""
 
     def __init__(self) -> None:
-        self._batches, self._nbytes = dict[int, list[Batch]](), Counter[int]()
+        self._batches = dict[int, list[Batch]]()
+        self._nbytes = Counter[int]()
 
     def keep(self, batch: Batch) -> bool:
         """Copy a batch; whether there was room."""

@@ -27,7 +27,8 @@ from runtime.optireduce.udp.datagram import Codec, Header, Type
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
 REPEATS_IN_BOUND = 10  # of a credit: one that got lost must not cost the rest of a stage
-REPEAT_S, REPEAT_MOST_S = 0.005, 0.05  # but it takes so long at least, and at most
+REPEAT_S = 0.005  # but it takes so long at least, and at most
+REPEAT_MOST_S = 0.05
 
 
 @dataclass(eq=False)
@@ -96,7 +97,8 @@ class Sender:
 
     def enter(self, shard: ShardSend, now_s: float) -> None:
         """The first sign that the peer has: it takes what it said last, or a first grant."""
-        shard.entered, shard.progress_s = True, now_s
+        shard.entered = True
+        shard.progress_s = now_s
         shard.bursts.clear()  # how long they took says when the peer came
         shard.window = self.windows[shard.peer]
 
@@ -105,7 +107,9 @@ class Sender:
         shard.window = self.windows[shard.peer]
         passed = min(passed, shard.sent)
         if passed > shard.passed:
-            shard.passed, shard.progress_s, shard.stalls = passed, now_s, 0
+            shard.passed = passed
+            shard.progress_s = now_s
+            shard.stalls = 0
             sent_s = math.inf
             while shard.bursts and shard.bursts[0][0] <= passed:
                 sent_s = shard.bursts.popleft()[1]
@@ -113,7 +117,8 @@ class Sender:
 
     def next(self, now_s: float, incast: int, most: int) -> tuple[ShardSend, int, int] | float:
         """(shard, first datagram, how many, ``most`` at most) to send; else when to ask again."""
-        wake_s, chosen = math.inf, None
+        wake_s = math.inf
+        chosen = None
         for shard in self._active(incast):
             pacer = self.pacers[shard.peer]
             if shard.room <= 0:
@@ -164,8 +169,10 @@ class AckSender:
     def __init__(
         self, options: Options, codec: Codec, incast: Incast, estimators: list[CompletionEstimator]
     ) -> None:
-        self._end_copies, self._codec = options.end_copies, codec
-        self._incast, self._estimators = incast, estimators
+        self._end_copies = options.end_copies
+        self._codec = codec
+        self._incast = incast
+        self._estimators = estimators
         self._least_s = self._most_s = REPEAT_S
         self._ends: dict[tuple[int, int, int], tuple[float, int]] = {}  # when due, how many more
         self.outbox: deque[tuple[int, bytes]] = deque()
@@ -227,18 +234,21 @@ class AckSender:
         bucket.repeat_s = now_s + self._most_s
         for number, stage in enumerate(bucket.stages):
             for peer, bitmap in stage.senders.items():
-                silent, bitmap.repeated = bitmap.passed == bitmap.repeated, bitmap.passed
+                silent = bitmap.passed == bitmap.repeated
+                bitmap.repeated = bitmap.passed
                 begun = number == 0 or bitmap.passed
                 if stage.end is None and silent and begun and not bitmap.complete:
                     self._credit(bucket, number, peer)
 
     def _credit(self, bucket: Bucket, stage: int, peer: int) -> None:
-        window, passed = self._grant(bucket, stage, peer), bucket.stages[stage].senders[peer].passed
+        window = self._grant(bucket, stage, peer)
+        passed = bucket.stages[stage].senders[peer].passed
         self.send(Type.CREDIT, bucket.operation, stage, peer, offset=passed, length=window)
 
     def _grant(self, bucket: Bucket, stage: int, peer: int) -> int:
         """The window; sets when the next credit is due: never if all has room in it."""
-        window, bitmap = self._incast.window, bucket.stages[stage].senders[peer]
+        window = self._incast.window
+        bitmap = bucket.stages[stage].senders[peer]
         fits = not bitmap.passed and window >= bitmap.count
         bitmap.credit_at = math.inf if fits else bitmap.passed + max(1, window // 3)
         return window

@@ -25,7 +25,8 @@ import numpy as np
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.datagram import Bytes
 
-UDP_SEGMENT, UDP_GRO = 103, 104
+UDP_SEGMENT = 103
+UDP_GRO = 104
 MESSAGES = 256  # taken by one call; memory that is not used is never touched
 ROOM_BYTES = 1 << 16  # what one message may hold
 STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share cache lines
@@ -61,7 +62,8 @@ class UdpSocket:
         self._socket.bind((address, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
         self.peers: Mapping[int, tuple[str, int]] = {}
-        self._reader, self._drained = reader(self._socket), False
+        self._reader = reader(self._socket)
+        self._drained = False
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
@@ -70,8 +72,10 @@ class UdpSocket:
         coalesces = options.offload and self._try(UDP_GRO, 1)
         if segments:  # per call instead: the short datagrams must go by themselves
             self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
-        sends, receives = "GSO" if segments else "one by one", "GRO" if coalesces else "one by one"
-        at, has = "{}:{}".format(*self.address), f"receive buffer {granted // 1024} KiB"
+        sends = "GSO" if segments else "one by one"
+        receives = "GRO" if coalesces else "one by one"
+        at = "{}:{}".format(*self.address)
+        has = f"receive buffer {granted // 1024} KiB"
         self.how = f"UDP {at}, send {sends}, receive {receives}, {has}"
         self.together = options.burst if segments else 1
         segment = struct.pack("H", options.datagram_bytes)
@@ -83,7 +87,8 @@ class UdpSocket:
 
     def send(self, peer: int, rows: Bytes) -> int:
         """Send uint8 [datagrams, bytes of each]; how many the kernel took (0: it is full)."""
-        to, step = self.peers[peer], self.together
+        to = self.peers[peer]
+        step = self.together
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             try:
@@ -143,7 +148,8 @@ class BatchReader:
         return (0 if is_full(ctypes.get_errno()) else 1), []
 
     def _batches(self, taken: int) -> Iterator[Bytes]:
-        lengths, controlled = self._lengths[:taken], self._control_bytes[:taken] != 0
+        lengths = self._lengths[:taken]
+        controlled = self._control_bytes[:taken] != 0
         if not controlled.any():
             edges = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1
             for low, high in itertools.pairwise([0, *edges.tolist(), taken]):
@@ -164,7 +170,9 @@ class BatchReader:
             if segment != each:
                 if end > first:
                     yield flat[first:end].reshape(-1, each)
-                first, end, each = start, start, segment
+                first = start
+                end = start
+                each = segment
             whole = size // each * each if each else 0
             if start != end:
                 flat[end : end + whole] = flat[start : start + whole]

@@ -41,7 +41,8 @@ def model(title: str, blocks: Mapping[str, Sequence[Rank]], part: Part | None) -
         for number, block in enumerate(blocks.values())
         for records, spans in _by_operation(block)
     ]
-    whole, most = len(operations), max(1, MOST_ARRIVALS // len(ranks))
+    whole = len(operations)
+    most = max(1, MOST_ARRIVALS // len(ranks))
     low, high = part.within(whole, "operations") if part else (0, min(whole, most))
     if high - low > most:
         raise ArgumentError("--operations", part and part.text, f"are more than {most:,}")

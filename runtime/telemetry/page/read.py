@@ -70,7 +70,8 @@ def _ranks(trace: _Trace, name: str) -> list[Rank]:
     rounds: dict[int, list[Round]] = defaultdict(list)
     stages: dict[int, list[Stage]] = defaultdict(list)
     for event in trace.traceEvents:
-        key, time_s = (event.pid, event.cat, event.name, event.id), event.ts / 1e6
+        key = (event.pid, event.cat, event.name, event.id)
+        time_s = event.ts / 1e6
         if event.ph == "i" and (found := _ARRIVAL.fullmatch(event.name)):
             arrivals.append((int(found[1]), event))
         elif event.ph == "b":
@@ -111,7 +112,8 @@ def _ranks(trace: _Trace, name: str) -> list[Rank]:
 
 
 def _record(number: int, event: _Event, ended: dict[tuple[int, str, int | str], float]) -> Record:
-    about, arrived_s = msgspec.json.decode(event.args, type=_About), event.ts / 1e6
+    about = msgspec.json.decode(event.args, type=_About)
+    arrived_s = event.ts / 1e6
     return Record(
         operation=number,
         rank=event.pid,

@@ -23,8 +23,10 @@ OPTIONS = {"num_warps": WARPS, "maxnreg": REGISTERS}
 BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 LINE = re.compile(r"^\s*(?:@(!?%p\d+)\s+)?([a-z][\w.:]*)\s*(.*?);")
 LABEL = re.compile(r"^(\$L\w+):")
-RELEASE, ACQUIRE = re.compile(r"(atom|red|st)\..*release"), re.compile(r"(ld|atom)\..*acquire")
-LOAD, STORE = re.compile(r"ld\.global\.(v\d\.)?b"), re.compile(r"st\.global\.(v\d\.)?b")
+RELEASE = re.compile(r"(atom|red|st)\..*release")
+ACQUIRE = re.compile(r"(ld|atom)\..*acquire")
+LOAD = re.compile(r"ld\.global\.(v\d\.)?b")
+STORE = re.compile(r"st\.global\.(v\d\.)?b")
 WIDE = re.compile(r"\.v4\.b32|\.v2\.b64")
 
 
@@ -51,7 +53,9 @@ class Program:
 
     @classmethod
     def of(cls, ptx):
-        names, jumps, labels = [], {}, {}
+        names = []
+        jumps = {}
+        labels = {}
         for text in ptx.splitlines():
             if label := LABEL.match(text):
                 labels[label[1]] = len(names)
@@ -72,7 +76,8 @@ class Program:
 
     def reached(self, start):
         """All that may follow an instruction before the next barrier of the block."""
-        found, open_ = set(), list(self.after[start])
+        found = set()
+        open_ = list(self.after[start])
         while open_:
             i = open_.pop()
             if i not in found and not self.names[i].startswith("bar.sync"):
@@ -85,12 +90,14 @@ def problems(ptx, dtype, average):
     """What is wrong with the compiled kernel, in words."""
     program = Program.of(ptx)
     names = program.names
-    releases, acquires = program.where(RELEASE), program.where(ACQUIRE)
+    releases = program.where(RELEASE)
+    acquires = program.where(ACQUIRE)
     if not any(".sys." in names[i] for i in releases):
         yield "no release at system scope"
     if not any(".sys." in names[i] for i in acquires):
         yield "no acquire at system scope"
-    loads, stores = program.where(LOAD), program.where(STORE)
+    loads = program.where(LOAD)
+    stores = program.where(STORE)
     follows = {i: program.reached(i) for i in {*loads, *stores, *acquires}}
     if any(release in follows[store] for store in stores for release in releases):
         yield "no barrier between stores and a release"
@@ -104,7 +111,8 @@ def problems(ptx, dtype, average):
         for load in wide_loads:
             if load in follows[store] and store not in follows[load]:
                 yield "no barrier between what a row stores and what the next one loads"
-    moves, width = 3 + average, WIDTHS[dtype]
+    moves = 3 + average
+    width = WIDTHS[dtype]
     if len(wide_stores) != moves * TILE * width // (32 * WARPS * 16):
         yield f"{len(wide_stores)} stores of 16 bytes"
     narrow = [i for i in stores if names[i] == f"st.global.b{8 * width}"]

@@ -74,7 +74,8 @@ def test_the_hook_runs_kernels_and_gives_the_same_gradients(rank, size, store):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
     plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 3))
     plain.load_state_dict(model.state_dict())
-    attached, works = ddp.attach(model, straggler(3), late=1, timeout_s=60.0), []
+    attached = ddp.attach(model, straggler(3), late=1, timeout_s=60.0)
+    works = []
     submit = attached.engine.submit
     attached.engine.submit = lambda *a, **k: works.append(submit(*a, **k)) or works[-1]
     for step in range(3):
@@ -120,8 +121,10 @@ def test_the_backend_runs_kernels_and_what_they_can_not_by_transfers(rank, size,
 
 @on_ranks(2)
 def test_fallback_force_and_forbid(rank, size, store):
-    device, said = begin(rank, size, store, interpreted=rank == 0), heard()
-    schedule, cases = load(ring(2)), {"device": device, "timeout_s": 60.0}
+    device = begin(rank, size, store, interpreted=rank == 0)
+    said = heard()
+    schedule = load(ring(2))
+    cases = {"device": device, "timeout_s": 60.0}
 
     def made(name, by):
         return make_executor(schedule, PrefixStore(name, store), rank, size, by=by, **cases)
@@ -147,9 +150,11 @@ def test_a_program_that_is_too_long_to_be_proved_goes_by_transfers(rank, size, s
     device = begin(rank, size, store)
     from runtime.device import proofs
 
-    short, long = load(ring(2)), load(generate(2, chunks=6))
+    short = load(ring(2))
+    long = load(generate(2, chunks=6))
     proofs.MOST_ROWS = proofs.rows_of(short.schedule)
-    place, options = (rank, size), {"device": device, "timeout_s": 60.0}
+    place = (rank, size)
+    options = {"device": device, "timeout_s": 60.0}
     both = make_executor([short, long], PrefixStore("a", store), *place, **options)
     works = [both.submit(torch.ones(5), schedule=number) for number in (0, 1)]
     assert [work.wait(LIMIT)[4].item() for work in works] == [2.0, 2.0]
@@ -173,7 +178,8 @@ def _no_host_waits(rank, size, store, by):
     executor = make_executor(load(ring(2)), store, rank, size, device=device, by=by)
     if rank == 1:
         device.current().launch(lambda: store.wait(["had", "future"], LIMIT))
-    tensor, seen = torch.full((9,), rank + 1.0), torch.zeros(9)
+    tensor = torch.full((9,), rank + 1.0)
+    seen = torch.zeros(9)
     work = executor.submit(tensor)
     future = work.future()
     assert work.wait() is tensor
@@ -196,7 +202,8 @@ def test_a_failure_reaches_those_who_have_gone_on(by):
 
 def _fails(rank, size, store, by):
     """Rank 1 does not come. Rank 0's stream goes on with what is marked, its host hears of it."""
-    device, said = begin(rank, size, store), heard()
+    device = begin(rank, size, store)
+    said = heard()
     executor = make_executor(load(ring(2)), store, rank, size, device=device, by=by, timeout_s=4.0)
     together(store, rank, size, "begun")
     if rank == 1:
@@ -206,7 +213,8 @@ def _fails(rank, size, store, by):
     for group in executor.engine._groups if by == "transfers" else ():
         group.transfer = lambda ends: cut.wait()  # as NCCL: what is aborted ends,
         group.abort = cut.set  # and its stream goes on
-    tensor, seen = torch.ones(9), torch.zeros(9)
+    tensor = torch.ones(9)
+    seen = torch.zeros(9)
     work = executor.submit(tensor)
     work.wait()
     device.current().launch(lambda: seen.copy_(tensor))
@@ -226,7 +234,8 @@ def _fails(rank, size, store, by):
     return any("all-reduces have failed" in text for level, text in said)
 
 
-SIZE, LATE = 3, 1
+SIZE = 3
+LATE = 1
 PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
 
@@ -237,8 +246,11 @@ def test_auto_predicts_from_the_kernels_own_stamps(rank, size, store):
     device = begin(rank, size, store)
     known = {"options": Options("auto", device="kernel"), "profile": PROFILE, "device": device}
     reducer = AllReduceDispatcher(PrefixStore("modes", store), rank, size, timeout_s=60.0, **known)
-    engine, looked, told = reducer.executor.engine, [], []
-    add, tell = engine._watcher.add, engine.arrived
+    engine = reducer.executor.engine
+    looked = []
+    told = []
+    add = engine._watcher.add
+    tell = engine.arrived
     engine._watcher.add = lambda work, *a: looked.append(work.number) or add(work, *a)
     engine.arrived = lambda number, at_s: told.append((number, at_s)) or tell(number, at_s)
     for turn in range(60):

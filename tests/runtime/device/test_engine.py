@@ -65,14 +65,17 @@ def _executor(rank, size, store, *kinds, backend="gloo", timeout_s=60.0, **optio
     if not dist.is_initialized():
         place = {"store": PrefixStore("default", store), "rank": rank, "world_size": size}
         dist.init_process_group(backend, timeout=LIMIT, **place)
-    device, loaded = SimulatedDevice(), [load(each) for each in kinds]
+    device = SimulatedDevice()
+    loaded = [load(each) for each in kinds]
     store = PrefixStore("executor", store)
     return Executor(loaded, store, rank, size, device=device, timeout_s=timeout_s, **options)
 
 
 def _model(schedule, tensors, average=False):
     """The sum as the schedule has it, round by round: bit by bit what every rank must get."""
-    n, k, numel = schedule.ranks, schedule.chunks, tensors[0].numel()
+    n = schedule.ranks
+    k = schedule.chunks
+    numel = tensors[0].numel()
     bounds = [numel * c // k for c in range(k + 1)]
     parts = [t / n if average else t for t in tensors]
     state = {(r, c): parts[r][bounds[c] : bounds[c + 1]] for r in range(n) for c in range(k)}
@@ -83,8 +86,10 @@ def _model(schedule, tensors, average=False):
 @on_ranks(4)
 def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store):
     """Up to a dozen operations in flight, with kernels before them that take their time."""
-    executor, dice = _executor(rank, size, store, *KINDS.values()), random.Random(rank)
-    works, operations = [], []
+    executor = _executor(rank, size, store, *KINDS.values())
+    dice = random.Random(rank)
+    works = []
+    operations = []
     for index, schedule in enumerate(KINDS.values()):
         verified = executor.schedules[index]
         for turn in range(size if schedule.late else 1):
@@ -93,7 +98,8 @@ def test_every_schedule_gives_the_models_bits_whoever_is_late(rank, size, store)
                 data = torch.Generator().manual_seed(len(operations))
                 tensors = [torch.randn(numel, generator=data).to(dtype) for _ in range(size)]
                 operations.append((verified.for_late(late or None), tensors, average))
-                tensor, delay_s = torch.empty(numel, dtype=dtype), 0.004 * dice.random()
+                tensor = torch.empty(numel, dtype=dtype)
+                delay_s = 0.004 * dice.random()
                 here = executor.streams.current()
                 here.launch(lambda s=delay_s: time.sleep(s))
                 here.launch(lambda a=tensor, b=tensors[rank]: a.copy_(b))
@@ -121,7 +127,8 @@ def test_some_ranks_of_the_backend_have_an_engine_and_graphs_of_their_own(rank, 
         return
     swapping = schedules.swapping()
     executor = _executor(rank - 1, 2, PrefixStore("some", store), swapping)
-    device, tensor = executor.streams, torch.zeros(5)
+    device = executor.streams
+    tensor = torch.zeros(5)
 
     def refused(text):
         with device.capture("thread_local"), pytest.raises(ArgumentError, match=text):
@@ -153,7 +160,8 @@ class _Told(Observer):
     """Says in the store which steps have ended."""
 
     def __init__(self, store, rank):
-        self._store, self._rank = store, rank
+        self._store = store
+        self._rank = rank
 
     def step_ends(self, operation, phase, round):
         self._store.set(f"{self._rank} {operation} {phase} {round}", "")

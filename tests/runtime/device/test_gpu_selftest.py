@@ -52,7 +52,8 @@ def test_the_oracle_is_exact_and_sees_each_wrong_element(size, numel, operation,
 
 
 def test_the_oracle_sees_a_contribution_that_is_missing_twice_there_or_of_another_operation():
-    one, two = torch.empty(1000), torch.empty(1000)
+    one = torch.empty(1000)
+    two = torch.empty(1000)
     oracle.fill(one, 0, 2, 5, average=False)
     oracle.fill(two, 1, 2, 5, average=False)
     for wrong in (one, two, one + 2 * two, 2 * one, (one + two).roll(1)):
@@ -61,7 +62,8 @@ def test_the_oracle_sees_a_contribution_that_is_missing_twice_there_or_of_anothe
 
 
 def test_slices_of_the_oracle_fit_together(monkeypatch):
-    whole, parts = torch.empty(100), torch.empty(100)
+    whole = torch.empty(100)
+    parts = torch.empty(100)
     oracle.fill(whole, 1, 3, 2, average=True)
     monkeypatch.setattr(oracle, "SLICE", 7)
     oracle.fill(parts, 1, 3, 2, average=True)
@@ -82,7 +84,8 @@ def test_no_bandwidth_of_what_is_wrong_or_of_ranks_that_share_a_gpu(change):
 
 
 def test_a_report_passes_only_if_something_was_checked_and_all_was_right():
-    right, wrong = Checked("kernel", "", 3), Checked("kernel", "", 3, 1, "rank 0, ...")
+    right = Checked("kernel", "", 3)
+    wrong = Checked("kernel", "", 3, 1, "rank 0, ...")
     bad_row = msgspec.structs.replace(ROW, wrong=2)
     assert Report("cuda", 8, checked=[right], rows=[ROW]).passed
     assert not Report("cuda", 8, rows=[ROW]).passed
@@ -109,7 +112,8 @@ def test_what_is_not_there_has_a_reason():
 
 
 def test_who_is_named_when_all_hang():
-    waits, submits = "waits for 8 bytes", "submits 8 bytes"
+    waits = "waits for 8 bytes"
+    submits = "submits 8 bytes"
     ahead = {rank: Stuck(rank, 9, waits) for rank in range(3)}
     assert behind(ahead | {1: Stuck(1, 8, submits)}, 3) == "rank 1: hangs, it submits 8 bytes"
     assert "all ranks hang at the same step" in behind(ahead, 3)
@@ -122,7 +126,8 @@ class _Planted(methods._Library):
 
     def __init__(self, place, how):
         super().__init__(place)
-        self._how, self._number = how, 0
+        self._how = how
+        self._number = 0
 
     def submit(self, tensor, average, what):
         self._number += 1

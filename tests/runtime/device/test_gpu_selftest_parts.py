@@ -42,14 +42,16 @@ def test_without_a_library_a_barrier_is_one_of_hosts(alone, monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(dist, "all_reduce", never)
-    alone.no_library, done = "none", []
+    alone.no_library = "none"
+    done = []
     alone.launch(lambda: done.append(1))
     alone.barrier(torch.zeros(1))
     assert done == [1]
 
 
 def test_reasons_are_agreed_on():
-    store, size = HashStore(), 3
+    store = HashStore()
+    size = 3
     for rank, reason in enumerate(("", "too old", "")):
         store.set(f"place/1/gather/said/{rank}", msgspec.json.encode({"reason": reason}).decode())
     for rank in range(size):

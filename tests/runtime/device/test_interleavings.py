@@ -16,7 +16,9 @@ from tests.runtime.schedules import direct, ring, straggler
 from verify.device.program import Action, device_program
 from verify.renaming import renamed
 
-BLOCKS, SLOTS, AREA = 2, 16, 32
+BLOCKS = 2
+SLOTS = 16
+AREA = 32
 
 
 def turned(schedule, by):
@@ -59,17 +61,21 @@ def run(seed, place=by_block, flag_place=flag_of_set, sets=2, operations=5):
         for rank in range(N)
         for block in range(BLOCKS)
     }
-    staging, flags, at = {}, {}, dict.fromkeys(todo, 0)
+    staging = {}
+    flags = {}
+    at = dict.fromkeys(todo, 0)
     speed = {each: dice.random() ** 3 for each in todo}
     while open_ := [each for each in todo if at[each] < len(todo[each])]:
         moved = False
         for rank, block in sorted(open_, key=lambda each: dice.random() * speed[each]):
             epoch, part, action, peer, _, slot = todo[rank, block][at[rank, block]]
-            parity, put = epoch % sets, action == Action.PUT
+            parity = epoch % sets
+            put = action == Action.PUT
             holder, sender = (peer, rank) if put else (rank, peer)
             start = place(parity, block, slot, part)
             units = [(holder, start + i) for i in range(part)]
-            token, flag = (epoch, sender, block, slot), (holder, flag_place(parity, block, slot))
+            token = (epoch, sender, block, slot)
+            flag = (holder, flag_place(parity, block, slot))
             if put:
                 staging |= dict.fromkeys(units, token)
                 flags[flag] = epoch

@@ -108,7 +108,8 @@ def expected(schedule, inputs, size):
 
 def run_and_compare(engine, number, schedule, late, numel, dtype, *, exact, average=False):
     """One operation on all ranks, compared with the rounds."""
-    size, rank = engine.size, engine.rank
+    size = engine.size
+    rank = engine.rank
     inputs = [brought(r, number, numel, dtype, exact) for r in range(size)]
     offset = number % 2  # every other tensor begins between two multiples of 16 bytes
     tensor = torch.zeros(numel + offset, dtype=dtype)[offset:]
@@ -147,7 +148,8 @@ def after_a_long_time(engine, number):
 
 def conform(rank, size, store, cases, epoch):
     """Run operations of all schedules in turn; all ranks end with the same bits."""
-    device, schedules = SimulatedDevice(), list(kinds(size))
+    device = SimulatedDevice()
+    schedules = list(kinds(size))
     engine = kernels(schedules, store, rank, size, device)
     engine._kernels._epoch = epoch
     try:

@@ -26,7 +26,8 @@ class GatedKernel:
     """Puts nothing, and ends when its gate is opened; it does not look at the word that stops."""
 
     def __init__(self) -> None:
-        self.clock, self.gate = DeviceClock(), threading.Event()
+        self.clock = DeviceClock()
+        self.gate = threading.Event()
 
     def run(self, flat, launch):
         self.gate.wait()
@@ -46,7 +47,8 @@ def launched(device, monkeypatch):
     monkeypatch.setattr(launcher, "_abandoned", [])
     layout = Layout.within(1 << 16, 2, 1, PROGRAM.slots)
     buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
-    memory, kernel = SymmetricMemory(layout, buffer, [buffer.data_ptr()] * 2, None), GatedKernel()
+    memory = SymmetricMemory(layout, buffer, [buffer.data_ptr()] * 2, None)
+    kernel = GatedKernel()
     loaded = LoadedProgram(PROGRAM, 0, device.tensors)
     calls = (lambda operation: None), (lambda work: work.settle()), (lambda text, error: None)
     engine = KernelEngine(device, memory, kernel, 0, lambda work: loaded, *calls)

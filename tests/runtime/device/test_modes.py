@@ -26,7 +26,9 @@ from verify.errors import ArgumentError, RankFailure
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
 
 LIMIT = timedelta(seconds=60)
-SIZE, LATE, SLOW_HOST = 4, 2, 1
+SIZE = 4
+LATE = 2
+SLOW_HOST = 1
 PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
 
@@ -44,7 +46,8 @@ class DeviceNetwork(Network):
     def _arrive(self, rank, number):
         self._busy[rank] = False
         self.arrived_s[rank].append(self.now_s)
-        nbytes, now_s = self.nbytes(rank, number), self._clock(rank)
+        nbytes = self.nbytes(rank, number)
+        now_s = self._clock(rank)
         self.agents[rank].arrive(number, nbytes, "float32", now_s, on_device=True)
         at_s = max(self._device_s[rank], self.now_s) + self.device_lateness(rank, number)
         self._device_s[rank] = at_s
@@ -120,7 +123,8 @@ def _dispatcher(rank, size, store, options, timeout_s=60.0, profile=PROFILE):
 @on_ranks(SIZE)
 def test_auto_predicts_the_late_device_without_a_host_that_waits(rank, size, store):
     """Rank 2's device comes after all others', and only when all hosts have enqueued the window."""
-    reducer, window = _dispatcher(rank, size, store, Options("auto")), 5
+    reducer = _dispatcher(rank, size, store, Options("auto"))
+    window = 5
     here = reducer.executor.streams.current()
     others = [r for r in range(size) if r != LATE]
     seen = own_connection(store)  # by the device
@@ -153,7 +157,8 @@ def test_auto_predicts_the_late_device_without_a_host_that_waits(rank, size, sto
     reducer.close()
 
     options = Options("static", late=(LATE,))
-    reducer, tensor = _dispatcher(rank, size, store, options), torch.zeros(5)
+    reducer = _dispatcher(rank, size, store, options)
+    tensor = torch.zeros(5)
     device = reducer.executor.streams
     with device.capture("thread_local"), pytest.raises(ArgumentError, match="has not run before"):
         reducer.submit(tensor)

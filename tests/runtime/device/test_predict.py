@@ -62,10 +62,8 @@ def test_the_range_is_one_and_grows(n, chunks, way):
         late, on_time = (ours(way, schedule, nbytes, H100, late=late) for late in (True, False))
         assert 0 < late.low < late.high
         assert late.low <= on_time.low
-        slower, larger = (
-            ours(way, schedule, nbytes, A100, late=True),
-            ours(way, schedule, 2 * nbytes, H100, late=True),
-        )
+        slower = ours(way, schedule, nbytes, A100, late=True)
+        larger = ours(way, schedule, 2 * nbytes, H100, late=True)
         assert late.low < slower.low
         assert late.high < larger.high
 
@@ -81,7 +79,8 @@ def test_the_completion_of_eight_ranks_by_hand():
 @pytest.mark.parametrize("way", ["kernel", "transfers"])
 def test_the_closed_forms_of_the_page_are_what_the_schedules_cost(n, way):
     where = 3 * MIB, H100
-    late, on_time = straggler_cost(n, 5), rhd_cost(n)
+    late = straggler_cost(n, 5)
+    on_time = rhd_cost(n)
     found = ours(way, synth.generate(n, chunks=5), *where, late=True)
     assert found == priced(way, late, late, *where)
     assert ours(way, synth.rhd(n), *where, late=False) == priced(way, on_time, on_time, *where)

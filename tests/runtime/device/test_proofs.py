@@ -21,7 +21,8 @@ from verify.errors import ScheduleRefused
 @pytest.mark.parametrize("schedule", [straggler(5, 2), generate(6, chunks=4)], ids=["m 2", "k 4"])
 def test_one_check_serves_every_late_rank(schedule):
     verified = load(schedule)
-    programs, n = ProvedPrograms(verified), schedule.ranks
+    programs = ProvedPrograms(verified)
+    n = schedule.ranks
     for late in (3, n - 1, 0, *range(n)):
         made = programs.program((late,))
         expected = device_program(verified.for_late(late))

@@ -25,7 +25,9 @@ def device():
 
 def operation(device, tensor, gate):
     """A sum that is made on a stream of its own when the gate opens; and its results."""
-    results, stream, work = Results(device), device.stream(), AllReduceWork(0, tensor, False)
+    results = Results(device)
+    stream = device.stream()
+    work = AllReduceWork(0, tensor, False)
     stream.launch(gate.wait)
     stream.launch(lambda: tensor.fill_(3))
     stream.launch(lambda: results.seal(work.flat))
@@ -34,7 +36,9 @@ def operation(device, tensor, gate):
 
 
 def test_a_wait_holds_up_the_stream_and_not_the_host(device):
-    gate, tensor, seen = threading.Event(), torch.zeros(4), torch.zeros(4)
+    gate = threading.Event()
+    tensor = torch.zeros(4)
+    seen = torch.zeros(4)
     work, _ = operation(device, tensor, gate)
     assert work.wait() is tensor  # at once: the gate is closed
     assert PendingWork(work).wait()
@@ -53,7 +57,8 @@ def test_a_wait_holds_up_the_stream_and_not_the_host(device):
 
 
 def test_a_future_is_behind_the_sum(device):
-    gate, tensor = threading.Event(), torch.zeros(4)
+    gate = threading.Event()
+    tensor = torch.zeros(4)
     work, _ = operation(device, tensor, gate)
     future, several = work.future(), work.future(as_list=True)
     assert not future.done()
@@ -80,7 +85,8 @@ def test_a_future_on_a_broken_device_ends_with_its_operation(device):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_what_was_cut_short_is_marked_and_sums_keep_their_bits(device, dtype):
-    gate, tensor = threading.Event(), torch.zeros(4, dtype=dtype)
+    gate = threading.Event()
+    tensor = torch.zeros(4, dtype=dtype)
     work, results = operation(device, tensor, gate)
     for value in (-0.0, 1 / 3, float("inf"), torch.finfo(dtype).smallest_normal / 2):
         sound = torch.full((2,), value, dtype=dtype)
@@ -97,7 +103,9 @@ def test_what_was_cut_short_is_marked_and_sums_keep_their_bits(device, dtype):
 
 def test_a_mark_is_set_where_all_streams_of_the_pool_are_held_up():
     """Torch's pools give streams again: the mark may not stand behind a kernel that waits."""
-    device, gate, sum_of = SimulatedDevice(pool=1), threading.Event(), torch.zeros(4)
+    device = SimulatedDevice(pool=1)
+    gate = threading.Event()
+    sum_of = torch.zeros(4)
     work, results = operation(device, sum_of, gate)  # on the one stream that there is
     spoiling = threading.Thread(target=results.spoil, daemon=True)
     spoiling.start()
@@ -111,7 +119,8 @@ def test_a_mark_is_set_where_all_streams_of_the_pool_are_held_up():
 
 
 def test_integers_hold_up_the_host(device):
-    gate, tensor = threading.Event(), torch.zeros(4, dtype=torch.int32)
+    gate = threading.Event()
+    tensor = torch.zeros(4, dtype=torch.int32)
     work, _ = operation(device, tensor, gate)
     waiting = threading.Thread(target=work.wait)
     waiting.start()

@@ -57,7 +57,8 @@ def test_pieces_cover_the_tensor_and_fit_into_the_staging(program, numel, itemsi
 @pytest.mark.parametrize("runnable", [load(direct(4)), load(straggler(4, 2)), ClosedForm(5, 1, 3)])
 def test_a_row_is_what_the_executor_does(runnable):
     """The engine names what a kernel waits for by the executor's program."""
-    schedule, late = runnable.schedule, runnable.late
+    schedule = runnable.schedule
+    late = runnable.late
     if isinstance(runnable, ClosedForm):
         schedule = generate(5, chunks=3, owners="free")
     for rank in range(schedule.ranks) if isinstance(runnable, Verified) else (1,):

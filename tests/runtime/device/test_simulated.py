@@ -20,7 +20,10 @@ def device():
 
 
 def test_streams_are_ordered_by_events_alone(device):
-    first, second, gate, done = device.stream(), device.stream(), threading.Event(), []
+    first = device.stream()
+    second = device.stream()
+    gate = threading.Event()
+    done = []
     first.launch(gate.wait)  # a kernel that takes long
     first.launch(lambda: done.append("first"))
     event = first.record()
@@ -59,7 +62,8 @@ def test_the_first_error_breaks_the_device(device):
 
 
 def test_a_capture_runs_nothing_until_it_is_replayed(device):
-    total, side = torch.zeros(1), device.stream()
+    total = torch.zeros(1)
+    side = device.stream()
     with device.capture() as graph:
         assert device.is_capturing()
         device.current().launch(lambda: total.add_(1))
@@ -85,7 +89,8 @@ def test_a_capture_runs_nothing_until_it_is_replayed(device):
     ],
 )
 def test_what_cuda_forbids_in_a_capture_is_refused(device, text, misuse):
-    outside, side = device.current().record(), device.stream()
+    outside = device.current().record()
+    side = device.stream()
     with contextlib.ExitStack() as stack:  # what follows ends within the capture, or with it
         stack.enter_context(pytest.raises(RuntimeError, match=text))
         stack.enter_context(device.capture())

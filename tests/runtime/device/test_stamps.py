@@ -18,7 +18,8 @@ SMALL = st.floats(1e-6, 0.5)
 )
 def test_the_time_is_within_what_is_said_however_long_launches_take(offset_s, drift, launches):
     """Host, then device, then host: each so much later; the device's clock is fast or slow."""
-    clock, now_s = DeviceClock(), 1000.0
+    clock = DeviceClock()
+    now_s = 1000.0
 
     def device(host_s):
         return (host_s - offset_s) * (1 + drift)

@@ -21,7 +21,8 @@ from verify.errors import ScheduleRefused
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (2, 4), (3, 1), (6, 3), (9, 16)])
 def test_the_whole_is_what_synth_ships(n, k):
-    made, shipped = whole(n, k), generate(n, chunks=k, owners="free")
+    made = whole(n, k)
+    shipped = generate(n, chunks=k, owners="free")
     assert msgspec.structs.replace(shipped, meta={}) == made
 
 
@@ -87,7 +88,8 @@ def test_a_part_that_is_not_the_wholes_is_refused(monkeypatch, fault, index):
 
 
 def test_a_part_with_more_or_fewer_rounds_is_refused():
-    part, proved = own_part(7, 3, 5), proved_whole(7, 5).schedule
+    part = own_part(7, 3, 5)
+    proved = proved_whole(7, 5).schedule
     require_part(part, 3, proved)
     waiting, completion = part.phases
     for rounds in (completion.rounds[:-1], (*completion.rounds, ()), ((), *completion.rounds)):

@@ -18,7 +18,8 @@ from tests.runtime.spawning import on_ranks, spawn, values
 from verify.core.schedule import Phase
 from verify.errors import ArgumentError, ScheduleRefused, TensorError
 
-SIZES, CASES = (0, 1, 7, 1000, 40_000), 85
+SIZES = (0, 1, 7, 1000, 40_000)
+CASES = 85
 
 
 def _conformance(rank, size, store, cases):
@@ -69,7 +70,8 @@ AT_LENGTH = [(4, {3: 1}), (6, {5: 2}), (8, {7: 3}), (8, {6: 3, 7: 9})]
 )
 def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds):
     schedule = schedules.arrivals(n, rounds)
-    places, own = turns(load(schedule)), load(schedule).late
+    places = turns(load(schedule))
+    own = load(schedule).late
     assert len(places) == n
     right = [(schedule, late, late) for late in places[:: n // 2]]
     wrong = [(schedule, None, own[::-1]), (schedule, own, (0,)), (schedule, own, ())]
@@ -81,7 +83,9 @@ def test_conformance_with_the_right_ranks_late_and_with_the_wrong_ones(n, rounds
 def test_operations_in_flight_have_schedules_and_late_ranks_of_their_own(rank, size, store, seed):
     made = [schedules.straggler(size), schedules.ring(size), schedules.straggler(size, m=3)]
     executor = Executor([load(s) for s in made], store, rank, size, late=1, timeout_s=30)
-    dice, shared, operations = random.Random(f"{seed}{rank}"), random.Random(seed), []
+    dice = random.Random(f"{seed}{rank}")
+    shared = random.Random(seed)
+    operations = []
     for step in range(20):
         time.sleep(dice.random() * 0.02)
         executor.late = shared.randrange(size)
@@ -124,7 +128,8 @@ def test_bad_tensors_are_refused_and_leave_the_executor_usable(rank, size, store
     executor.close()
 
 
-GOOD, STRAGGLER = schedules.ring(3), schedules.straggler(5)
+GOOD = schedules.ring(3)
+STRAGGLER = schedules.straggler(5)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ class _Doors(Observer):
     """Sets a key when this rank has ended the last round of a phase in all operations."""
 
     def __init__(self, store, schedule, operations):
-        self.store, self.left = store, {phase.name: operations for phase in schedule.phases}
+        self.store = store
+        self.left = {phase.name: operations for phase in schedule.phases}
         self.last = {
             phase.name: max(t for t, r in enumerate(phase.rounds) for x in r if 0 in (x.src, x.dst))
             for phase in schedule.phases
@@ -154,7 +155,8 @@ class Fault(Observer):
     """Does something drastic at (operation, phase, round)."""
 
     def __init__(self, what, *place):
-        self.what, self.place = what, place
+        self.what = what
+        self.place = place
 
     def step_begins(self, operation, phase, round):
         if (operation, phase, round) == self.place:
@@ -166,8 +168,10 @@ class Fault(Observer):
                 os.kill(os.getpid(), self.what)
 
 
-ONE_LATE, TWO_LATE = straggler(4), arrivals(4, {2: 1, 3: 3})
-KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+ONE_LATE = straggler(4)
+TWO_LATE = arrivals(4, {2: 1, 3: 3})
+KILL = signal.SIGKILL
+STOP = signal.SIGSTOP
 CASES = [
     (ONE_LATE, 0, KILL, (0, "reduce_scatter", 0)),
     (ONE_LATE, 2, KILL, (2, "reduce_scatter", 1)),

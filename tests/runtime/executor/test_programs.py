@@ -59,9 +59,11 @@ def test_every_transfer_has_its_two_ends_in_the_order_of_rounds_and_scratch_if_n
 def test_the_closed_forms_parts_are_those_of_the_proved_schedule_whoever_is_late(n, k):
     forms = [ClosedForm(n, rank, k) for rank in range(n)]
     for late in range(n):
-        whole, found = generate(n, late=late, chunks=k, owners="free"), {True: set(), False: set()}
+        whole = generate(n, late=late, chunks=k, owners="free")
+        found = {True: set(), False: set()}
         for rank, form in enumerate(forms):
-            own, other = form.program(rank, (late,)), rank_program(whole, rank)
+            own = form.program(rank, (late,))
+            other = rank_program(whole, rank)
             same = [replace(a, index=b.index) for a, b in zip(own.ends, other.ends, strict=True)]
             assert (same, len(own.at)) == ([*other.ends], len(own.ends))
             for end in own.ends:  # a transfer has the same index at both ends

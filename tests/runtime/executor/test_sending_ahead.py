@@ -54,7 +54,8 @@ class Rank:
     """One rank's operations, its credits, and what is on its way to it from each other rank."""
 
     def __init__(self, schedule, rank, numels, sizes):
-        self.rank, self.sizes = rank, sizes
+        self.rank = rank
+        self.sizes = sizes
         self.program = rank_program(schedule, rank)
         self.frames = {peer: deque() for peer in range(schedule.ranks)}  # from that rank
         self.told = {peer: deque() for peer in range(schedule.ranks)}  # credits, from that rank
@@ -72,7 +73,8 @@ class ToSender:
     """In place of a connection: takes a credit to the rank that sends."""
 
     def __init__(self, receiver, sender):
-        self.receiver, self.sender = receiver, sender
+        self.receiver = receiver
+        self.sender = sender
 
     def give_credit(self, state, index, upto):
         self.sender.told[self.receiver.rank].append((state.number, index, upto))
@@ -134,7 +136,8 @@ class Network:
 
     def _arrive(self, rank, frames):
         frame = frames[0]
-        state, i = rank.states[frame.operation], rank.program.at[frame.index]
+        state = rank.states[frame.operation]
+        i = rank.program.at[frame.index]
         landing = state.landing(i, len(frame.data))
         length = self.dice.randint(1, min(len(landing), len(frame.data)))
         landing[:length] = frame.data[:length]

@@ -35,7 +35,8 @@ def _by_rounds(schedule, inputs):
     places = itertools.pairwise(bounds)
     start = {(r, c): x[a:b] for c, (a, b) in enumerate(places) for r, x in enumerate(inputs)}
     ended = schedules.by_rounds(schedule, start, torch.add)
-    ranks, chunks = range(schedule.ranks), range(schedule.chunks)
+    ranks = range(schedule.ranks)
+    chunks = range(schedule.chunks)
     return [torch.cat([ended[rank, c] for c in chunks]) for rank in ranks]
 
 
@@ -110,7 +111,10 @@ class _Line:
     """Stands for a link on a line of so many bytes per second."""
 
     def __init__(self, rate):
-        self.rate, self.handed_over, self.arrived, self.now = rate, 0, 0.0, 100.0
+        self.rate = rate
+        self.handed_over = 0
+        self.arrived = 0.0
+        self.now = 100.0
 
     def unacknowledged(self):
         return self.handed_over - int(self.arrived)
@@ -125,7 +129,8 @@ def test_the_kernel_gets_what_keeps_the_port_busy_and_not_much_more(rate, monkey
     line = _Line(rate)
     monkeypatch.setattr("runtime.executor.tcp.flow_control.time.monotonic", lambda: line.now)
     port = SendBacklog([line], NETWORK.held)
-    held, idle = [], 0
+    held = []
+    idle = 0
     for _ in range(300):  # looks, a millisecond apart
         while not port.full():
             line.handed_over += NETWORK.frame
@@ -159,7 +164,8 @@ class Peer:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * ONE_HOST.frame)
         ours.setblocking(False)
         self.socket.settimeout(WAIT_S)
-        self.ended, self.failed = queue.Queue(), queue.Queue()
+        self.ended = queue.Queue()
+        self.failed = queue.Queue()
         self.schedule = schedules.ring(2)
         self.program = rank_program(self.schedule, 0)
         told = self.ended.put, lambda noticed, error: self.failed.put((noticed, error))
@@ -168,12 +174,14 @@ class Peer:
         (self.first, self.second), (self.second_back, self.first_back) = (
             [end.index for end in self.program.ends if end.step == step] for step in (0, 1)
         )
-        self.credited, self.digest = {}, 0
+        self.credited = {}
+        self.digest = 0
 
     def submit(self, number, numel):
         tensor = torch.arange(numel, dtype=torch.float32)
         work = AllReduceWork(number, tensor, False)
-        work.key, work.program = (0, ()), self.program
+        work.key = (0, ())
+        work.program = self.program
         work.bounds = tuple(numel * c // 2 for c in range(3))
         self.engine.submit(work)
         return work

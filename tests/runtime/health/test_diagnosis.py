@@ -17,7 +17,8 @@ def _waits(peer, idle_s=0.0, entered=4, operation=3):
     return RankStatus(entered, WaitFor(operation, "completion", 1, peer), idle_s)
 
 
-IN, BEHIND = RankStatus(4), RankStatus(3)
+IN = RankStatus(4)
+BEHIND = RankStatus(3)
 BROKEN = RankStatus(4, broken="OSError('x')")
 DIFFERS = RankStatus(4, differs_from=3, doing="a sum of 3 x float32")
 LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
@@ -123,7 +124,8 @@ def _answers(**other):
 def test_a_rank_that_goes_on_is_granted_more_time_and_others_are_given_up(
     answers, is_over, granted_s
 ):
-    check, judged_s = _check(3), ASKED_S + 1
+    check = _check(3)
+    judged_s = ASKED_S + 1
     assert check.is_due(ASKED_S)
     if is_over:
         check.sources[0].wait = None

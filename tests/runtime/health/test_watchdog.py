@@ -15,7 +15,8 @@ from runtime.health.protocol import Message, pack_answer, pack_verdict
 from runtime.health.watchdog import Watchdog
 from verify.errors import RankFailure
 
-SOON_S, LONG_S = 1.0, 600.0
+SOON_S = 1.0
+LONG_S = 600.0
 """Time-outs: of which a test waits for the end, and does not."""
 PATIENCE_S = 60.0
 
@@ -24,7 +25,8 @@ class Peers:
     """A control channel to ranks that answer as ``statuses`` says; the silent are missing."""
 
     def __init__(self, size):
-        self.rank, self.size = 0, size
+        self.rank = 0
+        self.size = size
         self.statuses = {rank: RankStatus(1) for rank in range(1, size)}
         self.heard = []  # (rank, message)
         self._sent = queue.SimpleQueue()
@@ -78,7 +80,8 @@ def watch(peers):
         watchdog.enter(0)
         for source in sources:
             watchdog.add(source)
-        watchdog.ended, watchdog.over = [], threading.Event()
+        watchdog.ended = []
+        watchdog.over = threading.Event()
         watchdog.on_trouble(lambda: watchdog.ended.append(watchdog.failure))
         watchdog.on_failure(watchdog.ended.append)
         watchdog.on_failure(lambda failure: watchdog.over.set())

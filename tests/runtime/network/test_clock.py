@@ -34,7 +34,8 @@ def _answer(ping, at_s):
 def _run(trips, offset_s, drift):
     """A clock after these pings; the time at the end, own clock; the true offset then."""
     clock = Clock(1)
-    now_s, held = 0.0, []
+    now_s = 0.0
+    held = []
 
     def reference(at_s):
         return at_s * (1 + drift) + offset_s
@@ -89,7 +90,8 @@ def test_nothing_is_claimed_before_an_answer_nor_about_what_was_not_asked():
 def test_the_reference_never_asks_and_others_ask_again_and_again():
     assert Clock(0).get_timer() is None
     assert Clock(0).alignment(1.0).uncertainty_s == 0.0
-    clock, now_s = Clock(1), 0.0
+    clock = Clock(1)
+    now_s = 0.0
     for _ in range(BURST):
         now_s = max(now_s, clock.get_timer())
         asked = _asked(clock, now_s)
@@ -99,7 +101,8 @@ def test_the_reference_never_asks_and_others_ask_again_and_again():
 
 def test_a_burst_that_nobody_hears_goes_on_ever_more_slowly():
     """The reference may begin to listen later than the others ask; 2 s are waited for it."""
-    clock, times = Clock(1), []
+    clock = Clock(1)
+    times = []
     for _ in range(200):
         times.append(max(0.0, clock.get_timer()))
         assert _asked(clock, times[-1]) is not None

@@ -107,7 +107,10 @@ class _Echo(Protocol):
 
 
 def test_a_runner_answers_tells_wakes_earlier_and_reports_what_breaks(monkeypatch):
-    protocol, sent, events, broken = _Echo(), [], [], queue.SimpleQueue()
+    protocol = _Echo()
+    sent = []
+    events = []
+    broken = queue.SimpleQueue()
     channel = SimpleNamespace(
         listen=lambda name, handler: setattr(channel, "receive", handler),
         send=lambda *what: sent.append(what),

@@ -38,7 +38,8 @@ def _store():
 @contextlib.contextmanager
 def _besieged(said):
     """Strangers reach every listening socket first, and say what ``said()`` gives; they stay."""
-    kept, real = [], socket.create_server
+    kept = []
+    real = socket.create_server
 
     def create_server(*args, **kwargs):
         listener = real(*args, **kwargs)
@@ -114,7 +115,8 @@ def test_ranks_that_are_not_there_are_named_and_no_other(ranks):
 
 def test_a_rank_that_sends_its_port_and_goes_no_further_is_named_and_no_other():
     """It dies between two steps of joining; the others connect with each other meanwhile."""
-    store, ranks = _store(), (0, 2, 3)
+    store = _store()
+    ranks = (0, 2, 3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         store.set("tcp/1", f"127.0.0.1:{mute.getsockname()[1]}")
         assert _together(4, ranks, timeout_s=3.0, store=store) == dict.fromkeys(ranks, (1,))

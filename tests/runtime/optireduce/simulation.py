@@ -18,7 +18,8 @@ from runtime.optireduce.udp.socket import UdpSocket
 from runtime.work import AllReduceWork
 
 SESSION = 0x1234_5678_9ABC_DEF0
-UNTOUCHED, PATH = 255, NUMPY
+UNTOUCHED = 255
+PATH = NUMPY
 
 
 def content(rank, shard, nbytes):
@@ -55,12 +56,14 @@ class SimulatedBucket(Bucket):
 
     def reduce(self, first, stop):
         """Before the first stage is over a run is complete; what came of it is right."""
-        own, payload = self.shards[self.rank], self.options.payload_bytes
+        own = self.shards[self.rank]
+        payload = self.options.payload_bytes
         part = slice(first * payload, min(stop * payload, len(own)))
         stage = self.stages[0]
         for peer, scratch in self.scratch.items():
             assert stage.end is not None or stage.senders[peer].arrived[first:stop].all()
-            right, before = content(peer, self.rank, len(own)), np.full(len(own), UNTOUCHED)
+            right = content(peer, self.rank, len(own))
+            before = np.full(len(own), UNTOUCHED)
             self.check(0, peer, scratch.reshape(-1)[: len(own)], right, before)
         assert (own[part] == content(self.rank, self.rank, len(own))[part]).all(), "reduced twice"
         own[part] = result(self.rank, len(own))[part]
@@ -87,10 +90,13 @@ class Host:
     """A rank: its protocol, and what became of its buckets (by operation)."""
 
     def __init__(self, rank, world_size, chosen, key=b""):
-        self.rank, self.options = rank, chosen
+        self.rank = rank
+        self.options = chosen
         self.codec = PATH.codec(SESSION, rank, world_size, chosen.datagram_bytes, key)
         self.protocol = Protocol(chosen, self.codec, chosen.bound_s)
-        self.buckets, self.entered_s, self.over_s = {}, {}, {}
+        self.buckets = {}
+        self.entered_s = {}
+        self.over_s = {}
 
     def enter(self, number, operation, sizes, now_s):
         bucket = SimulatedBucket(self.rank, number, operation, sizes, self.options)
@@ -120,8 +126,11 @@ def simulate(
 
     ``pauses``: (from, to, rank), in which it does not run; what comes then lies in its socket.
     """
-    dice, ties = random.Random(seed), count()
-    events, wakes, unread = [], {}, Counter()
+    dice = random.Random(seed)
+    ties = count()
+    events = []
+    wakes = {}
+    unread = Counter()
 
     def push(at_s, kind, *what):
         heapq.heappush(events, (at_s, next(ties), kind, what))
@@ -164,7 +173,8 @@ def options(**changes):
 
 def lose(share, seed):
     """From now on this process loses so large a share of the datagrams that it receives."""
-    dice, receive = np.random.default_rng(seed), UdpSocket.receive
+    dice = np.random.default_rng(seed)
+    receive = UdpSocket.receive
 
     def lossy(self):
         rows = receive(self)

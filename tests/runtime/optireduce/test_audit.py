@@ -41,7 +41,8 @@ ALTERED = {  # (rank, stage, sender) where datagrams are placed, None: all; what
 
 def _plant(fault, rank):
     """A contribution or a result that one rank takes wrong; or one that is made wrong."""
-    place, reduce = Bucket.place, Bucket.reduce
+    place = Bucket.place
+    reduce = Bucket.reduce
 
     def placed(self, stage, sender, rows, numbers):
         (where, at_stage, of), alter = ALTERED[fault]
@@ -53,7 +54,8 @@ def _plant(fault, rank):
         self._run(self.rank, first, stop)[:1] += rank == 1
 
     if fault in ALTERED:
-        Bucket.place, Bucket.places = placed, lambda self: ()  # nothing is placed as it is read
+        Bucket.place = placed  # nothing is placed as it is read
+        Bucket.places = lambda self: ()
     elif fault == "wrong sum":
         Bucket.reduce = off
     elif fault == "unscaled":
@@ -90,7 +92,8 @@ def test_loss_is_no_wrong_sum_and_a_wrong_sum_is_seen_whatever_was_lost(rank, si
     assert {r for r, cases in enumerate(found) if cases} == FAULTS[fault]
     kinds = {str(dtype).removeprefix("torch.") for dtype in FLOATS if any(found)}
     assert all(f" x {kind} (" in "".join(found) for kind in kinds)
-    totals, lost = engine.ledger.totals, audit.lost
+    totals = engine.ledger.totals
+    lost = audit.lost
     engine.close()
     assert (totals["lost"], totals["due"]) == (lost[rank], audit.due[rank])
     said = audit.losses()

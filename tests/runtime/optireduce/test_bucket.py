@@ -18,7 +18,8 @@ from runtime.optireduce.sync import Replicas, SyncPoint
 from runtime.optireduce.udp.compiled.data_path import NUMPY
 from runtime.work import AllReduceWork
 
-PAYLOAD, PATH = 32, NUMPY
+PAYLOAD = 32
+PATH = NUMPY
 
 
 @settings(max_examples=60, deadline=None)
@@ -32,22 +33,27 @@ PAYLOAD, PATH = 32, NUMPY
 )
 def test_each_element_is_the_mean_of_what_came_of_it(numel, size, dtype, seed, share, average):
     """So it is unbiased, whatever is lost. Combined run by run, of so many datagrams each."""
-    rank, run = seed % size, seed % 3 + 1
-    dice, each = torch.Generator().manual_seed(seed), PAYLOAD // dtype.itemsize
+    rank = seed % size
+    run = seed % 3 + 1
+    dice = torch.Generator().manual_seed(seed)
+    each = PAYLOAD // dtype.itemsize
     gradients = torch.randn(size, numel, generator=dice).to(dtype)
     count = -(-numel // each)
-    arrived, pieces = {}, np.zeros((size - 1, count, PAYLOAD), np.uint8)
+    arrived = {}
+    pieces = np.zeros((size - 1, count, PAYLOAD), np.uint8)
     for row, sender in enumerate(sorted(set(range(size)) - {rank})):
         arrived[sender] = torch.rand(count, generator=dice).numpy() >= share
         padded = torch.zeros(count * each, dtype=dtype)
         padded[:numel] = gradients[sender]
         pieces[row] = padded.view(torch.uint8).numpy().reshape(count, PAYLOAD)
         pieces[row, ~arrived[sender]] = 0xAB  # whatever was in memory
-    found, there = gradients[rank].clone(), np.stack([*arrived.values()])
+    found = gradients[rank].clone()
+    there = np.stack([*arrived.values()])
     for first in range(0, count, run):
         own = found.view(torch.uint8).numpy()[first * PAYLOAD : (first + run) * PAYLOAD]
         PATH.average(own, dtype, rank, pieces, first, there[:, first : first + run].copy(), average)
-    wide, close = torch.promote_types(dtype, torch.float32), 1e-5 if dtype.itemsize > 2 else 1e-2
+    wide = torch.promote_types(dtype, torch.float32)
+    close = 1e-5 if dtype.itemsize > 2 else 1e-2
     for element in range(numel):
         came = [gradients[rank, element].item()]
         came += [gradients[s, element].item() for s in arrived if arrived[s][element // each]]
@@ -70,7 +76,8 @@ def test_a_lost_piece_of_a_sum_is_the_own_contribution_times_the_ranks():
 
 def _record(step, lost):
     record = StepRecord(step, submitted=1, operations=1, sealed=True)
-    record.due, record.lost = [50, 50], [lost, 0]
+    record.due = [50, 50]
+    record.lost = [lost, 0]
     record.by_rank.update({2: lost})
     return record
 
@@ -82,7 +89,8 @@ def test_the_losses_skips_above_one_threshold_and_stops_above_another():
     assert losses.close_step(_record(1, 40)) is None
     assert losses.skip
     assert losses.close_step(_record(2, 40)) is None  # mean 28 %
-    losses.dropped, losses.dropped_from = {"stale": 7}, {(1, "stale"): 7}
+    losses.dropped = {"stale": 7}
+    losses.dropped_from = {(1, "stale"): 7}
     error = losses.close_step(_record(3, 40))
     assert error.ranks == (2,)
     assert "40.0%" in str(error)
@@ -92,7 +100,8 @@ def test_the_losses_skips_above_one_threshold_and_stops_above_another():
 
 
 def test_a_step_is_complete_when_it_is_sealed_and_all_is_over():
-    losses, stage = LossStats(Options(), 0), SimpleNamespace(due=4, lost=1, end=None, senders={})
+    losses = LossStats(Options(), 0)
+    stage = SimpleNamespace(due=4, lost=1, end=None, senders={})
     protocol = SimpleNamespace(
         bound_s=1.0,
         estimators=[SimpleNamespace(expected_s=0.1, percent=10)] * 2,

@@ -26,7 +26,8 @@ from runtime.selftest.conformance import Case
 from tests.runtime.spawning import on_ranks, together
 from verify.errors import ArgumentError, RankFailure
 
-SIZE, VICTIM = 3, 1
+SIZE = 3
+VICTIM = 1
 WAIT = timedelta(seconds=300)
 WARM = Options(warmup_steps=60, reliable_steps=59, dead_s=90.0)
 OVER_UBT = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0)
@@ -45,7 +46,8 @@ def test_sums_are_what_follows_from_what_arrived(rank, size, store):
     """Three operations are in flight together; those of the first step go over TCP."""
     options = Options(warmup_steps=2, reliable_steps=1, bound_floor_s=10.0, hadamard="off")
     engine = Engine(store, rank, size, options=options, timeout_s=30)
-    engine.ledger.missing, audited = [], []
+    engine.ledger.missing = []
+    audited = []
     audit = Audit(audited, options.payload_bytes, PrefixStore("audit", store), rank, size)
     for step, case in enumerate(CASES):
         dice = torch.Generator().manual_seed(step)

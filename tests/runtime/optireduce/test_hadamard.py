@@ -14,7 +14,8 @@ from verify.errors import ArgumentError, TensorError
 
 def _definition(x, signs, block):
     """By popcount: H[i, j] = (-1)^|i & j| / sqrt(b); the rest in powers of two."""
-    out, start = np.empty_like(x), 0
+    out = np.empty_like(x)
+    start = 0
     sizes = [block] * (len(x) // block)
     sizes += [1 << b for b in range(16, -1, -1) if (len(x) % block) >> b & 1]
     for size in sizes:
@@ -60,7 +61,9 @@ def test_lost_runs_leave_the_estimate_unbiased_and_small_everywhere():
 
     Without the transform the large coordinates there would lose everything: 10.
     """
-    size, lost, blocks = 1024, slice(100, 202), hadamard.CHUNK // 1024
+    size = 1024
+    lost = slice(100, 202)
+    blocks = hadamard.CHUNK // 1024
     x = torch.randn(size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     x[:8] = 10.0
     errors = torch.empty(12, blocks, size, dtype=torch.float64)

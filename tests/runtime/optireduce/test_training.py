@@ -32,7 +32,8 @@ def _training(rank, size, store, options, share):
         model, algorithm="optireduce", options=options, optimizer=optimizer, timeout_s=60
     )
     lose(share, rank)
-    dice, target = torch.Generator().manual_seed(rank), torch.linspace(-1, 1, 16)
+    dice = torch.Generator().manual_seed(rank)
+    target = torch.linspace(-1, 1, 16)
 
     def steps():
         for _ in range(STEPS):

@@ -18,7 +18,8 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x):
         return x + self.down(torch.tanh(self.up(self.norm(x))))
@@ -46,7 +47,8 @@ def loss_fn(output, target):
 
 def run_step(pipeline, data, device="cpu"):
     """A step of a pipeline with the batch of this number; its losses."""
-    plan, mine = pipeline.verified.schedule, pipeline.verified.stages_of(pipeline.rank)
+    plan = pipeline.verified.schedule
+    mine = pipeline.verified.stages_of(pipeline.rank)
     x, y = batch(data, plan.microbatches, device)
     losses = []
     target = y if plan.stages - 1 in mine else None

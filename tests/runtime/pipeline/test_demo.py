@@ -56,7 +56,8 @@ def test_bad_options(options: str, problem: str) -> None:
 
 def _records() -> dict[int, StepRecord]:
     """Two stages, one microbatch; the clock of rank 1 is 100 s ahead; 2 ms on the way."""
-    ms, ahead = 1e-3, 100.0
+    ms = 1e-3
+    ahead = 100.0
 
     def record(rank: int, actions: dict[str, tuple[float, float]], there: Transit) -> StepRecord:
         spans = [Span(parse_action(a), b * ms, e * ms) for a, (b, e) in actions.items()]
@@ -83,6 +84,7 @@ def test_bars_are_on_one_clock() -> None:
 
 def test_the_model_says_what_was_measured() -> None:
     plan = schedule([["0F0", "0I0", "0W0"], ["1F0", "1I0", "1W0"]], 1)
-    found, measured = planned(plan, observed(plan, _records())), bars(_records())
+    found = planned(plan, observed(plan, _records()))
+    measured = bars(_records())
     right = {b.action: pytest.approx((b.start, b.end)) for b in measured if b.receiver is None}
     assert {b.action: (b.start, b.end) for b in found if b.receiver is None} == right

@@ -97,7 +97,8 @@ def test_what_cannot_travel(ends):
     action = parse_action("1RECV_F0")
     with pytest.raises(TensorError, match="must be dense"):
         Header.of(0, action, [torch.eye(3).to_sparse()])
-    few, many = [torch.ones(1)] * 100, [torch.ones(1)] * 3000
+    few = [torch.ones(1)] * 100
+    many = [torch.ones(1)] * 3000
     assert write(ends[0], Header.of(0, action, few), few) == b""
     with pytest.raises(TensorError, match="3000 tensors"):  # nobody would take such a header
         write(ends[0], Header.of(0, action, many), many)

@@ -22,7 +22,8 @@ from tests.verify.pipeline import documents
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 from verify.pipeline import decode, parse_action, timeline
 
-RANKS, MICROBATCHES = 3, 5
+RANKS = 3
+MICROBATCHES = 5
 SLOW = both_ways(0, 1, latency_s=0.03)
 CROOKED = (LinkFault(1, 2, latency_s=0.02, occupancy_s=0.005), LinkFault(2, 1, occupancy_s=0.01))
 SLOW_FROM = 4
@@ -156,7 +157,8 @@ def another_size(measured, current):
 def _adapted(rank, size, store, planner, steps):
     """(the digest of each step's schedule, which all ranks run; the events) with such a planner."""
     start(rank, size, store)
-    blocks, plan = model(RANKS), schedule(zero_bubble(RANKS, MICROBATCHES))
+    blocks = model(RANKS)
+    plan = schedule(zero_bubble(RANKS, MICROBATCHES))
     how = Adaptation(planner=planner, sensitivity=COARSE)
     pipeline = Pipeline(blocks[rank], plan, loss_fn, timeout_s=60, faults=FAULTS, adaptation=how)
     digests = []

@@ -21,7 +21,8 @@ MS = 1e-3
 
 def _direction(ready, latency_s, occupancy_s, offset_s, late):
     """(ready, arrived) as a link gives them; the receiver's clock is ahead by ``offset_s``."""
-    free_s, pairs = float("-inf"), []
+    free_s = float("-inf")
+    pairs = []
     for at in ready:
         due, free_s = due_s(at, free_s, (latency_s, occupancy_s))
         pairs.append((at, due + offset_s + late.uniform(0, 0.05 * MS)))
@@ -39,7 +40,8 @@ def _direction(ready, latency_s, occupancy_s, offset_s, late):
 def test_a_link_is_measured_without_common_clocks(latency, occupancy, offset, gap, seed):
     rng = random.Random(seed)
     # bursts, then pauses: so that messages wait in line if the link is held for long
-    ready, now = [], 50.0
+    ready = []
+    now = 50.0
     for _ in range(12):
         now += gap * rng.choice([0.2, 0.5, 1, 3]) * MS
         ready.append(now)
@@ -107,7 +109,8 @@ def test_an_instance_in_microseconds():
 
 def _run(times_ms, confirm=2):
     """What has changed by each step, where every change is accepted."""
-    watched, found = Watched(), []
+    watched = Watched()
+    found = []
     for time_ms in times_ms:
         watched, change = judge(watched, time_ms * MS, 4 * MS, confirm)
         if change:
@@ -116,7 +119,9 @@ def _run(times_ms, confirm=2):
     return found
 
 
-N, S, R = "", "became slow", "recovered"
+N = ""
+S = "became slow"
+R = "recovered"
 
 
 @pytest.mark.parametrize(

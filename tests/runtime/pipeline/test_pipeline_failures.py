@@ -42,7 +42,8 @@ def _trap(then):
 @on_ranks(RANKS, timeout_s=100, victims={DEAD})
 def test_failures_and_refusals(rank, size, store):
     start(rank, size, store)
-    block, plain = Block(), one_f_one_b(RANKS, MICROBATCHES)
+    block = Block()
+    plain = one_f_one_b(RANKS, MICROBATCHES)
     doubled = [[*program, program[-1]] for program in plain]
     ddp = torch.nn.parallel.DistributedDataParallel(block)
     for module, programs, problem in (

@@ -20,7 +20,8 @@ class Late:
     """Keys that each reader sees a delay after they are written; a delay of NEVER is a loss."""
 
     def __init__(self, delay):
-        self.now, self.written = 0, {}
+        self.now = 0
+        self.written = {}
         self.seen_at = functools.cache(lambda key, rank: self.written[key][0] + delay())
 
 
@@ -32,7 +33,9 @@ class View(StoreExchange):
         self.store.written[key] = (self.store.now, value)
 
     def peek(self, keys):
-        now, written, seen_at = self.store.now, self.store.written, self.store.seen_at
+        now = self.store.now
+        written = self.store.written
+        seen_at = self.store.seen_at
         there = {rank: key for rank, key in keys.items() if key in written}
         return {r: written[key][1] for r, key in there.items() if seen_at(key, self.rank) <= now}
 
@@ -50,8 +53,12 @@ class Rank:
 
     def __init__(self, rank, size, late, vote_after):
         self.rank, self.late, self.switch = rank, late, Switch(View(late, rank, size, 0))
-        self.vote_after, self.voting, self.proposing = vote_after, [], False
-        self.version, self.ran, self.refusals = 0, [], []
+        self.vote_after = vote_after
+        self.voting = []
+        self.proposing = False
+        self.version = 0
+        self.ran = []
+        self.refusals = []
 
     def boundary(self, propose, ahead):
         """Everything before a step begins, then the step; raises Waits where it has to."""

@@ -55,7 +55,8 @@ def test_messages_that_are_not_proved_do_not_run(monkeypatch, fault):
 
 
 def test_a_csv_that_says_something_else_does_not_run(monkeypatch):
-    verified, honest = _pipeline("1f1b"), loading.encode_csv
+    verified = _pipeline("1f1b")
+    honest = loading.encode_csv
 
     def other(schedule, form):
         rows = honest(schedule, form).splitlines(keepends=True)

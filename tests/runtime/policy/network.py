@@ -62,16 +62,23 @@ class Network:
     slower: tuple = (1.0, 1.0)  # what operations take, native and by schedule, over the profile
 
     def __post_init__(self):
-        n, all_made = self.size, not self.made_at
+        n = self.size
+        all_made = not self.made_at
         known = [inputs(n, self.options, self.head_of, all_made=all_made) for _ in range(n)]
         self.agents = [RankAgent(rank, each) for rank, each in enumerate(known)]
         self.clocks, self.dice = self.clocks or (0.0,) * n, random.Random(self.seed)
         # per rank, by operation
         self.decisions, self.decided_s, self.arrived_s = ([[] for _ in range(n)] for _ in range(3))
-        self.done_s, self.sent, self.faults, self.now_s = [], Counter(), [], 0.0
+        self.done_s = []
+        self.sent = Counter()
+        self.faults = []
+        self.now_s = 0.0
         self.heard = Counter()  # messages about operations, by rank
-        self._events, self._count = [], itertools.count()
-        self._woken, self._finished, self._busy = [math.inf] * n, [0] * n, [False] * n
+        self._events = []
+        self._count = itertools.count()
+        self._woken = [math.inf] * n
+        self._finished = [0] * n
+        self._busy = [False] * n
         self._served = []  # (from, until), in the order of their time
 
     def run(self, limit_s=600.0):
@@ -165,7 +172,8 @@ class Network:
         if any(len(each) <= operation for each in self.decisions):
             return
         began = sorted(each[operation] for each in self.decided_s)
-        known, nbytes = self.agents[0].inputs, self.nbytes(0, operation)
+        known = self.agents[0].inputs
+        nbytes = self.nbytes(0, operation)
         assert all(each.made >> max(0, decision.candidate) & 1 for each in self.agents)
         if decision.candidate == NATIVE:
             native_s = known.native_s(nbytes, corrected=False)

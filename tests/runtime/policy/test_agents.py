@@ -166,7 +166,8 @@ SPOKEN_FOR = [(1, 0, 1), (2, 0, 2), (1, None, 1), (4, None, 4)]  # to 0 as a hea
 @pytest.mark.parametrize(("sender", "to", "ranks"), SPOKEN_FOR)
 @pytest.mark.parametrize("asks", [True, False])
 def test_stamps_of_other_ranks_than_spoken_for_are_refused_and_not_taken(sender, to, ranks, asks):
-    agent, size = RankAgent(0, inputs(8, Options("eager"), head_of=2)), 8 * ranks
+    agent = RankAgent(0, inputs(8, Options("eager"), head_of=2))
+    size = 8 * ranks
 
     def known(*told):
         arrivals = tuple(Arrival(at, (LARGE, "f"), *each) for at, each in enumerate(told, start=3))

@@ -19,7 +19,9 @@ def _run(seed, lost, impatience=0.0, kind=EpochCommit):
     """Random steps; per rank the version that each operation was bound to."""
     dice = random.Random(seed)
     ranks = [kind(rank, SIZE, coordinator=0) for rank in range(SIZE)]
-    bound, flying, now_s = [[] for _ in range(SIZE)], [], 0.0
+    bound = [[] for _ in range(SIZE)]
+    flying = []
+    now_s = 0.0
 
     def post(rank):
         for peer, message in ranks[rank].messages_to_send(now_s):
@@ -29,7 +31,8 @@ def _run(seed, lost, impatience=0.0, kind=EpochCommit):
 
     for _ in range(20_000):
         now_s += dice.random() * RETRY_S
-        rank, what = dice.randrange(SIZE), dice.random()
+        rank = dice.randrange(SIZE)
+        what = dice.random()
         if what < 0.3 and flying:
             peer, sender, message = flying.pop(dice.randrange(len(flying)))
             ranks[peer].receive_message(message, sender, now_s)

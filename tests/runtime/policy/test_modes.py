@@ -56,9 +56,11 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
     plain = _train(_model(), rank, lambda step: 0.0)
     # native is plain DDP, bit for bit; static, twice, gives the same bits
     # the size's number of chunks: static has it at once, eager when all ranks have made it
-    found, by_schedule = {"native": bits(plain)}, f"one late, k = 1, late: {LATE}"
+    found = {"native": bits(plain)}
+    by_schedule = f"one late, k = 1, late: {LATE}"
     for number, mode in enumerate((*MODES, "static")):
-        name, model = f"{mode} {number}", _model()
+        name = f"{mode} {number}"
+        model = _model()
         late = LATE if mode == "static" else None
         attachment = runtime.ddp.attach(model, mode=mode, late=late, profile=PROFILE, timeout_s=30)
         with runtime.watch(rounds=range(10)) as watched:
@@ -66,7 +68,8 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
         assert attachment.executor.failure is None
         attachment.close()
         assert (trained - plain).abs().max() < 1e-6
-        own, summary = bits(trained), watched.summary()
+        own = bits(trained)
+        summary = watched.summary()
         if mode in ("native", "static"):
             assert found.setdefault(mode, own) == own
             assert set(summary.ways) == {mode if mode == "native" else by_schedule}
@@ -74,7 +77,8 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
             assert summary.ways[by_schedule] > 0
             assert summary.lines[0].rank == LATE
             assert summary.lines[0].last > 0.5
-            metrics, trace = tmp_path / f"{rank}.prom", tmp_path / f"{rank}.json"
+            metrics = tmp_path / f"{rank}.prom"
+            trace = tmp_path / f"{rank}.json"
             watched.write_prometheus(metrics)
             assert f'latecomer_wasted_seconds_total{{rank="{LATE}"}}' in metrics.read_text()
             watched.write_trace(trace)
@@ -105,7 +109,8 @@ def _accumulated(rank, attached):
     model = DistributedDataParallel(_Mixed(), find_unused_parameters=True)
     if attached:
         attachment = runtime.ddp.attach(model, mode="eager", profile=PROFILE)
-    data, gradients = torch.Generator().manual_seed(rank), []
+    data = torch.Generator().manual_seed(rank)
+    gradients = []
     for step in range(4):
         model.zero_grad()
         with model.no_sync():
@@ -140,7 +145,8 @@ def _sharded(rank, size, hybrid):
 def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp(rank, size, store):
     """What else uses DDP and the backend, against the same without us."""
     _start("gloo", "first", rank, size, store)
-    ours, plain = _accumulated(rank, True), _accumulated(rank, False)
+    ours = _accumulated(rank, True)
+    plain = _accumulated(rank, False)
     for found, right in zip(ours, plain, strict=True):
         assert found.shape == right.shape
         assert (found - right).abs().max() < 0.1  # bfloat16 sums in another order

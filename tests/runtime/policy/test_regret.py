@@ -16,12 +16,18 @@ from runtime.policy.options import MODES, Options
 from runtime.policy.rules import RULES, Later
 from tests.runtime.policy.network import Network
 
-SIZE, LATE, BUCKETS = 8, 5, 3
-STEPS, LEARNING = 36, 5
-BYTES, TRANSFER_S = 560_000, 0.56
+SIZE = 8
+LATE = 5
+BUCKETS = 3
+STEPS = 36
+LEARNING = 5
+BYTES = 560_000
+TRANSFER_S = 0.56
 DELAY_S = 1.2 * BUCKETS * TRANSFER_S
 SCENARIOS = ("persistent", "random", "tails", "nobody", "switching")
-REGRET, OVERHEAD, OVERHEAD_IN_ERROR = 1.03, 1.03, 1.05
+REGRET = 1.03
+OVERHEAD = 1.03
+OVERHEAD_IN_ERROR = 1.05
 LINKS = {"as profiled": (1.0, 1.0), "schedules slower": (1.0, 1.3), "native slower": (1.2, 1.0)}
 
 

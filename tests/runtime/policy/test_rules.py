@@ -82,7 +82,8 @@ def _here(*ranks):
 
 @pytest.mark.parametrize("mode", ["eager", "auto"])
 def test_rules_wait_for_enough_ranks_and_decide_once_all_are_there(mode):
-    rule, known = rules.RULES[mode], _known(mode=mode)
+    rule = rules.RULES[mode]
+    known = _known(mode=mode)
     assert rule(9.0, _here(), known) == rules.Later(math.inf)
     assert rule(9.0, _here(0, 1, 2, 3, 4), known) == rules.Later(math.inf)  # 3 missing
     found = rule(0.0, _here(*range(8)), known)

@@ -42,7 +42,8 @@ def test_every_method_that_starts_a_collective_is_overridden(ours, torchs):
 def test_asynchronous_coalesced_collectives_never_hang(rank, size, store, schedule, path):
     """Megatron's coalesced calls, and all-reduces beside them; temporaries go at once."""
     start(rank, size, store, schedule)
-    total, iterations = size * (size - 1) // 2, 100
+    total = size * (size - 1) // 2
+    iterations = 100
     for step in range(iterations):
         whole = [torch.empty(size * 100) for _ in range(2)]
         with _coalescing_manager(async_ops=True) as gathering:
@@ -76,14 +77,18 @@ def _averaged(rank, dtype):
 
 @on_ranks(3)
 def test_what_is_not_ours_runs_natively_with_nccls_meaning(rank, size, store):
-    group, ops = start(rank, size, store, STRAGGLER), dist.ReduceOp
-    long, given = _averaged(rank, torch.int64), _averaged(rank, torch.int64).tolist()
+    group = start(rank, size, store, STRAGGLER)
+    ops = dist.ReduceOp
+    long = _averaged(rank, torch.int64)
+    given = _averaged(rank, torch.int64).tolist()
     average = [2, -3, 7]
     for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
         x = _averaged(rank, dtype)
         dist.all_reduce(x, ops.AVG)
         assert x.tolist() == (average if dtype.is_signed else [2, 1, 7])
-    x, y, parts = long.clone(), long + 1, list(long.split(1))
+    x = long.clone()
+    y = long + 1
+    parts = list(long.split(1))
     with _coalescing_manager():
         dist.all_reduce(x, ops.AVG)
         dist.all_reduce(y, ops.AVG)
@@ -96,12 +101,14 @@ def test_what_is_not_ours_runs_natively_with_nccls_meaning(rank, size, store):
         scatter(x, whole, ops.AVG)
         assert x.item() == average[rank]
     premultiplied = dist._make_nccl_premul_sum(2.0)
-    x, y = torch.tensor([1.5, float(rank)]), torch.tensor([1.5, float(rank)])
+    x = torch.tensor([1.5, float(rank)])
+    y = torch.tensor([1.5, float(rank)])
     dist.all_reduce(x, premultiplied)
     assert x.tolist() == [9.0, 6.0]
     dist.reduce(y, 0, premultiplied)
     assert y.tolist() == ([1.5, float(rank)] if rank else [9.0, 6.0])
-    x, whole = torch.zeros(1), torch.arange(float(size)) + rank
+    x = torch.zeros(1)
+    whole = torch.arange(float(size)) + rank
     dist.reduce_scatter_tensor(x, whole, premultiplied)
     assert x.item() == 2.0 * sum(rank + other for other in range(size))
     assert whole.tolist() == [rank + float(c) for c in range(size)]  # the input is left alone

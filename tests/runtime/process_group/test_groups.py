@@ -76,7 +76,8 @@ def test_a_group_can_be_split(rank, size, store):
     half = group.split_group(mine, timeout=timedelta(seconds=120), group_name="half")
     assert isinstance(half, LatecomerGroup)
     assert sorted(mine)[half.rank()] == rank
-    x, gathered = torch.tensor([float(rank)]), [torch.zeros(1) for _ in range(2)]
+    x = torch.tensor([float(rank)])
+    gathered = [torch.zeros(1) for _ in range(2)]
     half.allgather([gathered], [x]).wait()
     assert [g.item() for g in gathered] == sorted(mine)
     half.allreduce(x).wait()
@@ -168,7 +169,8 @@ def test_a_group_can_be_destroyed_before_its_first_all_reduce_began(rank, size, 
 
 
 TIMEOUT_S = 6.0
-SIZE, VICTIM = 3, 1
+SIZE = 3
+VICTIM = 1
 _x = torch.ones
 CALLS = {
     "all_gather": lambda: dist.all_gather([_x(4) for _ in range(SIZE)], _x(4)),
@@ -201,7 +203,8 @@ def _loses(rank, size, store, call, how):
     return caught.value
 
 
-KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+KILL = signal.SIGKILL
+STOP = signal.SIGSTOP
 DEAD = [(None, call, KILL) for call in sorted(CALLS.keys() - AT_LENGTH)]
 LONG = [pytest.param(None, call, KILL, marks=pytest.mark.long) for call in sorted(AT_LENGTH)]
 PLANNED = [(schedules.straggler(SIZE), call, KILL) for call in ("barrier", "recv")]

@@ -134,7 +134,8 @@ def test_the_summary_shows_them_and_is_silent_where_nothing_ran_over_ubt(tmp_pat
 
 
 def test_the_metrics_file_is_well_formed(tmp_path):
-    place, lines = tmp_path / "latecomer.prom", []
+    place = tmp_path / "latecomer.prom"
+    lines = []
     for ranks in _ranks([[0.0, 0.25]]), _lossy_ranks():
         write_prometheus(summarize(ranks, 2), place)
         assert list(tmp_path.iterdir()) == [place]

@@ -23,7 +23,8 @@ from verify.errors import ArgumentError, FormatError
 from verify.report.trace_events import document
 from verify.viewer.part import parse_part
 
-WAY, REASON = "one late, k = 4", '</script><img src=x> rank 2 is "missing"'
+WAY = "one late, k = 4"
+REASON = '</script><img src=x> rank 2 is "missing"'
 
 
 def _ranks(operations=6, size=4, late=2, by_s=0.25):
@@ -62,7 +63,8 @@ def test_a_trace_is_read_back_as_it_was_written(tmp_path):
     (read,) = found[1].stages
     assert (read.operation, read.stage, read.end, read.lost) == (1, 2, "early", 30)
     assert read.ended_s == pytest.approx(1.5)
-    written, again = summarize(ranks, 4), summarize(found, 4)
+    written = summarize(ranks, 4)
+    again = summarize(found, 4)
     assert [line.rank for line in again.lines] == [line.rank for line in written.lines]
     assert (again.ways, again.reasons) == (written.ways, written.reasons)
 

@@ -11,7 +11,8 @@ from synth.twolevel.machine import Machine
 from synth.twolevel.search import search as search_twolevel
 from verify import Schedule
 
-INNER, OUTER = Link(3e-6, 450e9), Link(10e-6, 50e9)
+INNER = Link(3e-6, 450e9)
+OUTER = Link(10e-6, 50e9)
 
 
 def straggler(n: int, late: int | None = None, chunks: int | None = None) -> Schedule:

@@ -15,14 +15,16 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     while True:
         byte = data[at]
         value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        at = at + 1
+        shift = shift + 7
         if byte < 128:
             return value, at
 
 
 def nodes(trace: bytes) -> list[dict]:
     """Nodes with their attributes, decoded; the metadata before them is checked."""
-    messages, at = [], 0
+    messages = []
+    at = 0
     while at < len(trace):
         size, at = varint(trace, at)
         messages.append(trace[at : at + size])

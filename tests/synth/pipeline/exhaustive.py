@@ -51,7 +51,8 @@ def optimum(
 def _length(orders: tuple[Order, ...], times: dict[str, list[int]], delays: list[int]) -> int:
     """Makespan of given orders; 0 if they wait for each other, whatever the delays."""
     end: dict[tuple[Any, ...], int] = {}
-    left, clock = list(map(deque, orders)), [0] * len(orders)
+    left = list(map(deque, orders))
+    clock = [0] * len(orders)
     while any(left):
         done = len(end)
         for s, row in enumerate(left):

@@ -52,7 +52,8 @@ def test_against_every_order_of_tiny_problems() -> None:
         delays = [rng.randint(0, 12) for _ in range(stages - 1)]
         memory = rng.choice([None, tuple(rng.choice([1, 1.5, 2]) for _ in range(stages))])
         links = {(i, i + 1): delay for i, delay in enumerate(delays)}
-        problem, best = chain(n, times, links, memory), optimum(n, times, [delays], memory)
+        problem = chain(n, times, links, memory)
+        best = optimum(n, times, [delays], memory)
         found = plan(problem, "cp-sat", solver=SOLVER)
         assert found.optimal
         assert found.measures.makespan == best
@@ -173,7 +174,8 @@ def test_the_upper_corner_of_ranges_is_optimal() -> None:
 
 
 def test_weights_pull_the_mean() -> None:
-    plain, slow = uniform(3, 6, {}, 3, TIMES), uniform(3, 6, {(0, 1): 40}, 3, TIMES)
+    plain = uniform(3, 6, {}, 3, TIMES)
+    slow = uniform(3, 6, {(0, 1): 40}, 3, TIMES)
     values = []
     for weight in (Fraction(1, 1000), Fraction(1000)):
         pair = [Scenario("plain", plain, weight), Scenario("slow", slow)]

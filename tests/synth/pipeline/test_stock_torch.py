@@ -14,7 +14,8 @@ from tests.runtime.pipeline.models import batch, loss_fn, model, reference
 from tests.runtime.spawning import spawn, values
 from verify.pipeline import Instance, Link, lowered, write_csv
 
-RANKS, MICROBATCHES = 3, 6
+RANKS = 3
+MICROBATCHES = 6
 CASES = [
     (1, "1f1b", None),
     (1, "zero-bubble", None),

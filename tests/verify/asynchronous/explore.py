@@ -36,7 +36,9 @@ def explore(program: Program, slots: int | None) -> Outcome:
         ((),) * len(program.fifos),
         (NOTHING,) * len(program.counters),
     )
-    outcome, seen, todo = Outcome(), {start}, [start]
+    outcome = Outcome()
+    seen = {start}
+    todo = [start]
     while todo:
         state = todo.pop()
         at = state[0]

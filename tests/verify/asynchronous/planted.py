@@ -125,7 +125,8 @@ def _swap(one: tuple[int, int, int], other: tuple[int, int, int]) -> Change:
     def change(root: Element) -> None:
         first, second = (root[g][b][s] for g, b, s in (one, other))
         for name in ("depid", "deps"):
-            mine, theirs = first.get(name, ""), second.get(name, "")
+            mine = first.get(name, "")
+            theirs = second.get(name, "")
             first.set(name, theirs)
             second.set(name, mine)
 

@@ -42,7 +42,8 @@ def programs(draw: st.DrawFn) -> Program:
     steps: list[list[dict[str, Any]]] = [[], [], []]
     for one, kind, at, to in draw(st.lists(happening, min_size=1, max_size=7)):
         other = (one + 1) % 3
-        source, target = (HOME[one] + at,), (HOME[other] + to,)
+        source = (HOME[one] + at,)
+        target = (HOME[other] + to,)
         if kind == "cpy":
             steps[one].append({"sources": source, "targets": (HOME[one] + to,)})
             continue
@@ -101,11 +102,15 @@ LOWERED = made([[*RAISED], [], [{"waits": (Signal(0, 2),)}]], None)
 
 def rendezvous(program: Program) -> Program:
     """The same, where each send is followed by a wait until its message has been received."""
-    acks, blocks = len(program.counters), []
+    acks = len(program.counters)
+    blocks = []
     for block in program.blocks:
-        sent, taken, steps = 0, 0, list[Step]()
+        sent = 0
+        taken = 0
+        steps = list[Step]()
         for step in block.steps:
-            sent, taken = sent + (step.sends >= 0), taken + (step.receives >= 0)
+            sent = sent + (step.sends >= 0)
+            taken = taken + (step.receives >= 0)
             ack = (Signal(acks + step.receives, taken),) if step.receives >= 0 else ()
             wait = (Signal(acks + step.sends, sent),) if step.sends >= 0 else ()
             steps.append(replace(step, signals=ack))
@@ -120,7 +125,8 @@ def rendezvous(program: Program) -> Program:
 @example(LOWERED)
 def test_the_verdict_is_that_of_all_interleavings(program: Program) -> None:
     results, freedom = check(program)
-    bounded, unbounded = explore(program, program.slots), explore(program, None)
+    bounded = explore(program, program.slots)
+    unbounded = explore(program, None)
     free = results["deadlock_free"].verdict is Verdict.PROVED
     assert free == (not bounded.stuck)
     assert freedom.unlimited == (not unbounded.stuck)

@@ -31,10 +31,12 @@ PAGE = Path(__file__).with_name("evidence.txt")
 
 def cycles(*lengths: int) -> Algorithm:
     """Ranks in cycles, each of which receives from the one before it, and then sends on."""
-    gpus, first = [], 0
+    gpus = []
+    first = 0
     for length in lengths:
         for rank in range(length):
-            after, before = first + (rank + 1) % length, first + (rank - 1) % length
+            after = first + (rank + 1) % length
+            before = first + (rank - 1) % length
             gpus.append([block(after, before, [step("rrc"), step("s")])])
         first += length
     return algorithm("allreduce", 1, gpus)

@@ -46,7 +46,8 @@ def direct(coll: str, n: int, **more: Any) -> Algorithm:
             if coll == "alltoall":
                 own |= {"srcoff": peer, "dstoff": rank if peer == rank else peer}
             if coll == "broadcast":
-                sends, takes = rank == 0, peer == 0 and rank != 0
+                sends = rank == 0
+                takes = peer == 0 and rank != 0
             else:
                 sends = takes = peer != rank
             if peer == rank:
@@ -251,7 +252,8 @@ def test_every_mutant_is_refuted_exactly_where_some_interleaving_goes_wrong(name
         )
         bad = sent != taken or seen.stuck or seen.races or wrong
         assert (report.verdict is Verdict.REFUTED) == bad, (what, report.counterexample)
-        caught, harmless = caught + bad, harmless + (not bad)
+        caught = caught + bad
+        harmless = harmless + (not bad)
     assert caught > 20
     assert harmless > 0
 

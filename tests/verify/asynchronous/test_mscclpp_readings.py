@@ -738,7 +738,8 @@ def add_pair(random: Random, blocks: list[Document]) -> None:
     """Insert what may belong together: a barrier of some blocks, a release with its acquire."""
     kind = random.choice(["barrier", "semaphore", "copy", "channel"])
     if kind == "barrier":
-        identity, count = random.randrange(2), random.choice([1, 2, 2, 3])
+        identity = random.randrange(2)
+        count = random.choice([1, 2, 2, 3])
         ops = [{"name": "barrier", "barrier_id": identity, "num_threadblocks": count}]
         among = random.sample(blocks, random.choice([count, count, 2, 3]))
         groups = [(block, ops) for block in among]

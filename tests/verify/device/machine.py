@@ -13,7 +13,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-PUT, REDUCE, COPY = 0, 1, 2
+PUT = 0
+REDUCE = 1
+COPY = 2
 Row = Sequence[int]
 Rows = Sequence[Sequence[Row]]
 """Of one operation, by rank."""
@@ -46,9 +48,13 @@ class Machine:
         shared_flags: bool = False,
         refresh: bool = False,
     ) -> None:
-        self.ranks, self.chunks, self.sets = len(operations[0]), chunks, sets
+        self.ranks = len(operations[0])
+        self.chunks = chunks
+        self.sets = sets
         self.slots = 1 + max((r[3] for of in operations for rows in of for r in rows), default=0)
-        self.first, self.size, self.shared_flags = first, 2**bits, shared_flags
+        self.first = first
+        self.size = 2**bits
+        self.shared_flags = shared_flags
         self.trees: dict[Any, int] = {}
         put = ("raise", "store") if flag_first else ("store", "raise")
         self.steps: list[list[tuple[Any, ...]]] = [[] for _ in range(self.ranks)]
@@ -102,7 +108,10 @@ class Machine:
     def go(self, state: State, rank: int) -> tuple[State, bool]:
         """The next state, and whether a take found something else than was put for it."""
         what, epoch, _, action, peer, chunk, slot = self.steps[rank][state.at[rank]]
-        flags, slots, own, wrong = state.flags, state.slots, state.held[rank], False
+        flags = state.flags
+        slots = state.slots
+        own = state.held[rank]
+        wrong = False
         if what == "raise":
             flags = _put(flags, self._flag(peer, epoch, slot), (self.first + epoch) % self.size)
         elif what == "refresh":

@@ -33,7 +33,8 @@ from verify.device.rows import slots_match
 from verify.device.unrolled import unrolled
 from verify.errors import ArgumentError
 
-PROVED, REFUTED = Verdict.PROVED, Verdict.REFUTED
+PROVED = Verdict.PROVED
+REFUTED = Verdict.REFUTED
 
 
 def program_of(rows, chunks, sets):
@@ -85,10 +86,12 @@ def test_more_schedules_against_all_interleavings(name, sets):
 
 def against_all_interleavings(doc, sets, operations):
     """Flags of 3 bits begin just below their wrap-around."""
-    text, schedule = json.dumps(doc), schedule_of(doc)
+    text = json.dumps(doc)
+    schedule = schedule_of(doc)
     program = device_program(schedule, sets)
     machine = Machine([rows_of(program)] * operations, doc["chunks"], sets, first=6, bits=3)
-    report, found = check(program, schedule), explore(machine)
+    report = check(program, schedule)
+    found = explore(machine)
     assert not found.stuck
     assert report.results["deadlock_free"].verdict is PROVED
     assert (report.results["race_free"].verdict is REFUTED) == found.wrong_take
@@ -248,7 +251,8 @@ def mutants():
 @pytest.mark.parametrize(("name", "rows", "broken"), list(mutants()), ids=lambda x: str(x)[:20])
 def test_mutants(name, rows, broken):
     doc = straggler(3)
-    text, schedule = json.dumps(doc), schedule_of(doc)
+    text = json.dumps(doc)
+    schedule = schedule_of(doc)
     report = check(program_of(rows, 2, 2), schedule)
     assert report.verdict is (REFUTED if broken else PROVED)
     if broken:

@@ -41,7 +41,8 @@ def _row(name: str, kind: Kind) -> str:
 
 
 def _tables() -> tuple[list[str], list[str]]:
-    singles, worst = [], []
+    singles = []
+    worst = []
     for n, groups in [(8, 4), (64, 8)]:
         for name, schedule in _schedules(n, groups).items():
             report = examine(schedule, 3, 60.0)

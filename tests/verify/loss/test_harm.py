@@ -20,7 +20,8 @@ textbook = st.sampled_from(sorted(RIGHT)).map(RIGHT.__getitem__)
 @st.composite
 def odd(draw: st.DrawFn, most_ranks: int = 5) -> Document:
     n = draw(st.integers(2, most_ranks))
-    live, idle = set(range(n)), set[int]()
+    live = set(range(n))
+    idle = set[int]()
     moves: list[list[Any]] = []
 
     def some(ranks: set[int]) -> int:

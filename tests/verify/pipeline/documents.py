@@ -86,7 +86,8 @@ def vee(ranks: int, microbatches: int) -> list[list[str]]:
     """Two stages per rank, r and 2R-1-r; the middle pair of stages shares a rank."""
     programs = []
     for r in range(ranks):
-        there, back = r, 2 * ranks - 1 - r
+        there = r
+        back = 2 * ranks - 1 - r
         program = [f"{s}F{m}" for s in (there, back) for m in range(microbatches)]
         program += [f"{back}{kind}{m}" for m in range(microbatches) for kind in "IW"]
         program += [f"{there}B{m}" for m in range(microbatches)]
@@ -113,7 +114,8 @@ def with_messages(programs: list[list[str]], stages: int, microbatches: int) -> 
                 continue
             stage, kind, m = split(queue[0])
             letter, step, makers = ("F", -1, "F") if kind == "F" else ("B", 1, "IB")
-            source, target = stage + step, stage - step
+            source = stage + step
+            target = stage - step
             if kind != "W" and 0 <= source < stages:
                 away = rank_of[source] != rank
                 arrivals = [f"{stage}RECV_{letter}{m}"]
@@ -156,7 +158,8 @@ def all_right() -> dict[str, Document]:
 
 def in_a_random_instance(doc: Document, rng: random.Random) -> Document:
     """The same programs with random durations, links, limits and kind of sends."""
-    ranks, stages = len(doc["programs"]), doc["stages"]
+    ranks = len(doc["programs"])
+    stages = doc["stages"]
 
     def number(high: int) -> int | float:
         return rng.choice([rng.randint(0, high), rng.randint(0, 10 * high) / 10])

@@ -30,9 +30,11 @@ class Case:
 
     def __init__(self, text: str | bytes) -> None:
         doc = json.loads(text, parse_float=Fraction, parse_int=Fraction)
-        self.stages, self.n = int(doc["stages"]), int(doc["microbatches"])
+        self.stages = int(doc["stages"])
+        self.n = int(doc["microbatches"])
         self.programs = [[split(action) for action in row] for row in doc["programs"]]
-        self.instance, self.meta = doc["situation"], doc["meta"]
+        self.instance = doc["situation"]
+        self.meta = doc["meta"]
         rows = reversed([*enumerate(self.programs)])
         self.rank = {stage: r for r, row in rows for stage, _, _ in row}  # the lowest
         self.explicit = any("_" in kind and "GRAD" not in kind for _, kind, _ in self.all())
@@ -56,7 +58,8 @@ class Case:
 
     def data(self, stage: int, kind: str, m: int, made: bool = False) -> Data | None:
         """What a compute action needs from elsewhere, or what it makes for elsewhere."""
-        forward, last = kind == "F", self.stages - 1
+        forward = kind == "F"
+        last = self.stages - 1
         if kind == "W" or stage == (0 if forward != made else last):
             return None
         return "F" if forward else "B", stage + (0 if made else -1 if forward else 1), m
@@ -210,7 +213,8 @@ class Run:
     """Every rank on one clock; the subclasses move the messages."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.now = case, Fraction(0)
+        self.case = case
+        self.now = Fraction(0)
         self.todo = [deque(row) for row in case.programs]
         self.busy_until = [Fraction(0) for _ in case.programs]
         self.there: dict[tuple[int, Data], Fraction] = {}  # (rank, data) -> when it is usable

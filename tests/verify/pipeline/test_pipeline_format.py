@@ -123,7 +123,8 @@ def _messages() -> Rows:
 
 
 def _swapped(rows: Rows, rank: int, one: str, other: str) -> Rows:
-    i, j = rows[rank].index(one), rows[rank].index(other)
+    i = rows[rank].index(one)
+    j = rows[rank].index(other)
     rows[rank][i], rows[rank][j] = rows[rank][j], rows[rank][i]
     return rows
 
@@ -198,7 +199,8 @@ def test_a_wait_cycle_is_printed_as_short_as_it_is() -> None:
     fault, text = _fault(rows)
     assert fault.property == "deadlock_free"
     assert "wait for each other in a cycle (sends are rendezvous" in fault.found
-    last, first = fault.actions[-1].split(" waits for ")[1], fault.actions[0]
+    last = fault.actions[-1].split(" waits for ")[1]
+    first = fault.actions[0]
     assert last.split(" (")[0] == first.split(" waits for ")[0]
     assert len(fault.actions) <= 5
     assert any("earlier on the stream of rank 1" in line for line in fault.actions)

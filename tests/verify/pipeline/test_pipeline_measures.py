@@ -131,7 +131,8 @@ def test_lowering_keeps_the_times_and_is_safe_in_order() -> None:
         if schedule.has_messages:
             continue
         complete = lowered(schedule, Costs.of(schedule.instance))
-        one, other = check(schedule), check(complete)
+        one = check(schedule)
+        other = check(complete)
         assert one.measures == other.measures
         assert {f.verdict for n, f in other.results.items() if n != "memory"} == {Verdict.PROVED}
         assert lowered(complete, Costs.of(schedule.instance)) == complete

@@ -41,9 +41,12 @@ class Place(_PipelineStageBase):
     """A stage of a group that is not there."""
 
     def __init__(self, stage: int, stages: int, rank: int, ranks: int) -> None:
-        self.stage_index, self.num_stages = stage, stages
-        self.group_rank, self.group_size = rank, ranks
-        self.group, self.submod = None, None
+        self.stage_index = stage
+        self.num_stages = stages
+        self.group_rank = rank
+        self.group_size = ranks
+        self.group = None
+        self.submod = None
 
 
 Place.__abstractmethods__ = frozenset()  # none of what a stage does is asked of it
@@ -85,7 +88,8 @@ def test_built_in_schedules_of_several_stages_are_proved(
 
 def test_built_in_schedules_of_one_stage_are_proved(tmp_path: Path) -> None:
     gpipe = object.__new__(pytorch.ScheduleGPipe)  # which PyTorch can't write to a file
-    gpipe._num_stages, gpipe._n_microbatches = 4, 8
+    gpipe._num_stages = 4
+    gpipe._n_microbatches = 8
     order = dict(gpipe._get_pipeline_order())
     with (tmp_path / "gpipe.csv").open("w", newline="") as stream:  # as PyTorch writes others
         csv.writer(stream).writerows(order[rank] for rank in sorted(order))

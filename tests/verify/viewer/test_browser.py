@@ -19,7 +19,11 @@ from verify.core.interpreter import run
 from verify.core.semantics import Counts
 from verify.core.verdict import Verdict
 
-LEFT, RIGHT, HOME, END, SPACE = "\ue012", "\ue014", "\ue011", "\ue010", " "
+LEFT = "\ue012"
+RIGHT = "\ue014"
+HOME = "\ue011"
+END = "\ue010"
+SPACE = " "
 STRAGGLER = builders.straggler(8)
 DOUBLE = builders.document(
     2, 1, [("all", [], [builders.moves("0+1:0 1+0:0"), builders.moves("0+1:0")])]
@@ -67,7 +71,8 @@ def now(browser):
 def held_by_verify(document, rounds):
     """The counts of verify's own interpreter after so many rounds, rank, chunk, contribution."""
     schedule = builders.schedule_of(document)
-    phases, left = [], rounds
+    phases = []
+    left = rounds
     for phase in schedule.phases:
         phases.append(replace(phase, rounds=phase.rounds[: max(0, left)]))
         left -= len(phase.rounds)

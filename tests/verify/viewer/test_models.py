@@ -32,7 +32,8 @@ RIGHT = builders.all_right()
 
 def transfers(doc, low=0, high=2**30):
     """Per round its transfers that can be drawn, as the document has them."""
-    n, k = doc["ranks"], doc["chunks"]
+    n = doc["ranks"]
+    k = doc["chunks"]
     return [
         [m for m in moves if {m[0], m[1]} <= set(range(n)) and max(0, low) <= m[2] < min(k, high)]
         for phase in doc["phases"]

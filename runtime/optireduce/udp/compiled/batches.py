@@ -29,9 +29,11 @@ from runtime.optireduce.udp.reassembly import Drop, Numbers, SenderBitmap
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
 assert (HEADER_BYTES, TAG_AT) == (intake.HEADER, intake.TAG_AT)
 assert siphash.TAG_AT == TAG_AT
-NONE, NO_BYTES = np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)
+NONE = np.zeros(0, np.int64)
+NO_BYTES = np.zeros((0, 0), np.uint8)
 KINDS = ("malformed", "foreign", "misdirected", "forged")
-NO_STATE, NOWHERE = np.zeros(0, np.uint64), slice(0, 0)
+NO_STATE = np.zeros(0, np.uint64)
+NOWHERE = slice(0, 0)
 NUMBERS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
 TYPES: Any = [None, *Type]
 
@@ -44,7 +46,8 @@ class CompiledCodec(Codec):
     ) -> None:
         super().__init__(session, rank, world_size, datagram_bytes, key)
         about = int(self._fixed), session, rank, world_size, datagram_bytes
-        self._about, self._state = np.array(about, np.uint64), NO_STATE
+        self._about = np.array(about, np.uint64)
+        self._state = NO_STATE
         self._expected = dict[tuple[int, int, int], tuple[int, SenderBitmap, np.ndarray, Bytes]]()
         self._drops = np.zeros(len(KINDS), np.int64)
         self._make_room(DATAGRAMS)
@@ -93,7 +96,9 @@ class CompiledCodec(Codec):
         rows = Scattered.of(rows)
         if len(rows) > len(self._groups):
             self._make_room(len(rows))
-        each, groups, drops = self._each, self._groups, self._drops
+        each = self._each
+        groups = self._groups
+        drops = self._drops
         place = rows.buffer, rows.starts, rows.sizes, self._about, self._state, self._table
         batches = list[Batch]()
         found, refused = intake.take(*place, each, groups, drops)
@@ -101,7 +106,8 @@ class CompiledCodec(Codec):
             dropped.update(dict(zip(KINDS, drops.tolist(), strict=True)))
             drops[:] = 0
         for head, operation, at, count, third, fourth, row, *became in groups[:found].tolist():
-            kind, sender = head >> 24 & 0xFF, head >> 32 & 0xFFFF
+            kind = head >> 24 & 0xFF
+            sender = head >> 32 & 0xFFFF
             ends = TYPES[kind >> 1], kind & 1, sender, operation
             latest = third >> 56, fourth & 0xFFFFFFFF, fourth >> 32
             if row != intake.NO_ROW:
@@ -115,7 +121,8 @@ class CompiledCodec(Codec):
         return batches
 
     def _make_room(self, count: int) -> None:
-        self._each, self._groups = np.empty((5, count), np.int64), np.empty((count, 10), np.uint64)
+        self._each = np.empty((5, count), np.int64)
+        self._groups = np.empty((count, 10), np.uint64)
 
     def _tabulate(self) -> None:
         rows = [
@@ -140,7 +147,8 @@ class CompiledBitmap(SenderBitmap):
             count, right, new, _ = batch.placed
         else:
             offsets, count = batch.offsets, len(batch.offsets)
-            chosen, about = np.empty((2, count), np.int64), (self.nbytes, self.payload)
+            chosen = np.empty((2, count), np.int64)
+            about = (self.nbytes, self.payload)
             new, right = kernels.mark(self.arrived, *about, offsets, batch.lengths, chosen)
             rows = slice(0, new) if new == count else chosen[0, :new]
             numbers = chosen[1, :new]
@@ -182,7 +190,8 @@ def average(
     if dtype.itemsize == 2:
         run = torch.from_numpy(pieces[:, first : first + arrived.shape[1]]).view(dtype)
         narrow = torch.from_numpy(own).view(dtype)
-        wide, others = narrow.float(), run.float().contiguous()
+        wide = narrow.float()
+        others = run.float().contiguous()
         kernels.average(wide.numpy(), others.numpy(), arrived, 0, rank, mean)
         narrow.copy_(wide)
         return

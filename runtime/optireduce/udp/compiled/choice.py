@@ -32,7 +32,9 @@ from verify.errors import ArgumentError
 
 logger = logging.getLogger("latecomer")
 MACHINES = ("x86_64", "aarch64")
-COMPILE_S, LOOK_S, TRY_S = 120.0, 0.05, 1.0  # waits: for another process; between looks; to arrive
+COMPILE_S = 120.0  # waits: for another process; between looks; to arrive
+LOOK_S = 0.05
+TRY_S = 1.0
 REMEDY = "pip install 'latecomer[fast]'"
 
 
@@ -87,7 +89,8 @@ def fault(path: DataPath) -> str:
     source = np.arange(399, dtype=np.int64).astype(np.uint8)
     codec, sender, numpys = path.codec(1, 0, 2, 128), path.codec(1, 1, 2, 128), NUMPY.codec
     what = 5, source, 0, 4, Header(0, 0, 7), np.arange(5)
-    rows, right = sender.burst(*what), numpys(1, 1, 2, 128).burst(*what)
+    rows = sender.burst(*what)
+    right = numpys(1, 1, 2, 128).burst(*what)
     wrote = (np.stack([*rows]) == right).all()
     for key in (b"", bytes(range(16))):
         written = [np.zeros_like(right) for _ in range(2)]
@@ -97,16 +100,20 @@ def fault(path: DataPath) -> str:
     if not wrote:
         return "it wrote other datagrams than numpy's path"
     short = np.frombuffer(sender.control(Type.CREDIT, Header(1, 0, 9), offset=6), np.uint8)
-    found, kinds, seen = np.zeros(399, np.uint8), list[Type](), 0
+    found = np.zeros(399, np.uint8)
+    kinds = list[Type]()
+    seen = 0
     own = path.socket(Options(datagram_bytes=128), "127.0.0.1", path.reader)
     try:
         with contextlib.closing(own):
-            own.peers, until_s = {0: own.address}, time.monotonic() + TRY_S
+            own.peers = {0: own.address}
+            until_s = time.monotonic() + TRY_S
             sent = own.send(0, rows) + own.send(0, short[None])
             while seen < 6 and select.select([own], [], [], until_s - time.monotonic())[0]:
                 while (taken := own.receive()) is not None:
                     for batch in codec.read(taken, Counter()):
-                        kinds, seen = [*kinds, batch.type], seen + len(batch.offsets)
+                        kinds = [*kinds, batch.type]
+                        seen = seen + len(batch.offsets)
                         if batch.type is Type.DATA:
                             path.place(found, 80, batch.payload, batch.offsets // 80)
     except OSError as error:

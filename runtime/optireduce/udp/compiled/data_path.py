@@ -84,7 +84,8 @@ def average(
     """
     wide = np.float64 if dtype is torch.float64 else np.float32
     received = pieces[:, first : first + arrived.shape[1]]
-    ranks, complete = len(pieces) + 1, bool(arrived.all())
+    ranks = len(pieces) + 1
+    complete = bool(arrived.all())
     if not complete:
         received[~arrived] = 0
     total: np.ndarray
@@ -95,7 +96,8 @@ def average(
         else:
             total += _numbers(came, dtype)
     if not complete:  # an element depends on what came of it alone: not on its neighbours' losses
-        divisors, each = 1 + arrived.sum(axis=0), pieces.shape[2] // dtype.itemsize
+        divisors = 1 + arrived.sum(axis=0)
+        each = pieces.shape[2] // dtype.itemsize
         if mean:
             total /= np.repeat(divisors, each)[: len(total)].astype(wide)
         else:

@@ -17,7 +17,10 @@ from numba.extending import intrinsic
 from runtime.optireduce.udp.compiled.kernels import copy, number_of
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags, word
 
-HEADER, TAG_AT, LAST, DATA = 48, 40, 1, 1  # of the wire format
+HEADER = 48  # of the wire format
+TAG_AT = 40
+LAST = 1
+DATA = 1
 MALFORMED, FOREIGN, MISDIRECTED, FORGED = range(4)
 FIRST_WORD, OPERATION, BITMAP, COUNT, INTO, NBYTES = range(6)  # columns of the table
 AT, NUMBER, PLACE, REST, ROW, RIGHT, FRESH, MARKED = range(2, 10)  # of groups, after the first two
@@ -39,8 +42,10 @@ def pointer(context, address):
 @njit(int64(BYTES, LONGS, LONGS, int64[::1], WORDS, int64[::1]), **HOW)
 def sealed(buffer, starts, sizes, chosen, state, dropped):
     """Keep, at the front of ``chosen``, those whose tag is right; how many."""
-    found, kept = np.empty(len(starts), np.uint64), 0
-    low, high = HEADER, HEADER
+    found = np.empty(len(starts), np.uint64)
+    kept = 0
+    low = HEADER
+    high = HEADER
     for i in chosen:
         high = max(high, sizes[i])
     of_size = np.empty(len(chosen), np.int64)
@@ -78,8 +83,10 @@ def place(row, buffer, start, payload, about):
 
     about: its fourth word, with offset and length; payload: bytes in a datagram.
     """
-    offset, length = int64(about & U(0xFFFFFFFF)), int64(about >> U(32) & U(0xFFFF))
-    count, nbytes = int64(row[COUNT]), int64(row[NBYTES])
+    offset = int64(about & U(0xFFFFFFFF))
+    length = int64(about >> U(32) & U(0xFFFF))
+    count = int64(row[COUNT])
+    nbytes = int64(row[NBYTES])
     number = number_of(offset, length, nbytes, payload)
     if not 0 <= number < count or start < 0 or start + HEADER + length > len(buffer):
         return 0
@@ -98,9 +105,13 @@ def ours(buffer, starts, sizes, about, state, good, dropped):
 
     about, state, dropped: see :func:`take`.
     """
-    fixed, session, whole, count = about[0], about[1], int64(about[4]), 0
+    fixed = about[0]
+    session = about[1]
+    whole = int64(about[4])
+    count = 0
     for i in range(len(starts)):
-        start, size = starts[i], sizes[i]
+        start = starts[i]
+        size = sizes[i]
         fits = start >= 0 and start + size <= len(buffer) and size in (HEADER, whole)
         first = word(buffer, start) if fits else U(0)
         if not fits or (first ^ fixed) & U(0xFFFFFF):
@@ -123,14 +134,16 @@ def sort(buffer, starts, sizes, good, of, groups, found, each):
 
     of: the group of each in ``good``, or -1; the others: see :func:`take`.
     """
-    at, total = np.empty(found, np.int64), 0
+    at = np.empty(found, np.int64)
+    total = 0
     for g in range(found):
         groups[g, AT] = at[g] = total
         total += int64(groups[g, NUMBER]) if groups[g, ROW] == U(NO_ROW) else 0
     for j in range(len(good)):
         if of[j] >= 0:
             start = starts[good[j]]
-            to, about_it = at[of[j]], word(buffer, start + 24)
+            to = at[of[j]]
+            about_it = word(buffer, start + 24)
             at[of[j]] += 1
             each[0, to], each[1, to] = start + HEADER, sizes[good[j]] - HEADER
             each[2, to] = int64(about_it & U(0xFFFFFFFF))
@@ -168,15 +181,20 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
     table (or NO_ROW), how many belong to the shard, how many of them are new, and whether a new
     one is marked; dropped: int64 [4], counts.
     """
-    rank, ranks, whole = int64(about[2]), int64(about[3]), int64(about[4])
+    rank = int64(about[2])
+    ranks = int64(about[3])
+    whole = int64(about[4])
     good = np.empty(len(starts), np.int64)
     count = ours(buffer, starts, sizes, about, state, good, dropped)
     accepted = found = latest = 0
     of = np.full(count, -1, np.int64)
     for j in range(count):
-        start, size = starts[good[j]], sizes[good[j]]
-        first, operation = word(buffer, start), word(buffer, start + 16)
-        kind, sender = int64(first >> U(24) & U(0xFF)), int64(first >> U(32) & U(0xFFFF))
+        start = starts[good[j]]
+        size = sizes[good[j]]
+        first = word(buffer, start)
+        operation = word(buffer, start + 16)
+        kind = int64(first >> U(24) & U(0xFF))
+        sender = int64(first >> U(32) & U(0xFFFF))
         if not 2 <= kind <= 7 or size != (whole if kind >> 1 == DATA else HEADER):
             dropped[MALFORMED] += 1
             continue
@@ -189,7 +207,8 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
             groups[g, :] = 0
             groups[g, FIRST_WORD], groups[g, OPERATION] = first, operation
             groups[g, ROW] = U(row_of(table, first, operation)) if kind >> 1 == DATA else U(NO_ROW)
-        accepted, latest = accepted + 1, g
+        accepted = accepted + 1
+        latest = g
         groups[g, NUMBER] += U(1)
         groups[g, PLACE], groups[g, REST] = word(buffer, start + 24), word(buffer, start + 32)
         if groups[g, ROW] == U(NO_ROW):

@@ -12,7 +12,10 @@ from numba import boolean, float32, float64, int64, njit, types, uint8, uint64, 
 
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags
 
-HEADER, TAG_AT, FLAGS_AT, LAST = 48, 40, 30, 1  # of the wire format
+HEADER = 48  # of the wire format
+TAG_AT = 40
+FLAGS_AT = 30
+LAST = 1
 
 
 @njit(void(uint8[::1], int64, int64, uint64), **HOW)
@@ -36,7 +39,8 @@ def head(rows, nbytes, payload, first, marks_from, common, passed):
     common: what all begin with; passed: int64 [datagrams].
     """
     for i in range(len(rows)):
-        row, at = rows[i], (first + i) * payload
+        row = rows[i]
+        at = (first + i) * payload
         copy(row, common)
         put(row, 24, 4, U(at))
         put(row, 28, 2, U(min(payload, nbytes - at)))
@@ -51,15 +55,18 @@ def write(rows, source, first, marks_from, common, passed, state):
 
     passed: int64 [datagrams]; state: for tags, empty without.
     """
-    count, payload = len(rows), rows.shape[1] - HEADER
+    count = len(rows)
+    payload = rows.shape[1] - HEADER
     head(rows, len(source), payload, first, marks_from, common, passed)
     for i in range(count):
-        row, at = rows[i], (first + i) * payload
+        row = rows[i]
+        at = (first + i) * payload
         part = source[at : at + payload]
         copy(row[HEADER:], part)
         row[HEADER + len(part) :] = 0
     if len(state):
-        size, found = rows.shape[1], np.empty(count, np.uint64)
+        size = rows.shape[1]
+        found = np.empty(count, np.uint64)
         tags(rows.reshape(-1), np.arange(count) * size, np.arange(count), size, state, found)
         for i in range(count):
             put(rows[i], TAG_AT, 8, found[i])
@@ -95,7 +102,8 @@ def mark(arrived, nbytes, payload, offsets, lengths, chosen):
 def place(into, payload, buffer, starts, numbers):
     """Copy payloads from their starts to where their numbers say; the last one in part."""
     for i in range(len(numbers)):
-        to, start = numbers[i] * payload, starts[i]
+        to = numbers[i] * payload
+        start = starts[i]
         size = min(payload, len(into) - to)
         if to >= 0 and start >= 0 and 0 < size <= len(buffer) - start:
             copy(into[to : to + size], buffer[start : start + size])
@@ -107,11 +115,15 @@ def _average(own, pieces, arrived, first, rank, mean):
     own: [elements], this ``rank``'s; pieces: [peers, datagrams, elements of each], of which the run
     begins at ``first``; arrived: bool [peers, datagrams of the run].
     """
-    peers, each = pieces.shape[0], pieces.shape[2]
-    total, one = np.empty(each, own.dtype), own.dtype.type(1)
+    peers = pieces.shape[0]
+    each = pieces.shape[2]
+    total = np.empty(each, own.dtype)
+    one = own.dtype.type(1)
     for d in range(min(arrived.shape[1], pieces.shape[1] - first)):
-        mine, came = own[d * each : (d + 1) * each], 1
-        earlier, result = mine, total[: len(mine)]
+        mine = own[d * each : (d + 1) * each]
+        came = 1
+        earlier = mine
+        result = total[: len(mine)]
         for s in range(peers + 1):
             part = mine
             if s != rank:
@@ -146,7 +158,9 @@ def runs(arrived, reduced, least, every, found):
     whatever has not been reduced yet, else what has come of all; found: int64 [runs, 2], filled
     with their first datagrams and those past their last ones.
     """
-    count, begin, datagrams = 0, 0, len(reduced)
+    count = 0
+    begin = 0
+    datagrams = len(reduced)
     for d in range(datagrams + 1):
         fits = d < datagrams and not reduced[d]
         if fits and not every:

@@ -15,7 +15,9 @@ from numba import int32, int64, njit, types, uint8, uint32, uintp, void
 from runtime.optireduce.udp.compiled.kernels import head
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS
 
-HEADER, VECTOR, DONTWAIT = 48, 16, 0x40
+HEADER = 48
+VECTOR = 16
+DONTWAIT = 0x40
 CALL = int32(int32, uintp, uint32, int32)
 sendmmsg: Any = types.ExternalFunction("sendmmsg", CALL)
 recvmmsg: Any = types.ExternalFunction("recvmmsg", int32(int32, uintp, uint32, int32, uintp))
@@ -27,7 +29,8 @@ ROWS = types.Array(uint8, 2, "C", readonly=True)
 @njit(TABLE(TABLE, TABLE, int64, int64, int64), **HOW)
 def segments(headers, controls, taken, stride, gro):
     """The starts and sizes of what is in the first ``taken`` messages; see :func:`receive`."""
-    each, count = np.empty(taken, np.int64), 0
+    each = np.empty(taken, np.int64)
+    count = 0
     for i in range(taken):
         length = headers[i, 7] & 0xFFFFFFFF
         each[i] = length
@@ -35,9 +38,11 @@ def segments(headers, controls, taken, stride, gro):
             each[i] = controls[i, 2] & 0xFFFFFFFF
         if each[i] > 0:
             count += (length + each[i] - 1) // each[i]
-    found, at = np.empty((2, count), np.int64), 0
+    found = np.empty((2, count), np.int64)
+    at = 0
     for i in range(taken):
-        length, start = headers[i, 7] & 0xFFFFFFFF, 0
+        length = headers[i, 7] & 0xFFFFFFFF
+        start = 0
         while each[i] > 0 and start < length:
             found[0, at], found[1, at] = i * stride + start, min(each[i], length - start)
             start += each[i]
@@ -85,7 +90,8 @@ def send_rows(descriptor, to, rows, together, headers, vectors, control):
         vectors[messages, 1] = number * rows.shape[1]
         place = vectors.ctypes.data + messages * VECTOR
         address(headers[messages], to, place, 1, control[: len(control) if number > 1 else 0])
-        ready, messages = ready + number, messages + 1
+        ready = ready + number
+        messages = messages + 1
     return hand_over(descriptor, headers, messages, ready, together)
 
 
@@ -126,7 +132,8 @@ def send(
         return 0
     head(heads[:count], len(source), payload, first, marks_from, common, passed)
     while ready < count:
-        begin, number = used, min(together, count - ready)
+        begin = used
+        number = min(together, count - ready)
         for i in range(ready, ready + number):
             at = (first + i) * payload
             size = min(payload, len(source) - at)
@@ -139,5 +146,6 @@ def send(
         place = vectors.ctypes.data + begin * VECTOR
         more = control[: len(control) if number > 1 else 0]
         address(headers[messages], to, place, used - begin, more)
-        ready, messages = ready + number, messages + 1
+        ready = ready + number
+        messages = messages + 1
     return hand_over(descriptor, headers, messages, ready, together)

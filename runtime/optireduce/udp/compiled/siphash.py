@@ -13,7 +13,10 @@ from numba import int64, njit, types, uint8, uint64, void
 from numba.extending import intrinsic
 
 U = np.uint64
-TAG_AT, LANES, BITS, TOGETHER = 40, 8, 64, 32  # TOGETHER: words that are mixed in one call
+TAG_AT = 40  # TOGETHER: words that are mixed in one call
+LANES = 8
+BITS = 64
+TOGETHER = 32
 BYTES, LONGS, WORDS = (types.Array(t, 1, "C", readonly=True) for t in (uint8, int64, uint64))
 HOW: dict[str, Any] = {"nogil": True, "cache": True}
 INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
@@ -39,10 +42,14 @@ def mix(context, state, message, count):
             return builder.or_(builder.shl(value, high), builder.lshr(value, low))
 
         def sip_round(a, b, c, d):
-            a, c = builder.add(a, b), builder.add(c, d)
-            b, d = builder.xor(rotated(b, 13), a), builder.xor(rotated(d, 16), c)
-            a, c = builder.add(rotated(a, 32), d), builder.add(c, b)
-            b, d = builder.xor(rotated(b, 17), c), builder.xor(rotated(d, 21), a)
+            a = builder.add(a, b)
+            c = builder.add(c, d)
+            b = builder.xor(rotated(b, 13), a)
+            d = builder.xor(rotated(d, 16), c)
+            a = builder.add(rotated(a, 32), d)
+            c = builder.add(c, b)
+            b = builder.xor(rotated(b, 17), c)
+            d = builder.xor(rotated(d, 21), a)
             return a, b, rotated(c, 32), d
 
         state = [builder.load(at(at_state, k), align=8) for k in range(4)]
@@ -50,10 +57,12 @@ def mix(context, state, message, count):
         loop, done = (builder.append_basic_block(name) for name in ("loop", "done"))
         builder.branch(loop)
         builder.position_at_end(loop)
-        k, mixed = builder.phi(number), [builder.phi(lanes) for _ in range(4)]
+        k = builder.phi(number)
+        mixed = [builder.phi(lanes) for _ in range(4)]
         m = builder.load(at(at_message, k), align=8)
         a, b, c, d = sip_round(*sip_round(*mixed[:3], builder.xor(mixed[3], m)))
-        after, following = (builder.xor(a, m), b, c, d), builder.add(k, ir.Constant(number, 1))
+        after = (builder.xor(a, m), b, c, d)
+        following = builder.add(k, ir.Constant(number, 1))
         for phi, first, later in zip(
             [k, *mixed], [ir.Constant(number, 0), *state], [following, *after], strict=True
         ):
@@ -71,7 +80,8 @@ def mix(context, state, message, count):
 @njit(uint64(BYTES, int64), **HOW)
 def word(buffer, at):
     """The eight bytes from ``at`` on."""
-    low, value = U(at), U(0)
+    low = U(at)
+    value = U(0)
     for k in range(8):
         value |= U(buffer[low + U(k)]) << U(8 * k)
     return value
@@ -83,7 +93,8 @@ def tags(buffer, starts, chosen, size, state, found):
 
     state: uint64 [4], with the key (see :func:`keyed`); found: gets them, at the places chosen.
     """
-    v, m = np.empty((4, LANES), np.uint64), np.empty((TOGETHER, LANES), np.uint64)
+    v = np.empty((4, LANES), np.uint64)
+    m = np.empty((TOGETHER, LANES), np.uint64)
     words = (size - 8) // 8
     for first in range(0, len(chosen), LANES):
         lanes = min(LANES, len(chosen) - first)
@@ -92,7 +103,8 @@ def tags(buffer, starts, chosen, size, state, found):
         for begin in range(0, words + 1, TOGETHER):
             count = min(TOGETHER, words - begin)
             for lane in range(lanes):
-                start, before = starts[chosen[first + lane]] + 8 * begin, TAG_AT // 8 - begin
+                start = starts[chosen[first + lane]] + 8 * begin
+                before = TAG_AT // 8 - begin
                 for k in range(min(before, count)):
                     m[k, lane] = word(buffer, start + 8 * k)
                 for k in range(max(before, 0), count):

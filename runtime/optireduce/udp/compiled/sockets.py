@@ -41,7 +41,9 @@ class Scattered:
     """
 
     def __init__(self, buffer: Bytes, starts: np.ndarray, sizes: np.ndarray) -> None:
-        self.buffer, self.starts, self.sizes = buffer, starts, sizes
+        self.buffer = buffer
+        self.starts = starts
+        self.sizes = sizes
 
     @classmethod
     def of(cls, rows: Bytes | Scattered) -> Scattered:
@@ -65,7 +67,8 @@ class Scattered:
 
     def copy(self) -> Bytes:
         """An array of its own."""
-        count, size = len(self), int(self.sizes[0]) if len(self) else 0
+        count = len(self)
+        size = int(self.sizes[0]) if len(self) else 0
         rows: Bytes = np.zeros((count, size), np.uint8)
         kernels.place(rows.reshape(-1), size, self.buffer, self.starts, np.arange(count))
         return rows
@@ -87,8 +90,12 @@ class Burst:
         passed: np.ndarray,
         payload: int,
     ) -> None:
-        self.common, self.source, self.first, self.marks_from = common, source, first, marks_from
-        self.passed, self.payload = passed, payload
+        self.common = common
+        self.source = source
+        self.first = first
+        self.marks_from = marks_from
+        self.passed = passed
+        self.payload = payload
 
     def __len__(self) -> int:
         return len(self.passed)
@@ -109,7 +116,8 @@ class CompiledReader(BatchReader):
     def __init__(self, source: socket.socket) -> None:
         super().__init__(source)
         tables = [a.view(np.int64).reshape(len(a), -1) for a in self._structures]
-        self._source, self._tables = source, tables
+        self._source = source
+        self._tables = tables
 
     def read(self) -> tuple[int, list[Any]]:
         """(messages taken, what is in them: at most one batch, valid until the next)."""
@@ -141,7 +149,8 @@ class CompiledSocket(UdpSocket):
                 "!H4s8x", port, socket.inet_aton(socket.gethostbyname(host))
             )
             to = self._names[peer] = np.frombuffer(name, np.uint8)
-        done, count = 0, len(rows)
+        done = 0
+        count = len(rows)
         while done < count:
             taken = self._part(to, rows, done)
             if taken <= 0:
@@ -153,7 +162,8 @@ class CompiledSocket(UdpSocket):
 
     def _part(self, to: Bytes, rows: Any, done: int) -> int:
         """Hand over some, from row ``done`` on; how many, or -errno."""
-        own, tables = (self._socket.fileno(), to), (self.together, *self._tables, self._control)
+        own = (self._socket.fileno(), to)
+        tables = (self.together, *self._tables, self._control)
         if not isinstance(rows, Burst):
             return int(messages.send_rows(*own, rows[done:], *tables))
         about = rows.source, rows.payload, rows.first + done, rows.marks_from

@@ -23,7 +23,9 @@ class Guards:
     """
 
     def __init__(self, rooms=40, pages=4):
-        self._room, self._next, self._at_end = pages * mmap.PAGESIZE, 0, True
+        self._room = pages * mmap.PAGESIZE
+        self._next = 0
+        self._at_end = True
         each = self._room + mmap.PAGESIZE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         protection = mmap.PROT_READ | mmap.PROT_WRITE
@@ -35,7 +37,8 @@ class Guards:
 
     def reset(self, at_end=True):
         """Hand out all memory anew, arrays at the ends or at the beginnings of theirs."""
-        self._next, self._at_end = 0, at_end
+        self._next = 0
+        self._at_end = at_end
 
     def __call__(self, array):
         """A copy of a small array of bytes or booleans."""

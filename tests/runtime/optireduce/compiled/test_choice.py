@@ -20,7 +20,8 @@ from runtime.selftest.conformance import Case
 from tests.runtime.spawning import on_ranks, together
 from verify.errors import ArgumentError
 
-SIZE, WAIT = 3, timedelta(seconds=300)
+SIZE = 3
+WAIT = timedelta(seconds=300)
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +116,8 @@ def _mixed(rank, size, store, tags):
     options = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0, hadamard="off", authenticate=tags)
     engine = Engine(store, rank, size, options=options, timeout_s=60)
     assert ("told to" if rank == 0 else "data path") in engine.how
-    engine.ledger.missing, audited = [], []
+    engine.ledger.missing = []
+    audited = []
     audit = Audit(audited, options.payload_bytes, PrefixStore("audit", store), rank, size)
     for step, dtype in enumerate([torch.float32, torch.bfloat16, torch.float64, torch.float16]):
         case = Case(dtype, 70_001, average=bool(step % 2), exact=False)

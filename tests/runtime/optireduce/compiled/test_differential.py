@@ -27,14 +27,17 @@ from tests.runtime.optireduce.compiled.guards import Guards
 from tests.runtime.optireduce.simulation import SESSION, options
 from tests.runtime.spawning import python
 
-PATHS, UDP = (NUMPY, COMPILED), (socket.AF_INET, socket.SOCK_DGRAM)
+PATHS = (NUMPY, COMPILED)
+UDP = (socket.AF_INET, socket.SOCK_DGRAM)
 GUARDS = Guards()
-SIZE, PAYLOAD = OPTIONS.datagram_bytes, OPTIONS.payload_bytes
+SIZE = OPTIONS.datagram_bytes
+PAYLOAD = OPTIONS.payload_bytes
 
 
 def _batches(path, rows, key):
     """What a path makes of rows, as values that can be compared."""
-    drops, found = Counter(), []
+    drops = Counter()
+    found = []
     for batch in path.codec(SESSION, 0, 3, SIZE, key).read(rows, drops):
         each = [getattr(batch, name).tolist() for name in ("offsets", "lengths", "flags")]
         payload = batch.payload.copy().tobytes()
@@ -46,7 +49,8 @@ def _batches(path, rows, key):
 @given(st.binary(min_size=200, max_size=900), st.sampled_from([b"", KEY]), st.integers(0, 9))
 def test_batches_and_what_is_refused_are_the_same(data, key, noise):
     """Genuine, changed and invented datagrams; of one length, as numpy's path wants them."""
-    program, rows = Program(data), []
+    program = Program(data)
+    rows = []
     while not program.over:
         operation = program.pick(*OPEN)
         known = GENUINE[operation, key]
@@ -82,7 +86,8 @@ def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, eac
     first = min(first, (nbytes - 1) // (size - HEADER_BYTES))
     count = min(count, -(-nbytes // (size - HEADER_BYTES)) - first)
     passed = np.arange(count) + 2**32 - 9 if each else 77
-    header, written = Header(1, 2, 2**64 - 1, 300, 2**33), []
+    header = Header(1, 2, 2**64 - 1, 300, 2**33)
+    written = []
     for path in PATHS:
         rows = np.full((count, size), 0xEE, np.uint8)
         codec = path.codec(SESSION, 1, 3, size, key)
@@ -98,17 +103,21 @@ def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, eac
 @pytest.mark.parametrize("key", [b"", KEY])
 def test_what_is_sent_is_the_same(offload, key):
     """In the same order, to a socket that reads one by one; also where the shard ends."""
-    chosen, source = options(offload=offload), np.random.default_rng(1).integers(0, 256, 15_930)
-    source, found = source.astype(np.uint8), []
+    chosen = options(offload=offload)
+    source = np.random.default_rng(1).integers(0, 256, 15_930)
+    source = source.astype(np.uint8)
+    found = []
     for path in PATHS:
         with contextlib.ExitStack() as closing:
-            own, plain = path.socket(chosen, "127.0.0.1", path.reader), socket.socket(*UDP)
+            own = path.socket(chosen, "127.0.0.1", path.reader)
+            plain = socket.socket(*UDP)
             closing.callback(own.close)
             plain.bind(("127.0.0.1", 0))
             plain.settimeout(5.0)
             closing.callback(plain.close)
             own.peers = {1: plain.getsockname(), 2: ("127.0.0.1", 9)}
-            codec, header = path.codec(SESSION, 0, 3, SIZE, key), Header(0, 1, 5)
+            codec = path.codec(SESSION, 0, 3, SIZE, key)
+            header = Header(0, 1, 5)
             for first, count in [(0, 200), (199, 1), (70, 65)]:
                 burst = codec.burst(count, source, first, 150, header, np.arange(count))
                 assert own.send(1, burst) == count
@@ -121,7 +130,9 @@ def test_what_the_kernel_does_not_take_is_not_sent():
     """A burst beyond the shard, or to a socket that is closed."""
     own = COMPILED.socket(options(), "127.0.0.1", COMPILED.reader)
     own.peers = {1: own.address}
-    common, source, passed = np.zeros(48, np.uint8), np.zeros(9, np.uint8), np.zeros(1, np.int64)
+    common = np.zeros(48, np.uint8)
+    source = np.zeros(9, np.uint8)
+    passed = np.zeros(1, np.int64)
     for first in (3, -1, 2**40):
         with pytest.raises(OSError, match="Success"):
             own.send(1, Burst(common, source, first, 0, passed, 80))
@@ -156,9 +167,12 @@ def test_what_is_marked_and_placed_is_the_same(datagrams, in_order):
     offsets = np.array([number * PAYLOAD + off for number, off, _ in datagrams])
     lengths = np.array([length for *_, length in datagrams])
     payload = np.random.default_rng(len(datagrams)).integers(0, 256, (len(offsets), 80), np.uint8)
-    flags, found = np.zeros(len(offsets), int), []
+    flags = np.zeros(len(offsets), int)
+    found = []
     for path in PATHS:
-        bitmap, drops, shard = path.bitmap(nbytes, PAYLOAD), Counter(), np.zeros(nbytes, np.uint8)
+        bitmap = path.bitmap(nbytes, PAYLOAD)
+        drops = Counter()
+        shard = np.zeros(nbytes, np.uint8)
         for part in (slice(0, 5), slice(5, None)):
             if len(offsets[part]):
                 each = offsets[part], lengths[part], flags[part], payload[part]
@@ -180,13 +194,16 @@ def test_what_is_marked_and_placed_is_the_same(datagrams, in_order):
     st.booleans(),
 )
 def test_every_bit_of_a_mean_is_the_same(dtype, numel, size, seed, share, mean):
-    dice, each = np.random.default_rng(seed), 32 // dtype.itemsize
+    dice = np.random.default_rng(seed)
+    each = 32 // dtype.itemsize
     own = torch.from_numpy(dice.standard_normal(numel)).to(dtype)
-    count, skipped = -(-numel // each), int(dice.integers(0, 3))
+    count = -(-numel // each)
+    skipped = int(dice.integers(0, 3))
     numbers = torch.from_numpy(dice.standard_normal((size - 1, (skipped + count) * each))).to(dtype)
     numbers[:, 0], own[0] = -0.0, -0.0
     pieces = numbers.view(torch.uint8).numpy().reshape(size - 1, skipped + count, 32)
-    arrived, found = dice.random((size - 1, count)) >= share, []
+    arrived = dice.random((size - 1, count)) >= share
+    found = []
     for path in PATHS:
         result = own.clone()
         raw = result.view(torch.uint8).numpy()

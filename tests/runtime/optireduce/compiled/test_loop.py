@@ -15,7 +15,9 @@ from runtime.optireduce.udp.loop import EventLoop
 @pytest.mark.parametrize("when", ["off", "auto"])
 def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
     """A rank that is stopped after its pauses were measured must not judge by a later clock."""
-    began, path, options = [], choose(when), Options()
+    began = []
+    path = choose(when)
+    options = Options()
     protocol = MagicMock(options=options, **{"get_timer.return_value": 9e9})
     protocol.next_event.return_value = protocol.datagrams_to_send.return_value = None
     protocol.set_bound = lambda _: (began.append(time.monotonic()), time.sleep(0.05))

@@ -33,7 +33,8 @@ class Reader(batches.CompiledReader):
 @pytest.fixture(scope="module", autouse=True)
 def _compiled():
     """Let those modules use the compiled path."""
-    codec, session = functools.partial(PATH.codec, test_datagram.SESSION), test_datagram.SIZE
+    codec = functools.partial(PATH.codec, test_datagram.SESSION)
+    session = test_datagram.SIZE
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "PATH", PATH)
         patch.setattr(test_bucket, "PATH", PATH)

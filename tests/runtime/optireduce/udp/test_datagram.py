@@ -16,7 +16,8 @@ from tests.runtime.optireduce.simulation import SESSION
 SIZE = 128
 PAYLOAD = SIZE - HEADER_BYTES
 KEY = b"k" * 16
-SENDER, RECEIVER = Codec(SESSION, 1, 3, SIZE), Codec(SESSION, 0, 3, SIZE)
+SENDER = Codec(SESSION, 1, 3, SIZE)
+RECEIVER = Codec(SESSION, 0, 3, SIZE)
 
 
 def _rows(codec, source, operation=5, marks=10**6, passed=0, **announced):

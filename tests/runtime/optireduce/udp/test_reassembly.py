@@ -13,7 +13,9 @@ from runtime.optireduce.udp.reassembly import EarlyBuffer, End, StageReceiver
 
 PAYLOAD = 8
 SIZES = {1: 12, 2: 8}  # two datagrams (8 and 4 bytes) from rank 1, one from rank 2
-ABSENCE_S, ALLOWED_S, GRACE_S = 2.0, 4.0, 1.0
+ABSENCE_S = 2.0
+ALLOWED_S = 4.0
+GRACE_S = 1.0
 GENUINE = [(1, 0, 8, 0), (1, 8, 4, LAST), (2, 0, 8, LAST)]
 WRONG = [(1, 8, 8, 0), (1, 16, 8, 0), (1, 3, 8, 0), (2, 8, 0, 0), (3, 0, 8, 0)]
 ACTS = [*GENUINE, *WRONG, "tick", "busy", "sent 1", "sent 2"]
@@ -49,7 +51,8 @@ def _explore(stage, now, depth, placed, seen):
         return
     for act in ACTS:
         after = copy.deepcopy(stage)
-        then, fresh = now, list(placed)
+        then = now
+        fresh = list(placed)
         if act in ("tick", "busy"):
             then += 1.0
             end = after.handle_timer(then, GRACE_S, socket_empty=act == "tick")
@@ -99,7 +102,8 @@ def test_what_comes_after_the_marks_does_not_make_t_c_longer():
 
 
 def test_batches_are_copied_and_come_back_in_order_once_across_the_wrap():
-    early, batch = EarlyBuffer(), _early(1, WRAP - 1, fill=3)
+    early = EarlyBuffer()
+    batch = _early(1, WRAP - 1, fill=3)
     assert early.keep(batch)
     batch.payload[:] = 9  # the receive buffer is used again
     assert early.keep(_early(2, WRAP - 1, fill=4))
@@ -112,7 +116,8 @@ def test_batches_are_copied_and_come_back_in_order_once_across_the_wrap():
 
 
 def test_a_sender_fills_its_own_room_only_and_gets_it_back():
-    early, rows = EarlyBuffer(), reassembly.EARLY_BYTES // (64 + 48)
+    early = EarlyBuffer()
+    rows = reassembly.EARLY_BYTES // (64 + 48)
     assert early.keep(_early(1, 7, rows))
     assert not early.keep(_early(1, 7))
     assert early.keep(_early(2, 7))
@@ -121,7 +126,8 @@ def test_a_sender_fills_its_own_room_only_and_gets_it_back():
 
 
 def test_operations_are_limited():
-    early, most = EarlyBuffer(), reassembly.EARLY_OPERATIONS
+    early = EarlyBuffer()
+    most = reassembly.EARLY_OPERATIONS
     assert all(early.keep(_early(1, number)) for number in range(most))
     assert not early.keep(_early(1, most))
     assert early.keep(_early(1, 0))

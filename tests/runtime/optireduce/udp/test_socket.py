@@ -56,7 +56,9 @@ def one_by_one(plain):
 
 def read_all(batches_of, reader):
     """(every datagram in order, the lengths of the batches, how many calls took messages)."""
-    found, batches, calls = [], [], 0
+    found = []
+    batches = []
+    calls = 0
     while select.select([reader], [], [], 0)[0]:
         taken, rows = batches_of.read()
         assert taken > 0
