@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from proofs.trusted_lines import COLLECTIVE_CHECKER, ROOT, closure, counts, others
+from proofs.trusted_lines import COLLECTIVE_CHECKER, ROOT, closure, others
 from tests.verify.builders import broken, document, optimal_four, schedule_of, straggler
 from tests.verify.pipeline import documents as pipelines
 from verify import Incast, check, cli
@@ -289,8 +289,7 @@ def test_verify_stands_alone() -> None:
 
 
 def test_what_is_believed_is_small() -> None:
-    """trust.md states the number; what the checker of collectives imports is all of it."""
-    assert counts()["verify, collectives"] <= 750
+    """What the checker of collectives imports is verify/core, all of it, and three libraries."""
     assert others(*COLLECTIVE_CHECKER) == {"msgspec", "numpy", "zstandard"}
     core = ROOT / "verify" / "core"
     assert closure(*COLLECTIVE_CHECKER) == {*core.glob("*.py")} - {core / "__init__.py"}
