@@ -10,7 +10,6 @@ from torch.distributed import config
 
 from runtime import torch_versions
 from runtime.pipeline import Pipeline
-from tests.house import FLOORS, modules, private_torch
 from tests.runtime.pipeline.models import loss_fn
 from tests.runtime.pipeline.test_gradients import schedule
 from tests.runtime.spawning import on_ranks
@@ -20,12 +19,6 @@ RANKS = 2
 MICROBATCHES = 3
 WIDTH = 4
 FLAG = "pipeline_per_direction_p2p"
-
-
-def test_private_names_of_torch_are_imported_in_one_module(tmp_path):
-    (tmp_path / "a.py").write_text("import torch._a, torch.nn\ndef f():\n  from torch.b import _c")
-    assert private_torch({"a": tmp_path / "a.py"}) == ["a: torch._a", "a: torch.b._c"]
-    assert private_torch(modules(*FLOORS)) == []
 
 
 def test_other_names_of_pipelining_are_not_there():
