@@ -1,4 +1,8 @@
-"""Rank r of a job on host r, with the variables that torchrun sets."""
+"""The ranks of a job on the hosts of a lab, with the variables that torchrun sets.
+
+Ranks are numbered host by host, as ``torchrun`` does it: with one rank on each host, rank r is on
+host r.
+"""
 
 from __future__ import annotations
 
@@ -81,19 +85,20 @@ class Job:
         raise JobFailed(failed, rank.stopped or f"ended with {rank.returncode}", rank.output)
 
 
-def variables(rank: int, ranks: int, port: int = PORT) -> dict[str, str]:
+def variables(rank: int, ranks: int, ranks_per_host: int = 1, port: int = PORT) -> dict[str, str]:
     """The environment of one rank: torchrun's, and the interface for Gloo, NCCL and TensorPipe."""
+    host, local_rank = divmod(rank, ranks_per_host)
     interfaces = {f"{library}_SOCKET_IFNAME": INTERFACE for library in ("GLOO", "NCCL", "TP")}
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank),
-        "GROUP_WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(ranks_per_host),
+        "GROUP_RANK": str(host),
+        "GROUP_WORLD_SIZE": str(ranks // ranks_per_host),
         "MASTER_ADDR": address(0),
         "MASTER_PORT": str(port),
-        "LATECOMER_ADDRESS": address(rank),
+        "LATECOMER_ADDRESS": address(host),
         **interfaces,
     }
 
@@ -102,6 +107,7 @@ def run(
     lab: Hosts,
     argv: Sequence[str],
     *,
+    ranks_per_host: int = 1,
     env: Mapping[str, str] | None = None,
     timeout_s: float = 600.0,
     keep_going: bool = False,
@@ -110,13 +116,14 @@ def run(
     """Run ``argv`` on every host at once and wait for all.
 
     Args:
+        ranks_per_host: how many times on each host; its processes share the host's port.
         env: added to this process's environment and to :func:`variables`.
         timeout_s: ranks that run longer are ended.
         keep_going: do not end the others when a rank fails.
         on_line: is told each line as it comes, with its rank.
     """
     with ExitStack() as stack:
-        running = _Running(lab, on_line, stack)
+        running = _Running(lab, ranks_per_host, on_line, stack)
         for rank in running.job.ranks:
             running.start(rank, argv, env or {})
         return running.wait(timeout_s, keep_going)
@@ -126,27 +133,33 @@ class _Running:
     """A job in progress: its processes, and a pipe for what each rank prints."""
 
     def __init__(
-        self, lab: Hosts, on_line: Callable[[int, str], None] | None, stack: ExitStack
+        self,
+        lab: Hosts,
+        ranks_per_host: int,
+        on_line: Callable[[int, str], None] | None,
+        stack: ExitStack,
     ) -> None:
+        ranks = lab.network.hosts * ranks_per_host
         self.lab = lab
+        self.ranks_per_host = ranks_per_host
         self.on_line = on_line
         self.stack = stack
-        self.job = Job([Rank(rank) for rank in range(lab.network.hosts)])
+        self.job = Job([Rank(rank) for rank in range(ranks)])
         self.selector = stack.enter_context(selectors.DefaultSelector())
         self.processes: dict[int, Process] = {}
-        self.partial = dict.fromkeys(range(lab.network.hosts), "")
+        self.partial = dict.fromkeys(range(ranks), "")
         self.began = time.monotonic()
 
     def start(self, rank: Rank, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Start one rank."""
         ours, theirs = os.pipe()
         self.stack.callback(os.close, ours)
-        own = variables(rank.rank, len(self.job.ranks))
+        of_torchrun = variables(rank.rank, len(self.job.ranks), self.ranks_per_host)
         try:
             process = self.lab.start(
                 argv,
-                rank.rank,
-                env={"OMP_NUM_THREADS": "1", **os.environ, **own, **env},
+                rank.rank // self.ranks_per_host,
+                env={"OMP_NUM_THREADS": "1", **os.environ, **of_torchrun, **env},
                 stdout=theirs,
                 stderr=theirs,
             )

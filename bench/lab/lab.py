@@ -89,18 +89,25 @@ class Lab:
         self,
         argv: Sequence[str],
         *,
+        ranks_per_host: int = 1,
         env: Mapping[str, str] | None = None,
         timeout_s: float = 600.0,
         keep_going: bool = False,
         on_line: Callable[[int, str], None] | None = None,
     ) -> job.Job:
-        """Run a command as rank r on host r, for all hosts; see :func:`bench.lab.job.run`.
+        """Run a command on all hosts, once for each rank; see :func:`bench.lab.job.run`.
 
         Raises:
             LabError: the lab broke meanwhile; a rank that fails is in the result.
         """
         done = job.run(
-            self, argv, env=env, timeout_s=timeout_s, keep_going=keep_going, on_line=on_line
+            self,
+            argv,
+            ranks_per_host=ranks_per_host,
+            env=env,
+            timeout_s=timeout_s,
+            keep_going=keep_going,
+            on_line=on_line,
         )
         self.require_faithful()
         return done

@@ -56,6 +56,16 @@ def test_ranks_have_torchrun_s_variables_and_an_address_of_their_own(lab):
         assert first_lines("ip -o link | wc -l") == ["2"] * 3
 
 
+def test_several_ranks_on_a_host_are_numbered_host_by_host(lab):
+    with lab(hosts=2) as up:
+        variables = "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE"
+        job = up.run(shell(f"echo {variables} $LATECOMER_ADDRESS"), ranks_per_host=3).check()
+
+    assert [rank.output for rank in job.ranks] == [
+        f"{rank}/6 {rank % 3}/3 {rank // 3}/2 {up.address(rank // 3)}\n" for rank in range(6)
+    ]
+
+
 def test_gloo_runs_on_the_hosts(lab):
     with lab(hosts=2) as up:
         job = up.run([sys.executable, "-c", SUM], timeout_s=60).check()
