@@ -101,7 +101,6 @@ DECIDES_NOTHING = {
     "verify": "hands on names",
     "verify.__main__": "starts the command",
     "verify.certify": "writes a file that Coq checks",
-    "verify.asynchronous.rounds": "makes a program of a schedule, for tests",
     "verify.asynchronous.render": "prints a report",
     "verify.loss.command": "options, and prints a report",
     "verify.loss.picture": "draws",

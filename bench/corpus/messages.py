@@ -29,8 +29,3 @@ def declared(file: File) -> range:
     """All numbers of chunks that travel together at the sizes that a file declares, rising."""
     low = chunks_per_message(file, file.max_bytes) if file.max_bytes > 0 else 1
     return range(low, chunks_per_message(file, file.min_bytes) + 1)
-
-
-def nbytes_of(file: File, per_message: int) -> int:
-    """The largest buffer in which so many chunks travel together, in bytes."""
-    return _room(file) // per_message * file.chunks

@@ -1,8 +1,7 @@
 """One model for programs whose parts run at their own pace, whoever wrote them.
 
-A *program* is a set of *blocks* (an MSCCL or MSCCL++ thread block, one rank's loop in our
-executor), each a list of *steps* that run in order. As far as values go a step is atomic; it does
-four things:
+A *program* is a set of *blocks* (thread blocks of MSCCL or MSCCL++, or of our own GPU kernels),
+each a list of *steps* that run in order. As far as values go a step is atomic; it does four things:
 
 1. it *waits* until counters have reached values, until the FIFO that it receives from has a
    message, and until the FIFO that it sends to has a free slot;

@@ -2,8 +2,9 @@
 
 The element i of rank r in operation s is a small integer that is hashed from (i, r, s), so that a
 contribution that is missing, or is counted twice, or stands in another place, is seen. The sum of
-all ranks' elements is exact in every dtype, for up to :func:`exact_ranks` ranks, and so is their
-average: it is asked for with n times the integers. Nothing here is shared with what is tested.
+all ranks' elements is exact, in any order, for up to 9 ranks in bfloat16, 26 in float16, thousands
+in the others, and so is their average: it is asked for with n times the integers, so sums reach
+n * n * LARGEST, and integers are exact up to 2 / eps. Nothing here is shared with what is tested.
 """
 
 from __future__ import annotations
@@ -14,11 +15,6 @@ import torch
 
 LARGEST = 3  # of the integers, and the smallest is -LARGEST
 SLICE = 2**22  # elements that are hashed at a time; a hash has 8 bytes
-
-
-def exact_ranks(dtype: torch.dtype) -> int:
-    """For how many ranks n all sums are exact, in any order, also those of n times the integers."""
-    return int((2 / torch.finfo(dtype).eps / LARGEST) ** 0.5)
 
 
 def fill(tensor: torch.Tensor, rank: int, size: int, operation: int, average: bool) -> None:
