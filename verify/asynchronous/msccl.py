@@ -9,7 +9,7 @@ from verify.asynchronous.msccl_program import Lowering, placements
 from verify.asynchronous.msccl_xml import Algorithm, decode
 from verify.asynchronous.sizes import Sizes
 from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import Result, Verdict
+from verify.core.verdict import Result, Verdict, overall
 from verify.errors import FormatError
 
 FORMAT = "msccl-xml"
@@ -59,7 +59,20 @@ def verify_xml(
         >>> report.verdict, report.slots, report.slack  # messages that a connection has room for
         (<Verdict.PROVED: 'proved'>, 2, 1)
     """
-    algorithm = decode(data, name)
+    return check_algorithm(decode(data, name), name, max_bytes, slots)
+
+
+def check_algorithm(
+    algorithm: Algorithm,
+    name: str = "<bytes>",
+    max_bytes: int | None = None,
+    slots: int | None = None,
+) -> AsynchronousReport:
+    """Check what was read of an MSCCL XML file; the arguments are those of ``verify_xml``.
+
+    Raises:
+        FormatError: its protocol or collective is none that is known, or it makes no program.
+    """
     if algorithm.proto not in SLOTS:
         raise FormatError(name, f"proto = {algorithm.proto!r} is none of {', '.join(SLOTS)}")
     sizes = sizes_of(algorithm, max_bytes)
@@ -68,13 +81,17 @@ def verify_xml(
     freedom: Freedom | None = None
     used = placements(algorithm)
     programs = []
+    refuted_programs = []
     for placement in used:
         lowering = Lowering(algorithm, placement, room, name)
         program = lowering.program()
         programs.append((program, sizes))
         found, freedom = check(program, sizes, lowering.found)
+        if overall(result.verdict for result in found.values()) is Verdict.REFUTED:
+            refuted_programs.append(program)
         results = {key: _worse(results.get(key), result) for key, result in found.items()}
     assert freedom is not None
+    shown_program = refuted_programs[0] if refuted_programs else programs[0][0]
     return AsynchronousReport(
         format=FORMAT,
         name=algorithm.name,
@@ -90,6 +107,7 @@ def verify_xml(
         freedom=freedom,
         limits=limits(algorithm, sizes),
         programs=tuple(programs),
+        shown_program=shown_program,
     )
 
 

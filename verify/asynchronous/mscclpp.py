@@ -39,7 +39,15 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         >>> verify_plan(mscclpp.encode(synth.ring(4))).verdict
         <Verdict.PROVED: 'proved'>
     """
-    plan = decode_plan(data, name)
+    return check_plan(decode_plan(data, name), name)
+
+
+def check_plan(plan: Plan, name: str = "<bytes>") -> AsynchronousReport:
+    """Check what was read of an MSCCL++ plan; ``name`` is used in error messages.
+
+    Raises:
+        FormatError: it has operations that are not known here.
+    """
     lowering = Lowering(plan, name)
     program = lowering.program()
     found = lowering.found
@@ -77,6 +85,7 @@ def verify_plan(data: bytes, name: str = "<bytes>") -> AsynchronousReport:
         freedom=freedom,
         limits=tuple(_limits(plan)),
         programs=((program, None),) if says_all else (),
+        shown_program=program,
     )
 
 

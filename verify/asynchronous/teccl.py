@@ -195,7 +195,11 @@ def verify_flows(data: bytes, name: str = "<bytes>") -> FlowReport:
         >>> report.collective, report.verdict
         ('allgather', <Verdict.PROVED: 'proved'>)
     """
-    solution = decode_flows(data, name)
+    return check_flows(decode_flows(data, name))
+
+
+def check_flows(solution: Solution) -> FlowReport:
+    """Check what was read of a solution: nothing is sent before it is there, everything arrives."""
     balance = _Balance(solution)
     early: Result = PROVED
     for epoch, group in groupby(solution.flows, lambda flow: flow.epoch):

@@ -30,6 +30,7 @@ class AsynchronousReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
         limits: what the executor would refuse or not use; no part of the verdict.
         programs: what was decided on, for each placement, and the sizes meant: for other checkers.
             None where the verdict rests on more than a program can say.
+        shown_program: of two placements the first that is refuted, if any: for pictures.
     """
 
     format: str
@@ -46,6 +47,7 @@ class AsynchronousReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
     freedom: Freedom
     limits: tuple[str, ...]
     programs: tuple[tuple[Program, Sizes | None], ...]
+    shown_program: Program
 
     @property
     def slack(self) -> int | None:

@@ -10,17 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from verify.asynchronous.check import check
-from verify.asynchronous.model import NONE, Program, Step
-from verify.asynchronous.msccl import FORMAT as XML
-from verify.asynchronous.msccl_program import Lowering
-from verify.asynchronous.msccl_xml import decode
-from verify.asynchronous.mscclpp_plan import decode_plan
-from verify.asynchronous.mscclpp_program import Lowering as PlanLowering
+from verify.asynchronous.model import NONE, Step
 from verify.asynchronous.order import NEVER, Events, Flat, Run
 from verify.asynchronous.render import freedom_in_words, headline, meant_in_words
 from verify.asynchronous.verdict import AsynchronousReport
-from verify.core.verdict import Counterexample, Verdict, overall
+from verify.core.verdict import Counterexample, Verdict
 from verify.errors import ArgumentError
 from verify.viewer.evidence import counterexamples, fault, head
 from verify.viewer.part import Part
@@ -34,13 +28,13 @@ STANDS = 1
 NEVER_REACHED = 2
 
 
-def model(name: str, data: bytes, report: AsynchronousReport, part: Part | None) -> dict[str, Any]:
+def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str, Any]:
     """What the page shows of a file of thread blocks; ``part``: the ranks to show, None: all.
 
     Raises:
         ArgumentError: more than a page can show, or no such ranks.
     """
-    flat = Flat(_program(name, data, report))
+    flat = Flat(report.shown_program)
     low, high = part.within(report.ranks, "ranks") if part else (0, report.ranks)
     rows = [i for i, block in enumerate(flat.blocks) if low <= block.rank < high]
     steps = sum(len(flat.blocks[i].steps) for i in rows)
@@ -71,22 +65,6 @@ def model(name: str, data: bytes, report: AsynchronousReport, part: Part | None)
     if part:
         made["cut"] = f"Shown are the blocks of ranks {low} to {high - 1} of {report.ranks}."
     return made
-
-
-def _program(name: str, data: bytes, report: AsynchronousReport) -> Program:
-    """The program that was checked; of two placements the first that is refuted, if any."""
-    if report.format != XML:
-        return PlanLowering(decode_plan(data, name), name).program()
-    assert report.slots is not None
-    algorithm = decode(data, name)
-    made = [Lowering(algorithm, placement, report.slots, name) for placement in report.placements]
-    programs = [lowering.program() for lowering in made]
-    if report.verdict is Verdict.REFUTED and len(made) > 1:
-        for lowering, program in zip(made, programs, strict=True):
-            results, _ = check(program, report.sizes, lowering.found)
-            if overall(r.verdict for r in results.values()) is Verdict.REFUTED:
-                return program
-    return programs[0]
 
 
 def _run(flat: Flat, report: AsynchronousReport) -> Run:

@@ -67,7 +67,7 @@ def model_of(
     if isinstance(schedule, PipelineSchedule) and isinstance(report, PipelineReport):
         return pipeline.model(name, schedule, report, some)
     if isinstance(report, AsynchronousReport):
-        return blocks.model(name, data, report, some)
+        return blocks.model(name, report, some)
     assert isinstance(report, FlowReport)
     if part is not None:
         raise ArgumentError("--html-part", part, "is not for flows of TE-CCL")
