@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from synth.answer import Basis
 from synth.pipeline.answer import PipelineAnswer
 from synth.pipeline.named import Unsuited
-from synth.pipeline.options import number
+from synth.pipeline.parsing import number
 from synth.pipeline.plan import Progress, Solver, plan
 from synth.pipeline.portfolio import QUICK
 from synth.pipeline.problem import Problem

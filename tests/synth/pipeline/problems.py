@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from synth.pipeline.options import pairs
+from synth.pipeline.parsing import pairs
 from synth.pipeline.problem import Problem, make, place
 from verify.pipeline.schedule import Instance, Link
 
