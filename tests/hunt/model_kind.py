@@ -26,7 +26,7 @@ def program_of(draft: Draft) -> Program:
             made.append(
                 Step(
                     text="step",
-                    place=at,
+                    position=at,
                     count=step["count"],
                     sources=tuple(step["sources"]),
                     targets=tuple(step["targets"]),

@@ -29,7 +29,7 @@ from verify.asynchronous.check import check as check_program
 from verify.asynchronous.kernel_model import encode
 from verify.asynchronous.model import Program
 from verify.asynchronous.msccl import SLOTS, sizes_of
-from verify.asynchronous.msccl_program import Lowering, placements
+from verify.asynchronous.msccl_program import XmlLowering, placements
 from verify.asynchronous.msccl_xml import decode as decode_xml
 from verify.asynchronous.sizes import Sizes
 from verify.core.verdict import Result, Verdict
@@ -94,9 +94,9 @@ def blocks(rng: random.Random) -> Iterator[Case]:
 
         algorithm = decode_xml(make_xml(rng.getrandbits(40)).text())
         for placement in placements(algorithm):
-            lowering = Lowering(algorithm, placement, SLOTS[algorithm.proto], "draft")
+            lowering = XmlLowering(algorithm, placement, SLOTS[algorithm.proto], "draft")
             program = lowering.program()
-            if not lowering.found:
+            if not lowering.refutations:
                 yield _of_program(program, sizes_of(algorithm))
 
 

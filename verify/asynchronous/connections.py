@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.asynchronous.model import NONE, IntArray
-from verify.asynchronous.order import NEVER, Flat
+from verify.asynchronous.model import NONE, IntArray, Signal
+from verify.asynchronous.order import NEVER, FlatProgram
 from verify.asynchronous.sizes import Sizes, in_words, limits
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 
 def at_step(
-    flat: Flat, index: int, broken: str, expected: str, found: str, *others: int
+    flat: FlatProgram, index: int, broken: str, expected: str, found: str, *others: int
 ) -> Counterexample:
-    """A counterexample at one step, with the others that matter."""
+    """A counterexample at one step, with the others that matter.
+
+    Args:
+        flat: the program; ``index`` and ``others`` are steps of it.
+        broken: the property that is refuted.
+    """
     block = flat.blocks[int(flat.block[index])]
     step = flat.steps[index]
     return Counterexample(
         property=broken,
         rank=block.rank,
-        position=step.place,
+        position=step.position,
         action=f"{block.name}: {step.text}",
         expected=expected,
         found=found,
@@ -32,76 +37,124 @@ def at_step(
     )
 
 
-def connections_match(flat: Flat, sizes: Sizes | None) -> Result:
+def connections_match(flat: FlatProgram, sizes: Sizes | None) -> Result:
     """Every FIFO joins one block to one block, which agree on number and sizes of messages."""
-    ends = [_by_fifo(flat, side) for side in (flat.sends, flat.receives)]
-    for side, what in zip(ends, ("sends to", "receives from"), strict=True):
-        for fifo, steps in side.items():
-            other = np.flatnonzero(flat.block[steps] != flat.block[steps[0]])
-            if len(other):
-                return refuted(
-                    at_step(
-                        flat,
-                        int(steps[other[0]]),
-                        "connections_match",
-                        f"one block that {what} {flat.program.fifos[fifo]}",
-                        "two blocks, whose messages mix as they happen to come",
-                        int(steps[0]),
-                    )
-                )
-    sends, receives = ends
-    for fifo, name in enumerate(flat.program.fifos):
-        sent, taken = (side.get(fifo, np.zeros(0, np.int64)) for side in (sends, receives))
-        if flat.count[sent].tolist() == flat.count[taken].tolist():
+    senders = _by_fifo(flat, flat.sends)
+    receivers = _by_fifo(flat, flat.receives)
+    shared = _shared_end(flat, senders, "sends to")
+    shared = shared or _shared_end(flat, receivers, "receives from")
+    if shared is not None:
+        return refuted(shared)
+
+    no_steps = np.zeros(0, np.int64)
+    for fifo in range(len(flat.program.fifos)):
+        sending = senders.get(fifo, no_steps)
+        receiving = receivers.get(fifo, no_steps)
+        if flat.count[sending].tolist() == flat.count[receiving].tolist():
             continue
         for limit in limits(flat.largest, sizes):
-            out, into = (_messages(flat.count[side], limit) for side in (sent, taken))
-            if out == into:
-                continue
-            k = next((k for k, (a, b) in enumerate(zip(out, into, strict=False)) if a != b), -1)
-            if k < 0:
-                k = min(len(out), len(into))
-                found = f"messages: {len(out)} sent, {len(into)} received"
-            else:
-                found = f"message {k} has {out[k]} chunks where sent, {into[k]} where received"
-            if sizes is not None:
-                found += f" (buffer of {in_words(sizes.least_with(limit))})"
-            where = [
-                int(side[np.searchsorted(np.cumsum(-(-flat.count[side] // limit)), k, "right")])
-                for side, own in ((sent, out), (taken, into))
-                if k < len(own)
-            ]
-            return refuted(
-                at_step(
-                    flat,
-                    where[0],
-                    "connections_match",
-                    f"both ends of {name} to agree on its messages",
-                    found,
-                    *where[1:],
-                )
-            )
+            difference = _difference(flat, fifo, sending, receiving, limit, sizes)
+            if difference is not None:
+                return refuted(difference)
     return PROVED
 
 
-def _by_fifo(flat: Flat, fifo_of_step: IntArray) -> dict[int, IntArray]:
-    used = np.flatnonzero((fifo_of_step != NONE) & (flat.count > 0))
-    order = used[np.argsort(fifo_of_step[used], kind="stable")]
-    names, starts = np.unique(fifo_of_step[order], return_index=True)
-    return dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True)) if len(order) else {}
+def _by_fifo(flat: FlatProgram, fifo_of_step: IntArray) -> dict[int, IntArray]:
+    """Per FIFO that is used, its steps in order; a step of no chunks has no messages."""
+    steps = np.flatnonzero((fifo_of_step != NONE) & (flat.count > 0))
+    if not len(steps):
+        return {}
+    by_fifo = steps[np.argsort(fifo_of_step[steps], kind="stable")]
+    fifos, starts = np.unique(fifo_of_step[by_fifo], return_index=True)
+    return dict(zip(fifos.tolist(), np.split(by_fifo, starts[1:]), strict=True))
+
+
+def _shared_end(
+    flat: FlatProgram, steps_of_fifo: dict[int, IntArray], does: str
+) -> Counterexample | None:
+    """A FIFO of which two blocks have the same end; None if there is none."""
+    for fifo, steps in steps_of_fifo.items():
+        of_others = np.flatnonzero(flat.block[steps] != flat.block[steps[0]])
+        if len(of_others):
+            return at_step(
+                flat,
+                int(steps[of_others[0]]),
+                "connections_match",
+                f"one block that {does} {flat.program.fifos[fifo]}",
+                "two blocks, whose messages mix as they happen to come",
+                int(steps[0]),
+            )
+    return None
+
+
+def _difference(
+    flat: FlatProgram,
+    fifo: int,
+    sending: IntArray,
+    receiving: IntArray,
+    limit: int,
+    sizes: Sizes | None,
+) -> Counterexample | None:
+    """The first message on which the ends of a FIFO differ; None if they agree.
+
+    Args:
+        sending, receiving: the steps at its ends.
+        limit: the most chunks that a message has.
+    """
+    sent = _messages(flat.count[sending], limit)
+    received = _messages(flat.count[receiving], limit)
+    if sent == received:
+        return None
+
+    for number, (chunks_sent, chunks_received) in enumerate(zip(sent, received, strict=False)):
+        if chunks_sent != chunks_received:
+            found = (
+                f"message {number} has {chunks_sent} chunks where sent, "
+                f"{chunks_received} where received"
+            )
+            break
+    else:
+        number = min(len(sent), len(received))
+        found = f"messages: {len(sent)} sent, {len(received)} received"
+    if sizes is not None:
+        found += f" (buffer of {in_words(sizes.least_with(limit))})"
+
+    steps = []
+    if number < len(sent):
+        steps.append(_step_of_message(flat, sending, limit, number))
+    if number < len(received):
+        steps.append(_step_of_message(flat, receiving, limit, number))
+    return at_step(
+        flat,
+        steps[0],
+        "connections_match",
+        f"both ends of {flat.program.fifos[fifo]} to agree on its messages",
+        found,
+        *steps[1:],
+    )
 
 
 def _messages(counts: IntArray, limit: int) -> list[int]:
-    return [min(limit, c - low) for c in counts.tolist() for low in range(0, c, limit)]
+    """Chunks of each message of steps of so many chunks."""
+    messages = []
+    for count in counts.tolist():
+        messages += [min(limit, count - low) for low in range(0, count, limit)]
+    return messages
 
 
-def signals_match(flat: Flat) -> Result:
+def _step_of_message(flat: FlatProgram, steps: IntArray, limit: int, number: int) -> int:
+    """Which of the steps at an end of a FIFO has the message of that number."""
+    messages_so_far = np.cumsum(-(-flat.count[steps] // limit))  # rounded up
+    return int(steps[np.searchsorted(messages_so_far, number, side="right")])
+
+
+def signals_match(flat: FlatProgram) -> Result:
     """Every counter is raised by one block, and as far as it is waited for."""
-    raises: dict[int, int] = {}
+    first_raise: dict[int, int] = {}  # counter -> step
     for index, step in enumerate(flat.steps):
         for counter, _ in step.signals:
-            other = raises.setdefault(counter, index)
-            if flat.block[other] != flat.block[index]:
+            first = first_raise.setdefault(counter, index)
+            if flat.block[first] != flat.block[index]:
                 return refuted(
                     at_step(
                         flat,
@@ -109,14 +162,14 @@ def signals_match(flat: Flat) -> Result:
                         "signals_match",
                         f"one block that raises {flat.program.counters[counter]}",
                         "two blocks, so that nobody knows whose signal ends a wait",
-                        other,
+                        first,
                     )
                 )
-    for index, by in flat.waits:
-        if by == NEVER:
-            counter, value = next(
-                wait for wait in flat.steps[index].waits if not _raised(flat, *wait)
-            )
+
+    for index, ended_by in flat.waits:
+        if ended_by == NEVER:
+            unended = (wait for wait in flat.steps[index].waits if not _is_raised(flat, wait))
+            counter, value = next(unended)
             return refuted(
                 at_step(
                     flat,
@@ -129,5 +182,7 @@ def signals_match(flat: Flat) -> Result:
     return PROVED
 
 
-def _raised(flat: Flat, counter: int, value: int) -> bool:
-    return any(c == counter and v >= value for step in flat.steps for c, v in step.signals)
+def _is_raised(flat: FlatProgram, wait: Signal) -> bool:
+    """Whether some step raises the counter as far as the wait needs it."""
+    signals = (signal for step in flat.steps for signal in step.signals)
+    return any(s.counter == wait.counter and s.value >= wait.value for s in signals)

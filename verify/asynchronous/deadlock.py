@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 
 from verify.asynchronous.model import NONE
-from verify.asynchronous.order import NEVER, Events, Flat, Run, ends_with_rendezvous
+from verify.asynchronous.order import NEVER, Events, FlatProgram, Run, ends_with_rendezvous
 from verify.asynchronous.sizes import Sizes, in_words
 from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
 
@@ -38,7 +38,7 @@ class Freedom(msgspec.Struct, frozen=True, kw_only=True):
     rendezvous: bool
 
 
-def deadlock_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, Freedom]:
+def deadlock_free(flat: FlatProgram, sizes: Sizes | None) -> tuple[Result, Freedom]:
     """Decide at the largest size meant, which is the worst: there, messages are finest."""
     slots = flat.program.slots
     finest = min(sizes.finest if sizes else flat.largest, flat.largest)
@@ -53,25 +53,26 @@ def deadlock_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, Freedom]:
     )
     if run.ends:
         if sizes and sizes.max_bytes is not None:
-            safe = _coarsest_needed(flat, finest)
-            freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(safe))
+            limit = _finest_that_ends(flat, finest)
+            freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(limit))
         return PROVED, freedom
+
     if sizes and unlimited:
+        # Smaller sizes may end; the counterexample is the first size that does not.
         coarsest = min(sizes.coarsest, flat.largest)
-        if (at_coarsest := Run(Events(flat, coarsest), slots)).ends:
-            safe = _coarsest_needed(flat, coarsest)
-            freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(safe))
-            run = Run(Events(flat, safe - 1), slots)
-        else:
-            run = at_coarsest
-    return refuted(_stuck(run, sizes)), freedom
+        run = Run(Events(flat, coarsest), slots)
+        if run.ends:
+            limit = _finest_that_ends(flat, coarsest)
+            freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(limit))
+            run = Run(Events(flat, limit - 1), slots)
+    return refuted(_counterexample(run, sizes)), freedom
 
 
-def _coarsest_needed(flat: Flat, known: int) -> int:
-    """The finest messages, in chunks, that are free of deadlock; ``known`` are."""
+def _finest_that_ends(flat: FlatProgram, ends_with: int) -> int:
+    """The finest messages, in chunks, that are free of deadlock; those of ``ends_with`` are."""
     slots = flat.program.slots
     low = 1
-    high = known
+    high = ends_with
     while low < high:
         middle = (low + high) // 2
         if Run(Events(flat, middle), slots).ends:
@@ -98,41 +99,56 @@ def _slots_needed(events: Events, slots: int | None, ends: bool) -> int | None:
     return high
 
 
-def _stuck(run: Run, sizes: Sizes | None) -> Counterexample:
+def _counterexample(run: Run, sizes: Sizes | None) -> Counterexample:
     """The shortest cycle of blocks that wait for each other, or a wait for what nobody does."""
-    events, flat = run.events, run.events.flat
-    fronts: dict[int, int] = {}
-    for event in range(len(events)):
-        if event not in run.happened:
-            fronts.setdefault(int(events.block[event]), event)
-    at = set(fronts.values())
-    waits: dict[int, list[tuple[int, int]]] = {block: [] for block in fronts}
-    for earlier, later in zip(run.before.tolist(), run.after.tolist(), strict=True):
-        if later in at and earlier not in run.happened:
-            block = int(events.block[later])
-            waits[block].append((int(events.block[earlier]), earlier))
-    cycle = _shortest_cycle({block: dict(reversed(for_)) for block, for_ in waits.items()})
+    events = run.events
+    flat = events.flat
+    stuck_at = _stuck_at(run)
+    cycle = _shortest_cycle(_waits_of_blocks(run, stuck_at))
     if cycle:
-        lines = [_waiting(run, fronts[block], event) for block, event in cycle]
+        first_event = stuck_at[cycle[0][0]]
+        lines = [_waiting(run, stuck_at[block], awaited) for block, awaited in cycle]
         found = f"a wait cycle of {len(cycle)}, in every interleaving"
-        first = fronts[cycle[0][0]]
     else:
-        first = min(at & set(run.never.tolist()))
-        lines = [_waiting(run, first, NEVER)]
+        first_event = min(set(stuck_at.values()) & set(run.never.tolist()))
+        lines = [_waiting(run, first_event, NEVER)]
         found = "a wait for what nobody does"
     if sizes and events.limit < flat.largest:
         found += f", from {in_words(sizes.least_with(events.limit))} on"
-    step = int(events.step[first])
-    stands = flat.blocks[int(flat.block[step])]
+
+    index = int(events.step[first_event])
+    step = flat.steps[index]
+    block = flat.blocks[int(flat.block[index])]
     return Counterexample(
         property="deadlock_free",
-        rank=stands.rank,
-        position=flat.steps[step].place,
-        action=f"{stands.name}: {flat.steps[step].text}",
+        rank=block.rank,
+        position=step.position,
+        action=f"{block.name}: {step.text}",
         expected="all blocks to run to their ends",
         found=found,
         actions=tuple(lines[:SHOWN]),
     )
+
+
+def _stuck_at(run: Run) -> dict[int, int]:
+    """Per block that is not at its end, the first event of it that never happens."""
+    stuck_at: dict[int, int] = {}
+    for event in range(len(run.events)):
+        if event not in run.happened:
+            stuck_at.setdefault(int(run.events.block[event]), event)
+    return stuck_at
+
+
+def _waits_of_blocks(run: Run, stuck_at: dict[int, int]) -> dict[int, dict[int, int]]:
+    """Block -> {block that it waits for: the event that it waits for there}."""
+    block_of = run.events.block
+    stuck_events = set(stuck_at.values())
+    waits: dict[int, list[tuple[int, int]]] = {block: [] for block in stuck_at}
+    for earlier, later in zip(run.before.tolist(), run.after.tolist(), strict=True):
+        if later in stuck_events and earlier not in run.happened:
+            waits[int(block_of[later])].append((int(block_of[earlier]), earlier))
+    # Of several events of one block the first counts: reversed, it is the last and stays.
+    return {block: dict(reversed(events)) for block, events in waits.items()}
 
 
 def _shortest_cycle(waits: dict[int, dict[int, int]]) -> list[tuple[int, int]]:
@@ -140,61 +156,98 @@ def _shortest_cycle(waits: dict[int, dict[int, int]]) -> list[tuple[int, int]]:
 
     Where more than ``MOST_STARTS`` blocks are stuck, the shortest through those looked at first.
     """
-    best: list[tuple[int, int]] = []
-    for tried, start in enumerate(sorted(waits)):
-        if best and tried > MOST_STARTS:
+    shortest: list[tuple[int, int]] = []
+    for starts_tried, start in enumerate(sorted(waits)):
+        if shortest and starts_tried > MOST_STARTS:
             break
-        came: dict[int, int] = {}
-        queue = deque([start])
-        while queue and start not in came:
-            at = queue.popleft()
-            for other in waits.get(at, {}):
-                if other not in came:
-                    came[other] = at
-                    queue.append(other)
-        if start in came:
-            path = [start]
-            while path[-1] != start or len(path) == 1:
-                path.append(came[path[-1]])
-            path.reverse()
-            cycle = [(a, waits[a][b]) for a, b in pairwise(path)]
-            if not best or len(cycle) < len(best):
-                best = cycle
-    return best
+        path = _path_back(waits, start)
+        if path and (not shortest or len(path) - 1 < len(shortest)):
+            shortest = [(block, waits[block][awaited]) for block, awaited in pairwise(path)]
+    return shortest
+
+
+def _path_back(waits: dict[int, dict[int, int]], start: int) -> list[int]:
+    """Blocks of a shortest way from a block back to it, it first and last; empty: none."""
+    reached_from: dict[int, int] = {}
+    queue = deque([start])
+    while queue and start not in reached_from:
+        block = queue.popleft()
+        for awaited in waits.get(block, {}):
+            if awaited not in reached_from:
+                reached_from[awaited] = block
+                queue.append(awaited)
+    if start not in reached_from:
+        return []
+
+    path = [start, reached_from[start]]
+    while path[-1] != start:
+        path.append(reached_from[path[-1]])
+    path.reverse()
+    return path
 
 
 def _waiting(run: Run, event: int, awaited: int) -> str:
     """One line of a cycle: who stands where, and what it waits for."""
-    events, flat = run.events, run.events.flat
+    events = run.events
+    flat = events.flat
     step = int(events.step[event])
     line = flat.describe(step)
-    if events.first[step] != events.last[step]:
-        line += (
-            f" (message {events.part[event] + 1} of {events.last[step] - events.first[step] + 1})"
-        )
-    for fifo, kind, mine in (
-        (int(flat.receives[step]), "message", events.taken),
-        (int(flat.sends[step]), "slot", events.sent),
-    ):
-        if fifo == NONE or event not in (own := mine[fifo].tolist()):
-            continue
-        number = own.index(event)
-        name = flat.program.fifos[fifo]
-        if kind == "message":
-            sent = events.sent[fifo].tolist()
-            if awaited == NEVER and number >= len(sent):
-                return f"{line}, waits for message {number} of {name}, which nobody sends"
-            if awaited != NEVER and number < len(sent) and sent[number] == awaited:
-                of = flat.describe(int(events.step[awaited]))
-                return f"{line}, waits for message {number} of {name}, sent by {of}"
-        elif run.slots is not None and number >= run.slots:
-            taken = events.taken[fifo].tolist()
-            full = f"{name} is full (messages {number - run.slots} to {number - 1})"
-            if awaited == NEVER and number - run.slots >= len(taken):
-                return f"{line}, waits for a slot: {full}, and nobody takes any"
-            if awaited != NEVER and taken[number - run.slots] == awaited:
-                of = flat.describe(int(events.step[awaited]))
-                return f"{line}, waits for a slot: {full} until {of}"
+    messages = events.last[step] - events.first[step] + 1
+    if messages > 1:
+        line += f" (message {events.part[event] + 1} of {messages})"
+
+    reason = _waits_for_message(run, event, awaited) or _waits_for_slot(run, event, awaited)
+    if reason:
+        return f"{line}, {reason}"
     if awaited == NEVER:
         return f"{line}, waits for a flag that nobody raises"
     return f"{line}, waits for the flag of {flat.describe(int(events.step[awaited]))}"
+
+
+def _waits_for_message(run: Run, event: int, awaited: int) -> str:
+    """The reason for a wait, if it is for a message that ``awaited`` sends; else empty."""
+    events = run.events
+    flat = events.flat
+    fifo = int(flat.receives[int(events.step[event])])
+    if fifo == NONE:
+        return ""
+    received = events.received[fifo].tolist()
+    if event not in received:
+        return ""
+
+    number = received.index(event)
+    name = flat.program.fifos[fifo]
+    sent = events.sent[fifo].tolist()
+    if awaited == NEVER:
+        if number >= len(sent):
+            return f"waits for message {number} of {name}, which nobody sends"
+    elif number < len(sent) and sent[number] == awaited:
+        sender = flat.describe(int(events.step[awaited]))
+        return f"waits for message {number} of {name}, sent by {sender}"
+    return ""
+
+
+def _waits_for_slot(run: Run, event: int, awaited: int) -> str:
+    """The reason for a wait, if it is for a slot that ``awaited`` frees; else empty."""
+    events = run.events
+    flat = events.flat
+    fifo = int(flat.sends[int(events.step[event])])
+    if fifo == NONE or run.slots is None:
+        return ""
+    sent = events.sent[fifo].tolist()
+    if event not in sent:
+        return ""
+
+    number = sent.index(event)
+    oldest = number - run.slots  # of the messages in the FIFO
+    if oldest < 0:
+        return ""
+    received = events.received[fifo].tolist()
+    full = f"{flat.program.fifos[fifo]} is full (messages {oldest} to {number - 1})"
+    if awaited == NEVER:
+        if oldest >= len(received):
+            return f"waits for a slot: {full}, and nobody takes any"
+    elif oldest < len(received) and received[oldest] == awaited:
+        receiver = flat.describe(int(events.step[awaited]))
+        return f"waits for a slot: {full} until {receiver}"
+    return ""

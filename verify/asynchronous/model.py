@@ -52,7 +52,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         text: the step as its file has it, for people.
-        place: which step of the block that is in the file, from 0.
+        position: which step of the block that is in the file, from 0.
         count: chunks; every area below has so many, from the address given.
         sources: first addresses of the areas that are added up (beside the message).
         targets: first addresses of the areas that get the sum.
@@ -62,7 +62,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     """
 
     text: str
-    place: int
+    position: int
     count: int
     sources: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
@@ -134,16 +134,17 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     @property
     def largest(self) -> int:
         """Chunks of the largest step that sends or receives; at least 1."""
-        counts = [
-            step.count
-            for block in self.blocks
-            for step in block.steps
-            if step.receives != NONE or step.sends != NONE
-        ]
-        return max([1, *counts])
+        largest = 1
+        for block in self.blocks:
+            for step in block.steps:
+                if step.receives != NONE or step.sends != NONE:
+                    largest = max(largest, step.count)
+        return largest
 
     def name_of(self, address: int) -> str:
         """A chunk as people write it: ``rank 2 o[5]``, with all its names where in place."""
-        names = [b for b in self.buffers if b.start <= address < b.start + b.chunks]
-        places = " = ".join(f"{b.name}[{address - b.start}]" for b in names)
-        return f"rank {names[0].rank} {places}" if names else f"address {address}"
+        buffers = [b for b in self.buffers if b.start <= address < b.start + b.chunks]
+        if not buffers:
+            return f"address {address}"
+        names = " = ".join(f"{b.name}[{address - b.start}]" for b in buffers)
+        return f"rank {buffers[0].rank} {names}"

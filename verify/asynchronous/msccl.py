@@ -5,7 +5,7 @@ from __future__ import annotations
 from verify.asynchronous.check import check
 from verify.asynchronous.deadlock import Freedom
 from verify.asynchronous.msccl_limits import limits
-from verify.asynchronous.msccl_program import Lowering, placements
+from verify.asynchronous.msccl_program import XmlLowering, placements
 from verify.asynchronous.msccl_xml import Algorithm, decode
 from verify.asynchronous.sizes import Sizes
 from verify.asynchronous.verdict import AsynchronousReport
@@ -28,14 +28,19 @@ CHUNK_STEPS = {"broadcast": 1, "reduce": 1}
 
 def sizes_of(algorithm: Algorithm, max_bytes: int | None = None) -> Sizes:
     """The sizes that a file declares, narrowed or set by ``max_bytes``."""
-    low = max(0, algorithm.optional.get("minBytes", 0))
-    high: int | None = algorithm.optional.get("maxBytes", 0)
-    high = high if high and high > 0 else None
+    largest = [size for size in (algorithm.optional.get("maxBytes", 0),) if size > 0]
     if max_bytes is not None:
-        high = max_bytes if high is None else min(high, max_bytes)
-    steps = CHUNK_STEPS.get(algorithm.coll, 4) if algorithm.proto == "Simple" else 1
-    slot = steps * STEP_BYTES[algorithm.proto]
-    return Sizes(chunks=algorithm.nchunksperloop, slot_bytes=slot, min_bytes=low, max_bytes=high)
+        largest.append(max_bytes)
+
+    steps_of_slot = 1
+    if algorithm.proto == "Simple":
+        steps_of_slot = CHUNK_STEPS.get(algorithm.coll, 4)
+    return Sizes(
+        chunks=algorithm.nchunksperloop,
+        slot_bytes=steps_of_slot * STEP_BYTES[algorithm.proto],
+        min_bytes=max(0, algorithm.optional.get("minBytes", 0)),
+        max_bytes=min(largest, default=None),
+    )
 
 
 def verify_xml(
@@ -76,32 +81,35 @@ def check_algorithm(
     if algorithm.proto not in SLOTS:
         raise FormatError(name, f"proto = {algorithm.proto!r} is none of {', '.join(SLOTS)}")
     sizes = sizes_of(algorithm, max_bytes)
-    room = SLOTS[algorithm.proto] if slots is None else slots
+    if slots is None:
+        slots = SLOTS[algorithm.proto]
+
     results: dict[str, Result] = {}
     freedom: Freedom | None = None
-    used = placements(algorithm)
     programs = []
     refuted_programs = []
-    for placement in used:
-        lowering = Lowering(algorithm, placement, room, name)
+    used_placements = placements(algorithm)
+    for placement in used_placements:
+        lowering = XmlLowering(algorithm, placement, slots, name)
         program = lowering.program()
         programs.append((program, sizes))
-        found, freedom = check(program, sizes, lowering.found)
-        if overall(result.verdict for result in found.values()) is Verdict.REFUTED:
+        of_placement, freedom = check(program, sizes, lowering.refutations)
+        if overall(result.verdict for result in of_placement.values()) is Verdict.REFUTED:
             refuted_programs.append(program)
-        results = {key: _worse(results.get(key), result) for key, result in found.items()}
-    assert freedom is not None
+        results = {key: _worse(results.get(key), result) for key, result in of_placement.items()}
+    assert freedom is not None  # it is the same for all placements
     shown_program = refuted_programs[0] if refuted_programs else programs[0][0]
+
     return AsynchronousReport(
         format=FORMAT,
         name=algorithm.name,
         kind=algorithm.coll,
         ranks=algorithm.ngpus,
-        placements=used,
+        placements=used_placements,
         blocks=sum(len(gpu.blocks) for gpu in algorithm.gpus),
         steps=sum(len(block.steps) for gpu in algorithm.gpus for block in gpu.blocks),
         protocol=algorithm.proto,
-        slots=room,
+        slots=slots,
         sizes=sizes,
         results=results,
         freedom=freedom,
@@ -111,9 +119,10 @@ def check_algorithm(
     )
 
 
-def _worse(one: Result | None, other: Result) -> Result:
+def _worse(first: Result | None, second: Result) -> Result:
     """Of the results for two placements the one that decides."""
-    order = (Verdict.PROVED, Verdict.UNKNOWN, Verdict.REFUTED)
-    if one is None or order.index(other.verdict) > order.index(one.verdict):
-        return other
-    return one if one.note or one.verdict is not Verdict.PROVED else other
+    severity = (Verdict.PROVED, Verdict.UNKNOWN, Verdict.REFUTED)
+    if first is None or severity.index(second.verdict) > severity.index(first.verdict):
+        return second
+    # Of two that are proved, one with a note says more.
+    return first if first.note or first.verdict is not Verdict.PROVED else second

@@ -13,6 +13,8 @@ Where the file and the executor differ in what they seem to say, the executor co
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from verify.asynchronous.model import (
@@ -51,32 +53,55 @@ SHARED_OUT = ("allgather", "reducescatter", "alltoall")
 
 def placements(algorithm: Algorithm) -> tuple[str, ...]:
     """How the file is meant to be used, as far as it says; at least one."""
-    inside = algorithm.optional.get("inplace", 0)
-    outside = algorithm.optional.get("outofplace", 0 if inside else 1)
-    given = [name for name, flag in ((IN_PLACE, inside), (OUT_OF_PLACE, outside)) if flag]
-    return tuple(given) or (OUT_OF_PLACE,)
+    in_place = algorithm.optional.get("inplace", 0)
+    out_of_place = algorithm.optional.get("outofplace", 0 if in_place else 1)
+    flags = ((IN_PLACE, in_place), (OUT_OF_PLACE, out_of_place))
+    return tuple(name for name, flag in flags if flag) or (OUT_OF_PLACE,)
 
 
-class Lowering:
+class _StepPlace(NamedTuple):
+    """Where a counterexample is found: the rank, the step's text, and its ``s``."""
+
+    rank: int
+    action: str
+    position: int
+
+
+class XmlLowering:
     """Makes the program of a file for one placement, and notes what can't be said in a program.
 
+    Args:
+        algorithm: the file.
+        placement: ``IN_PLACE`` or ``OUT_OF_PLACE``.
+        slots: of every FIFO.
+        name: of the file, for errors.
+
     Attributes:
-        found: property -> refutation of what is wrong before anything runs.
+        refutations: property -> refutation of what is wrong before anything runs.
+        share: chunks of a rank where the collective divides the buffer; else all chunks.
+
+    Raises:
+        FormatError: a collective that is not known, or too much memory.
     """
 
     def __init__(self, algorithm: Algorithm, placement: str, slots: int, name: str) -> None:
         if algorithm.coll not in COLLECTIVES:
-            known = ", ".join(COLLECTIVES)
-            raise FormatError(name, f"coll = {algorithm.coll!r}: verify knows {known}")
+            names = ", ".join(COLLECTIVES)
+            raise FormatError(name, f"coll = {algorithm.coll!r}: verify knows {names}")
         self.algorithm = algorithm
         self.placement = placement
         self.slots = slots
-        self.found: dict[str, Result] = {}
-        self.chunks = algorithm.nchunksperloop
+        self.refutations: dict[str, Result] = {}
+
         self.ranks = algorithm.ngpus
-        self.part = self.chunks // self.ranks if algorithm.coll in SHARED_OUT else self.chunks
-        self.fifos: dict[tuple[int, int, int], int] = {}
-        self.counters: dict[tuple[int, int], int] = {}
+        self.chunks = algorithm.nchunksperloop
+        self.share = self.chunks
+        if algorithm.coll in SHARED_OUT:
+            self.share = self.chunks // self.ranks
+        self.shares_are_whole = algorithm.coll not in SHARED_OUT or self.chunks % self.ranks == 0
+
+        self.fifos: dict[tuple[int, int, int], int] = {}  # (sender, receiver, channel)
+        self.counters: dict[tuple[int, int], int] = {}  # (rank, block)
         self.buffers: dict[tuple[int, str], Buffer] = {}
         self.addresses = 0
         for gpu in algorithm.gpus:
@@ -89,46 +114,48 @@ class Lowering:
             )
 
     def _allocate(self, gpu: XmlGpu) -> None:
+        """Give the buffers of a rank their addresses; in place, one lies within the other."""
         coll = self.algorithm.coll
-        whole = self.chunks
-        part = self.part
-        sizes = {
-            "i": part if coll == "allgather" else whole,
-            "o": part if coll == "reducescatter" else whole,
+        chunks = {
+            "i": self.share if coll == "allgather" else self.chunks,
+            "o": self.share if coll == "reducescatter" else self.chunks,
             "s": gpu.chunks["s"],
         }
-        start = dict.fromkeys(sizes, 0)
-        even = coll not in SHARED_OUT or whole % self.ranks == 0
-        shared = self.placement == IN_PLACE and even
-        if not shared:
-            order = ["i", "o"]
+        in_place = self.placement == IN_PLACE and self.shares_are_whole
+        start = {}
+        if not in_place:
+            own_addresses = ["i", "o", "s"]
         elif coll == "allgather":
-            order = ["o"]
-            start["i"] = self.addresses + gpu.id * part
+            own_addresses = ["o", "s"]
+            start["i"] = self.addresses + gpu.id * self.share
         else:
-            order = ["i"]
-            start["o"] = self.addresses + (gpu.id * part if coll == "reducescatter" else 0)
-        for name in [*order, "s"]:
+            own_addresses = ["i", "s"]
+            first_chunk = gpu.id * self.share if coll == "reducescatter" else 0
+            start["o"] = self.addresses + first_chunk
+        for name in own_addresses:
             start[name] = self.addresses
-            self.addresses += sizes[name]
-        for name, size in sizes.items():
-            self.buffers[gpu.id, name] = Buffer(gpu.id, name, start[name], size)
+            self.addresses += chunks[name]
+        for name, number in chunks.items():
+            self.buffers[gpu.id, name] = Buffer(gpu.id, name, start[name], number)
 
     def program(self) -> Program:
-        """The program; look at ``found``, too."""
-        blocks = [
-            Block(gpu.id, f"tb {block.id}", tuple(self._steps(gpu, block)))
-            for gpu in self.algorithm.gpus
-            for block in gpu.blocks
-        ]
+        """The program; look at ``refutations``, too."""
+        blocks = []
+        for gpu in self.algorithm.gpus:
+            for block in gpu.blocks:
+                steps = [self._step(gpu, block, step) for step in transmissions(block)]
+                blocks.append(Block(gpu.id, f"tb {block.id}", tuple(steps)))
+
         input_rank = np.full(self.addresses, -1)
         input_chunk = np.full(self.addresses, -1)
         for rank in range(self.ranks):
-            area = self.buffers[rank, "i"]
-            input_rank[area.start : area.start + area.chunks] = rank
-            input_chunk[area.start : area.start + area.chunks] = np.arange(area.chunks)
-        if self.algorithm.coll in SHARED_OUT and self.chunks % self.ranks:
-            self.found["right_values"] = refuted(
+            buffer = self.buffers[rank, "i"]
+            end = buffer.start + buffer.chunks
+            input_rank[buffer.start : end] = rank
+            input_chunk[buffer.start : end] = np.arange(buffer.chunks)
+
+        if not self.shares_are_whole:
+            self.refutations["right_values"] = refuted(
                 Counterexample(
                     property="right_values",
                     expected=f"{self.ranks} ranks to share nchunksperloop = {self.chunks} equally",
@@ -151,110 +178,139 @@ class Lowering:
             demands=tuple(self._demands()),
         )
 
-    def _steps(self, gpu: XmlGpu, block: XmlBlock) -> list[Step]:
-        return [self._step(gpu, block, made) for made in transmissions(block)]
+    def _step(self, gpu: XmlGpu, block: XmlBlock, transmission: Transmission) -> Step:
+        xml = transmission.last
+        text = text_of(block, transmission)
+        place = _StepPlace(gpu.id, f"tb {block.id}: {text}", xml.s)
 
-    def _step(self, gpu: XmlGpu, block: XmlBlock, made: Transmission) -> Step:
-        xml = made.last
-        kind = xml.type
         sources: list[int] = []
         targets: list[int] = []
-        text = text_of(block, made)
-        where = (gpu.id, f"tb {block.id}: {text}", xml.s)
-        if kind in READS_TARGET:
-            sources.append(self._area(xml.dstbuf, xml.dstoff, xml.cnt, *where))
-        if kind in READS_SOURCE or kind == "re":
-            sources += [self._area(xml.srcbuf, at, xml.cnt, *where) for at in made.offsets]
-        if kind in WRITES:
-            targets.append(self._area(xml.dstbuf, xml.dstoff, xml.cnt, *where))
-        if kind == "cpy" and sources == targets:
+        if xml.type in READS_TARGET:
+            sources.append(self._area(xml.dstbuf, xml.dstoff, xml.cnt, place))
+        if xml.type in READS_SOURCE or xml.type == "re":
+            for offset in transmission.offsets:
+                sources.append(self._area(xml.srcbuf, offset, xml.cnt, place))
+        if xml.type in WRITES:
+            targets.append(self._area(xml.dstbuf, xml.dstoff, xml.cnt, place))
+        if xml.type == "cpy" and sources == targets:
             targets = []  # the same bytes once more: for others it is a read
-        sends = receives = NONE
-        if kind in SENDS:
-            sends = self._fifo((gpu.id, block.send, block.chan), block.send, *where)
-        if kind in RECEIVES:
-            receives = self._fifo((block.recv, gpu.id, block.chan), block.recv, *where)
-        flag = () if made.flag is None else (Signal(self._counter(gpu.id, block.id), made.flag),)
+
+        sends = NONE
+        receives = NONE
+        if xml.type in SENDS:
+            connection = (gpu.id, block.send, block.chan)
+            sends = self._fifo(connection, block.send, place)
+        if xml.type in RECEIVES:
+            connection = (block.recv, gpu.id, block.chan)
+            receives = self._fifo(connection, block.recv, place)
+
+        signals: tuple[Signal, ...] = ()
+        if transmission.flag is not None:
+            signals = (Signal(self._counter(gpu.id, block.id), transmission.flag),)
+        waits = [Signal(self._counter(gpu.id, tb), value) for tb, value in transmission.waits]
         return Step(
             text=text,
-            place=xml.s,
+            position=xml.s,
             count=xml.cnt,
             sources=tuple(sources),
             targets=tuple(targets),
             receives=receives,
             sends=sends,
-            waits=tuple(Signal(self._counter(gpu.id, tb), value) for tb, value in made.waits),
-            signals=flag,
+            waits=tuple(waits),
+            signals=signals,
         )
 
     def _counter(self, rank: int, block: int) -> int:
         return self.counters.setdefault((rank, block), len(self.counters))
 
-    def _fifo(self, key: tuple[int, int, int], peer: int, rank: int, action: str, s: int) -> int:
-        if not 0 <= peer < self.ranks or peer == rank:
+    def _fifo(self, connection: tuple[int, int, int], peer: int, place: _StepPlace) -> int:
+        if not 0 <= peer < self.ranks or peer == place.rank:
             self._refute(
                 "connections_match",
-                (rank, action, s),
-                "its thread block to name another rank as its peer",
-                f"the peer is {peer}",
+                place,
+                expected="its thread block to name another rank as its peer",
+                found=f"the peer is {peer}",
             )
-        return self.fifos.setdefault(key, len(self.fifos))
+        return self.fifos.setdefault(connection, len(self.fifos))
 
-    def _area(self, name: str, at: int, count: int, rank: int, action: str, s: int) -> int:
-        buffer = self.buffers[rank, name]
-        if at < 0 or at + count > buffer.chunks:
+    def _area(self, name: str, offset: int, count: int, place: _StepPlace) -> int:
+        """The first address of chunks of a buffer."""
+        buffer = self.buffers[place.rank, name]
+        if offset < 0 or offset + count > buffer.chunks:
             self._refute(
                 "bounds",
-                (rank, action, s),
-                f"chunks within {name}[0..{buffer.chunks - 1}], which is what the buffer has",
-                f"{name}[{at}..{at + count - 1}]",
+                place,
+                expected=f"chunks within {name}[0..{buffer.chunks - 1}], which is what the "
+                "buffer has",
+                found=f"{name}[{offset}..{offset + count - 1}]",
             )
-        return buffer.start + at
+        return buffer.start + offset
 
-    def _refute(self, broken: str, where: tuple[int, str, int], expected: str, got: str) -> None:
-        rank, action, s = where
-        if broken not in self.found:
-            self.found[broken] = refuted(
-                Counterexample(
-                    property=broken,
-                    rank=rank,
-                    position=s,
-                    action=action,
-                    expected=expected,
-                    found=got,
-                )
+    def _refute(self, broken: str, place: _StepPlace, expected: str, found: str) -> None:
+        """Note a refutation; the first of a property stays."""
+        if broken in self.refutations:
+            return
+        self.refutations[broken] = refuted(
+            Counterexample(
+                property=broken,
+                rank=place.rank,
+                position=place.position,
+                action=place.action,
+                expected=expected,
+                found=found,
             )
+        )
 
     def _demands(self) -> list[Demand]:
-        coll = self.algorithm.coll
-        part = self.part
-        ranks = range(self.ranks)
-        whole = np.arange(self.chunks)
-        if self.algorithm.coll in SHARED_OUT and self.chunks % self.ranks:
+        """What is wanted; of broadcast and reduce, whose root no file names, one for each root."""
+        if not self.shares_are_whole:
             return []
-        if coll == "allreduce":
-            return [self._demand("", [(r, ALL_RANKS + 0 * whole, whole) for r in ranks])]
-        if coll == "reducescatter":
-            own = np.arange(part)
-            return [self._demand("", [(r, ALL_RANKS + 0 * own, r * part + own) for r in ranks])]
-        if coll == "allgather":
-            return [self._demand("", [(r, whole // part, whole % part) for r in ranks])]
-        if coll == "alltoall":
-            return [self._demand("", [(r, whole // part, r * part + whole % part) for r in ranks])]
-        if coll == "broadcast":
-            return [
-                self._demand(f"root {root}", [(r, root + 0 * whole, whole) for r in ranks])
-                for root in ranks
-            ]
-        return [
-            self._demand(f"root {root}", [(root, ALL_RANKS + 0 * whole, whole)]) for root in ranks
-        ]
+        coll = self.algorithm.coll
+        if coll not in ("broadcast", "reduce"):
+            outputs = [self._output(coll, rank) for rank in range(self.ranks)]
+            return [self._demand("", outputs)]
 
-    def _demand(self, name: str, rows: list[tuple[int, IntArray, IntArray]]) -> Demand:
-        address = [self.buffers[r, "o"].start + np.arange(len(chunk)) for r, _, chunk in rows]
+        chunks = np.arange(self.chunks)
+        demands = []
+        for root in range(self.ranks):
+            if coll == "broadcast":
+                of_root = np.full(self.chunks, root)
+                outputs = [_Output(rank, of_root, chunks) for rank in range(self.ranks)]
+            else:
+                outputs = [_Output(root, np.full(self.chunks, ALL_RANKS), chunks)]
+            demands.append(self._demand(f"root {root}", outputs))
+        return demands
+
+    def _output(self, coll: str, rank: int) -> _Output:
+        """What one rank wants of a collective without a root."""
+        chunks = np.arange(self.chunks)
+        share = self.share
+        if coll == "allreduce":
+            return _Output(rank, np.full(self.chunks, ALL_RANKS), chunks)
+        if coll == "reducescatter":
+            return _Output(rank, np.full(share, ALL_RANKS), rank * share + np.arange(share))
+        sender = chunks // share
+        chunk_of_share = chunks % share
+        if coll == "allgather":
+            return _Output(rank, sender, chunk_of_share)
+        return _Output(rank, sender, rank * share + chunk_of_share)  # alltoall
+
+    def _demand(self, name: str, outputs: list[_Output]) -> Demand:
+        addresses = []
+        for output in outputs:
+            start = self.buffers[output.rank, "o"].start
+            addresses.append(start + np.arange(len(output.chunk)))
         return Demand(
             name,
-            np.concatenate(address),
-            np.concatenate([rank for _, rank, _ in rows]),
-            np.concatenate([chunk for _, _, chunk in rows]),
+            address=np.concatenate(addresses),
+            rank=np.concatenate([output.of_rank for output in outputs]),
+            chunk=np.concatenate([output.chunk for output in outputs]),
         )
+
+
+class _Output(NamedTuple):
+    """What is wanted in the output of ``rank``, from its beginning on: whose chunk, and which."""
+
+    rank: int
+    of_rank: IntArray
+    chunk: IntArray

@@ -14,6 +14,7 @@ From Azure/msccl-executor-nccl at c6f6b36d (msccl_parser.cc, msccl_kernel.cu):
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from verify.asynchronous.msccl_xml import XmlBlock, XmlStep
@@ -23,6 +24,9 @@ READS_TARGET = {"re"}
 WRITES = {"r", "cpy", "re", "rrc", "rcs", "rrcs"}
 RECEIVES = {"r", "rrc", "rcs", "rrs", "rrcs"}
 SENDS = {"s", "rcs", "rrs", "rrcs"}
+
+FUSION_ENDS_AT = 16
+"""The parser counts the ``re`` of a block; the one of this number ends a fusion (no later one)."""
 
 
 class Transmission(NamedTuple):
@@ -43,55 +47,76 @@ class Transmission(NamedTuple):
 
 def transmissions(block: XmlBlock) -> list[Transmission]:
     """The steps of a block as the kernel has them, after the parser."""
-    made: list[tuple[XmlStep, list[int], list[tuple[int, int]]]] = []
+    numbered = []
+    count = 0
+    for fused in _fused(block):
+        count += max(0, len(fused.waits) - 1)  # each further wait is a step of its own
+        if fused.last.cnt > 0:  # the kernel counts fused steps where it adds up the first chunk
+            count += len(fused.offsets) - 1
+        flag = count if fused.last.hasdep else None
+        offsets = tuple(fused.offsets)
+        waits = tuple(fused.waits)
+        numbered.append(Transmission(fused.last, offsets, waits, flag))
+        count += 1
+    return numbered
+
+
+@dataclass
+class _Fused:
+    """Steps of the file that are one for the kernel; see ``Transmission``."""
+
+    last: XmlStep
+    offsets: list[int]
+    waits: list[tuple[int, int]]
+
+
+def _fused(block: XmlBlock) -> list[_Fused]:
+    """The steps that do something, those that are fused as one."""
+    fused: list[_Fused] = []
     waits: list[tuple[int, int]] = []
-    fusing = False
+    may_go_on = False
     reductions = 0
     for step in block.steps:
         if step.depid >= 0:
             waits.append((step.depid, step.deps))
         if step.type == "nop":
             continue
-        goes_on = (
-            fusing
-            and step.type == "re"
-            and step.depid == -1
-            and (made[-1][0].dstbuf, made[-1][0].dstoff, made[-1][0].srcbuf)
-            == (step.dstbuf, step.dstoff, step.srcbuf)
-        )
-        if goes_on:
-            made[-1] = (step, [*made[-1][1], step.srcoff], made[-1][2])
+
+        if may_go_on and _continues(fused[-1].last, step):
+            fused[-1].last = step
+            fused[-1].offsets.append(step.srcoff)
         else:
-            made.append((step, [step.srcoff], waits))
+            fused.append(_Fused(step, [step.srcoff], waits))
             waits = []
         reductions += step.type == "re"
-        fusing = step.type == "re" and not step.hasdep and reductions != 16
-    found = []
-    count = 0
-    for last, offsets, before in made:
-        count += max(0, len(before) - 1)
-        if last.cnt > 0:  # the kernel counts fused steps where it adds up the first chunk
-            count += len(offsets) - 1
-        flag = count if last.hasdep else None
-        found.append(Transmission(last, tuple(offsets), tuple(before), flag))
-        count += 1
-    return found
+        may_go_on = step.type == "re" and not step.hasdep and reductions != FUSION_ENDS_AT
+    return fused
 
 
-def text_of(block: XmlBlock, made: Transmission) -> str:
+def _continues(reduction: XmlStep, step: XmlStep) -> bool:
+    """Whether a step adds to the same place as the ``re`` before it, without a wait of its own."""
+    return (
+        step.type == "re"
+        and step.depid == -1
+        and step.dstbuf == reduction.dstbuf
+        and step.dstoff == reduction.dstoff
+        and step.srcbuf == reduction.srcbuf
+    )
+
+
+def text_of(block: XmlBlock, transmission: Transmission) -> str:
     """A step for people: ``rrc i[3] i[3] from rank 2, after tb 0 step 1``."""
-    xml = made.last
-    kind = made.last.type
-    many = f"..+{xml.cnt - 1}" if xml.cnt > 1 else ""
-    parts = [kind]
-    if kind in READS_SOURCE or kind == "re":
-        parts += [f"{xml.srcbuf}[{at}{many}]" for at in made.offsets]
-    if kind in RECEIVES:
+    step = transmission.last
+    extent = f"..+{step.cnt - 1}" if step.cnt > 1 else ""
+    parts = [step.type]
+    if step.type in READS_SOURCE or step.type == "re":
+        parts += [f"{step.srcbuf}[{offset}{extent}]" for offset in transmission.offsets]
+    if step.type in RECEIVES:
         parts.append(f"from rank {block.recv}")
-    if kind in WRITES:
-        parts.append(f"into {xml.dstbuf}[{xml.dstoff}{many}]")
-    if kind in SENDS:
+    if step.type in WRITES:
+        parts.append(f"into {step.dstbuf}[{step.dstoff}{extent}]")
+    if step.type in SENDS:
         parts.append(f"to rank {block.send}")
-    if made.waits:
-        parts.append("after " + ", ".join(f"tb {tb} step {s}" for tb, s in made.waits))
+    if transmission.waits:
+        parts.append("after " + ", ".join(f"tb {tb} step {s}" for tb, s in transmission.waits))
     return " ".join(parts)

@@ -24,6 +24,9 @@ MAX_INTEGER = 2**63
 
 TYPES = ("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs", "nop")
 BUFFERS = ("i", "o", "s")
+ELEMENTS = {"algo", "gpu", "tb", "step"}
+OPTIONAL = ("inplace", "outofplace", "minBytes", "maxBytes")
+"""Attributes of ``algo`` that older files lack."""
 
 
 class XmlStep(NamedTuple):
@@ -99,16 +102,17 @@ def decode(data: bytes, name: str = "<bytes>") -> Algorithm:
         raise FormatError(name, f"not a complete XML document: {error}") from None
     if root.tag != "algo":
         raise FormatError(name, f"the outermost element is <{root.tag}>, not <algo>")
+
     read = _Reader(name)
     ranks = read.within(root, "ngpus", "algo", 1, MAX_RANKS)
-    gpus = sorted((read.gpu(element) for element in root.iterfind("gpu")), key=lambda gpu: gpu.id)
+    gpus = [read.gpu(element) for element in root.iterfind("gpu")]
+    gpus.sort(key=lambda gpu: gpu.id)
     if [gpu.id for gpu in gpus] != list(range(ranks)):
         raise FormatError(name, f"ngpus = {ranks}: needs one <gpu> for each id from 0 on")
     moved = sum(step.cnt for gpu in gpus for block in gpu.blocks for step in block.steps)
     if moved > MAX_MOVED:
         raise FormatError(name, f"its steps move {moved} chunks, more than the {MAX_MOVED} allowed")
-    later = ("inplace", "outofplace", "minBytes", "maxBytes")
-    known = {"algo", "gpu", "tb", "step"}
+
     return Algorithm(
         name=root.get("name", ""),
         proto=read.text(root, "proto", "algo"),
@@ -116,92 +120,103 @@ def decode(data: bytes, name: str = "<bytes>") -> Algorithm:
         nchannels=read.integer(root, "nchannels", "algo"),
         nchunksperloop=read.within(root, "nchunksperloop", "algo", 1, MAX_CHUNKS),
         ngpus=ranks,
-        optional={key: read.integer(root, key, "algo") for key in later if key in root.attrib},
+        optional={key: read.integer(root, key, "algo") for key in OPTIONAL if key in root.attrib},
         gpus=tuple(gpus),
-        ignored=tuple(sorted({element.tag for element in root.iter()} - known)),
+        ignored=tuple(sorted({element.tag for element in root.iter()} - ELEMENTS)),
     )
 
 
 class _Reader:
-    """Reads elements, with errors that name the place."""
+    """Reads elements; errors say where: ``where`` is an element as people find it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def text(self, element: ElementTree.Element, key: str, place: str) -> str:
+    def text(self, element: ElementTree.Element, key: str, where: str) -> str:
         value = element.get(key)
         if value is None:
-            raise FormatError(self.name, f"{place} has no {key}")
+            raise FormatError(self.name, f"{where} has no {key}")
         return value
 
-    def integer(self, element: ElementTree.Element, key: str, place: str) -> int:
-        value = self.text(element, key, place)
+    def integer(self, element: ElementTree.Element, key: str, where: str) -> int:
+        value = self.text(element, key, where)
         try:
             number = int(value)
         except ValueError:
-            raise FormatError(self.name, f"{place}: {key} = {value!r} is no integer") from None
+            raise FormatError(self.name, f"{where}: {key} = {value!r} is no integer") from None
         if abs(number) >= MAX_INTEGER:
-            raise FormatError(self.name, f"{place}: {key} = {value} has more than 64 bits")
+            raise FormatError(self.name, f"{where}: {key} = {value} has more than 64 bits")
         return number
 
     def within(
-        self, element: ElementTree.Element, key: str, place: str, low: int, high: int
+        self, element: ElementTree.Element, key: str, where: str, low: int, high: int
     ) -> int:
-        number = self.integer(element, key, place)
+        number = self.integer(element, key, where)
         if not low <= number <= high:
-            raise FormatError(self.name, f"{place}: {key} = {number} must be in {low} .. {high}")
+            raise FormatError(self.name, f"{where}: {key} = {number} must be in {low} .. {high}")
         return number
 
     def gpu(self, element: ElementTree.Element) -> XmlGpu:
         number = self.integer(element, "id", "gpu")
-        place = f"gpu {number}"
+        where = f"gpu {number}"
         chunks = {
-            buffer: self.within(element, f"{buffer}_chunks", place, 0, MAX_CHUNKS)
+            buffer: self.within(element, f"{buffer}_chunks", where, 0, MAX_CHUNKS)
             for buffer in BUFFERS
         }
-        blocks = tuple(self.block(child, place) for child in element.iterfind("tb"))
+        blocks = tuple(self.block(child, where) for child in element.iterfind("tb"))
         if len({block.id for block in blocks}) < len(blocks):
-            raise FormatError(self.name, f"{place} has two thread blocks of one id")
+            raise FormatError(self.name, f"{where} has two thread blocks of one id")
         return XmlGpu(number, chunks, blocks)
 
-    def block(self, element: ElementTree.Element, where: str) -> XmlBlock:
-        number = self.integer(element, "id", f"{where} tb")
-        place = f"{where} tb {number}"
-        steps = tuple(self.step(child, place) for child in element.iterfind("step"))
-        send, recv, chan = (self.integer(element, key, place) for key in ("send", "recv", "chan"))
-        return XmlBlock(number, send, recv, chan, steps)
+    def block(self, element: ElementTree.Element, gpu: str) -> XmlBlock:
+        number = self.integer(element, "id", f"{gpu} tb")
+        where = f"{gpu} tb {number}"
+        steps = tuple(self.step(child, where) for child in element.iterfind("step"))
+        return XmlBlock(
+            id=number,
+            send=self.integer(element, "send", where),
+            recv=self.integer(element, "recv", where),
+            chan=self.integer(element, "chan", where),
+            steps=steps,
+        )
 
-    def step(self, element: ElementTree.Element, where: str) -> XmlStep:
-        given = element.attrib
-        try:  # nearly all are as they should be
+    def step(self, element: ElementTree.Element, block: str) -> XmlStep:
+        # Files have many steps, and nearly all are as they should be: read at once, and looked at
+        # attribute by attribute only if that fails.
+        attributes = element.attrib
+        try:
             step = XmlStep(
-                int(given["s"]),
-                given["type"],
-                given["srcbuf"],
-                int(given["srcoff"]),
-                given["dstbuf"],
-                int(given["dstoff"]),
-                int(given["cnt"]),
-                int(given["depid"]),
-                int(given["deps"]),
-                int(given["hasdep"]),
+                s=int(attributes["s"]),
+                type=attributes["type"],
+                srcbuf=attributes["srcbuf"],
+                srcoff=int(attributes["srcoff"]),
+                dstbuf=attributes["dstbuf"],
+                dstoff=int(attributes["dstoff"]),
+                cnt=int(attributes["cnt"]),
+                depid=int(attributes["depid"]),
+                deps=int(attributes["deps"]),
+                hasdep=int(attributes["hasdep"]),
             )
         except (KeyError, ValueError):
-            place = f"{where} step {given.get('s', '?')}"
-            for key in XmlStep._fields:
-                if key in ("type", "srcbuf", "dstbuf"):
-                    self.text(element, key, place)
-                else:
-                    self.integer(element, key, place)
+            self._refuse_attributes(element, f"{block} step {attributes.get('s', '?')}")
             raise
-        place = f"{where} step {step.s}"
+
+        where = f"{block} step {step.s}"
         if step.type not in TYPES:
-            raise FormatError(self.name, f"{place}: type {step.type!r} is none of {TYPES}")
+            raise FormatError(self.name, f"{where}: type {step.type!r} is none of {TYPES}")
         if step.srcbuf not in BUFFERS or step.dstbuf not in BUFFERS:
-            raise FormatError(self.name, f"{place}: a buffer that is none of {BUFFERS}")
+            raise FormatError(self.name, f"{where}: a buffer that is none of {BUFFERS}")
         for key in ("s", "srcoff", "dstoff", "cnt", "depid", "deps"):
             if not -MAX_CHUNKS <= getattr(step, key) <= MAX_CHUNKS:
-                raise FormatError(self.name, f"{place}: {key} is beyond {MAX_CHUNKS}")
+                raise FormatError(self.name, f"{where}: {key} is beyond {MAX_CHUNKS}")
         if step.cnt < 0:
-            raise FormatError(self.name, f"{place}: cnt = {step.cnt} must be 0 or more")
+            raise FormatError(self.name, f"{where}: cnt = {step.cnt} must be 0 or more")
         return step
+
+    def _refuse_attributes(self, element: ElementTree.Element, where: str) -> None:
+        """Say which attribute of a step is missing, or no number."""
+        for key in XmlStep._fields:
+            if key in ("type", "srcbuf", "dstbuf"):
+                self.text(element, key, where)
+            else:
+                self.integer(element, key, where)

@@ -8,7 +8,7 @@ from verify.asynchronous.check import check
 from verify.asynchronous.deadlock import Freedom
 from verify.asynchronous.mscclpp_order import other_end
 from verify.asynchronous.mscclpp_plan import Plan, PlanOperation, decode_plan
-from verify.asynchronous.mscclpp_program import Lowering
+from verify.asynchronous.mscclpp_program import PlanLowering
 from verify.asynchronous.mscclpp_rounds import doubt, threads_may_go_on
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.verdict import PROVED, Result, Verdict, unknown
@@ -48,9 +48,9 @@ def check_plan(plan: Plan, name: str = "<bytes>") -> AsynchronousReport:
     Raises:
         FormatError: it has operations that are not known here.
     """
-    lowering = Lowering(plan, name)
+    lowering = PlanLowering(plan, name)
     program = lowering.program()
-    found = lowering.found
+    found = lowering.refutations
     missing = found.pop("synchronized", None)
     of_program, freedom = check(program, None, found)
     results = dict(of_program)
@@ -90,7 +90,7 @@ def check_plan(plan: Plan, name: str = "<bytes>") -> AsynchronousReport:
 
 
 def _with_barriers(
-    results: dict[str, Result], freedom: Freedom, lowering: Lowering
+    results: dict[str, Result], freedom: Freedom, lowering: PlanLowering
 ) -> tuple[dict[str, Result], Freedom]:
     """Add what the program does not say: whom barriers and semaphores let go on."""
     wrong = [barriers.wrong for barriers in lowering.barriers if barriers.wrong is not None]

@@ -47,7 +47,7 @@ MOST_CELLS = 2**21
 """Parts of chunks in all operations together, and in memory: what more is is refused."""
 
 
-class Lowering:
+class PlanLowering:
     """A plan as a program of the model.
 
     Args:
@@ -61,7 +61,7 @@ class Lowering:
             piece stands for all. None: every round has its own.
 
     Attributes:
-        found: properties that are refuted before anything runs.
+        refutations: properties that are refuted before anything runs.
         unordered: why the order of some blocks is not in the program; empty where all of it is.
 
     Raises:
@@ -86,7 +86,7 @@ class Lowering:
         self.relaxed = relaxed
         self.apart = apart
         self.pieces = pieces
-        self.found = dict[str, Result]()
+        self.refutations = dict[str, Result]()
         self.ranks = len(plan.gpus)
         self.blocks = [flat(gpu, rounds) for gpu in plan.gpus]
         self.cells = self._cells()
@@ -142,10 +142,10 @@ class Lowering:
         self.addresses += chunks * self.cells
 
     def program(self) -> Program:
-        """The program, and what is wrong already in ``found``."""
+        """The program, and what is wrong already in ``refutations``."""
         blocks = []
         if self.counting.wrong is not PROVED:
-            self.found["connections_match"] = self.counting.wrong
+            self.refutations["connections_match"] = self.counting.wrong
         for rank, of_rank in enumerate(self.blocks):
             for block, operations in enumerate(of_rank):
                 name = f"tb {self.plan.gpus[rank].threadblocks[block].id}"
@@ -158,7 +158,7 @@ class Lowering:
                 smeared = (self._smeared(rank, block, now) for now in operations)
                 missing = missing or next((wrong for wrong in smeared if wrong), None)
                 if missing is not None:
-                    self.found.setdefault("synchronized", missing)
+                    self.refutations.setdefault("synchronized", missing)
         input_rank = np.full(self.addresses, -1)
         input_chunk = np.full(self.addresses, -1)
         for rank in range(self.ranks):
@@ -248,12 +248,12 @@ class Lowering:
             for lane in threads.values():
                 begin = self._counter((rank, "begin", block, len(blocks)))
                 end = self._counter((rank, "end", block, len(blocks)))
-                steps.append(Step("begin", lane[0].place, 0, signals=(Signal(begin, 1),)))
-                first = Step("begin", lane[0].place, 0, waits=(Signal(begin, 1),))
-                last = Step("end", lane[-1].place, 0, signals=(Signal(end, 1),))
+                steps.append(Step("begin", lane[0].position, 0, signals=(Signal(begin, 1),)))
+                first = Step("begin", lane[0].position, 0, waits=(Signal(begin, 1),))
+                last = Step("end", lane[-1].position, 0, signals=(Signal(end, 1),))
                 blocks.append(Block(rank, name, (first, *lane, last)))
                 ends.append(Signal(end, 1))
-            steps.append(Step("end", steps[-1].place, 0, waits=tuple(ends)))
+            steps.append(Step("end", steps[-1].position, 0, waits=tuple(ends)))
             threads.clear()
 
         for position, now in enumerate(operations):
@@ -279,7 +279,7 @@ class Lowering:
         signals = step.signals[place :: step.count]
         return Step(
             step.text,
-            step.place,
+            step.position,
             1,
             tuple(start + place for start in step.sources),
             tuple(start + place for start in step.targets),
@@ -474,7 +474,7 @@ class Lowering:
                     )
 
     def _outside(self, rank: int, op: PlanOperation, owner: int, area: Area, name: str) -> None:
-        self.found.setdefault(
+        self.refutations.setdefault(
             "bounds",
             refuted(
                 Counterexample(

@@ -33,7 +33,7 @@ from verify.asynchronous.mscclpp_barriers import joins
 from verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, Used, doubts, scratch_chunk
 from verify.asynchronous.mscclpp_order import Key, Operation, name_of
 from verify.asynchronous.mscclpp_plan import Plan, Rounds
-from verify.asynchronous.mscclpp_program import Lowering
+from verify.asynchronous.mscclpp_program import PlanLowering
 from verify.core.verdict import Result, Verdict, overall
 
 MOST_THREADS = 4096
@@ -43,7 +43,7 @@ Pattern = list[tuple[int | None, int]]
 """Uses of a counter by a block, in order: how many in each round of which pipeline, or outside."""
 
 
-def doubt(plan: Plan, name: str, lowering: Lowering) -> str | None:
+def doubt(plan: Plan, name: str, lowering: PlanLowering) -> str | None:
     """Why a plan whose program is proved may still go wrong; None if it can't."""
     used = lowering.used()
     general = next(doubts(plan, used, lowering.cells), None)
@@ -55,14 +55,14 @@ def doubt(plan: Plan, name: str, lowering: Lowering) -> str | None:
         if differ is not None:
             return differ
     relaxed = bool(lowering.counting.relaxed)
-    if loops and not _proved(Lowering(plan, name, rounds=1)):
+    if loops and not _proved(PlanLowering(plan, name, rounds=1)):
         return "pipelines of one round are not proved"
-    if loops and _comes_back(Lowering(plan, name, rounds=1)):
+    if loops and _comes_back(PlanLowering(plan, name, rounds=1)):
         return "pipelines wait for what comes after them, perhaps only with more rounds"
-    if relaxed and not _proved(Lowering(plan, name, rounds=1, relaxed=False)):
+    if relaxed and not _proved(PlanLowering(plan, name, rounds=1, relaxed=False)):
         return "relaxed signals order no data, and here data are ordered by them"
     if any(area.buffer == PACKETS_BUFFER for area in used):
-        apart = Lowering(plan, name, rounds=1, relaxed=False, apart=True)
+        apart = PlanLowering(plan, name, rounds=1, relaxed=False, apart=True)
         if len(apart.program().blocks) > MOST_THREADS:
             return "too many packets to look at the threads of blocks"
         if not _proved(apart):
@@ -72,23 +72,23 @@ def doubt(plan: Plan, name: str, lowering: Lowering) -> str | None:
     return None
 
 
-def threads_may_go_on(plan: Plan, name: str, lowering: Lowering) -> bool:
+def threads_may_go_on(plan: Plan, name: str, lowering: PlanLowering) -> bool:
     """Whether what hangs block by block may end, as threads wait for their own packets only."""
     if not any(area.buffer == PACKETS_BUFFER for area in lowering.used()):
         return False
-    apart = Lowering(plan, name, apart=True)
+    apart = PlanLowering(plan, name, apart=True)
     program = apart.program()
     if len(program.blocks) > MOST_THREADS:
         return True
-    results, _ = check(program, None, apart.found)
+    results, _ = check(program, None, apart.refutations)
     return results["deadlock_free"].verdict is Verdict.PROVED
 
 
-def _proved(lowering: Lowering) -> bool:
+def _proved(lowering: PlanLowering) -> bool:
     """Whether the program of a lowering has no race and right values."""
     program = lowering.program()
     results: dict[str, Result]
-    results, _ = check(program, None, lowering.found)
+    results, _ = check(program, None, lowering.refutations)
     return overall(result.verdict for result in results.values()) is Verdict.PROVED
 
 
@@ -96,21 +96,21 @@ def _in_pipelined_scratch(area: Used) -> bool:
     return area.turn is not None and area.buffer == "s"
 
 
-def _reuse(plan: Plan, name: str, lowering: Lowering) -> str | None:
+def _reuse(plan: Plan, name: str, lowering: PlanLowering) -> str | None:
     """Why pieces of scratch may be overwritten too early; None if they can't."""
     size = _rounds(lowering)[0].unit_size
     room = scratch_chunk(plan)
     if room % size:
         return f"reuse_resources: {room} bytes of scratch are no multiple of unit_size {size}"
-    shared = Lowering(plan, name, rounds=2, relaxed=False, pieces=room // size)
+    shared = PlanLowering(plan, name, rounds=2, relaxed=False, pieces=room // size)
     program = shared.program()
-    results, _ = check(program, None, shared.found)
+    results, _ = check(program, None, shared.refutations)
     if results["race_free"].verdict is not Verdict.PROVED:
         return f"reuse_resources: scratch of {room // size} rounds is used again too early"
     return None
 
 
-def _rounds(lowering: Lowering) -> list[Rounds]:
+def _rounds(lowering: PlanLowering) -> list[Rounds]:
     """The different kinds of rounds that a plan's pipelines have."""
     contexts = {
         operation.iter_context
@@ -122,7 +122,7 @@ def _rounds(lowering: Lowering) -> list[Rounds]:
     return sorted(contexts, key=lambda context: (context.unit_size, context.num_chunks))
 
 
-def _rounds_differ(lowering: Lowering, used: list[Used]) -> str | None:
+def _rounds_differ(lowering: PlanLowering, used: list[Used]) -> str | None:
     """Why two rounds need not stand for any number of them."""
     if len(_rounds(lowering)) > 1:
         return "pipelines have different numbers of rounds"
@@ -147,7 +147,7 @@ def _rounds_differ(lowering: Lowering, used: list[Used]) -> str | None:
     return None
 
 
-def _aligned(lowering: Lowering, key: Key) -> bool:
+def _aligned(lowering: PlanLowering, key: Key) -> bool:
     """Whether rounds wait for signals of the same round, or of so many rounds before."""
     counting = lowering.counting
     sides = []
@@ -191,7 +191,7 @@ def _pattern(uses: list[Operation]) -> Pattern:
     return found
 
 
-def _comes_back(lowering: Lowering) -> bool:
+def _comes_back(lowering: PlanLowering) -> bool:
     """Whether a chain of waits leads out of a group of pipelines and back into it.
 
     The program has one round. Two pipelines are in a group if one waits for the other.
@@ -227,11 +227,11 @@ def _comes_back(lowering: Lowering) -> bool:
     return _cyclic(after)
 
 
-def _stands(lowering: Lowering, program: Program) -> list[tuple[int, int | None]]:
+def _stands(lowering: PlanLowering, program: Program) -> list[tuple[int, int | None]]:
     """Per step of the program: its block, and the pipeline that it is in, if any."""
     plan_blocks = [block for gpu in lowering.plan.gpus for block in gpu.threadblocks]
     return [
-        (number, step.place if plan_block.ops[step.place].name == "pipeline" else None)
+        (number, step.position if plan_block.ops[step.position].name == "pipeline" else None)
         for number, (block, plan_block) in enumerate(zip(program.blocks, plan_blocks, strict=True))
         for step in block.steps
     ]

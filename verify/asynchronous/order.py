@@ -38,44 +38,59 @@ NEVER = -1
 """Instead of an event: what is waited for is done nowhere."""
 
 
-class Flat:
+class FlatProgram:
     """All steps of a program in one row, with what each wait comes down to.
 
     Attributes:
-        steps, block: the steps, block after block, and whose they are.
-        waits: (waiting step, step that ends the wait or ``NEVER``), by index into ``steps``.
+        steps: of all blocks, block after block; below, a step is an index into it.
+        first: per block its first step, and at the end the number of steps.
+        block, count, receives, sends: per step: its block, and what ``Step`` says of it.
+        largest: chunks of the largest step that sends or receives; at least 1.
+        waits: (waiting step, step that ends the wait or ``NEVER``).
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.blocks: tuple[Block, ...] = program.blocks
         self.steps: list[Step] = list(chain.from_iterable(b.steps for b in program.blocks))
+
         lengths = [len(block.steps) for block in program.blocks]
         self.first = [0, *accumulate(lengths)]
         self.block: IntArray = np.repeat(np.arange(len(lengths)), lengths)
+
         self.count: IntArray = np.array([s.count for s in self.steps], np.int64)
         self.receives: IntArray = np.array([s.receives for s in self.steps], np.int64)
         self.sends: IntArray = np.array([s.sends for s in self.steps], np.int64)
         self.largest = program.largest
+        self.waits = self._waits()
+
+    def _waits(self) -> list[tuple[int, int]]:
+        """Every wait for a counter, with the first step that raises the counter so far."""
+        # Per counter: the values that it is raised to, rising, and the first step that does so.
         raised: dict[int, tuple[list[int], list[int]]] = {}
         for index, step in enumerate(self.steps):
             for counter, value in step.signals:
-                values, where = raised.setdefault(counter, ([], []))
+                values, raising_steps = raised.setdefault(counter, ([], []))
                 if not values or value > values[-1]:
                     values.append(value)
-                    where.append(index)
-        self.waits: list[tuple[int, int]] = []
+                    raising_steps.append(index)
+
+        waits: list[tuple[int, int]] = []
         for index, step in enumerate(self.steps):
             for counter, value in step.waits:
-                values, where = raised.get(counter, ([], []))
-                at = bisect_left(values, value)
-                self.waits.append((index, where[at] if at < len(values) else NEVER))
+                values, raising_steps = raised.get(counter, ([], []))
+                first_enough = bisect_left(values, value)
+                if first_enough < len(values):
+                    waits.append((index, raising_steps[first_enough]))
+                else:
+                    waits.append((index, NEVER))
+        return waits
 
     def describe(self, index: int) -> str:
         """A step as people find it in its file."""
         block = self.blocks[int(self.block[index])]
         step = self.steps[index]
-        return f"rank {block.rank} {block.name} step {step.place}: {step.text}"
+        return f"rank {block.rank} {block.name} step {step.position}: {step.text}"
 
 
 class Events:
@@ -88,36 +103,42 @@ class Events:
 
     Attributes:
         per_event: chunks of a message that one event moves, at most.
+        step, block: per event, whose it is.
+        part: per event, which part of its step's messages it is, from 0.
         low: per event, the first chunk of its step that it moves.
-        step, part: whose event it is, and which part of the step's messages.
         first, last: per step, its events.
-        sent, taken: per FIFO, the events that send, and those that receive.
+        sent, received: per FIFO, the events that send, and those that receive, in order.
     """
 
     def __init__(
-        self, flat: Flat, limit: int, *, by_chunk: bool = False, backwards: bool = False
+        self, flat: FlatProgram, limit: int, *, by_chunk: bool = False, backwards: bool = False
     ) -> None:
         self.flat = flat
         self.limit = limit
         self.per_event = 1 if by_chunk else limit
-        messages = (flat.receives != NONE) | (flat.sends != NONE)
-        parts = np.where(messages, np.maximum(1, -(-flat.count // self.per_event)), 1)
+
+        has_messages = (flat.receives != NONE) | (flat.sends != NONE)
+        parts_of_count = np.maximum(1, -(-flat.count // self.per_event))  # rounded up
+        parts = np.where(has_messages, parts_of_count, 1)
         ends = np.cumsum(parts)
         self.first: IntArray = ends - parts
         self.last: IntArray = ends - 1
+
         self.step: IntArray = np.repeat(np.arange(len(parts)), parts)
-        self.part: IntArray = np.arange(len(self.step)) - self.first[self.step]
-        turn = (parts[self.step] - 1 - self.part) if backwards else self.part
-        self.low: IntArray = turn * self.per_event
         self.block: IntArray = flat.block[self.step]
+        self.part: IntArray = np.arange(len(self.step)) - self.first[self.step]
+        part_moved = (parts[self.step] - 1 - self.part) if backwards else self.part
+        self.low: IntArray = part_moved * self.per_event
+
         self.sent = self._of_fifos(flat.sends)
-        self.taken = self._of_fifos(flat.receives)
+        self.received = self._of_fifos(flat.receives)
 
     def _of_fifos(self, fifo_of_step: IntArray) -> list[IntArray]:
+        """Per FIFO, the events of the steps that have it; a step of no chunks has no messages."""
         fifo = np.where(self.flat.count > 0, fifo_of_step, NONE)[self.step]
-        order = np.argsort(fifo, kind="stable")
-        cuts = np.searchsorted(fifo[order], np.arange(len(self.flat.program.fifos) + 1))
-        return [order[a:b] for a, b in pairwise(cuts.tolist())]
+        by_fifo = np.argsort(fifo, kind="stable")
+        starts = np.searchsorted(fifo[by_fifo], np.arange(len(self.flat.program.fifos) + 1))
+        return [by_fifo[start:end] for start, end in pairwise(starts.tolist())]
 
     def __len__(self) -> int:
         return len(self.step)
@@ -151,29 +172,43 @@ class Events:
         before = []
         after = []
         never = []
-        for sent, taken in zip(self.sent, self.taken, strict=True):
-            both = min(len(sent), len(taken))
-            before.append(sent[:both])
-            after.append(taken[:both])
-            never.append(taken[both:])
+        for sent, received in zip(self.sent, self.received, strict=True):
+            messages = min(len(sent), len(received))
+            before.append(sent[:messages])
+            after.append(received[:messages])
+            never.append(received[messages:])
+
             if slots is not None:
                 opening = sent[self._opens(sent)]
-                freed = taken[self._closes(taken)][: max(0, len(opening) - slots)]
+                freeing = self._closes(received)
+                freed = received[freeing][: max(0, len(opening) - slots)]
                 before.append(freed)
                 after.append(opening[slots : slots + len(freed)])
                 never.append(opening[slots + len(freed) :])
-        flags = np.array(self.flat.waits, np.int64).reshape(-1, 2)
-        known = flags[flags[:, 1] != NEVER]
-        before.append(self.last[known[:, 1]])
-        after.append(self.first[known[:, 0]])
-        never.append(self.first[flags[flags[:, 1] == NEVER, 0]])
+
+        ended, unended = self.flag_waits()
+        before.append(self.last[ended[:, 1]])
+        after.append(self.first[ended[:, 0]])
+        never.append(self.first[unended])
         return np.concatenate(before), np.concatenate(after), np.concatenate(never)
+
+    def flag_waits(self) -> tuple[IntArray, IntArray]:
+        """Waits for counters: rows (waiting step, raising step); steps that wait for nobody."""
+        waits = np.array(self.flat.waits, np.int64).reshape(-1, 2)
+        unended = waits[:, 1] == NEVER
+        return waits[~unended], waits[unended, 0]
+
+    def followed(self) -> IntArray:
+        """The events that another one of the same block follows: the next event."""
+        return np.flatnonzero(self.block[1:] == self.block[:-1])
 
 
 class Run:
     """One run of all events as far as it gets, which decides about all runs.
 
     Attributes:
+        before, after: waits: ``before[i]`` comes before ``after[i]``; see ``Events.waits``.
+        never: events that wait for what nobody does.
         sequence: the events that happen, in an order in which they can.
     """
 
@@ -181,12 +216,12 @@ class Run:
         self.events = events
         self.slots = slots
         self.before, self.after, self.never = events.waits(slots)
-        follows = np.flatnonzero(events.block[1:] == events.block[:-1])
+        followed = events.followed()
         self.sequence = topological(
             len(events),
-            np.concatenate([self.before, follows]),
-            np.concatenate([self.after, follows + 1]),
-            self.never,
+            before=np.concatenate([self.before, followed]),
+            after=np.concatenate([self.after, followed + 1]),
+            never=self.never,
         )
 
     @property
@@ -200,22 +235,31 @@ class Run:
         return set(self.sequence)
 
 
-def topological(size: int, before: IntArray, after: IntArray, never: IntArray) -> list[int]:
-    """As many of ``size`` events as can happen, each after all that it waits for."""
-    missing = np.bincount(after, minlength=size)
-    np.add.at(missing, never, 1)
-    order = np.argsort(before, kind="stable")
-    cuts = np.searchsorted(before[order], np.arange(size + 1)).tolist()
-    freed = after[order].tolist()
-    left = missing.tolist()
-    ready = deque(np.flatnonzero(missing == 0).tolist())
+def topological(events: int, before: IntArray, after: IntArray, never: IntArray) -> list[int]:
+    """As many events as can happen, each after all that it waits for.
+
+    Args:
+        events: how many there are, numbered from 0.
+        before, after: waits: ``before[i]`` comes before ``after[i]``.
+        never: events that wait for what nobody does.
+    """
+    waits_of_event = np.bincount(after, minlength=events)
+    np.add.at(waits_of_event, never, 1)
+
+    # Row e of a table: the events that wait for event e. A table of lists would be slower.
+    by_earlier = np.argsort(before, kind="stable")
+    starts = np.searchsorted(before[by_earlier], np.arange(events + 1)).tolist()
+    waiting = after[by_earlier].tolist()
+
+    pending_waits = waits_of_event.tolist()
+    ready = deque(np.flatnonzero(waits_of_event == 0).tolist())
     sequence = []
     while ready:
         event = ready.popleft()
         sequence.append(event)
-        for later in freed[cuts[event] : cuts[event + 1]]:
-            left[later] -= 1
-            if not left[later]:
+        for later in waiting[starts[event] : starts[event + 1]]:
+            pending_waits[later] -= 1
+            if not pending_waits[later]:
                 ready.append(later)
     return sequence
 
@@ -226,22 +270,32 @@ def ends_with_rendezvous(events: Events) -> bool:
     Each message is one event of both its blocks; a step that receives and sends does one, then the
     other.
     """
-    plain = np.arange(len(events))
-    taken = plain.copy()
-    sent = plain.copy()
-    size = len(events)
-    for sends, receives in zip(events.sent, events.taken, strict=True):
-        if len(sends) != len(receives):
+    # Messages are numbered behind the events. What an event sends, or receives, is the number of
+    # its message; where there is none, its own number.
+    own = np.arange(len(events))
+    receive = own.copy()
+    send = own.copy()
+    total = len(events)
+    for sent, received in zip(events.sent, events.received, strict=True):
+        if len(sent) != len(received):
             return False
-        sent[sends] = taken[receives] = size + np.arange(len(sends))
-        size += len(sends)
-    begins = np.where(taken != plain, taken, sent)
-    over = np.where(sent != plain, sent, taken)
-    both = np.flatnonzero((taken != plain) & (sent != plain))
-    follows = np.flatnonzero(events.block[1:] == events.block[:-1])
-    flags = np.array(events.flat.waits, np.int64).reshape(-1, 2)
-    known = flags[flags[:, 1] != NEVER]
-    never = begins[events.first[flags[flags[:, 1] == NEVER, 0]]]
-    before = [over[follows], begins[both], over[events.last[known[:, 1]]]]
-    after = [begins[follows + 1], over[both], begins[events.first[known[:, 0]]]]
-    return len(topological(size, np.concatenate(before), np.concatenate(after), never)) == size
+        message = total + np.arange(len(sent))
+        send[sent] = message
+        receive[received] = message
+        total += len(sent)
+
+    begins = np.where(receive != own, receive, send)
+    ends = np.where(send != own, send, receive)
+    does_both = np.flatnonzero((receive != own) & (send != own))
+
+    followed = events.followed()
+    ended, unended = events.flag_waits()
+    before = [ends[followed], begins[does_both], ends[events.last[ended[:, 1]]]]
+    after = [begins[followed + 1], ends[does_both], begins[events.first[ended[:, 0]]]]
+    sequence = topological(
+        total,
+        before=np.concatenate(before),
+        after=np.concatenate(after),
+        never=begins[events.first[unended]],
+    )
+    return len(sequence) == total

@@ -16,12 +16,14 @@ slice is still to be received: parts of one more message are on their way than t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from verify.asynchronous.connections import at_step
 from verify.asynchronous.model import IntArray
-from verify.asynchronous.order import Events, Flat, Run
+from verify.asynchronous.order import Events, FlatProgram, Run
 from verify.asynchronous.sizes import Sizes, in_words, limits, may_overtake
 from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
 
@@ -35,7 +37,15 @@ UNBOUNDED = "for FIFOs without bound; with {} slots no run ends"
 STUCK = "no run ends, even with FIFOs without bound"
 
 
-def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
+class Race(NamedTuple):
+    """Two events that touch one chunk in no fixed order; some run has them in this one."""
+
+    earlier: int
+    later: int
+    address: int
+
+
+def race_free(flat: FlatProgram, sizes: Sizes | None) -> tuple[Result, list[Run]]:
     """Decide for all sizes meant, with FIFOs of the program's slots.
 
     Returns:
@@ -57,18 +67,18 @@ def race_free(flat: Flat, sizes: Sizes | None) -> tuple[Result, list[Run]]:
 
     slots = flat.program.slots
     if slots is None:
-        return refuted(_told(unbounded, *race, sizes)), []
+        return refuted(_counterexample(unbounded, race, sizes)), []
     result, runs = _in_order_by_slots(flat, sizes, slots)
     if result.verdict is Verdict.PROVED and _may_overtake(flat, sizes):
         return unknown(ONE_AFTER_THE_OTHER), runs
     return result, runs
 
 
-def _may_overtake(flat: Flat, sizes: Sizes | None) -> bool:
+def _may_overtake(flat: FlatProgram, sizes: Sizes | None) -> bool:
     return may_overtake(flat.largest, sizes, flat.program.sliced)
 
 
-def _free_of_races_backwards(flat: Flat) -> bool:
+def _free_of_races_backwards(flat: FlatProgram) -> bool:
     """Whether there is no race if each step moves its last chunk first.
 
     Two accesses that are in order both ways are so whichever chunk of a step comes first: a chain
@@ -82,12 +92,12 @@ def _free_of_races_backwards(flat: Flat) -> bool:
 def _same_steps_at_both_ends(events: Events) -> bool:
     """Whether each chunk is received where it was sent, if steps move their last chunk first."""
     return all(
-        np.array_equal(events.low[sent], events.low[taken])
-        for sent, taken in zip(events.sent, events.taken, strict=True)
+        np.array_equal(events.low[sent], events.low[received])
+        for sent, received in zip(events.sent, events.received, strict=True)
     )
 
 
-def _overlapping_step(flat: Flat) -> Counterexample | None:
+def _overlapping_step(flat: FlatProgram) -> Counterexample | None:
     """A step that writes what it reads, or writes, at another place; None if there is none."""
     for index, step in enumerate(flat.steps):
         areas = (*step.sources, *step.targets)
@@ -106,7 +116,9 @@ def _overlaps(areas: tuple[int, ...], targets: tuple[int, ...], count: int) -> b
     return any(0 < abs(area - target) < count for area in areas for target in targets)
 
 
-def _in_order_by_slots(flat: Flat, sizes: Sizes | None, slots: int) -> tuple[Result, list[Run]]:
+def _in_order_by_slots(
+    flat: FlatProgram, sizes: Sizes | None, slots: int
+) -> tuple[Result, list[Run]]:
     """Whether at every size the slots put in order what nothing else does."""
     result = Result(Verdict.PROVED, note=BY_SLOTS.format(slots, "s" if slots > 1 else ""))
     runs = []
@@ -115,24 +127,31 @@ def _in_order_by_slots(flat: Flat, sizes: Sizes | None, slots: int) -> tuple[Res
         bounded = Run(events, slots)
         if not bounded.ends:
             return unknown(UNBOUNDED.format(slots)), []
+
         race = first_race(bounded)
         if race is not None:
-            return refuted(_told(bounded, *race, sizes)), []
+            return refuted(_counterexample(bounded, race, sizes)), []
         runs.append(bounded)
+
         if flat.program.sliced and first_race(Run(events, slots + 1)) is not None:
             result = unknown(BY_WHOLE_SLOTS)
     return result, runs
 
 
-def _told(run: Run, earlier: int, later: int, address: int, sizes: Sizes | None) -> Counterexample:
-    events, flat = run.events, run.events.flat
-    step, other = int(events.step[later]), int(events.step[earlier])
-    does = [_touches(events, event, address) for event in (later, earlier)]
-    found = f"{flat.program.name_of(address)}: one {does[0]}, one {does[1]}, in any order"
+def _counterexample(run: Run, race: Race, sizes: Sizes | None) -> Counterexample:
+    events = run.events
+    flat = events.flat
+    later = int(events.step[race.later])
+    earlier = int(events.step[race.earlier])
+
+    does_later = _touches(events, race.later, race.address)
+    does_earlier = _touches(events, race.earlier, race.address)
+    chunk = flat.program.name_of(race.address)
+    found = f"{chunk}: one {does_later}, one {does_earlier}, in any order"
     if sizes and events.limit < flat.largest:
         found += f" (buffer of {in_words(sizes.least_with(events.limit))})"
-    expected = f"one to wait for the other ({flat.describe(step)} for {flat.describe(other)})"
-    return at_step(flat, step, "race_free", expected, found, other)
+    expected = f"one to wait for the other ({flat.describe(later)} for {flat.describe(earlier)})"
+    return at_step(flat, later, "race_free", expected, found, earlier)
 
 
 def _touches(events: Events, event: int, address: int) -> str:
@@ -142,128 +161,191 @@ def _touches(events: Events, event: int, address: int) -> str:
     return "writes it" if writes else "reads it"
 
 
-def _accesses(events: Events) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
-    """Every (event, address, whether it writes), one row for each chunk."""
-    rows = [
-        (index, start, write)
-        for index, step in enumerate(events.flat.steps)
-        for write, starts in ((0, step.sources), (1, step.targets))
-        for start in starts
-    ]
-    step, start, write = np.array(rows, np.int64).reshape(-1, 3).T
-    parts = events.last[step] - events.first[step] + 1
-    row = np.repeat(np.arange(len(step)), parts)
-    part = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
-    whole = events.flat.count[step[row]]
-    low = np.where(parts[row] == 1, 0, events.low[events.first[step[row]] + part])
-    size = np.where(parts[row] == 1, whole, np.minimum(events.per_event, whole - low))
-    chunk = np.repeat(np.arange(len(row)), size)
-    within = np.arange(len(chunk)) - np.repeat(np.cumsum(size) - size, size)
-    event = (events.first[step[row]] + part)[chunk]
-    return event, (start[row] + low)[chunk] + within, write[row][chunk].astype(bool)
+class _Accesses(NamedTuple):
+    """All accesses of events to single chunks, one row for each.
+
+    Attributes:
+        event, block: who has it.
+        address: the chunk.
+        writes: whether it is written; else it is read.
+    """
+
+    event: IntArray
+    block: IntArray
+    address: IntArray
+    writes: NDArray[np.bool_]
+
+    def in_order(self, order: IntArray) -> _Accesses:
+        """The same rows in another order."""
+        return _Accesses(
+            self.event[order], self.block[order], self.address[order], self.writes[order]
+        )
+
+    def rows(self, start: int, end: int) -> list[tuple[int, int, bool]]:
+        """(event, block, whether it writes) of the rows from ``start`` up to ``end``."""
+        events = self.event[start:end].tolist()
+        blocks = self.block[start:end].tolist()
+        writes = self.writes[start:end].tolist()
+        return list(zip(events, blocks, writes, strict=True))
 
 
-def first_race(run: Run) -> tuple[int, int, int] | None:
+def _accesses(events: Events) -> _Accesses:
+    """Every access to a chunk: areas of steps are cut into their events, and these into chunks."""
+    areas = []
+    for index, step in enumerate(events.flat.steps):
+        areas += [(index, start, 0) for start in step.sources]
+        areas += [(index, start, 1) for start in step.targets]
+    step_of_area, start_of_area, writes_area = np.array(areas, np.int64).reshape(-1, 3).T
+
+    # A row for each event of each area: which area, and which part of its step.
+    parts = events.last[step_of_area] - events.first[step_of_area] + 1
+    area = np.repeat(np.arange(len(step_of_area)), parts)
+    part = _counted_from_0(parts)
+    step_of_row = step_of_area[area]
+    event = events.first[step_of_row] + part
+
+    # The chunks that it touches, as Events.span says.
+    chunks_of_step = events.flat.count[step_of_row]
+    is_whole_step = parts[area] == 1
+    low = np.where(is_whole_step, 0, events.low[event])
+    chunks_moved = np.minimum(events.per_event, chunks_of_step - low)
+    chunks = np.where(is_whole_step, chunks_of_step, chunks_moved)
+
+    # A row for each chunk of those.
+    row = np.repeat(np.arange(len(area)), chunks)
+    event_of_chunk = event[row]
+    return _Accesses(
+        event=event_of_chunk,
+        block=events.block[event_of_chunk],
+        address=(start_of_area[area] + low)[row] + _counted_from_0(chunks),
+        writes=writes_area[area][row].astype(bool),
+    )
+
+
+def _counted_from_0(lengths: IntArray) -> IntArray:
+    """0, 1, ..., length - 1 for each length, one after the other."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - lengths, lengths)
+
+
+def first_race(run: Run) -> Race | None:
     """An unordered pair of events and the chunk that they meet at, as early as there is one."""
-    event, address, write = _accesses(run.events)
-    block = run.events.block[event]
-    turn = np.empty(len(run.events), np.int64)
+    accesses = _accesses(run.events)
+    turn = np.empty(len(run.events), np.int64)  # of an event in the run
     turn[run.sequence] = np.arange(len(run.sequence))
-    order = np.lexsort((write, turn[event], address))
-    event = event[order]
-    address = address[order]
-    write = write[order]
-    block = block[order]
-    begins = np.flatnonzero(np.append(True, np.diff(address) != 0)[: len(address)])
-    if not len(begins):
+    order = np.lexsort((accesses.writes, turn[accesses.event], accesses.address))
+    accesses = accesses.in_order(order)
+
+    # Rows of one chunk are neighbours now, in the order of the run; a race needs two blocks and a
+    # write among them.
+    address = accesses.address
+    starts = np.flatnonzero(np.append(True, np.diff(address) != 0)[: len(address)])
+    if not len(starts):
         return None
-    shared = np.minimum.reduceat(block, begins) != np.maximum.reduceat(block, begins)
-    shared &= np.logical_or.reduceat(write, begins)
-    ends = np.append(begins[1:], len(address))
-    groups = [(int(a), int(b)) for a, b in zip(begins[shared], ends[shared], strict=True)]
+    ends = np.append(starts[1:], len(address))
+    lowest_block = np.minimum.reduceat(accesses.block, starts)
+    highest_block = np.maximum.reduceat(accesses.block, starts)
+    shared = lowest_block != highest_block
+    shared &= np.logical_or.reduceat(accesses.writes, starts)
+    chunks = list(zip(starts[shared].tolist(), ends[shared].tolist(), strict=True))
+
     races = []
-    for portion in _portions(run, groups, block):
-        clocks = _Clocks(run, sorted({int(b) for a, e in portion for b in block[a:e].tolist()}))
-        for a, e in portion:
-            accesses = zip(
-                event[a:e].tolist(), block[a:e].tolist(), write[a:e].tolist(), strict=True
-            )
-            pair = _unordered(list(accesses), clocks)
-            if pair:
-                races.append((max(turn[list(pair)]), *pair, int(address[a])))
-    return min(races)[1:] if races else None
+    for portion in _portions(run, chunks, accesses.block):
+        blocks = {block for start, end in portion for block in accesses.block[start:end].tolist()}
+        clocks = _VectorClocks(run, sorted(blocks))
+        for start, end in portion:
+            pair = _unordered(accesses.rows(start, end), clocks)
+            if pair is not None:
+                race = Race(*pair, address=int(address[start]))
+                races.append((int(max(turn[list(pair)])), race))
+    return min(races)[1] if races else None
 
 
 def _portions(
-    run: Run, groups: list[tuple[int, int]], block: IntArray
+    run: Run, chunks: list[tuple[int, int]], block: IntArray
 ) -> list[list[tuple[int, int]]]:
-    """Groups of accesses, cut into portions of few enough blocks for their clocks."""
-    room = max(1, MOST_CLOCKS // max(1, len(run.events)))
+    """Chunks, as (start, end) of their rows, in portions of few enough blocks for their clocks."""
+    most_blocks = max(64, MOST_CLOCKS // max(1, len(run.events)))
     portions: list[list[tuple[int, int]]] = []
-    seen: set[int] = set()
-    for a, e in groups:
-        new = seen | set(block[a:e].tolist())
-        if not portions or len(new) > max(room, 64):
+    blocks_of_portion: set[int] = set()
+    for start, end in chunks:
+        blocks_of_chunk = set(block[start:end].tolist())
+        blocks_together = blocks_of_portion | blocks_of_chunk
+        if not portions or len(blocks_together) > most_blocks:
             portions.append([])
-            new = set(block[a:e].tolist())
-        portions[-1].append((a, e))
-        seen = new
+            blocks_together = blocks_of_chunk
+        portions[-1].append((start, end))
+        blocks_of_portion = blocks_together
     return portions
 
 
-def _unordered(accesses: list[tuple[int, int, bool]], clocks: _Clocks) -> tuple[int, int] | None:
+def _unordered(
+    accesses: list[tuple[int, int, bool]], clocks: _VectorClocks
+) -> tuple[int, int] | None:
     """The first two accesses to one chunk that are not ordered; they come in a possible order.
 
     A write that is ordered after all before it stands for them from then on.
     """
-    reads: dict[int, int] = {}
-    writes: dict[int, int] = {}
-    for event, block, write in accesses:
-        for others in (writes, reads) if write else (writes,):
-            for other, last in others.items():
-                if other != block and not clocks.before(last, other, event):
+    last_reads: dict[int, int] = {}  # block -> event
+    last_writes: dict[int, int] = {}
+    for event, block, writes in accesses:
+        conflicting = (last_writes, last_reads) if writes else (last_writes,)
+        for last_of_blocks in conflicting:
+            for other_block, last in last_of_blocks.items():
+                if other_block != block and not clocks.before(last, other_block, event):
                     return last, event
-        if write:
-            reads = {}
-            writes = {block: event}
+
+        if writes:
+            last_reads = {}
+            last_writes = {block: event}
         else:
-            reads[block] = event
+            last_reads[block] = event
     return None
 
 
-class _Clocks:
-    """Per event, the last event of each block of ``blocks`` that happened before it."""
+class _VectorClocks:
+    """Per event, the last event of each block of ``blocks`` that happened before it.
+
+    An event that waits for nobody else shares the clock of the event before it in its block: clocks
+    are kept only where some are joined.
+    """
 
     def __init__(self, run: Run, blocks: list[int]) -> None:
         events = run.events
-        self.column = {block: at for at, block in enumerate(blocks)}
-        size = len(events)
-        order = np.argsort(run.after, kind="stable")
-        cuts = np.searchsorted(run.after[order], np.arange(size + 1)).tolist()
-        earlier = run.before[order].tolist()
-        owner = events.block.tolist()
-        joins = np.count_nonzero(np.diff(cuts))
-        self.rows = np.full((1 + joins, len(blocks)), -1, np.int32)
-        self.row = [0] * size
+        self._column = {block: column for column, block in enumerate(blocks)}
+
+        # Row e of a table: the events of other blocks that event e waits for.
+        by_later = np.argsort(run.after, kind="stable")
+        starts = np.searchsorted(run.after[by_later], np.arange(len(events) + 1)).tolist()
+        awaited = run.before[by_later].tolist()
+
+        block_of = events.block.tolist()
+        joins = np.count_nonzero(np.diff(starts))
+        self._clocks = np.full((1 + joins, len(blocks)), -1, np.int32)  # the first: nothing yet
+        self._clock_of = [0] * len(events)
         used = 0
         for event in run.sequence:
-            same = event and owner[event - 1] == owner[event]
-            mine = self.row[event - 1] if same else 0
-            a = cuts[event]
-            b = cuts[event + 1]
-            if a == b:
-                self.row[event] = mine
+            clock_before = 0
+            if event and block_of[event - 1] == block_of[event]:
+                clock_before = self._clock_of[event - 1]
+            start = starts[event]
+            end = starts[event + 1]
+            if start == end:
+                self._clock_of[event] = clock_before
                 continue
+
             used += 1
-            self.row[event] = used
-            row = self.rows[used]
-            row[:] = self.rows[mine]
-            for other in earlier[a:b]:
-                np.maximum(row, self.rows[self.row[other]], out=row)
-                at = self.column.get(owner[other], -1)
-                if at >= 0 and row[at] < other:
-                    row[at] = other
+            self._clock_of[event] = used
+            clock = self._clocks[used]
+            clock[:] = self._clocks[clock_before]
+            for earlier in awaited[start:end]:
+                np.maximum(clock, self._clocks[self._clock_of[earlier]], out=clock)
+                column = self._column.get(block_of[earlier], -1)
+                if column >= 0 and clock[column] < earlier:
+                    clock[column] = earlier
 
     def before(self, event: int, block: int, later: int) -> bool:
         """Whether ``event`` of ``block`` happened before ``later`` of another block."""
-        return bool(self.rows[self.row[later], self.column[block]] >= event)
+        clock = self._clocks[self._clock_of[later]]
+        return bool(clock[self._column[block]] >= event)

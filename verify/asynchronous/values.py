@@ -11,11 +11,10 @@ commutative monoid, so for every sum of exact numbers.
 from __future__ import annotations
 
 from collections import deque
-
-import numpy as np
+from typing import NamedTuple
 
 from verify.asynchronous.model import ALL_RANKS, NONE, Demand, Program
-from verify.asynchronous.order import Flat, Run
+from verify.asynchronous.order import FlatProgram, Run
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 BITS = 32
@@ -27,12 +26,20 @@ UNDEFINED = 0
 TOO_MANY = 1
 """The value of a sum of 2**32 terms or more: something is in it twice, and stays."""
 
+MOST_DIFFERENCES = 8
+"""Of one chunk that are named in a counterexample."""
+
 Parts = tuple[tuple[int, int], ...]
 """(chunk number, packed counts) by chunk number."""
 
 
 class Values:
-    """All values that come up, numbered from 2."""
+    """All values that come up, numbered from 2.
+
+    Attributes:
+        parts, terms: per value what it contains, and how many input chunks these are, each counted
+            as often as it is there.
+    """
 
     def __init__(self) -> None:
         self.parts: list[Parts] = [(), ()]
@@ -42,12 +49,13 @@ class Values:
 
     def number(self, parts: Parts, terms: int) -> int:
         """The number of a value of so many terms."""
-        known = self._numbers.get(parts)
-        if known is None:
-            known = self._numbers[parts] = len(self.parts)
+        number = self._numbers.get(parts)
+        if number is None:
+            number = len(self.parts)
+            self._numbers[parts] = number
             self.parts.append(parts)
             self.terms.append(terms)
-        return known
+        return number
 
     def input(self, rank: int, chunk: int) -> int:
         """The value of one rank's input chunk."""
@@ -58,67 +66,80 @@ class Values:
         once = ((1 << BITS * ranks) - 1) // ((1 << BITS) - 1)
         return self.number(((chunk, once),), ranks)
 
-    def add(self, one: int, other: int) -> int:
+    def add(self, left: int, right: int) -> int:
         """The value of a sum."""
-        key = (one, other) if one < other else (other, one)
-        known = self._sums.get(key)
-        if known is None:
-            known = self._sums[key] = self._add(*key)
-        return known
+        key = (left, right) if left < right else (right, left)
+        total = self._sums.get(key)
+        if total is None:
+            total = self._add(*key)
+            self._sums[key] = total
+        return total
 
-    def _add(self, one: int, other: int) -> int:
-        if one <= TOO_MANY:  # of an undefined and a too large one: undefined
-            return one
-        terms = self.terms[one] + self.terms[other]
+    def _add(self, lower: int, higher: int) -> int:
+        """The value of a sum of two, of which ``lower`` has the lower number, or the same."""
+        if lower <= TOO_MANY:  # of an undefined and a too large one: undefined
+            return lower
+        terms = self.terms[lower] + self.terms[higher]
         if terms >> BITS:
             return TOO_MANY
-        counts = dict(self.parts[one])
-        for chunk, packed in self.parts[other]:
+        counts = dict(self.parts[lower])
+        for chunk, packed in self.parts[higher]:
             counts[chunk] = counts.get(chunk, 0) + packed
         return self.number(tuple(sorted(counts.items())), terms)
 
     def counts(self, value: int) -> dict[tuple[int, int], int]:
         """How often (rank, chunk) is contained, for those that are."""
         mask = (1 << BITS) - 1
-        return {
-            (rank, chunk): packed >> BITS * rank & mask
-            for chunk, packed in self.parts[value]
-            for rank in range(-(-packed.bit_length() // BITS))
-            if packed >> BITS * rank & mask
-        }
+        counts = {}
+        for chunk, packed in self.parts[value]:
+            ranks = -(-packed.bit_length() // BITS)  # rounded up
+            for rank in range(ranks):
+                count = packed >> BITS * rank & mask
+                if count:
+                    counts[rank, chunk] = count
+        return counts
+
+
+class _Outcome(NamedTuple):
+    """How a run ends.
+
+    Attributes:
+        values: what the numbers of values mean.
+        held: per address, the value that it holds at the end.
+        writer: per address that was written, the step that wrote it last.
+    """
+
+    values: Values
+    held: list[int]
+    writer: dict[int, int]
 
 
 def right_values(run: Run) -> Result:
     """Whether some demand of the program is met; the run ends, and there is no race."""
-    values, held, writer = _execute(run)
-    flat, program = run.events.flat, run.events.flat.program
-    best: tuple[int, Demand, list[int]] | None = None
-    for demand in program.demands:
-        wanted = _wanted(values, program, demand)
-        wrong = [
-            row
-            for row, address in enumerate(demand.address.tolist())
-            if held[address] != wanted[row]
-        ]
-        if not wrong:
+    flat = run.events.flat
+    outcome = _execute(run)
+    nearest: tuple[Demand, list[int]] | None = None  # to being met, with its wrong rows
+    for demand in flat.program.demands:
+        wrong_rows = _wrong_rows(flat.program, demand, outcome)
+        if not wrong_rows:
             return PROVED
-        if best is None or len(wrong) < best[0]:
-            best = len(wrong), demand, wrong
-    assert best is not None
-    return refuted(_wrong(flat, values, best[1], best[2], held, writer))
+        if nearest is None or len(wrong_rows) < len(nearest[1]):
+            nearest = demand, wrong_rows
+    assert nearest is not None
+    return refuted(_counterexample(flat, outcome, *nearest))
 
 
-def _execute(run: Run) -> tuple[Values, list[int], dict[int, int]]:
-    """What every chunk holds at the end, and which step wrote it last."""
-    events, flat = run.events, run.events.flat
+def _execute(run: Run) -> _Outcome:
+    """Run all events in the run's order, on numbers of values."""
+    events = run.events
+    flat = events.flat
     program = flat.program
     values = Values()
-    held = [
-        UNDEFINED if rank < 0 else values.input(rank, chunk)
-        for rank, chunk in zip(
-            program.input_rank.tolist(), program.input_chunk.tolist(), strict=True
-        )
-    ]
+    held = []
+    inputs = zip(program.input_rank.tolist(), program.input_chunk.tolist(), strict=True)
+    for rank, chunk in inputs:
+        held.append(UNDEFINED if rank < 0 else values.input(rank, chunk))
+
     fifos: list[deque[list[int]]] = [deque() for _ in program.fifos]
     writer: dict[int, int] = {}
     add = values.add
@@ -129,76 +150,101 @@ def _execute(run: Run) -> tuple[Values, list[int], dict[int, int]]:
         low, high = events.span(event)
         if low == high:
             continue
-        terms = [held[start + low : start + high] for start in step.sources]
+
+        operands = [held[start + low : start + high] for start in step.sources]
         if step.receives != NONE:
-            terms.append(fifos[step.receives].popleft())
-        total = terms[0] if terms else []
-        for term in terms[1:]:
-            total = [add(a, b) for a, b in zip(total, term, strict=True)]
+            operands.append(fifos[step.receives].popleft())
+        total = operands[0] if operands else []
+        for operand in operands[1:]:
+            total = [add(a, b) for a, b in zip(total, operand, strict=True)]
+
         for start in step.targets:
             held[start + low : start + high] = total
             for address in range(start + low, start + high):
                 writer[address] = index
         if step.sends != NONE:
             fifos[step.sends].append(total)
-    return values, held, writer
+    return _Outcome(values, held, writer)
 
 
-def _wanted(values: Values, program: Program, demand: Demand) -> list[int]:
-    return [
-        values.of_all(program.ranks, chunk) if rank == ALL_RANKS else values.input(rank, chunk)
-        for rank, chunk in zip(demand.rank.tolist(), demand.chunk.tolist(), strict=True)
-    ]
+def _wrong_rows(program: Program, demand: Demand, outcome: _Outcome) -> list[int]:
+    """The rows of a demand that are not met."""
+    columns = (demand.address.tolist(), demand.rank.tolist(), demand.chunk.tolist())
+    wrong_rows = []
+    for row, (address, rank, chunk) in enumerate(zip(*columns, strict=True)):
+        if rank == ALL_RANKS:
+            wanted = outcome.values.of_all(program.ranks, chunk)
+        else:
+            wanted = outcome.values.input(rank, chunk)
+        if outcome.held[address] != wanted:
+            wrong_rows.append(row)
+    return wrong_rows
 
 
-def _wrong(
-    flat: Flat,
-    values: Values,
-    demand: Demand,
-    rows: list[int],
-    held: list[int],
-    writer: dict[int, int],
+def _counterexample(
+    flat: FlatProgram, outcome: _Outcome, demand: Demand, wrong_rows: list[int]
 ) -> Counterexample:
     """The output chunk that differs least from what it is to be."""
     program = flat.program
-
-    def differences(row: int) -> list[str]:
-        rank = int(demand.rank[row])
-        chunk = int(demand.chunk[row])
-        ranks = range(program.ranks) if rank == ALL_RANKS else [rank]
-        expected = {(r, chunk): 1 for r in ranks}
-        value = held[int(demand.address[row])]
-        if value == UNDEFINED:
-            return ["nothing defined: no input has got there, or what was never written"]
-        if value == TOO_MANY:
-            return [f"2**{BITS} contributions or more"]
-        got = values.counts(value)
-        return [
-            f"rank {r}'s input chunk {c} {_times(got.get((r, c), 0))}"
-            for r, c in sorted(got.keys() | expected.keys())
-            if got.get((r, c), 0) != expected.get((r, c), 0)
-        ]
-
-    row = min(rows, key=lambda row: len(differences(row)))
+    differences_of = {row: _differences(program, outcome, demand, row) for row in wrong_rows}
+    row = min(wrong_rows, key=lambda row: len(differences_of[row]))
     address = int(demand.address[row])
     rank = int(demand.rank[row])
-    of = "every rank's" if rank == ALL_RANKS else f"rank {rank}'s"
-    shown = differences(row)
-    found = ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
-    last = writer.get(address)
-    block = None if last is None else flat.blocks[int(flat.block[last])]
+
+    of_rank = "every rank's" if rank == ALL_RANKS else f"rank {rank}'s"
+    chunk_there = program.name_of(address)
+    expected = f"{chunk_there} to be {of_rank} input chunk {demand.chunk[row]}, once"
+    if demand.name:
+        expected += f" ({demand.name})"
+
+    differences = differences_of[row]
+    found = ", ".join(differences[:MOST_DIFFERENCES])
+    if len(differences) > MOST_DIFFERENCES:
+        found += f" and {len(differences) - MOST_DIFFERENCES} more"
+    found += f" ({len(wrong_rows)} of {len(demand.address)} output chunks are wrong)"
+
+    position = None
+    action = None
+    actions: tuple[str, ...] = ()
+    last_writer = outcome.writer.get(address)
+    if last_writer is not None:
+        block = flat.blocks[int(flat.block[last_writer])]
+        step = flat.steps[last_writer]
+        position = step.position
+        action = f"{block.name}: {step.text}"
+        actions = (f"written last by {flat.describe(last_writer)}",)
     owner = next(b.rank for b in program.buffers if b.start <= address < b.start + b.chunks)
     return Counterexample(
         property="right_values",
         rank=owner,
         chunk=int(demand.chunk[row]),
-        position=None if last is None else flat.steps[last].place,
-        action=None if last is None or block is None else f"{block.name}: {flat.steps[last].text}",
-        expected=f"{program.name_of(address)} to be {of} input chunk {demand.chunk[row]}, once"
-        + (f" ({demand.name})" if demand.name else ""),
-        found=f"{found} ({len(rows)} of {len(np.asarray(demand.address))} output chunks are wrong)",
-        actions=() if last is None else (f"written last by {flat.describe(last)}",),
+        position=position,
+        action=action,
+        expected=expected,
+        found=found,
+        actions=actions,
     )
+
+
+def _differences(program: Program, outcome: _Outcome, demand: Demand, row: int) -> list[str]:
+    """What is missing from a row of a demand, and what is there too much."""
+    value = outcome.held[int(demand.address[row])]
+    if value == UNDEFINED:
+        return ["nothing defined: no input has got there, or what was never written"]
+    if value == TOO_MANY:
+        return [f"2**{BITS} contributions or more"]
+
+    wanted_rank = int(demand.rank[row])
+    wanted_chunk = int(demand.chunk[row])
+    wanted_ranks = range(program.ranks) if wanted_rank == ALL_RANKS else [wanted_rank]
+    wanted = {(rank, wanted_chunk): 1 for rank in wanted_ranks}
+    counts = outcome.values.counts(value)
+    differences = []
+    for rank, chunk in sorted(counts.keys() | wanted.keys()):
+        count = counts.get((rank, chunk), 0)
+        if count != wanted.get((rank, chunk), 0):
+            differences.append(f"rank {rank}'s input chunk {chunk} {_times(count)}")
+    return differences
 
 
 def _times(count: int) -> str:

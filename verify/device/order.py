@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify.asynchronous.deadlock import deadlock_free
-from verify.asynchronous.order import Events, Flat, Run
+from verify.asynchronous.order import Events, FlatProgram, Run
 from verify.asynchronous.races import first_race
 from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
 from verify.device.program import DeviceProgram
@@ -28,13 +28,13 @@ from verify.device.unrolled import unrolled
 
 def one_operation(program: DeviceProgram) -> tuple[Result, Run]:
     """Whether one operation ends, and a run of it as far as it gets."""
-    flat = Flat(unrolled(program, 1))
+    flat = FlatProgram(unrolled(program, 1))
     return deadlock_free(flat, None)[0], Run(Events(flat, 1), None)
 
 
 def race_free(program: DeviceProgram) -> Result:
     """Whether slots are taken before they are stored into again; one operation has no cycle."""
-    run = Run(Events(Flat(unrolled(program, program.sets + 1)), 1), None)
+    run = Run(Events(FlatProgram(unrolled(program, program.sets + 1)), 1), None)
     assert run.ends
     race = first_race(run)
     if race is None:
@@ -60,7 +60,7 @@ def race_free(program: DeviceProgram) -> Result:
         Counterexample(
             property="race_free",
             rank=storer,
-            position=flat.steps[store].place,
+            position=flat.steps[store].position,
             action=flat.steps[store].text,
             expected=f"rank {storer} to wait until rank {taker} has taken what is there "
             f"({flat.steps[take].text})",

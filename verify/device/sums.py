@@ -30,7 +30,7 @@ def same_sums(program: DeviceProgram, schedule: Schedule, run: Run) -> Result:
     for event in run.sequence:
         rank = int(run.events.block[event])
         step = run.events.flat.steps[event]
-        action, peer, chunk, slot = rows[rank][step.place]
+        action, peer, chunk, slot = rows[rank][step.position]
         own = held[rank]
         if action == Action.PUT:
             staged[peer, slot] = own[chunk]

@@ -17,7 +17,7 @@ from verify.device.program import Action, DeviceProgram
 def unrolled(program: DeviceProgram, operations: int) -> Program:
     """``operations`` of a program with valid indices, one after another on each rank.
 
-    A step's place is its row. There is no demand: what is added up is compared with the schedule
+    A step's position is its row. There is no demand: what is added up is compared with the schedule
     (:mod:`verify.device.sums`).
     """
     n = program.ranks
@@ -41,7 +41,7 @@ def unrolled(program: DeviceProgram, operations: int) -> Program:
                 made.append(
                     Step(
                         text=f"epoch {epoch}: {in_words(row)}",
-                        place=place,
+                        position=place,
                         count=1,
                         sources=own if put else staged + own * (action == Action.REDUCE),
                         targets=staged if put else own,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from verify.asynchronous.model import NONE, Step
-from verify.asynchronous.order import NEVER, Events, Flat, Run
+from verify.asynchronous.order import NEVER, Events, FlatProgram, Run
 from verify.asynchronous.render import freedom_in_words, headline, meant_in_words
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.verdict import Counterexample, Verdict
@@ -34,7 +34,7 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
     Raises:
         ArgumentError: more than a page can show, or no such ranks.
     """
-    flat = Flat(report.shown_program)
+    flat = FlatProgram(report.shown_program)
     low, high = part.within(report.ranks, "ranks") if part else (0, report.ranks)
     rows = [i for i, block in enumerate(flat.blocks) if low <= block.rank < high]
     steps = sum(len(flat.blocks[i].steps) for i in rows)
@@ -67,7 +67,7 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
     return made
 
 
-def _run(flat: Flat, report: AsynchronousReport) -> Run:
+def _run(flat: FlatProgram, report: AsynchronousReport) -> Run:
     stuck = report.results["deadlock_free"].verdict is Verdict.REFUTED
     limit = min(report.sizes.finest, flat.largest) if stuck and report.sizes else flat.largest
     events = Events(flat, limit)
@@ -77,7 +77,7 @@ def _run(flat: Flat, report: AsynchronousReport) -> Run:
 
 
 def _bars(
-    flat: Flat, report: AsynchronousReport, row_of: dict[int, int]
+    flat: FlatProgram, report: AsynchronousReport, row_of: dict[int, int]
 ) -> tuple[list[list[object]], dict[int, int]]:
     """[row, begin, end, state, kind, text] of each step shown, and step -> its place there."""
     run = _run(flat, report)
@@ -100,7 +100,7 @@ def _bars(
                 end = free + 1
                 state = STANDS if state == HAPPENS else NEVER_REACHED
             number[index] = len(bars)
-            bars.append([row, begin, end, state, _kind(step), f"step {step.place}: {step.text}"])
+            bars.append([row, begin, end, state, _kind(step), f"step {step.position}: {step.text}"])
             free = max(free, end)
     return bars, number
 
@@ -130,12 +130,12 @@ def _kind(step: Step) -> int:
     return int(bool(step.targets))
 
 
-def _waits(flat: Flat, number: dict[int, int]) -> list[list[int]]:
+def _waits(flat: FlatProgram, number: dict[int, int]) -> list[list[int]]:
     """(earlier, later) steps of different blocks: flags, and messages of FIFOs by turn."""
     pairs = [(earlier, later) for later, earlier in flat.waits if earlier != NEVER]
     whole = Events(flat, flat.largest)
-    for sent, taken in zip(whole.sent, whole.taken, strict=True):
-        for one, other in zip(sent.tolist(), taken.tolist(), strict=False):
+    for sent, received in zip(whole.sent, whole.received, strict=True):
+        for one, other in zip(sent.tolist(), received.tolist(), strict=False):
             pairs.append((int(whole.step[one]), int(whole.step[other])))
     block = flat.block.tolist()
     return [
@@ -146,7 +146,7 @@ def _waits(flat: Flat, number: dict[int, int]) -> list[list[int]]:
 
 
 def _places(
-    found: Counterexample, flat: Flat, index: dict[str, int], number: dict[int, int]
+    found: Counterexample, flat: FlatProgram, index: dict[str, int], number: dict[int, int]
 ) -> dict[str, object]:
     """The steps that a counterexample names; per line who waits for whom, where it says so."""
     waits: list[list[int] | None] = []
@@ -159,7 +159,7 @@ def _places(
     if not faulty and found.action is not None:
         for i, step in enumerate(flat.steps):
             block = flat.blocks[int(flat.block[i])]
-            here = (block.rank, step.place, f"{block.name}: {step.text}")
+            here = (block.rank, step.position, f"{block.name}: {step.text}")
             if i in number and here == (found.rank, found.position, found.action):
                 faulty.append(number[i])
     return {"faulty": list(dict.fromkeys(faulty)), "waits": waits}

@@ -74,7 +74,7 @@ def made(steps: list[list[dict[str, Any]]], slots: int | None) -> Program:
         Block(
             HOME[b] // CHUNKS,
             f"tb {b}",
-            tuple(Step(text="t", place=i, count=1, **row) for i, row in enumerate(steps[b])),
+            tuple(Step(text="t", position=i, count=1, **row) for i, row in enumerate(steps[b])),
         )
         for b in range(3)
     ]
@@ -114,7 +114,7 @@ def rendezvous(program: Program) -> Program:
             ack = (Signal(acks + step.receives, taken),) if step.receives >= 0 else ()
             wait = (Signal(acks + step.sends, sent),) if step.sends >= 0 else ()
             steps.append(replace(step, signals=ack))
-            steps.append(Step("over", step.place, 0, waits=wait, signals=step.signals))
+            steps.append(Step("over", step.position, 0, waits=wait, signals=step.signals))
         blocks.append(replace(block, steps=tuple(steps)))
     names = tuple(f"ack {fifo}" for fifo in program.fifos)
     return replace(program, blocks=tuple(blocks), counters=program.counters + names, slots=None)

@@ -22,7 +22,7 @@ from tests.verify.asynchronous.algorithms import (
 from tests.verify.asynchronous.explore import explore
 from verify.asynchronous.model import ALL_RANKS, Program
 from verify.asynchronous.msccl import verify_xml
-from verify.asynchronous.msccl_program import IN_PLACE, OUT_OF_PLACE, Lowering
+from verify.asynchronous.msccl_program import IN_PLACE, OUT_OF_PLACE, XmlLowering
 from verify.asynchronous.msccl_xml import decode
 from verify.asynchronous.render import freedom_in_words
 from verify.asynchronous.verdict import AsynchronousReport
@@ -239,9 +239,9 @@ def test_every_mutant_is_refuted_exactly_where_some_interleaving_goes_wrong(name
     harmless = caught = 0
     for what, mutant in mutants(of):
         report = verify_xml(xml(mutant))
-        lowering = Lowering(decode(xml(mutant)), placement, 2, what)
+        lowering = XmlLowering(decode(xml(mutant)), placement, 2, what)
         program = lowering.program()
-        if lowering.found:
+        if lowering.refutations:
             assert report.verdict is Verdict.REFUTED, what
             continue
         sent = sum(s.sends >= 0 for b in program.blocks for s in b.steps)
@@ -282,7 +282,7 @@ def test_steps_wait_and_fuse_as_in_the_kernel() -> None:
     fused["gpus"][1][1]["steps"].append(step("re", 0, srcbuf="s", srcoff=0, cnt=2))
     found = verify_xml(xml(fused)).counterexample
     assert found is not None
-    lowered = Lowering(decode(xml(fused)), IN_PLACE, 2, "t").program()
+    lowered = XmlLowering(decode(xml(fused)), IN_PLACE, 2, "t").program()
     assert [s.text for s in lowered.blocks[2].steps] == [
         "re s[0..+1] s[0..+1] into i[0..+1] after tb 0 step 1"
     ]

@@ -22,7 +22,7 @@ from tests.verify.builders import (
 )
 from tests.verify.builders import moves as moves_of
 from tests.verify.device.machine import COPY, PUT, Machine, explore, lowered, wanted
-from verify.asynchronous.order import Flat
+from verify.asynchronous.order import FlatProgram
 from verify.asynchronous.races import race_free as races
 from verify.cli import app
 from verify.core.verdict import Verdict
@@ -205,7 +205,7 @@ def test_the_flag_after_the_data_and_the_wait_before_it():
         (flag_first, REFUTED),
         (lambda step: [replace(step, waits=())], REFUTED),
     ):
-        result, _ = races(Flat(with_steps(change)), None)
+        result, _ = races(FlatProgram(with_steps(change)), None)
         assert result.verdict is verdict
 
 
