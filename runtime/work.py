@@ -7,15 +7,62 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import torch
 
 from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
-if TYPE_CHECKING:
-    from runtime.executor.program import RankProgram
+
+@dataclass(frozen=True, slots=True)
+class TransferEnd:
+    """This rank's end of a transfer; ``index`` is the same at both ends."""
+
+    index: int
+    send: bool
+    reduce: bool
+    scratch: bool
+    peer: int
+    chunk: int
+    phase: int
+    step: int  # position in RankProgram.steps
+    after: tuple[int, ...]  # positions of what goes before it at the same chunk, byte by byte
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """All that one rank sends and receives; an end of a transfer is known by its position."""
+
+    ends: tuple[TransferEnd, ...]  # step by step, sends before receives
+    steps: tuple[tuple[str, int], ...]  # (phase, round within it)
+    phases: int
+
+    @cached_property
+    def at(self) -> dict[int, int]:
+        """Transfer index -> position."""
+        return {end.index: position for position, end in enumerate(self.ends)}
+
+    @cached_property
+    def waiting(self) -> list[list[int]]:
+        """For each end, the receives that have it in ``after``."""
+        waiting: list[list[int]] = [[] for _ in self.ends]
+        for position, end in enumerate(self.ends):
+            if end.send:
+                continue
+            for earlier in end.after:
+                waiting[earlier].append(position)
+        return waiting
+
+    @cached_property
+    def receives(self) -> tuple[tuple[int, ...], ...]:
+        """For each phase, its receives in order."""
+        receives: list[list[int]] = [[] for _ in range(self.phases)]
+        for position, end in enumerate(self.ends):
+            if not end.send:
+                receives[end.phase].append(position)
+        return tuple(tuple(positions) for positions in receives)
 
 
 @dataclass(eq=False, repr=False)

@@ -29,11 +29,10 @@ from runtime.device.groups import PeerGroup, make_groups
 from runtime.device.results import Results
 from runtime.device.streams import Device, Event, Stream
 from runtime.device.watcher import Watcher
-from runtime.executor.program import TransferEnd
 from runtime.health.diagnosis import WaitFor
 from runtime.health.watchdog import Watchdog
 from runtime.network.store_exchange import StoreExchange
-from runtime.work import AllReduceWork, Observer
+from runtime.work import AllReduceWork, Observer, TransferEnd
 from verify.errors import ArgumentError
 
 Arrived = Callable[[int, float], None]

@@ -20,7 +20,8 @@ from dataclasses import replace
 import numpy as np
 
 from runtime.executor.load import Runnable, Verified, load
-from runtime.executor.program import RankProgram, rank_program
+from runtime.executor.program import rank_program
+from runtime.work import RankProgram
 from verify.core.schedule import IntArray, Phase, Schedule
 from verify.errors import ScheduleRefused
 

@@ -17,7 +17,6 @@ import torch
 from runtime.device.engine import DeviceEngine
 from runtime.device.streams import Device, device_of
 from runtime.executor.load import Late, Runnable, agree, require_size, require_summable
-from runtime.executor.program import RankProgram
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.loop import EventLoop
 from runtime.health.native_work import NativeWaits
@@ -26,7 +25,7 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
-from runtime.work import AllReduceWork, Observer
+from runtime.work import AllReduceWork, Observer, RankProgram
 from verify.errors import ArgumentError, LatecomerError
 
 KEPT = 256  # programs: of a schedule, with a late rank

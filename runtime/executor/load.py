@@ -11,8 +11,9 @@ from functools import cached_property
 import msgspec
 import torch
 
-from runtime.executor.program import RankProgram, rank_program
+from runtime.executor.program import rank_program
 from runtime.network.store_exchange import StoreExchange
+from runtime.work import RankProgram
 from verify.core.check import check
 from verify.core.format import read
 from verify.core.programs import deadlock_free, programs

@@ -18,61 +18,13 @@ same schedule gives the same bits however the bytes arrive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 
 import numpy as np
 
+from runtime.work import RankProgram, TransferEnd
 from verify.core.programs import programs
 from verify.core.schedule import Schedule
-
-
-@dataclass(frozen=True, slots=True)
-class TransferEnd:
-    """This rank's end of a transfer; ``index`` is the same at both ends."""
-
-    index: int
-    send: bool
-    reduce: bool
-    scratch: bool
-    peer: int
-    chunk: int
-    phase: int
-    step: int  # position in RankProgram.steps
-    after: tuple[int, ...]  # positions of what goes before it at the same chunk, byte by byte
-
-
-@dataclass(frozen=True)
-class RankProgram:
-    """All that one rank sends and receives; an end of a transfer is known by its position."""
-
-    ends: tuple[TransferEnd, ...]  # step by step, sends before receives
-    steps: tuple[tuple[str, int], ...]  # (phase, round within it)
-    phases: int
-
-    @cached_property
-    def at(self) -> dict[int, int]:
-        """Transfer index -> position."""
-        return {end.index: position for position, end in enumerate(self.ends)}
-
-    @cached_property
-    def waiting(self) -> list[list[int]]:
-        """For each end, the receives that have it in ``after``."""
-        waiting: list[list[int]] = [[] for _ in self.ends]
-        for position, end in enumerate(self.ends):
-            for earlier in end.after if not end.send else ():
-                waiting[earlier].append(position)
-        return waiting
-
-    @cached_property
-    def receives(self) -> tuple[tuple[int, ...], ...]:
-        """For each phase, its receives in order."""
-        ends = list(enumerate(self.ends))
-        return tuple(
-            tuple(position for position, end in ends if end.phase == phase and not end.send)
-            for phase in range(self.phases)
-        )
 
 
 def rank_program(schedule: Schedule, rank: int, *, alone: bool = False) -> RankProgram:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from runtime.network.clock import Alignment
 from runtime.network.store_exchange import StoreExchange
 from runtime.telemetry.records import Rank, Record, Round, Stage
-from runtime.work import Observer
-
-if TYPE_CHECKING:
-    from runtime.policy.control_plane import ControlPlane
-    from runtime.work import AllReduceWork
+from runtime.work import AllReduceWork, Observer
 
 Kind = TypeVar("Kind", Record, Round, Stage)
 KEPT = 100_000  # operations of which a record is kept
@@ -27,6 +23,17 @@ class Watchable(Protocol):
     """Has a recorder: a dispatcher, an engine."""
 
     source: Recorder
+
+
+class Decisions(Protocol):
+    """How one rank's part in deciding is seen from here: its clock, and what it has sent."""
+
+    @property
+    def sent(self) -> int:
+        """Messages sent about operations and epochs so far."""
+
+    def alignment(self) -> Alignment:
+        """How this rank's clock relates to the reference's now."""
 
 
 class Recorder:
@@ -109,20 +116,20 @@ class DispatcherRecorder(Recorder):
     def __init__(
         self,
         group: StoreExchange,
-        control_plane: ControlPlane,
+        decisions: Decisions,
         rounds: Rounds,
         count: Callable[[], int],
     ) -> None:
-        self._control_plane = control_plane
+        self._decisions = decisions
         self._rounds = rounds
         self._sent = 0
-        super().__init__(group, control_plane.alignment, count)
+        super().__init__(group, decisions.alignment, count)
 
     def begin(self, rounds: range) -> None:
         """As for all recorders, with the rounds of ``rounds``."""
         super().begin(rounds)
         first = self._first
-        self._sent = self._control_plane.sent
+        self._sent = self._decisions.sent
         self._rounds.found.clear()
         self._rounds.watched = range(first + rounds.start, first + rounds.stop, rounds.step)
 
@@ -135,5 +142,5 @@ class DispatcherRecorder(Recorder):
             replace(each, began_s=each.began_s + offset_s, ended_s=each.ended_s + offset_s)
             for each in self._since(self._rounds.found)
         )
-        sent = self._control_plane.sent - self._sent
+        sent = self._decisions.sent - self._sent
         return replace(remembered, rounds=rounds, messages=sent)

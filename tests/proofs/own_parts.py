@@ -33,8 +33,8 @@ import numpy as np
 
 from runtime.executor import closed_form
 from runtime.executor.closed_form import ClosedForm
-from runtime.executor.program import RankProgram
 from runtime.policy.candidates import CLASSES
+from runtime.work import RankProgram
 from synth.straggler.own import own_part, whole
 from synth.survey import parse_range
 from verify.core.check import check
