@@ -24,10 +24,17 @@ from typing import Any
 import msgspec
 
 from verify.core.format import bounded_text
-from verify.core.verdict import PROVED, Counterexample, Result, Verdict, refuted, unknown
+from verify.core.verdict import (
+    PROVED,
+    BaseReport,
+    Counterexample,
+    Result,
+    Verdict,
+    refuted,
+    unknown,
+)
 from verify.errors import FormatError
 from verify.report.render import evidence, listed
-from verify.report.results import OfResults
 
 ROUNDED = Fraction(1, 10**6)
 """What the volume of one flow may be off by."""
@@ -62,7 +69,7 @@ class Flow(msgspec.Struct, frozen=True):
         return f"{part}chunk {self.chunk} of {self.owner}, {self.src} -> {self.dst}"
 
 
-class FlowReport(OfResults, msgspec.Struct, frozen=True):
+class FlowReport(BaseReport, msgspec.Struct, frozen=True):
     """What is said of one solution; ``epochs`` are those in which something is sent."""
 
     collective: str

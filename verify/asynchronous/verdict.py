@@ -9,14 +9,13 @@ import msgspec
 from verify.asynchronous.deadlock import Freedom
 from verify.asynchronous.model import Program
 from verify.asynchronous.sizes import Sizes
-from verify.core.verdict import Result
-from verify.report.results import OfResults
+from verify.core.verdict import BaseReport, Result
 
 EVIDENCE = ("property", "rank", "position", "action", "chunk", "expected", "found", "actions")
 """What is printed of a counterexample in JSON; its other fields are those of other families."""
 
 
-class AsynchronousReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
+class AsynchronousReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one program.
 
     Attributes:

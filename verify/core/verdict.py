@@ -98,7 +98,31 @@ def overall(verdicts: Iterable[Verdict]) -> Verdict:
     return next((v for v in (Verdict.REFUTED, Verdict.UNKNOWN) if v in given), Verdict.PROVED)
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class BaseReport:
+    """What reports on all families of schedules have in common: what follows from their results.
+
+    Attributes:
+        results: property name -> result, in the order of the checks.
+    """
+
+    __slots__ = ()
+    results: dict[str, Result]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict over all properties."""
+        return overall(result.verdict for result in self.results.values())
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """The counterexample of the first refuted property, if any."""
+        for result in self.results.values():
+            if result.counterexample is not None:
+                return result.counterexample
+        return None
+
+
+class Report(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one schedule.
 
     Attributes:
@@ -119,17 +143,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     optimal: bool | Literal["unknown"]
     staging: int
     results: dict[str, Result]
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict over all properties."""
-        return overall(result.verdict for result in self.results.values())
-
-    @property
-    def counterexample(self) -> Counterexample | None:
-        """The counterexample of the first refuted property, if any."""
-        found = (result.counterexample for result in self.results.values())
-        return next((c for c in found if c is not None), None)
 
 
 def locate(schedule: Schedule, index: int) -> LocatedTransfer:

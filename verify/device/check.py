@@ -8,15 +8,14 @@ import msgspec
 
 from verify.asynchronous.verdict import EVIDENCE
 from verify.core.schedule import Schedule
-from verify.core.verdict import Result, Verdict, unknown
+from verify.core.verdict import BaseReport, Result, Verdict, unknown
 from verify.device.order import all_heard, one_operation, race_free
 from verify.device.program import DeviceProgram, require_power_of_two
 from verify.device.rows import slots_match
 from verify.device.sums import same_sums
-from verify.report.results import OfResults
 
 
-class DeviceReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
+class DeviceReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one device program.
 
     Attributes:

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from verify.core.verdict import Counterexample, Result, Verdict, refuted
+from verify.core.verdict import BaseReport, Counterexample, Result, Verdict, refuted
 from verify.pipeline.costs import json_number
 from verify.pipeline.schedule import Action, Number, PipelineSchedule, Place
-from verify.report.results import OfResults
 
 EVIDENCE = ("property", "rank", "position", "action", "expected", "found", "actions")
 """What is printed of a counterexample in JSON; its other fields are those of collectives."""
@@ -148,7 +147,7 @@ def gap_in_words(gap: float) -> str:
     return "below 0.01%" if gap > 0 and rounded == f"{0:.2%}" else rounded
 
 
-class PipelineReport(OfResults, msgspec.Struct, frozen=True, kw_only=True):
+class PipelineReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
     """Everything ``verify`` says about one pipeline schedule.
 
     Attributes:
