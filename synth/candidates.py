@@ -1,8 +1,8 @@
 """The schedules among which a runtime chooses when it sees who is late; each with its costs.
 
 For one late rank: with balanced owners, which need the shortest wait, in several numbers of chunks,
-and the closed form for any number of chunks. For more late ranks one each, made for ranks that come
-together.
+and the closed form for any number of chunks; on machines of several ranks two-level ones, too. For
+more late ranks one each, made for ranks that come together.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from synth.arrivals.generate import search
-from synth.cost import Cost, completion_cost, completion_cost_of, straggler_cost, waiting_cost
+from synth.cost import Cost, Link, completion_cost, completion_cost_of, straggler_cost, waiting_cost
 from synth.straggler.generate import generate
+from synth.twolevel.cost import level_costs
+from synth.twolevel.machine import Machine
+from synth.twolevel.search import two_level
 from verify.core.schedule import Schedule
 
 CHUNKS = (1, 2, 4)  # chunks per helper of the balanced schedules for one late rank
 CHUNKS_OF_MORE = 2
 SEARCH_S = 5.0
+TWO_LEVEL_CHUNKS = (2, 16)
+"""Two chunks suffice between two machines, whose links then are busy both ways; a chain of more
+machines is filled by more. Measured: docs/measurements/lab.md."""
 
 
 def searched(n: int, most_late: int) -> Iterator[tuple[str, Schedule]]:
@@ -41,3 +47,22 @@ def closed_form_costs(n: int, chunks: int) -> tuple[Cost, Cost]:
     """The same of the closed form; its waiting phase takes so long at most."""
     hops = (n - 1).bit_length()
     return completion_cost_of(chunks + 2 * hops - 2, chunks), straggler_cost(n, chunks)
+
+
+def two_level_schedules(n: int, ranks_per_machine: int) -> Iterator[tuple[str, Schedule]]:
+    """By name, those for one late rank of machines that have one network port each."""
+    machine = _machine(n, ranks_per_machine)
+    for chunks in TWO_LEVEL_CHUNKS:
+        schedule = two_level(machine, late=n - 1, chunks=chunks, burst=1)
+        yield f"two-level, k = {chunks}", schedule
+
+
+def two_level_completion_costs(schedule: Schedule, ranks_per_machine: int) -> tuple[Cost, Cost]:
+    """Those of its completion: of the rounds that use the network, and of all others."""
+    return level_costs(schedule, _machine(schedule.ranks, ranks_per_machine))
+
+
+def _machine(n: int, ranks_per_machine: int) -> Machine:
+    """Machines of which only the numbers count here, not how fast their links are."""
+    link = Link(alpha_s=0.0, bandwidth=1.0)
+    return Machine(n // ranks_per_machine, ranks_per_machine, 1, inner=link, outer=link)

@@ -46,7 +46,18 @@ class Runnable:
     def digest(self) -> str:
         """A fingerprint of what the schedule does; ``meta`` does not enter."""
         bare = msgspec.structs.replace(self.schedule, meta={})
-        return hashlib.sha256(encode(bare)).hexdigest()
+        digest = hashlib.sha256(encode(bare))
+        if self.ranks_per_machine > 1:  # decides how late ranks are renamed, alike on all ranks
+            digest.update(f"{self.ranks_per_machine} ranks per machine".encode())
+        return digest.hexdigest()
+
+    @property
+    def ranks_per_machine(self) -> int:
+        """How many ranks of a machine the schedule counts with; 1 where it knows no machines."""
+        nodes = self.schedule.meta.get("nodes")
+        if not isinstance(nodes, int) or nodes < 1 or self.schedule.ranks % nodes:
+            return 1
+        return self.schedule.ranks // nodes
 
     @cached_property
     def late(self) -> tuple[int, ...]:
@@ -94,21 +105,41 @@ class Verified(Runnable):
     def for_late(self, late: Late) -> Schedule:
         """The schedule with the ranks ``late`` in the places of the file's late ranks.
 
-        Ranks that have to make room take the places that become free; all others keep theirs. The
-        ranks' programs under these names must be proved to end, else this is ScheduleRefused.
+        Ranks that have to make room take the places that become free; all others keep theirs. In
+        a schedule for machines whole machines change places instead, and ranks within them, so
+        that what was sent inside a machine still is. The ranks' programs under these names must
+        be proved to end, else this is ScheduleRefused.
         """
         ranks = self.late_ranks(late)
         if ranks == self.late:
             return self.schedule
-        moved = sorted(set(ranks) - set(self.late))
-        freed = sorted(set(self.late) - set(ranks))
-        names = dict(zip((*self.late, *moved), (*ranks, *freed), strict=True))
+        if self.ranks_per_machine > 1 and len(ranks) == 1:
+            names = self._rotated_machines(ranks[0])
+        else:
+            moved = sorted(set(ranks) - set(self.late))
+            freed = sorted(set(self.late) - set(ranks))
+            names = dict(zip((*self.late, *moved), (*ranks, *freed), strict=True))
         schedule = renamed(self.schedule, names)
         ends = deadlock_free(programs(schedule))
         if ends.counterexample is not None:
             found = "\n  ".join([ends.counterexample.found, *ends.counterexample.actions])
             raise ScheduleRefused(f"{self.name} with {ranks} as late ranks is not proved: {found}")
         return schedule
+
+    def _rotated_machines(self, late: int) -> dict[int, int]:
+        """New names of all ranks that make ``late`` the late one, and keep machines together."""
+        per_machine = self.ranks_per_machine
+        machines = self.schedule.ranks // per_machine
+        from_machine, from_local_rank = divmod(self.late[0], per_machine)
+        to_machine, to_local_rank = divmod(late, per_machine)
+
+        names = {}
+        for rank in range(self.schedule.ranks):
+            machine, local_rank = divmod(rank, per_machine)
+            new_machine = (machine + to_machine - from_machine) % machines
+            new_local_rank = (local_rank + to_local_rank - from_local_rank) % per_machine
+            names[rank] = new_machine * per_machine + new_local_rank
+        return names
 
 
 def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:

@@ -6,6 +6,11 @@ that comes L seconds after the others, from the others' arrival on:
     native      L + N                 nothing can be done before it comes
     schedule    max(L, W) + C         W: the waiting phases, C: the completion after its arrival
 
+On machines of several ranks a two-level schedule's C counts what moves between machines and what
+moves inside them, each with the line measured there. Its phases overlap, since the links carry the
+one to the late rank's machine and the other away from it; so W is what the whole takes with all
+ranks on time, as measured, less C.
+
 Source: docs/explanation/cost.md. Deviation: native and schedules run on different transports, so
 they have an alpha and a beta each, corrected by what was seen (``history.ModelCorrection``).
 
@@ -46,12 +51,22 @@ class Line(msgspec.Struct, frozen=True):
         return messages * self.alpha_s + share * nbytes * self.beta_s
 
 
+class MachinesProfile(msgspec.Struct, frozen=True):
+    """What is measured where the job's machines have several ranks each."""
+
+    ranks_per_machine: int
+    inside: Line  # of the native all-reduce of one machine's ranks
+    between: Line  # of the native all-reduce of one rank of each machine
+    on_time: dict[str, Line]  # by the candidate's name: the whole, as one message, nobody late
+
+
 class Profile(msgspec.Struct, frozen=True):
     """What ``python -m runtime profile`` measures: the library's all-reduce, and our executor."""
 
     ranks: int
     native: Line
     schedule: Line
+    machines: MachinesProfile | None = None
 
     def native_s(self, nbytes: int) -> float:
         """N: the native all-reduce of ``nbytes`` bytes, taken as a ring."""
@@ -79,6 +94,14 @@ class Phase(msgspec.Struct, frozen=True):
     share: float
 
 
+class TwoLevelCompletion(msgspec.Struct, frozen=True):
+    """What a two-level schedule does after the late rank's arrival, by the links it uses."""
+
+    ranks_per_machine: int
+    between: Phase  # rounds in which something moves between machines
+    inside: Phase  # all other rounds
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A schedule for so many late ranks; its cost before and after the last one's arrival."""
 
@@ -87,6 +110,7 @@ class Candidate(msgspec.Struct, frozen=True):
     waiting: Phase
     completion: Phase
     on_demand: bool = False  # made in the background when a size asks for it
+    two_level: TwoLevelCompletion | None = None
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -104,16 +128,49 @@ class Times(msgspec.Struct, frozen=True):
 def times(
     candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int
 ) -> list[Times]:
-    """W and C of every candidate for ``late`` late ranks."""
+    """W and C of every candidate for ``late`` late ranks of which the profile can tell them."""
+    found = []
+    for index, candidate in enumerate(candidates):
+        if candidate.late != late:
+            continue
+        if candidate.two_level is None:
+            waiting_s = _phase_s(candidate.waiting, profile.schedule, nbytes)
+            completion_s = _phase_s(candidate.completion, profile.schedule, nbytes)
+            found.append(Times(index, waiting_s, completion_s))
+        elif _was_measured(candidate, profile.machines):
+            assert profile.machines is not None
+            found.append(_two_level_times(index, candidate, profile.machines, nbytes))
+    return found
 
-    def seconds(phase: Phase) -> float:
-        return profile.schedule.seconds(phase.messages, phase.share, nbytes)
 
-    return [
-        Times(index, seconds(candidate.waiting), seconds(candidate.completion))
-        for index, candidate in enumerate(candidates)
-        if candidate.late == late
-    ]
+def _phase_s(phase: Phase, line: Line, nbytes: int) -> float:
+    return line.seconds(phase.messages, phase.share, nbytes)
+
+
+def _was_measured(candidate: Candidate, machines: MachinesProfile | None) -> bool:
+    """Whether the profile is of this two-level candidate on such machines (a file may not be)."""
+    two_level = candidate.two_level
+    assert two_level is not None
+    return (
+        machines is not None
+        and machines.ranks_per_machine == two_level.ranks_per_machine
+        and candidate.name in machines.on_time
+    )
+
+
+def _two_level_times(
+    index: int, candidate: Candidate, machines: MachinesProfile, nbytes: int
+) -> Times:
+    """W and C of a two-level candidate: see the top of this module."""
+    completion = candidate.two_level
+    assert completion is not None
+    between_s = _phase_s(completion.between, machines.between, nbytes)
+    inside_s = _phase_s(completion.inside, machines.inside, nbytes)
+    on_time_s = machines.on_time[candidate.name].seconds(1, 1, nbytes)
+
+    # the model of the parts may exceed the whole, which was measured
+    completion_s = min(between_s + inside_s, on_time_s)
+    return Times(index, on_time_s - completion_s, completion_s)
 
 
 @dataclass(frozen=True)

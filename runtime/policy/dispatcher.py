@@ -24,6 +24,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -39,6 +40,7 @@ from runtime.policy.candidates import candidates
 from runtime.policy.control_plane import ControlPlane, ControlPlaneClosed
 from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Profile
+from runtime.policy.machines import ALONE, ranks_per_machine
 from runtime.policy.messages import NATIVE, Decision
 from runtime.policy.options import LEARNING, Options, PolicyInputs, require_equal
 from runtime.policy.profile import shared_profile
@@ -91,7 +93,10 @@ class AllReduceDispatcher:
         self.store = store
         group = StoreExchange(store, rank, size, timeout_s)
         require_equal(options, group)
-        schedules, self.candidates = candidates(group, options.at_most_late(size))
+        most_late = options.at_most_late(size)
+        # the links of devices are not measured apart, so that there two levels can't be judged
+        self._ranks_per_machine = ranks_per_machine(group) if streams is None else ALONE
+        schedules, self.candidates = candidates(group, most_late, self._ranks_per_machine)
         for each in schedules if options.mode == "static" else ():
             each.make()  # before the first operation: the same bits in every run
         self._maker = ThreadPoolExecutor(1, "latecomer-maker")
@@ -198,13 +203,32 @@ class AllReduceDispatcher:
                 group.all_gather("native")
                 self._native = native_way(self.executor, group.under("native"), self._ended)
                 runs = self._native.run, lambda tensor: self.executor.submit(tensor).wait(ON_HOST)
-                place = self.candidates[0], self.executor.device
-                self.profile = shared_profile(group, given, runs, *place)
+                self.profile = shared_profile(
+                    group,
+                    given,
+                    runs,
+                    self.candidates[0],
+                    self.executor.device,
+                    self._two_level_runs(),
+                    self._ranks_per_machine,
+                )
             except RuntimeError as error:  # Gloo's, which names no rank
                 watchdog.fail(f"rank {self.rank} lost the native all-reduce: {reason(error)}")
                 assert watchdog.failure is not None
                 raise watchdog.failure from None
             started.pop_all()
+
+    def _two_level_runs(self) -> dict[str, Callable[[torch.Tensor], object]]:
+        """By name, how to run each two-level candidate once, before the first operation."""
+
+        def run(index: int, tensor: torch.Tensor) -> None:
+            self.executor.submit(tensor, schedule=index).wait(ON_HOST)
+
+        return {
+            candidate.name: functools.partial(run, index)
+            for index, candidate in enumerate(self.candidates)
+            if candidate.two_level is not None
+        }
 
     def _prepare_size(self, nbytes: int) -> None:
         """Let it be made what buffers of this size want, the first time that they do."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import PROFILE, Candidate, Line, Profile
+from runtime.policy.machines import measure_machines
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
@@ -36,9 +37,20 @@ Run = Callable[[torch.Tensor], object]  # sums a tensor over all ranks, in place
 
 
 def measure(
-    ranks: int, native: Run, schedule: Run, candidate: Candidate, device: torch.device
+    group: StoreExchange,
+    native: Run,
+    schedule: Run,
+    candidate: Candidate,
+    device: torch.device,
+    two_level: Mapping[str, Run],
+    ranks_per_machine: int,
 ) -> Profile:
-    """The profile of the native all-reduce and ``candidate``'s schedule, here (collective)."""
+    """The profile of the native all-reduce and ``candidate``'s schedule, here (collective).
+
+    Where machines have several ranks, of the links inside and between them and of the ``two_level``
+    schedules, too.
+    """
+    ranks = group.world_size
     hops = 2 * (ranks - 1)
     phases = (candidate.waiting, candidate.completion)
     natives, schedules = (
@@ -48,7 +60,16 @@ def measure(
     messages = sum(each.messages for each in phases)
     share = sum(each.share for each in phases)
     native_line = _line(*natives, messages=hops, share=hops / ranks)
-    return Profile(ranks, native_line, _line(*schedules, messages=messages, share=share))
+    schedule_line = _line(*schedules, messages=messages, share=share)
+    if not two_level:
+        return Profile(ranks, native_line, schedule_line)
+
+    def line_of(run: Run, messages: float, share: float) -> Line:
+        seconds = [_least_s(native, run, torch.zeros(nbytes // 4)) for nbytes in SIZES]
+        return _line(*seconds, messages=messages, share=share)
+
+    machines = measure_machines(group, ranks_per_machine, two_level, line_of)
+    return Profile(ranks, native_line, schedule_line, machines)
 
 
 def shared_profile(
@@ -57,6 +78,8 @@ def shared_profile(
     methods: tuple[Run, Run],
     candidate: Candidate,
     device: torch.device,
+    two_level: Mapping[str, Run],
+    ranks_per_machine: int,
 ) -> Profile:
     """The profile that rank 0 was given or, together with all others, measures on ``device``.
 
@@ -64,7 +87,7 @@ def shared_profile(
     """
     received = group.all_gather("profile given", "" if given is None else "yes")
     if not received[0]:
-        given = measure(group.world_size, *methods, candidate, device)
+        given = measure(group, *methods, candidate, device, two_level, ranks_per_machine)
     if group.rank == 0:
         group.send("profile", msgspec.json.encode(given).decode())
     return PROFILE.decode(group.receive_from(0, "profile"))

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from fractions import Fraction
 from heapq import heapreplace
 
+from synth.cost import Cost
 from synth.twolevel.machine import Machine
-from verify.core.schedule import Phase, Round, Schedule
+from verify.core.schedule import Phase, Round, Schedule, Transfer
 
 
 def completion_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> float:
@@ -73,6 +75,29 @@ def network_rounds(schedule: Schedule, machine: Machine) -> int:
         for phase in _completion(schedule)
         for transfers in phase.rounds
     )
+
+
+def level_costs(schedule: Schedule, machine: Machine) -> tuple[Cost, Cost]:
+    """The completion's rounds that use the network, and all others, each as a :class:`Cost`.
+
+    A round counts as one message of as many chunks as its busiest rank sends or receives; what
+    shares a round with the network is not counted apart, as in :func:`completion_s`.
+    """
+    nodes = machine.node_of
+    costs = {crosses: Cost(0, Fraction(0)) for crosses in (True, False)}
+    for phase in _completion(schedule):
+        for transfers in phase.rounds:
+            crossing = [t for t in transfers if nodes[t.src] != nodes[t.dst]]
+            chunks = _busiest_rank(crossing or transfers)
+            costs[bool(crossing)] += Cost(1, Fraction(chunks, schedule.chunks))
+    return costs[True], costs[False]
+
+
+def _busiest_rank(transfers: Iterable[Transfer]) -> int:
+    """The most chunks that one rank sends, or receives."""
+    sent = Counter(t.src for t in transfers)
+    received = Counter(t.dst for t in transfers)
+    return max([*sent.values(), *received.values()], default=0)
 
 
 def _completion(schedule: Schedule) -> list[Phase]:
