@@ -1,0 +1,250 @@
+"""Machines of several ranks: found as torchrun tells them, and two-level schedules for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._C._distributed_c10d import HashStore
+
+from runtime.executor.load import load
+from runtime.network.store_exchange import StoreExchange
+from runtime.policy.candidates import candidates
+from runtime.policy.cost_model import (
+    Candidate,
+    Line,
+    MachinesProfile,
+    Phase,
+    Profile,
+    TwoLevelCompletion,
+    times,
+)
+from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.machines import ALONE, ranks_per_machine
+from runtime.policy.options import Options
+from synth.candidates import two_level_completion_costs, two_level_schedules
+from synth.twolevel.cost import level_costs
+from tests.runtime.spawning import on_ranks
+from verify.core.check import check
+from verify.core.schedule import Schedule
+from verify.core.verdict import Verdict
+
+RANKS = 4
+PER_MACHINE = 2
+
+
+def _as_torchrun(rank, world_size, per_machine):
+    """The variables of torchrun for a rank of machines with ``per_machine`` ranks each."""
+    return {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(per_machine),
+        "GROUP_RANK": str(rank // per_machine),
+    }
+
+
+def _found_by_all(monkeypatch, variables_of_rank):
+    """What :func:`ranks_per_machine` returns on ranks with these variables, one after the other.
+
+    The environment is one process's, so each rank but the last sends what it would have sent.
+    """
+    store = HashStore()
+    last = len(variables_of_rank) - 1
+    for rank, variables in enumerate(variables_of_rank):
+        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        group = StoreExchange(store, rank, last + 1, timeout_s=10.0)
+        if rank < last:
+            told = dataclasses.replace(group, timeout_s=0.01)
+            with pytest.raises(Exception, match="did not join"):
+                ranks_per_machine(told)
+        else:
+            return ranks_per_machine(group)
+    raise AssertionError("there are no ranks")
+
+
+def test_machines_are_what_torchrun_tells(monkeypatch):
+    variables = [_as_torchrun(rank, 6, 3) for rank in range(6)]
+
+    assert _found_by_all(monkeypatch, variables) == 3
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pytest.param([{}] * 4, id="no torchrun"),
+        pytest.param([_as_torchrun(r, 4, 4) for r in range(4)], id="one machine"),
+        pytest.param([_as_torchrun(r, 4, 1) for r in range(4)], id="one rank on each"),
+        pytest.param([_as_torchrun(r, 8, 2) for r in range(4)], id="part of the job"),
+        pytest.param([_as_torchrun(3 - r, 4, 2) for r in range(4)], id="numbered otherwise"),
+        pytest.param([_as_torchrun(r, 3, 2) for r in range(3)], id="unequal machines"),
+        pytest.param(
+            [*(_as_torchrun(r, 4, 1) for r in range(2)), *(_as_torchrun(r, 4, 2) for r in (2, 3))],
+            id="unequal numbers",
+        ),
+    ],
+)
+def test_without_such_machines_ranks_are_alone(monkeypatch, variables):
+    assert _found_by_all(monkeypatch, variables) == ALONE
+
+
+def test_the_schedules_are_candidates_of_machines_only():
+    group = StoreExchange(HashStore(), 0, 8, timeout_s=10.0)
+    _, on_machines = candidates(group, 1, ranks_per_machine=4)
+    elsewhere = StoreExchange(HashStore(), 0, 8, timeout_s=10.0)
+    _, without = candidates(elsewhere, 1)
+
+    names = [candidate.name for candidate in on_machines if candidate.two_level is not None]
+    assert names == ["two-level, k = 2", "two-level, k = 16"]
+    assert [candidate.name for candidate in without if candidate.two_level is not None] == []
+
+
+def _crossings(schedule: Schedule, per_machine: int) -> list[int]:
+    """By round, how many transfers go from one machine to another."""
+    return [
+        sum(t.src // per_machine != t.dst // per_machine for t in transfers)
+        for _, _, transfers in schedule.located_rounds()
+    ]
+
+
+@given(st.sampled_from([(4, 2), (8, 4), (8, 2), (9, 3), (12, 4)]), st.data())
+def test_whoever_is_late_the_network_carries_as_little(shape, data):
+    ranks, per_machine = shape
+    late = data.draw(st.integers(0, ranks - 1))
+
+    for _, schedule in two_level_schedules(ranks, per_machine):
+        verified = load(schedule)
+        renamed = verified.for_late(late)
+
+        assert renamed.late == (late,)
+        assert check(renamed).verdict is Verdict.PROVED
+        assert _crossings(renamed, per_machine) == _crossings(schedule, per_machine)
+
+
+def test_files_that_count_with_other_machines_are_told_apart():
+    (_, schedule), *_ = two_level_schedules(8, 4)
+    flat = dataclasses.replace(load(schedule), schedule=_with_meta(schedule, {}))
+    of_four = dataclasses.replace(load(schedule), schedule=_with_meta(schedule, {"nodes": 4}))
+
+    assert load(schedule).ranks_per_machine == 4
+    assert (flat.ranks_per_machine, of_four.ranks_per_machine) == (1, 2)
+    assert len({load(schedule).digest, flat.digest, of_four.digest}) == 3
+
+
+def _with_meta(schedule: Schedule, meta: dict[str, object]) -> Schedule:
+    return msgspec.structs.replace(schedule, meta=meta)
+
+
+def test_rounds_are_counted_by_the_links_that_they_use():
+    (_, schedule), *_ = two_level_schedules(4, 2)
+    between, inside = two_level_completion_costs(schedule, 2)
+
+    completion = [phase for phase in schedule.phases if not phase.absent]
+    rounds = [transfers for phase in completion for transfers in phase.rounds]
+    crossing = [any(t.src // 2 != t.dst // 2 for t in transfers) for transfers in rounds]
+    assert between.messages == sum(crossing)
+    assert inside.messages == len(crossing) - sum(crossing)
+    assert between.share == between.messages * type(between.share)(1, schedule.chunks)
+
+
+def test_level_costs_and_counting_by_hand_agree_on_where_nothing_crosses():
+    (_, schedule), *_ = two_level_schedules(4, 2)
+    one_machine = dataclasses.replace(_machine_of(schedule), nodes=1, per_node=4)
+
+    between, inside = level_costs(schedule, one_machine)
+
+    assert between.messages == 0
+    assert inside.messages == sum(len(p.rounds) for p in schedule.phases if not p.absent)
+
+
+def _machine_of(schedule):
+    from synth.cost import Link
+    from synth.twolevel.machine import Machine
+
+    link = Link(alpha_s=0.0, bandwidth=1.0)
+    return Machine(nodes=2, per_node=2, network_ports=1, inner=link, outer=link)
+
+
+COMPLETION = TwoLevelCompletion(PER_MACHINE, between=Phase(3, 1.5), inside=Phase(2, 1.0))
+TWO_LEVEL = Candidate("two levels", 1, Phase(4, 2.0), Phase(5, 2.5), two_level=COMPLETION)
+FLAT = Candidate("flat", 1, Phase(1, 1.0), Phase(2, 2.0))
+INSIDE = Line(1e-5, 1e-10)
+BETWEEN = Line(1e-4, 1e-8)
+
+
+def _profile(on_time, per_machine=PER_MACHINE):
+    machines = MachinesProfile(per_machine, INSIDE, BETWEEN, on_time)
+    return Profile(RANKS, Line(1e-5, 1e-8), Line(1e-5, 2e-8), machines)
+
+
+def test_the_completion_counts_both_kinds_of_links_and_the_wait_is_the_rest():
+    nbytes = 10**6
+    profile = _profile({"two levels": Line(1e-3, 3e-8)})
+
+    flat, two_level = times((FLAT, TWO_LEVEL), profile, 1, nbytes)
+
+    assert flat.completion_s == pytest.approx(2e-5 + 2.0 * nbytes * 2e-8)
+    in_network_s = 3 * 1e-4 + 1.5 * nbytes * 1e-8
+    inside_s = 2 * 1e-5 + 1.0 * nbytes * 1e-10
+    assert two_level.completion_s == pytest.approx(in_network_s + inside_s)
+    assert two_level.total_s(0.0) == pytest.approx(1e-3 + nbytes * 3e-8)
+
+
+def test_no_completion_takes_longer_than_the_whole_did():
+    profile = _profile({"two levels": Line(1e-6, 1e-12)})
+
+    (two_level,) = times((TWO_LEVEL,), profile, 1, 10**6)
+
+    assert two_level.waiting_s == 0
+    assert two_level.completion_s == pytest.approx(1e-6 + 1e-12 * 10**6)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        pytest.param(_profile({"others": Line(1e-6, 1e-12)}), id="of other schedules"),
+        pytest.param(_profile({"two levels": Line(1e-6, 1e-12)}, 4), id="of other machines"),
+        pytest.param(Profile(RANKS, Line(1e-5, 1e-8), Line(1e-5, 2e-8)), id="of none"),
+    ],
+)
+def test_a_profile_that_cannot_tell_leaves_two_levels_out(profile):
+    assert [found.candidate for found in times((FLAT, TWO_LEVEL), profile, 1, 10**6)] == [0]
+
+
+@on_ranks(RANKS, timeout_s=100)
+def test_a_job_on_machines_measures_them_and_runs_two_levels(rank, size, store):
+    """The profile says which way is fastest; with it every late rank has the exact sum."""
+    os.environ.update(_as_torchrun(rank, size, PER_MACHINE))
+    sums = []
+    for late in range(size):
+        options = Options("static", late=(late,))
+        part = StoreExchange(store, rank, size, 60.0).under(f"late {late}")
+        measured = AllReduceDispatcher(part.store, rank, size, options=options, timeout_s=60.0)
+        assert measured.profile.machines is not None
+        assert set(measured.profile.machines.on_time) == {"two-level, k = 2", "two-level, k = 16"}
+        measured.close()
+
+        # a profile by which nothing else is worth it
+        machines = MachinesProfile(
+            PER_MACHINE,
+            Line(1e-9, 1e-15),
+            Line(1e-9, 1e-15),
+            {"two-level, k = 2": Line(1e-8, 1e-14)},
+        )
+        profile = Profile(size, Line(1e-2, 1e-9), Line(1.0, 1e-6), machines)
+        dispatcher = AllReduceDispatcher(
+            part.under("run").store, rank, size, options=options, profile=profile, timeout_s=60.0
+        )
+        work = dispatcher.submit(torch.full((1000,), float(rank + 1)))
+        sums.append(work.wait()[[0, -1]].tolist())
+        ways = {record.way for record in dispatcher.records}
+        assert ways == {"two-level, k = 2"}, ways
+        dispatcher.close()
+
+    assert sums == [[10.0, 10.0]] * size
