@@ -11,7 +11,7 @@ import typer
 from synth.commands.compare import compare
 from synth.commands.export import export
 from synth.commands.generate import generate
-from synth.commands.pipeline import pipeline
+from synth.commands.pipeline.command import pipeline
 from synth.commands.program import program
 from synth.commands.standard import direct, doubling, rhd, ring, tree
 from synth.commands.table import table

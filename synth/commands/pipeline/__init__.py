@@ -10,7 +10,3 @@ the exit code is 0.
     search    the schedule for a request, or the comparison of all methods
     output    the files, and what is printed
 """
-
-from synth.commands.pipeline.command import pipeline
-
-__all__ = ["pipeline"]
