@@ -93,8 +93,10 @@ def basis_of(bound: int | Fraction, value: int | Fraction, proof: str) -> tuple[
 
 def weakest(proofs: Sequence[str]) -> str:
     """The proof to name where a bound rests on several: a solver's word before all others."""
-    others = [proof for proof in proofs if proof not in (CLOSED_FORM, CERTIFICATE)]
-    return (others or [CLOSED_FORM] * (CLOSED_FORM in proofs) or [CERTIFICATE])[0]
+    for proof in proofs:
+        if proof not in (CLOSED_FORM, CERTIFICATE):
+            return proof
+    return CLOSED_FORM if CLOSED_FORM in proofs else CERTIFICATE
 
 
 def makespan_of(problem: Problem, report: PipelineReport) -> int:

@@ -27,7 +27,7 @@ KEPT = "kept"
 
 
 @dataclass(frozen=True)
-class Row:
+class FactorRow:
     """Makespans at one factor of the delays.
 
     Attributes:
@@ -50,7 +50,7 @@ class Comparison:
 
     problem: Problem
     method: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[FactorRow] = field(default_factory=list)
     unsuited: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -86,39 +86,54 @@ def compare(
     """
     if not any(link.latency for link in problem.instance.links):
         raise ArgumentError("--slow", "", "is needed: no delay to compare at", "--slow 0-1:10")
-    found = Comparison(problem, method)
-    kept = None
+
+    comparison = Comparison(problem, method)
+    kept: PipelineAnswer | None = None
     for factor in factors:
-        links = tuple(
-            Link(
-                between=link.between,
-                latency=round(link.latency * factor, DECIMALS),
-                occupancy=link.occupancy,
-                duplex=link.duplex,
-            )
-            for link in problem.instance.links
-        )
-        here = problem.with_links(links)
+        links = _scaled(problem.instance.links, factor)
+        scaled_problem = problem.with_links(links)
         progress(f"{method}, {factor:g} times the delay")
-        asked = plan(here, method, solver=solver, progress=progress)
-        kept = kept or asked
-        found_here = {method: asked.measures, KEPT: _again(kept, here)}
+        planned = plan(scaled_problem, method, solver=solver, progress=progress)
+        if kept is None:
+            kept = planned
+
+        measures = {method: planned.measures, KEPT: _measured_again(kept, scaled_problem)}
         for name in QUICK:
-            if name == method or name in found.unsuited:
+            if name == method or name in comparison.unsuited:
                 continue
             try:
-                found_here[name] = plan(here, name).measures
+                measures[name] = plan(scaled_problem, name).measures
             except Unsuited as error:
-                found.unsuited[name] = error.requirement
-        makespans = {name: measures.makespan for name, measures in found_here.items()}
-        ticks = {name: measures.exact.makespan for name, measures in found_here.items()}
-        least = min(ticks.values())
-        best = frozenset(name for name in ticks if ticks[name] == least)
-        found.rows.append(Row(factor, links, makespans, best, asked.bound, asked.basis))
-        yield found
+                comparison.unsuited[name] = error.requirement
+
+        ticks = {name: measured.exact.makespan for name, measured in measures.items()}
+        least_ticks = min(ticks.values())
+        row = FactorRow(
+            factor=factor,
+            links=links,
+            makespans={name: measured.makespan for name, measured in measures.items()},
+            best=frozenset(name for name in ticks if ticks[name] == least_ticks),
+            bound=planned.bound,
+            basis=planned.basis,
+        )
+        comparison.rows.append(row)
+        yield comparison
 
 
-def _again(planned: PipelineAnswer, problem: Problem) -> Measures:
+def _scaled(links: Sequence[Link], factor: Number) -> tuple[Link, ...]:
+    """The links with so many times their latency, rounded to the decimals a file may have."""
+    return tuple(
+        Link(
+            between=link.between,
+            latency=round(link.latency * factor, DECIMALS),
+            occupancy=link.occupancy,
+            duplex=link.duplex,
+        )
+        for link in links
+    )
+
+
+def _measured_again(planned: PipelineAnswer, problem: Problem) -> Measures:
     """What a schedule takes over other links."""
     report = check(problem.schedule([list(program) for program in planned.schedule.programs]))
     assert report.measures is not None

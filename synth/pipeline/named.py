@@ -17,6 +17,9 @@ zero-bubble take fewer forwards, and put W off less, as the limit wants it. GPip
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 from synth.pipeline.evaluate import Stuck, makespan, peaks
 from synth.pipeline.problem import Orders, Problem
 from verify.errors import ArgumentError
@@ -29,24 +32,26 @@ class Unsuited(ArgumentError):
 
 def gpipe(problem: Problem) -> Orders:
     """GPipe."""
-    n = range(problem.microbatches)
-    orders = [
-        [Action(s, "F", m) for s in mine for m in n]
-        + [Action(s, "B", m) for s in reversed(mine) for m in n]
-        for mine in problem.stages_of
-    ]
+    orders = []
+    for stages in problem.stages_of:
+        order = []
+        for stage in stages:
+            order += [Action(stage, "F", m) for m in range(problem.microbatches)]
+        for stage in reversed(stages):
+            order += [Action(stage, "B", m) for m in range(problem.microbatches)]
+        orders.append(order)
     return _within_memory(problem, "gpipe", orders)
 
 
 def one_f_one_b(problem: Problem) -> Orders:
     """1F1B."""
     orders = []
-    for s, warm in enumerate(_warm_up(problem, "1f1b")):
-        order = [Action(s, "F", m) for m in range(warm)]
+    for stage, warm_up in enumerate(_warm_up(problem, "1f1b")):
+        order = [Action(stage, "F", m) for m in range(warm_up)]
         for m in range(problem.microbatches):
-            order.append(Action(s, "B", m))
-            if warm + m < problem.microbatches:
-                order.append(Action(s, "F", warm + m))
+            order.append(Action(stage, "B", m))
+            if warm_up + m < problem.microbatches:
+                order.append(Action(stage, "F", warm_up + m))
         orders.append(order)
     return orders
 
@@ -55,16 +60,17 @@ def zero_bubble(problem: Problem) -> Orders:
     """ZB-H1."""
     n = problem.microbatches
     orders = []
-    for s, warm in enumerate(_warm_up(problem, "zero-bubble")):
-        behind = min(s, n, problem.limits[s] - 2 * warm)
-        order = [Action(s, "F", m) for m in range(warm)]
+    for stage, warm_up in enumerate(_warm_up(problem, "zero-bubble")):
+        behind = min(stage, n, problem.limits[stage] - 2 * warm_up)  # so many I before the first W
+        order = [Action(stage, "F", m) for m in range(warm_up)]
         for m in range(n):
-            order.append(Action(s, "I", m))
+            order.append(Action(stage, "I", m))
             if m >= behind:
-                order.append(Action(s, "W", m - behind))
-            if warm + m < n:
-                order.append(Action(s, "F", warm + m))
-        orders.append(order + [Action(s, "W", m) for m in range(n - behind, n)])
+                order.append(Action(stage, "W", m - behind))
+            if warm_up + m < n:
+                order.append(Action(stage, "F", warm_up + m))
+        order += [Action(stage, "W", m) for m in range(n - behind, n)]
+        orders.append(order)
     return orders
 
 
@@ -72,7 +78,6 @@ def interleaved(problem: Problem) -> Orders:
     """Interleaved 1F1B."""
     n = problem.microbatches
     ranks = problem.ranks
-    chunks = problem.virtual
     name = "interleaved-1f1b"
     if problem.rank_of != tuple(s % ranks for s in range(problem.stages)):
         raise Unsuited("--placement", "vee", f"does not suit {name}", "--placement loop")
@@ -83,16 +88,20 @@ def interleaved(problem: Problem) -> Orders:
             f"{n - n % rounds} would do",
         )  # fmt: skip
     group = n // rounds
+
     orders = []
-    firsts = range(0, n, group)
-    for rank, mine in enumerate(problem.stages_of):
-        forward = [Action(s, "F", f + i) for f in firsts for s in mine for i in range(group)]
-        backward = [Action(s, "B", f + i) for f in firsts for s in mine[::-1] for i in range(group)]
-        warm = min(len(forward), (chunks - 1) * group + 2 * (ranks - rank - 1))
-        order = forward[:warm]
-        for i, action in enumerate(backward):
-            order += [*forward[warm + i : warm + i + 1], action]
+    for rank, stages in enumerate(problem.stages_of):
+        forwards = _by_groups("F", stages, n, group)
+        backwards = _by_groups("B", stages[::-1], n, group)
+        warm_up = min(len(forwards), (problem.virtual - 1) * group + 2 * (ranks - rank - 1))
+
+        order = forwards[:warm_up]
+        for number, backward in enumerate(backwards):
+            if warm_up + number < len(forwards):
+                order.append(forwards[warm_up + number])
+            order.append(backward)
         orders.append(order)
+
     try:
         makespan(problem, orders)
     except Stuck:
@@ -103,14 +112,27 @@ def interleaved(problem: Problem) -> Orders:
     return _within_memory(problem, name, orders)
 
 
+def _by_groups(
+    kind: Literal["F", "B"], stages: Sequence[int], microbatches: int, group: int
+) -> list[Action]:
+    """One kind of action of a rank: each group of microbatches goes through all its stages."""
+    actions = []
+    for first in range(0, microbatches, group):
+        for stage in stages:
+            actions += [Action(stage, kind, m) for m in range(first, first + group)]
+    return actions
+
+
 def _warm_up(problem: Problem, name: str) -> list[int]:
     """Per stage how many forwards come before the first backward."""
     require_one_each(problem, name)
-    found: list[int] = []
-    for s in range(problem.stages):
-        most = min(problem.microbatches, problem.stages - s, problem.limits[s] // 2)
-        found.append(min([most, *found[-1:]]))  # no more than the stage before can send
-    return found
+    counts: list[int] = []
+    for stage in range(problem.stages):
+        count = min(problem.microbatches, problem.stages - stage, problem.limits[stage] // 2)
+        if counts:
+            count = min(count, counts[-1])  # no more than the stage before can send
+        counts.append(count)
+    return counts
 
 
 def require_one_each(problem: Problem, name: str) -> None:
@@ -120,6 +142,7 @@ def require_one_each(problem: Problem, name: str) -> None:
 
 
 def _within_memory(problem: Problem, name: str, orders: Orders) -> Orders:
+    """The orders as they are; Unsuited if a rank would hold more than it may."""
     for rank, (peak, limit) in enumerate(zip(peaks(orders), problem.limits, strict=True)):
         if peak > limit:
             raise Unsuited(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import NamedTuple
 
+from synth.pipeline.problem import linked_ranks
 from verify.errors import ArgumentError
 from verify.pipeline.costs import exact
 from verify.pipeline.schedule import Duplex, Link, Number
@@ -94,26 +94,13 @@ def parse_durations(typed: dict[str, str | None], stages: int) -> list[tuple[Num
     return durations
 
 
-def pairs(rank_of: Sequence[int]) -> list[Pair]:
-    """The links between ranks with consecutive stages, sorted.
-
-    Args:
-        rank_of: per stage its rank.
-    """
-    between_ranks = set()
-    for rank, next_rank in pairwise(rank_of):
-        if rank != next_rank:
-            between_ranks.add((min(rank, next_rank), max(rank, next_rank)))
-    return sorted(between_ranks)
-
-
 def parse_links(name: str, texts: Sequence[str], rank_of: Sequence[int]) -> DelaysOfLinks:
     """What is said of each link; of a link named twice the later text holds.
 
     Raises:
         ArgumentError: not of the form, or there is no such link.
     """
-    all_links = pairs(rank_of)
+    all_links = linked_ranks(rank_of)
     delays: DelaysOfLinks = {}
     for texts_of_links in texts:
         for part in texts_of_links.split(","):

@@ -17,7 +17,7 @@ from decimal import Decimal
 from synth.answer import Basis
 from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, makespan_of
 from synth.pipeline.evaluate import Stuck, makespan
-from synth.pipeline.portfolio import QUICK, Candidate, portfolio, split
+from synth.pipeline.portfolio import QUICK, QuickSchedule, portfolio, split
 from synth.pipeline.problem import Orders, Problem, Starts
 from synth.pipeline.timed import compute_only, with_messages
 from verify.core.schedule import Scalar
@@ -97,9 +97,11 @@ def plan(
         True
     """
     began_s = time.monotonic()
-    bound = problem.closed_form
     if method not in METHODS:
         raise ArgumentError("--method", method, f"must be one of {', '.join(METHODS)}")
+    solver = solver or Solver()
+
+    bound = problem.closed_form
     tried: dict[str, int] = {}
     unsuited: dict[str, str] = {}
     if method in QUICK:
@@ -107,7 +109,7 @@ def plan(
     else:
         quick = portfolio(problem)
         best = quick.candidates[0]
-        tried = {c.method: c.makespan for c in quick.candidates}
+        tried = {candidate.method: candidate.makespan for candidate in quick.candidates}
         unsuited = quick.unsuited
         if best.makespan == bound and method != "cp-sat":
             reason = "at the lower bound: no solver needed"
@@ -115,11 +117,12 @@ def plan(
         elif method == "heuristic":
             choice = Choice(best.orders, best.method, "best of the quick methods", bound)
         else:
-            choice = _solved(problem, best, tried, solver or Solver(), progress)
+            choice = _solved(problem, best, tried, solver, progress)
     answer = finish(problem, choice, tried, unsuited, began_s)
-    asked = method not in ("heuristic", *QUICK) and not choice.interrupted
-    if asked and answer.basis in (Basis.SOLVER, Basis.UNKNOWN):
-        return _certified(answer, (solver or Solver()).time_limit_s, progress)
+
+    may_ask_more = method in ("best", "cp-sat") and not choice.interrupted
+    if may_ask_more and answer.basis in (Basis.SOLVER, Basis.UNKNOWN):
+        return _certified(answer, solver.time_limit_s, progress)
     return answer
 
 
@@ -154,22 +157,24 @@ def finish(
             f"internal error: the schedule made by {choice.method} is not proved, so it is not "
             f"used ({report.verdict.value}: {report.counterexample})"
         )
+
     shown = problem.costs.shown
+    bound = shown(choice.bound)
+    basis, basis_reason = basis_of(choice.bound, report.measures.exact.makespan, choice.proof)
     tried.setdefault(choice.method, makespan_of(problem, report))
-    low = shown(choice.bound)
-    basis, why = basis_of(choice.bound, report.measures.exact.makespan, choice.proof)
+    best_first = sorted(tried, key=tried.__getitem__)
     return PipelineAnswer(
         problem=problem,
-        schedule=problem.schedule(choice.programs, _meta(choice, report, shown(choice.bound))),
+        schedule=problem.schedule(choice.programs, _meta(choice, report, bound)),
         report=report,
         method=choice.method,
         choice=choice.reason,
-        bound=low,
+        bound=bound,
         bound_ticks=choice.bound,
         basis=basis,
-        reason=why,
+        reason=basis_reason,
         proof=choice.proof,
-        candidates={name: shown(tried[name]) for name in sorted(tried, key=tried.__getitem__)},
+        candidates={name: shown(tried[name]) for name in best_first},
         unsuited=unsuited,
         seconds=time.monotonic() - began_s,
         interrupted=choice.interrupted,
@@ -177,7 +182,11 @@ def finish(
 
 
 def _solved(
-    problem: Problem, best: Candidate, tried: dict[str, int], solver: Solver, progress: Progress
+    problem: Problem,
+    best: QuickSchedule,
+    tried: dict[str, int],
+    solver: Solver,
+    progress: Progress,
 ) -> Choice:
     """What CP-SAT makes of the best of the quick methods; ``tried`` gets its makespan."""
     # loading the solver takes longer than all quick methods
@@ -186,21 +195,24 @@ def _solved(
     shown = problem.costs.shown
     bound = problem.closed_form
     progress(f"{shown(best.makespan):g} by {best.method}, bound {shown(bound):g}")
+
+    def tell_better(makespan_ticks: int, bound_ticks: int) -> None:
+        bound_shown = shown(max(bound, bound_ticks))
+        progress(f"{shown(makespan_ticks):g} by cp-sat, bound {bound_shown:g}")
+
     answer = solve(
         problem,
         split(best.orders),
         time_limit_s=solver.time_limit_s,
         seed=solver.seed,
         workers=solver.workers,
-        better=lambda length, low: progress(
-            f"{shown(length):g} by cp-sat, bound {shown(max(bound, low)):g}"
-        ),
+        better=tell_better,
     )
-    proof = CLOSED_FORM if answer.bound == bound else f"cp-sat, {answer.note}"
+
     programs = best.orders
-    reason = f"cp-sat found nothing better ({answer.note})"
     method = best.method
     length = best.makespan
+    reason = f"cp-sat found nothing better ({answer.note})"
     if answer.starts is not None:
         better = _programs(problem, answer.starts, answer.makespan)
         report = check(problem.schedule(better))
@@ -212,8 +224,15 @@ def _solved(
             tried["cp-sat"] = length
         else:
             reason = "cp-sat found nothing better that can be written down"
-    low = min(length, answer.bound)
-    return Choice(programs, method, reason, low, proof, answer.note == INTERRUPTED)
+
+    return Choice(
+        programs=programs,
+        method=method,
+        reason=reason,
+        bound=min(length, answer.bound),
+        proof=CLOSED_FORM if answer.bound == bound else f"cp-sat, {answer.note}",
+        interrupted=answer.note == INTERRUPTED,
+    )
 
 
 def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
@@ -223,9 +242,10 @@ def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
     """
     orders = compute_only(problem, starts)
     try:
-        return orders if makespan(problem, orders) <= length else with_messages(problem, starts)
+        as_quick = makespan(problem, orders) <= length
     except Stuck:
         return orders
+    return orders if as_quick else with_messages(problem, starts)
 
 
 def _meta(choice: Choice, report: PipelineReport, bound: Number) -> dict[str, Scalar]:

@@ -25,8 +25,11 @@ LOOK_AHEAD = (
 
 def best_greedy(problem: Problem) -> Orders:
     """The best the list scheduler makes under a few rules."""
-    rules = [*LOOK_AHEAD, Rules(deep=False)] if problem.virtual > 1 else LOOK_AHEAD
-    return min((greedy(problem, rule) for rule in rules), key=lambda o: makespan(problem, o))
+    all_rules = list(LOOK_AHEAD)
+    if problem.virtual > 1:
+        all_rules.append(Rules(deep=False))
+    schedules = (greedy(problem, rules) for rules in all_rules)
+    return min(schedules, key=lambda orders: makespan(problem, orders))
 
 
 QUICK: dict[str, Callable[[Problem], Orders]] = {
@@ -41,8 +44,8 @@ QUICK: dict[str, Callable[[Problem], Orders]] = {
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """What one method made: ``orders`` with their makespan in ticks."""
+class QuickSchedule:
+    """What one quick method made: ``orders`` with their makespan in ticks."""
 
     method: str
     orders: Orders
@@ -53,13 +56,13 @@ class Candidate:
 class Portfolio:
     """What all quick methods made, best first; and method -> why it made nothing."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[QuickSchedule, ...]
     unsuited: dict[str, str]
 
 
 def portfolio(problem: Problem) -> Portfolio:
     """Every quick method that suits the problem; ``greedy`` always does."""
-    found = []
+    candidates = []
     unsuited = {}
     for method, make in QUICK.items():
         try:
@@ -67,21 +70,21 @@ def portfolio(problem: Problem) -> Portfolio:
         except named.Unsuited as error:
             unsuited[method] = error.requirement
         else:
-            found.append(Candidate(method, orders, makespan(problem, orders)))
-    return Portfolio(tuple(sorted(found, key=lambda c: c.makespan)), unsuited)
+            candidates.append(QuickSchedule(method, orders, makespan(problem, orders)))
+
+    best_first = sorted(candidates, key=lambda candidate: candidate.makespan)
+    return Portfolio(tuple(best_first), unsuited)
 
 
 def split(orders: Orders) -> Orders:
     """The same with every B as I and W."""
-    return [
-        [
-            part
-            for action in order
-            for part in (
-                [action._replace(kind="I"), action._replace(kind="W")]
-                if action.kind == "B"
-                else [action]
-            )
-        ]
-        for order in orders
-    ]
+    orders_of_split = []
+    for order in orders:
+        actions = []
+        for action in order:
+            if action.kind == "B":
+                actions += [action._replace(kind="I"), action._replace(kind="W")]
+            else:
+                actions.append(action)
+        orders_of_split.append(actions)
+    return orders_of_split

@@ -66,10 +66,10 @@ class Problem:
     @functools.cached_property
     def stages_of(self) -> tuple[tuple[int, ...], ...]:
         """Per rank its stages, lowest first."""
-        on: dict[int, list[int]] = defaultdict(list)
+        stages_by_rank: dict[int, list[int]] = defaultdict(list)
         for stage, rank in enumerate(self.rank_of):
-            on[rank].append(stage)
-        return tuple(tuple(on[rank]) for rank in range(self.ranks))
+            stages_by_rank[rank].append(stage)
+        return tuple(tuple(stages_by_rank[rank]) for rank in range(self.ranks))
 
     @property
     def virtual(self) -> int:
@@ -79,24 +79,30 @@ class Problem:
     @functools.cached_property
     def limits(self) -> tuple[int, ...]:
         """Per rank the half activations it may hold; as many as there are where it is not said."""
-        all_of = [2 * self.microbatches * len(stages) for stages in self.stages_of]
+        all_activations = [2 * self.microbatches * len(stages) for stages in self.stages_of]
         if self.costs.memory is None:
-            return tuple(all_of)
-        return tuple(map(min, self.costs.memory, all_of))
+            return tuple(all_activations)
+        return tuple(map(min, self.costs.memory, all_activations))
 
     @functools.cached_property
     def between(self) -> tuple[tuple[int, int, bool], ...]:
         """Per stage but the last: (latency, occupancy, half duplex) to the next one, in ticks."""
-        return tuple(
-            (0, 0, False) if one == other else self.costs.link(one, other)
-            for one, other in pairwise(self.rank_of)
-        )
+        boundaries = []
+        for rank, next_rank in pairwise(self.rank_of):
+            if rank == next_rank:
+                boundaries.append((0, 0, False))
+            else:
+                boundaries.append(self.costs.link(rank, next_rank))
+        return tuple(boundaries)
 
     @functools.cached_property
     def closed_form(self) -> int:
         """The verifier's lower bound, in ticks."""
-        where = [[Action(stage, "F", 0) for stage in mine] for mine in self.stages_of]
-        return lower_bound(self.schedule(where), self.costs)
+        # the bound needs to know which rank runs which stage, not in which order: one F is enough
+        orders = []
+        for stages in self.stages_of:
+            orders.append([Action(stage, "F", 0) for stage in stages])
+        return lower_bound(self.schedule(orders), self.costs)
 
     def schedule(self, orders: Orders, meta: dict[str, Scalar] | None = None) -> PipelineSchedule:
         """The schedule that runs ``orders``."""
@@ -112,6 +118,19 @@ class Problem:
         """The same over other links."""
         instance = msgspec.structs.replace(self.instance, links=tuple(links))
         return make(self.microbatches, instance, self.rank_of)
+
+
+def linked_ranks(rank_of: Sequence[int]) -> list[tuple[int, int]]:
+    """The pairs of ranks that hold consecutive stages, lower rank first, sorted.
+
+    Args:
+        rank_of: per stage its rank.
+    """
+    linked = set()
+    for rank, next_rank in pairwise(rank_of):
+        if rank != next_rank:
+            linked.add((min(rank, next_rank), max(rank, next_rank)))
+    return sorted(linked)
 
 
 def place(stages: int, virtual: int, placement: Placement) -> tuple[int, ...]:
@@ -173,29 +192,42 @@ def make(microbatches: int, instance: Instance, rank_of: Sequence[int]) -> Probl
             microbatches,
             f"{stages} stages have more than {MAX_ACTIONS} actions, the most that can be read",
         )
-    problem = fault(instance, stages, ranks)
-    if problem is not None:
-        place, _, wrong = problem.partition(" ")
-        name = place.partition("[")[0]
+
+    problem_of_instance = fault(instance, stages, ranks)
+    if problem_of_instance is not None:
+        field, _, requirement = problem_of_instance.partition(" ")
+        name = field.partition("[")[0]
         option = {"links": "--slow", "fused": "fused"}.get(name, f"--{name}")
-        raise ArgumentError(option, place, wrong)
+        raise ArgumentError(option, field, requirement)
     if instance.fused is not None:
         raise ArgumentError("fused", instance.fused, "must take as long as backward and weight")
-    there = {tuple(sorted(pair)) for pair in pairwise(rank_of)}
-    there -= {(rank, rank) for rank in rank_of}
-    for link in instance.links:
-        pair = tuple(sorted(link.between))
-        if pair not in there:
-            known = ", ".join(f"{a}-{b}" for a, b in sorted(there)) or "none"
+    _require_links(instance.links, linked_ranks(rank_of))
+
+    problem = Problem(
+        stages=stages,
+        microbatches=microbatches,
+        instance=instance,
+        rank_of=tuple(rank_of),
+        costs=Costs.of(instance),
+    )
+    _require_memory(problem, instance.memory)
+    return problem
+
+
+def _require_links(links: Sequence[Link], linked: list[tuple[int, int]]) -> None:
+    """ArgumentError for a link between ranks that send each other nothing."""
+    pairs = set(linked)
+    for link in links:
+        lower, higher = sorted(link.between)
+        if (lower, higher) not in pairs:
+            links_in_words = ", ".join(f"{a}-{b}" for a, b in linked) or "none"
             raise ArgumentError(
-                "--slow", f"{pair[0]}-{pair[1]}", f"is no link; the links are: {known}"
+                "--slow", f"{lower}-{higher}", f"is no link; the links are: {links_in_words}"
             )
-    found = Problem(stages, microbatches, instance, tuple(rank_of), Costs.of(instance))
-    _require_memory(found, instance.memory)
-    return found
 
 
 def _require_memory(problem: Problem, memory: tuple[Number, ...] | None) -> None:
+    """ArgumentError for a limit that no schedule meets."""
     for rank, limit in enumerate(memory or ()):
         least = len(problem.stages_of[rank])
         if exact(limit) < least:

@@ -29,7 +29,7 @@ from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
 from synth.pipeline.plan import Choice, Progress, Solver, finish, plan
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
-from verify.pipeline.schedule import Action, Link, Number
+from verify.pipeline.schedule import Action, Duplex, Link, Number
 from verify.pipeline.verdict import gap_in_words, relative_gap
 
 Objective = Literal["worst", "mean"]
@@ -87,17 +87,19 @@ class _Bound(NamedTuple):
 
 def highest(problems: Sequence[Problem]) -> Problem:
     """The problem with, on every link, the most latency and occupancy of all."""
-    most: dict[tuple[int, ...], Link] = {}
-    for link in (link for problem in problems for link in problem.instance.links):
-        pair = tuple(sorted(link.between))
-        other = most.get(pair, link)
-        most[pair] = Link(
-            between=link.between,
-            latency=max(link.latency, other.latency),
-            occupancy=max(link.occupancy, other.occupancy),
-            duplex="half" if "half" in (link.duplex, other.duplex) else "full",
-        )
-    return problems[0].with_links(list(most.values()))
+    highest_links: dict[tuple[int, ...], Link] = {}
+    for problem in problems:
+        for link in problem.instance.links:
+            pair = tuple(sorted(link.between))
+            highest_link = highest_links.get(pair, link)
+            duplex: Duplex = "half" if "half" in (link.duplex, highest_link.duplex) else "full"
+            highest_links[pair] = Link(
+                between=link.between,
+                latency=max(link.latency, highest_link.latency),
+                occupancy=max(link.occupancy, highest_link.occupancy),
+                duplex=duplex,
+            )
+    return problems[0].with_links(list(highest_links.values()))
 
 
 def robust(

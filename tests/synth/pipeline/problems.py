@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from synth.pipeline.parsing import pairs
-from synth.pipeline.problem import Problem, make, place
+from synth.pipeline.problem import Problem, linked_ranks, make, place
 from verify.pipeline.schedule import Instance, Link
 
 
 @st.composite
 def problems(
-    draw: st.DrawFn, most_stages: int = 5, most_microbatches: int = 7, least: int = 0
+    draw: st.DrawFn, most_stages: int = 5, most_microbatches: int = 7, least_time: int = 0
 ) -> Problem:
-    """Any shape, durations from ``least``, links and limits."""
+    """Any shape, durations from ``least_time``, links and limits."""
     virtual, placement = draw(
         st.sampled_from([(1, "loop"), (1, "loop"), (2, "loop"), (2, "vee"), (3, "loop")])
     )
     ranks = draw(st.integers(1, max(1, most_stages // virtual)))
     stages = ranks * virtual
     rank_of = place(stages, virtual, placement)
-    times = st.one_of(st.integers(least, 12), st.integers(2, 24).map(lambda x: x / 2))
+    times = st.one_of(st.integers(least_time, 12), st.integers(2, 24).map(lambda x: x / 2))
     per_stage = st.lists(times, min_size=stages, max_size=stages).map(tuple)
-    links = tuple(
-        Link(
-            between=pair,
-            latency=draw(times),
-            occupancy=draw(st.one_of(st.just(0), times)),
-            duplex=draw(st.sampled_from(["full", "half"])),
-        )
-        for pair in pairs(rank_of)
-        if draw(st.booleans())
-    )
+    links = []
+    for pair in linked_ranks(rank_of):
+        if draw(st.booleans()):
+            link = Link(
+                between=pair,
+                latency=draw(times),
+                occupancy=draw(st.one_of(st.just(0), times)),
+                duplex=draw(st.sampled_from(["full", "half"])),
+            )
+            links.append(link)
+
     limits = st.integers(2 * virtual, 12).map(lambda halves: halves / 2)
     memory = draw(st.one_of(st.none(), st.lists(limits, min_size=ranks, max_size=ranks).map(tuple)))
     instance = Instance(
         forward=draw(per_stage),
         backward=draw(per_stage),
         weight=draw(per_stage),
-        links=links,
+        links=tuple(links),
         memory=memory,
         sends=draw(st.sampled_from(["rendezvous", "buffered"])),
     )
