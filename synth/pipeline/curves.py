@@ -5,9 +5,11 @@ from __future__ import annotations
 from xml.sax.saxutils import escape
 
 from synth.pipeline.compare import KEPT, Comparison
+from verify.pipeline.schedule import Number
 from verify.report.svg import page
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
+BOUND = "lower bound"
 LEFT = 76
 TOP = 50
 WIDTH = 640
@@ -18,7 +20,8 @@ RIGHT = 200
 def svg(comparison: Comparison, title: str) -> str:
     """The picture as the text of an SVG file."""
     rows = comparison.rows
-    highest = max(float(v) for row in rows for v in row.makespans.values()) * 1.05 or 1.0
+    longest = max(max(row.makespans.values()) for row in rows)
+    highest = float(longest) * 1.05 or 1.0
     farthest = float(rows[-1].factor) or 1.0
 
     def x(factor: float) -> float:
@@ -31,8 +34,9 @@ def svg(comparison: Comparison, title: str) -> str:
         f'<text x="{LEFT}" y="26" font-size="15" font-weight="bold">{escape(title)}</text>',
         f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="#f7f7f7"/>',
     ]
-    for i in range(6):
-        value = highest * i / 5
+
+    for grid_line in range(6):
+        value = highest * grid_line / 5
         body.append(
             f'<line x1="{LEFT}" y1="{y(value):.1f}" x2="{LEFT + WIDTH}" y2="{y(value):.1f}" '
             f'stroke="#ddd"/><text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">'
@@ -43,12 +47,14 @@ def svg(comparison: Comparison, title: str) -> str:
             f'<text x="{x(float(row.factor)):.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle">'
             f"{row.factor:g}</text>"
         )
-    lines = [(name, [row.makespans[name] for row in rows]) for name in comparison.columns]
-    lines.append(("lower bound", [row.bound for row in rows]))
-    for number, (name, values) in enumerate(lines):
-        bound = name == "lower bound"
-        colour = "#111" if bound else COLOURS[number % len(COLOURS)]
-        dash = ' stroke-dasharray="5 4"' if bound or name == KEPT else ""
+
+    curves: list[tuple[str, list[Number]]] = []
+    for name in comparison.columns:
+        curves.append((name, [row.makespans[name] for row in rows]))
+    curves.append((BOUND, [row.bound for row in rows]))
+    for number, (name, values) in enumerate(curves):
+        colour = "#111" if name == BOUND else COLOURS[number % len(COLOURS)]
+        dash = ' stroke-dasharray="5 4"' if name in (BOUND, KEPT) else ""
         points = " ".join(
             f"{x(float(row.factor)):.1f},{y(float(value)):.1f}"
             for row, value in zip(rows, values, strict=True)
@@ -56,12 +62,14 @@ def svg(comparison: Comparison, title: str) -> str:
         body.append(
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
         )
-        at = TOP + 12 + 18 * number
-        place = LEFT + WIDTH + 14
+        legend_x = LEFT + WIDTH + 14
+        legend_y = TOP + 12 + 18 * number
         body.append(
-            f'<line x1="{place}" y1="{at}" x2="{place + 24}" y2="{at}" stroke="{colour}" '
-            f'stroke-width="2"{dash}/><text x="{place + 30}" y="{at + 4}">{escape(name)}</text>'
+            f'<line x1="{legend_x}" y1="{legend_y}" x2="{legend_x + 24}" y2="{legend_y}" '
+            f'stroke="{colour}" stroke-width="2"{dash}/>'
+            f'<text x="{legend_x + 30}" y="{legend_y + 4}">{escape(name)}</text>'
         )
+
     bottom = TOP + HEIGHT + 38
     body.append(
         f'<text x="{LEFT + WIDTH / 2}" y="{bottom}" text-anchor="middle">times the delay</text>'

@@ -34,51 +34,57 @@ def line_of(sender: int, receiver: int, half: bool) -> tuple[int, int]:
 
 def starts(problem: Problem, orders: Orders) -> dict[Action, int]:
     """When each action starts, in ticks; ``Stuck`` if one never does."""
+    # one function on local variables: searches call it thousands of times
     lengths = durations(problem)
     rank_of = problem.rank_of
-    last = problem.stages - 1
+    last_stage = problem.stages - 1
     begin: dict[Action, int] = {}
-    there: dict[tuple[int, bool, int], int] = {}  # (stage, forward?, microbatch) -> data there at
-    waiting: dict[tuple[int, bool, int], int] = {}  # the same -> rank that stands still for it
+    arrivals: dict[
+        tuple[int, bool, int], int
+    ] = {}  # (stage, forward?, microbatch) -> data is there
+    waiting_ranks: dict[tuple[int, bool, int], int] = {}  # the same -> rank that waits for it
     line_free: dict[tuple[int, int], int] = {}
-    at = [0] * len(orders)
-    running: list[tuple[int, int]] = []
+    positions = [0] * len(orders)  # per rank of the action that runs, or waits
+    running: list[tuple[int, int]] = []  # (end, rank)
 
-    def proceed(rank: int, now: int) -> None:
-        if at[rank] == len(orders[rank]):
+    def start_next(rank: int, ticks: int) -> None:
+        """Start the next action of a rank, or make it wait for its data."""
+        if positions[rank] == len(orders[rank]):
             return
-        action = orders[rank][at[rank]]
+        action = orders[rank][positions[rank]]
         stage, kind, microbatch = action
-        if kind != "W" and not (stage == 0 if kind == "F" else stage == last):
+        if kind != "W" and not (stage == 0 if kind == "F" else stage == last_stage):
             need = (stage, kind == "F", microbatch or 0)
-            if need not in there:
-                waiting[need] = rank
+            if need not in arrivals:
+                waiting_ranks[need] = rank
                 return
-            now = max(now, there[need])
-        begin[action] = now
-        heapq.heappush(running, (now + lengths[kind][stage], rank))
+            ticks = max(ticks, arrivals[need])
+        begin[action] = ticks
+        heapq.heappush(running, (ticks + lengths[kind][stage], rank))
 
     for rank in range(len(orders)):
-        proceed(rank, 0)
+        start_next(rank, 0)
+
     while running:
-        now, rank = heapq.heappop(running)
-        stage, kind, microbatch = orders[rank][at[rank]]
-        at[rank] += 1
+        ticks, rank = heapq.heappop(running)
+        stage, kind, microbatch = orders[rank][positions[rank]]
+        positions[rank] += 1
         if kind != "W":
             forward = kind == "F"
             target = stage + 1 if forward else stage - 1
-            if 0 <= target <= last:
+            if 0 <= target <= last_stage:
                 latency, occupancy, half = problem.between[min(stage, target)]
-                arrival = now
+                sent = ticks
                 if occupancy:
                     line = line_of(rank, rank_of[target], half)
-                    line_free[line] = arrival = max(now, line_free.get(line, 0)) + occupancy
+                    line_free[line] = sent = max(ticks, line_free.get(line, 0)) + occupancy
                 need = (target, forward, microbatch or 0)
-                there[need] = arrival + latency
-                if need in waiting:
-                    proceed(waiting.pop(need), 0)
-        proceed(rank, now)
-    if any(position < len(order) for position, order in zip(at, orders, strict=True)):
+                arrivals[need] = sent + latency
+                if need in waiting_ranks:
+                    start_next(waiting_ranks.pop(need), 0)
+        start_next(rank, ticks)
+
+    if any(position < len(order) for position, order in zip(positions, orders, strict=True)):
         raise Stuck
     return begin
 
@@ -92,11 +98,12 @@ def makespan(problem: Problem, orders: Orders) -> int:
 
 def peaks(orders: Orders) -> list[int]:
     """The most half activations that each rank holds at once."""
-    found = []
+    peak_of_ranks = []
     for order in orders:
-        held = most = 0
+        held = 0
+        peak = 0
         for action in order:
             held += GIVES[action.kind]
-            most = max(most, held)
-        found.append(most)
-    return found
+            peak = max(peak, held)
+        peak_of_ranks.append(peak)
+    return peak_of_ranks

@@ -130,55 +130,108 @@ def robust(
         ({'fast': 27, 'slow': 30}, 30.0, 30.0)
     """
     began_s = time.monotonic()
-    score = _Score(scenarios, objective)
-    corner = highest([scenario.problem for scenario in scenarios])
     share_s = solver.time_limit_s / 3
-    made = plan(corner, solver=replace(solver, time_limit_s=share_s), progress=progress)
-    starts = [(f"{made.method} for the highest delays", _computes(made))]
+    share_of_solver = replace(solver, time_limit_s=share_s)
+    score = _Score(scenarios, objective)
+
+    corner = highest([scenario.problem for scenario in scenarios])
+    planned = plan(corner, solver=share_of_solver, progress=progress)
+    starts = [(f"{planned.method} for the highest delays", _computes(planned))]
     alone = {}
     for scenario in scenarios:
         candidates = portfolio(scenario.problem).candidates
         alone[scenario.name] = scenario.problem.costs.shown(candidates[0].makespan)
-        starts += [(f"{c.method} for {scenario.name}", split(c.orders)) for c in candidates[:3]]
+        for candidate in candidates[:3]:
+            starts.append((f"{candidate.method} for {scenario.name}", split(candidate.orders)))
     source, orders = min(starts, key=lambda start: score(start[1]))
-    bounds = [
-        _Bound(made.bound_ticks, made.proof)
-        if scenario.problem.costs == corner.costs
-        else _Bound(scenario.problem.closed_form, CLOSED_FORM)
-        for scenario in scenarios
-    ]
-    bound = score.of(
-        [Fraction(b.ticks, s.problem.costs.ticks) for b, s in zip(bounds, scenarios, strict=True)]
+
+    bounds = _bounds_one_by_one(scenarios, corner, planned)
+    best = _Best(
+        orders=orders,
+        source=source,
+        bound=score.of_bounds(bounds),
+        proof=weakest([bound.proof for bound in bounds]),
+        interrupted=planned.interrupted,
     )
-    proof = weakest([b.proof for b in bounds])
-    until_s = time.monotonic() + share_s
-    stopped = made.interrupted
-    if not stopped:
-        better, stopped = _search(orders, score, bound, solver.seed, until_s, progress)
-        if score(better) < score(orders):
-            source = f"local search from {source}"
-            orders = better
+    if not best.interrupted:
+        until_s = time.monotonic() + share_s
+        _improve_by_moves(best, score, solver.seed, until_s, progress)
+    if not best.interrupted:
+        _improve_by_solver(best, score, bounds, share_of_solver, progress)
+
+    return _proved(best, score, bounds, alone, began_s)
+
+
+def _bounds_one_by_one(
+    scenarios: Sequence[Scenario], corner: Problem, planned: PipelineAnswer
+) -> list[_Bound]:
+    """Per scenario its bound: that of ``planned`` if it is the one with the highest delays."""
+    bounds = []
+    for scenario in scenarios:
+        if scenario.problem.costs == corner.costs:
+            bounds.append(_Bound(planned.bound_ticks, planned.proof))
+        else:
+            bounds.append(_Bound(scenario.problem.closed_form, CLOSED_FORM))
+    return bounds
+
+
+@dataclass
+class _Best:
+    """The best orders so far.
+
+    Attributes:
+        source: what made them, in words.
+        bound, proof: no orders have a smaller objective, and how that is known.
+        interrupted: whether Ctrl-C ended the search.
+    """
+
+    orders: Orders
+    source: str
+    bound: Fraction
+    proof: str
+    interrupted: bool
+
+
+def _improve_by_moves(
+    best: _Best, score: _Score, seed: int, until_s: float, progress: Progress
+) -> None:
+    """Local search, until it is ``until_s`` by the monotonic clock."""
+    orders, best.interrupted = _search(best.orders, score, best.bound, seed, until_s, progress)
+    if score(orders) < score(best.orders):
+        best.source = f"local search from {best.source}"
+        best.orders = orders
+
+
+def _improve_by_solver(
+    best: _Best, score: _Score, bounds: list[_Bound], solver: Solver, progress: Progress
+) -> None:
+    """CP-SAT for all scenarios together, where there is something to gain and they are small."""
     from synth.pipeline import common_order  # the solver is imported where it is used
 
-    problems = [scenario.problem for scenario in scenarios]
-    if not stopped and score(orders)[0] > bound and common_order.suits(problems):
-        progress(f"{float(score(orders)[0]):g}, bound {float(bound):g}: cp-sat")
-        better, low, stopped = common_order.solve(
-            problems,
-            [s.weight / score.total for s in scenarios] if objective == "mean" else None,
-            [b.ticks for b in bounds],
-            split(orders),
-            time_limit_s=share_s,
-            seed=solver.seed,
-            workers=solver.workers,
-        )
-        if low > bound:
-            bound = low
-            proof = "cp-sat, one order for all scenarios"
-        if _runs(better, problems) and score(better) < score(orders):
-            source = "cp-sat"
-            orders = better
-    return _proved(scenarios, score, orders, source, bounds, bound, proof, alone, began_s, stopped)
+    problems = [scenario.problem for scenario in score.scenarios]
+    value = score(best.orders)[0]
+    if value <= best.bound or not common_order.suits(problems):
+        return
+
+    progress(f"{float(value):g}, bound {float(best.bound):g}: cp-sat")
+    weights = None
+    if score.objective == "mean":
+        weights = [scenario.weight / score.total_weight for scenario in score.scenarios]
+    orders, bound, best.interrupted = common_order.solve(
+        problems,
+        weights,
+        [bound.ticks for bound in bounds],
+        split(best.orders),
+        time_limit_s=solver.time_limit_s,
+        seed=solver.seed,
+        workers=solver.workers,
+    )
+    if bound > best.bound:
+        best.bound = bound
+        best.proof = "cp-sat, one order for all scenarios"
+    if _runs(orders, problems) and score(orders) < score(best.orders):
+        best.source = "cp-sat"
+        best.orders = orders
 
 
 def _runs(orders: Orders, problems: Sequence[Problem]) -> bool:
@@ -191,7 +244,11 @@ def _runs(orders: Orders, problems: Sequence[Problem]) -> bool:
 
 
 def _computes(planned: PipelineAnswer) -> Orders:
-    return [[a for a in program if a.kind in GIVES] for program in planned.schedule.programs]
+    """The orders of a schedule, without messages that may be written out."""
+    orders = []
+    for program in planned.schedule.programs:
+        orders.append([action for action in program if action.kind in GIVES])
+    return orders
 
 
 class _Score:
@@ -200,7 +257,7 @@ class _Score:
     def __init__(self, scenarios: Sequence[Scenario], objective: Objective) -> None:
         self.scenarios = scenarios
         self.objective = objective
-        self.total = sum((scenario.weight for scenario in scenarios), Fraction(0))
+        self.total_weight = sum((scenario.weight for scenario in scenarios), Fraction(0))
 
     def __call__(self, orders: Orders) -> tuple[Fraction, Fraction]:
         """Smaller is better; ``Stuck`` if the orders can't run."""
@@ -212,14 +269,20 @@ class _Score:
         mean = self.mean(times)
         return (worst, mean) if self.objective == "worst" else (mean, worst)
 
-    def of(self, times: Sequence[Fraction]) -> Fraction:
-        """The objective of one time per scenario."""
+    def of_bounds(self, bounds: Sequence[_Bound]) -> Fraction:
+        """The objective where each scenario takes as long as its bound."""
+        times = [
+            Fraction(bound.ticks, scenario.problem.costs.ticks)
+            for bound, scenario in zip(bounds, self.scenarios, strict=True)
+        ]
         return max(times) if self.objective == "worst" else self.mean(times)
 
     def mean(self, times: Sequence[Fraction]) -> Fraction:
-        """By the weights."""
-        weighted = zip(times, self.scenarios, strict=True)
-        return sum((x * scenario.weight for x, scenario in weighted), Fraction(0)) / self.total
+        """Of one time per scenario, by the weights."""
+        total = Fraction(0)
+        for time_of_scenario, scenario in zip(times, self.scenarios, strict=True):
+            total += time_of_scenario * scenario.weight
+        return total / self.total_weight
 
 
 def _search(
@@ -231,45 +294,49 @@ def _search(
     """
     rng = random.Random(seed)
     limits = score.scenarios[0].problem.limits
-    best = score(orders)
+    best_score = score(orders)
     try:
         for _ in range(MOST_MOVES):
-            if best[0] <= bound or time.monotonic() > until_s:
+            if best_score[0] <= bound or time.monotonic() > until_s:
                 break
+
             rank = rng.randrange(len(orders))
-            moved = _moved(orders[rank], rng)
+            moved = _with_a_move(orders[rank], rng)
             if moved is None or peaks([moved])[0] > limits[rank]:
                 continue
-            tried = [*orders[:rank], moved, *orders[rank + 1 :]]
+            candidate = [*orders[:rank], moved, *orders[rank + 1 :]]
             try:
-                value = score(tried)
+                new_score = score(candidate)
             except Stuck:
                 continue
-            if value <= best:
-                if value[0] < best[0]:
-                    progress(f"{float(value[0]):g} in the {score.objective} case")
-                orders = tried
-                best = value
+
+            # also where it is as good: moves that change nothing lead to others that do
+            if new_score <= best_score:
+                if new_score[0] < best_score[0]:
+                    progress(f"{float(new_score[0]):g} in the {score.objective} case")
+                orders = candidate
+                best_score = new_score
     except KeyboardInterrupt:
         return orders, True
     return orders, False
 
 
-def _moved(order: list[Action], rng: random.Random) -> list[Action] | None:
-    """One action at another place; None if it may not pass one of those between."""
-    here = rng.randrange(len(order))
-    there = min(len(order) - 1, max(0, here + rng.randint(-FARTHEST, FARTHEST)))
-    action = order[here]
-    passed = order[min(here, there) : max(here, there) + 1]
-    if here == there or any(
-        other != action
-        and other.stage == action.stage
-        and (other.kind == action.kind or other.microbatch == action.microbatch)
-        for other in passed
-    ):
+def _with_a_move(order: list[Action], rng: random.Random) -> list[Action] | None:
+    """The order with one action elsewhere; None if it may not pass one of those between."""
+    source = rng.randrange(len(order))
+    target = min(len(order) - 1, max(0, source + rng.randint(-FARTHEST, FARTHEST)))
+    if source == target:
         return None
-    rest = order[:here] + order[here + 1 :]
-    return [*rest[:there], action, *rest[there:]]
+
+    action = order[source]
+    for passed in order[min(source, target) : max(source, target) + 1]:
+        if passed != action and passed.stage == action.stage:
+            same_kind = passed.kind == action.kind
+            if same_kind or passed.microbatch == action.microbatch:
+                return None
+
+    others = order[:source] + order[source + 1 :]
+    return [*others[:target], action, *others[target:]]
 
 
 def _exact_makespan(planned: PipelineAnswer) -> Fraction:
@@ -279,41 +346,39 @@ def _exact_makespan(planned: PipelineAnswer) -> Fraction:
 
 
 def _proved(
-    scenarios: Sequence[Scenario],
+    best: _Best,
     score: _Score,
-    orders: Orders,
-    source: str,
     bounds: list[_Bound],
-    bound: Fraction,
-    proof: str,
     alone: dict[str, Number],
     began_s: float,
-    interrupted: bool,
 ) -> Robust:
     """The verifier's measures in every scenario; the file is that of the longest."""
-    value = score(orders)[0]
-    what = "worst case" if score.objective == "worst" else "mean"
-    reason = f"{source}; least {what} of {len(scenarios)} scenarios"
-    choices = {
-        scenario.name: finish(
-            scenario.problem,
-            Choice(orders, "robust", reason, low.ticks, low.proof, interrupted),
-            {},
-            {},
-            began_s,
+    objective_in_words = "worst case" if score.objective == "worst" else "mean"
+    reason = f"{best.source}; least {objective_in_words} of {len(score.scenarios)} scenarios"
+    answers = {}
+    for scenario, bound in zip(score.scenarios, bounds, strict=True):
+        choice = Choice(
+            programs=best.orders,
+            method="robust",
+            reason=reason,
+            bound=bound.ticks,
+            proof=bound.proof,
+            interrupted=best.interrupted,
         )
-        for scenario, low in zip(scenarios, bounds, strict=True)
-    }
-    basis, why = basis_of(bound, value, proof)
-    longest = max(choices.values(), key=_exact_makespan)
+        answers[scenario.name] = finish(
+            scenario.problem, choice, tried={}, unsuited={}, began_s=began_s
+        )
+
+    value = score(best.orders)[0]
+    basis, basis_reason = basis_of(best.bound, value, best.proof)
     return Robust(
-        planned=longest,
+        planned=max(answers.values(), key=_exact_makespan),
         objective=score.objective,
-        makespans={name: planned.measures.makespan for name, planned in choices.items()},
+        makespans={name: answer.measures.makespan for name, answer in answers.items()},
         alone=alone,
         value=float(value),
-        bound=float(bound),
-        gap=relative_gap(value, bound),
+        bound=float(best.bound),
+        gap=relative_gap(value, best.bound),
         basis=basis,
-        reason=why,
+        reason=basis_reason,
     )
