@@ -15,6 +15,9 @@ import torch
 from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
+ON_HOST = timedelta(days=1)
+"""The time limit of a wait that is to hold up the host; the watchdog's comes first."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransferEnd:

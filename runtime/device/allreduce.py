@@ -15,16 +15,16 @@ import torch
 
 from runtime.device.capability import agree_on_kernel, agree_that_done
 from runtime.device.combined import CombinedEngine
-from runtime.device.engine import DeviceEngine
 from runtime.device.launcher import KernelEngine
 from runtime.device.layout import Layout
 from runtime.device.memory import SymmetricMemory, join
 from runtime.device.proofs import ProvedPrograms, rows_of, too_long
-from runtime.device.streams import Device, device_of
 from runtime.device.variants import Kernel, LoadedProgram
 from runtime.executor.closed_form import ClosedForm, proved_whole
 from runtime.executor.executor import KEPT, Executor
 from runtime.executor.load import Runnable, Verified, require_summable
+from runtime.executor.nccl.engine import DeviceEngine
+from runtime.executor.nccl.streams import Device, device_of
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
 from runtime.work import AllReduceWork

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from runtime.device.allreduce import KernelsAndTransfers
-from runtime.device.engine import DeviceEngine
 from runtime.device.option import OnDevice
-from runtime.device.streams import Device, device_of
 from runtime.executor.executor import Executor
 from runtime.executor.load import Runnable
+from runtime.executor.nccl.engine import DeviceEngine
+from runtime.executor.nccl.streams import Device, device_of
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store
 from verify.errors import ArgumentError, KernelUnavailable, LatecomerError

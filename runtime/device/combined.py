@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runtime.device.engine import DeviceEngine
 from runtime.device.launcher import KernelEngine
+from runtime.executor.nccl.engine import DeviceEngine
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork
 

@@ -21,10 +21,10 @@ import torch
 
 from runtime.device.layout import KEPT, Cut, cut
 from runtime.device.memory import SymmetricMemory
-from runtime.device.results import Results
 from runtime.device.stamps import StampArrivals
-from runtime.device.streams import Device, Event
 from runtime.device.variants import Kernel, Launch, LoadedProgram
+from runtime.executor.nccl.results import Results
+from runtime.executor.nccl.streams import Device, Event
 from runtime.executor.tcp.connection import Mismatch
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork

@@ -47,7 +47,10 @@ class DeviceClock:
 
 
 class StampArrivals:
-    """As ``runtime.device.watcher.ArrivalSource``; it is told of each operation that has ended."""
+    """As ``runtime.executor.nccl.watcher.ArrivalSource``.
+
+    It is told of each operation that has ended.
+    """
 
     def __init__(self, clock: DeviceClock) -> None:
         self._clock = clock

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from runtime.device.engine import DeviceEngine
-from runtime.device.streams import Device, device_of
 from runtime.executor.load import Late, Runnable, agree, require_size, require_summable
+from runtime.executor.nccl.engine import DeviceEngine
+from runtime.executor.nccl.streams import Device, device_of
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.loop import EventLoop
 from runtime.health.native_work import NativeWaits

@@ -4,7 +4,7 @@
        │
        ├──> maker                              what the size's number of chunks needs, if it is new
        └──> queue ──> dispatcher               waits for decisions, starts operations in order
-                          ├──> native          runtime.executor.gloo
+                          ├──> native          runtime.executor.native
                           └──> executor        runtime.executor.executor
 
 All ranks submit in the same order and act on the same decision for the same operation, so the
@@ -13,7 +13,7 @@ rank act on another decision nevertheless, the executor's connections notice it,
 raise. Whatever fails ends in the watchdog's verdict, which every operation raises then.
 
 On a device with streams (CUDA) both ways are one engine's, and there is no thread between: the one
-that submits finds each decision made (``runtime.device.modes``) and enqueues the operation.
+that submits finds each decision made (``runtime.policy.on_device``) and enqueues the operation.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from runtime.device.choice import make_executor
-from runtime.device.modes import ON_HOST, decided_on, listen, native_way, require_no_capture
-from runtime.device.streams import Device, device_of
+from runtime.executor.native import native_way
+from runtime.executor.nccl.streams import Device, device_of
 from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import NativeWaits, reason
 from runtime.network.store_exchange import StoreExchange
@@ -42,12 +42,13 @@ from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Profile
 from runtime.policy.machines import ALONE, ranks_per_machine
 from runtime.policy.messages import NATIVE, Decision
+from runtime.policy.on_device import decided_on, listen, require_no_capture
 from runtime.policy.options import LEARNING, Options, PolicyInputs, require_equal
 from runtime.policy.profile import shared_profile
 from runtime.telemetry.recorder import DispatcherRecorder, Rounds
 from runtime.telemetry.records import NATIVE as NATIVE_WAY
 from runtime.torch_versions import PrefixStore, Store
-from runtime.work import AllReduceWork
+from runtime.work import ON_HOST, AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 CLOSE_S = 5.0
@@ -64,7 +65,7 @@ class AllReduceDispatcher:
         options: the same on all ranks.
         profile: measured latency and bandwidth (rank 0's counts); default: they are measured now,
             which takes a few operations of 2 MiB.
-        device: see ``runtime.Executor``; what modes are on a device: ``runtime.device.modes``.
+        device: see ``runtime.Executor``; what modes are on a device: ``runtime.policy.on_device``.
 
     Raises:
         ArgumentError: a mode that can't run on the device, or ranks with different options.

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.device.groups import nccl
 from runtime.executor.load import SUMMABLE, unsummable
+from runtime.executor.nccl.groups import nccl
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
 from runtime.process_group import reductions

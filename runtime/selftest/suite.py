@@ -25,9 +25,9 @@ import torch.distributed as dist
 
 from runtime import backend
 from runtime.config import configure
-from runtime.device.streams import take_gpu
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified, load
+from runtime.executor.nccl.streams import take_gpu
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.loss import LossStats

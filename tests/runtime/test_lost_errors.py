@@ -73,7 +73,7 @@ LIKE_THEM = [  # by the same exchange as one above, or with tests of their own i
 ]
 CASES = [(*place, "dies") for place in PLACES]
 # there Gloo connects or works, which a rank that lives and does not come holds up unnamed
-CASES.append(("dispatcher", "runtime.device.modes.NativeAllReduce", "dies"))
+CASES.append(("dispatcher", "runtime.executor.native.NativeAllReduce", "dies"))
 CASES.append(("measuring", "runtime.policy.profile.measure", "dies"))
 AT_LENGTH = [(*place, "dies") for place in LIKE_THEM]
 AT_LENGTH += [(*place, "is silent") for place in PLACES + LIKE_THEM]

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from runtime.device.modes import ON_HOST
 from runtime.device.selftest.place import Place
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified
+from runtime.work import ON_HOST
 from verify.errors import KernelUnavailable, LatecomerError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.device.simulated import SimulatedDevice, SimulatedStream
-from runtime.device.streams import CudaDevice, CudaStream, Stream, take_gpu
+from runtime.executor.nccl.streams import CudaDevice, CudaStream, Stream, take_gpu
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import PrefixStore, Store, occupy_gpu
 

@@ -19,11 +19,11 @@ import runtime
 from runtime import ddp, load
 from runtime.device import choice
 from runtime.device.choice import make_executor
-from runtime.device.modes import AUTO_PREDICTS
 from runtime.device.option import resolved
 from runtime.device.simulated import SimulatedDevice
 from runtime.policy.cost_model import Line, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
+from runtime.policy.on_device import AUTO_PREDICTS
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore
 from synth import generate

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime.device.simulated import SimulatedDevice
-from runtime.device.streams import device_of
+from runtime.executor.nccl.streams import device_of
 
 
 @pytest.fixture

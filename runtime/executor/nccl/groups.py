@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.device.streams import Device
+from runtime.executor.nccl.streams import Device
 from runtime.health.native_work import reason
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store

@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from runtime.device.groups import PeerGroup, make_groups
-from runtime.device.results import Results
-from runtime.device.streams import Device, Event, Stream
-from runtime.device.watcher import Watcher
+from runtime.executor.nccl.groups import PeerGroup, make_groups
+from runtime.executor.nccl.results import Results
+from runtime.executor.nccl.streams import Device, Event, Stream
+from runtime.executor.nccl.watcher import Watcher
 from runtime.health.diagnosis import WaitFor
 from runtime.health.watchdog import Watchdog
 from runtime.network.store_exchange import StoreExchange

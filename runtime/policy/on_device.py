@@ -19,25 +19,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import torch
-
-from runtime.device.engine import DeviceEngine
-from runtime.device.streams import Device
-from runtime.executor.gloo import NativeAllReduce
-from runtime.network.store_exchange import StoreExchange
+from runtime.executor.nccl.engine import DeviceEngine
+from runtime.executor.nccl.streams import Device
 from runtime.policy.options import Options
 from verify.errors import ArgumentError
 
 if TYPE_CHECKING:
     from runtime.executor.executor import Executor
-    from runtime.work import AllReduceWork
 
 AUTO_PREDICTS = "mode auto predicts on a device: "
-ON_HOST = timedelta(days=1)
-"""The time limit of a wait that is to hold up the host; the watchdog's comes first."""
 
 logger = logging.getLogger("latecomer")
 
@@ -74,39 +66,3 @@ def require_no_capture(device: Device, options: Options) -> None:
     if device.is_capturing():
         text = "decides each operation anew, which a CUDA graph would replay as it was once decided"
         raise ArgumentError("mode", options.mode, text, "Use mode='static', 'native' or a schedule")
-
-
-def native_way(
-    executor: Executor, group: StoreExchange, ended: Callable[[AllReduceWork], None]
-) -> NativeAllReduce | NativeOnDevice:
-    """What runs the library's own all-reduce: the device's engine, or else Gloo (collective)."""
-    if executor.streams is not None:
-        return NativeOnDevice(executor)
-    native = NativeAllReduce(group, ended, executor.watchdog.fail)
-    executor.watchdog.add(native)
-    executor.watchdog.on_trouble(native.abort)
-    return native
-
-
-class NativeOnDevice:
-    """The library's own all-reduce, by the engine of a device; as ``runtime.executor.gloo``."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    def start(self, work: AllReduceWork) -> None:
-        """Start an open operation, unless it has failed."""
-        if self._executor.failure is None:
-            self._executor.hand_over(work)
-
-    def run(self, flat: torch.Tensor) -> None:
-        """The sum of ``flat``, in place."""
-        work = self._executor.open(flat, average=False)
-        self.start(work)
-        work.wait(ON_HOST)
-
-    def set_timeout(self, timeout_s: float) -> None:
-        """The watchdog's is the only one."""
-
-    def close(self, timeout_s: float) -> None:
-        """The executor releases its engine."""

@@ -1,6 +1,7 @@
-"""The library's own all-reduce, in a Gloo group of its own; operations overlap, as under plain DDP.
+"""The library's own all-reduce: Gloo's on the CPU, on a device by the executor's engine.
 
-A thread waits for them; when one fails (a peer died) its owner is told, and finds out who failed.
+Gloo has a group of its own, in which operations overlap, as under plain DDP. A thread waits for
+them; when one fails (a peer died) its owner is told, and finds out who failed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from runtime.executor.executor import Executor
 from runtime.health.diagnosis import WaitFor
 from runtime.health.native_work import close_connections, reason
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import AllreduceOptions
-from runtime.work import AllReduceWork
+from runtime.work import ON_HOST, AllReduceWork
 
 
 class NativeAllReduce:
@@ -97,3 +99,39 @@ class NativeAllReduce:
         if not self._closing:
             what = f"the all-reduce of operation {number}: {reason(error)}"
             self._failed(f"rank {self._rank} lost {what}")
+
+
+def native_way(
+    executor: Executor, group: StoreExchange, ended: Callable[[AllReduceWork], None]
+) -> NativeAllReduce | NativeOnDevice:
+    """What runs the library's own all-reduce: the device's engine, or else Gloo (collective)."""
+    if executor.streams is not None:
+        return NativeOnDevice(executor)
+    native = NativeAllReduce(group, ended, executor.watchdog.fail)
+    executor.watchdog.add(native)
+    executor.watchdog.on_trouble(native.abort)
+    return native
+
+
+class NativeOnDevice:
+    """The library's own all-reduce, by the engine of a device; as :class:`NativeAllReduce`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def start(self, work: AllReduceWork) -> None:
+        """Start an open operation, unless it has failed."""
+        if self._executor.failure is None:
+            self._executor.hand_over(work)
+
+    def run(self, flat: torch.Tensor) -> None:
+        """The sum of ``flat``, in place."""
+        work = self._executor.open(flat, average=False)
+        self.start(work)
+        work.wait(ON_HOST)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """The watchdog's is the only one."""
+
+    def close(self, timeout_s: float) -> None:
+        """The executor releases its engine."""

@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 import runtime
 from runtime import Executor, load
-from runtime.device.groups import make_groups
 from runtime.device.simulated import SimulatedDevice
+from runtime.executor.nccl.groups import make_groups
 from runtime.network.store_exchange import StoreExchange
 from runtime.selftest import conformance
 from runtime.torch_versions import PrefixStore

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from runtime.device.streams import Device, Event
+from runtime.executor.nccl.streams import Device, Event
 from runtime.work import AllReduceWork
 
 

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.device.modes import on_device
 from runtime.device.simulated import SimulatedDevice
 from runtime.policy.cost_model import Line, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.messages import NATIVE
+from runtime.policy.on_device import on_device
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, own_connection
 from tests.runtime.policy.network import Network

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 import torch
 
-from runtime.device.results import Results
 from runtime.device.simulated import SimulatedDevice
+from runtime.executor.nccl.results import Results
 from runtime.work import AllReduceWork, PendingWork
 from verify.errors import LatecomerError
 

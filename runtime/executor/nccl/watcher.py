@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.device.streams import Event
+from runtime.executor.nccl.streams import Event
 from runtime.work import AllReduceWork
 
 SHORTEST_S = 50e-6  # between two looks; longer the longer nothing has happened

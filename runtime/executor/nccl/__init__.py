@@ -1,0 +1,1 @@
+"""Running operations on tensors of a device with streams, over process groups of NCCL (or Gloo)."""
