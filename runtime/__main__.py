@@ -58,7 +58,7 @@ def selftest(
     schedules = None
     what = "of optireduce"
     if device != "cpu" and algorithm == "schedule" and not schedule:
-        from runtime.device.selftest.command import on_gpus
+        from runtime.selftest.device.command import on_gpus
 
         raise typer.Exit(0 if on_gpus(device, ranks, json, say) else 1)
     ranks = ranks or 4

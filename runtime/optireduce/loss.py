@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from msgspec import to_builtins
 
 from runtime.optireduce.bucket import Bucket
+from runtime.optireduce.missing import Missing, missing
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.protocol import Protocol
 from runtime.optireduce.udp.reassembly import End
-from runtime.selftest.audit import Missing, missing
 from verify.errors import LossExceeded
 
 logger = logging.getLogger("latecomer")

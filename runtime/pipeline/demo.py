@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from runtime.network.processes import Say, talk
 from runtime.pipeline.agent import Adaptation, Event
 from runtime.pipeline.pipeline import Pipeline
 from runtime.pipeline.transport import Faults
-from runtime.selftest.processes import Say, talk
 from runtime.torch_versions import Store
 from verify.pipeline import PipelineSchedule
 from verify.pipeline.measured import StepRecord

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import torch
 
-from runtime.executor.gloo import NativeAllReduce
+from runtime.executor.native import NativeAllReduce
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Line, MachinesProfile
 

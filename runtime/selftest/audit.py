@@ -1,8 +1,8 @@
-"""Which datagrams of an operation did not arrive, and what its result must be because of that.
+"""What an operation's result must be, given the datagrams of it that did not arrive.
 
-A record is made only where it is asked for (``LossStats.missing``): by the self-test and the tests.
-With the records of all ranks the result is known to the last bit, lost datagrams or not: loss is no
-excuse for a wrong sum, and no sum is called wrong because of a loss.
+With the records of all ranks (``runtime.optireduce.missing``) the result is known to the last bit,
+lost datagrams or not: loss is no excuse for a wrong sum, and no sum is called wrong because of a
+loss.
 """
 
 from __future__ import annotations
@@ -11,35 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 import torch
 
 from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.udp.reassembly import StageReceiver
+from runtime.optireduce.missing import Missing
 from runtime.selftest.conformance import TIMEOUT_S, Case, ConformanceError, compare, require
 from runtime.torch_versions import Store
-
-
-class Missing(msgspec.Struct, frozen=True):
-    """What did not arrive of one operation on one rank: numbers of datagrams."""
-
-    contributions: dict[int, list[int]] = {}  # of the own shard (first stage), by sender
-    results: dict[int, list[int]] = {}  # of its owner's shard (second stage), by owner
-    due: int = 0  # in both stages
-
-    @property
-    def lost(self) -> int:
-        """How many there are."""
-        return sum(map(len, (*self.contributions.values(), *self.results.values())))
-
-
-def missing(stages: Sequence[StageReceiver]) -> Missing:
-    """The record of an operation that is over."""
-    contributions, results = (
-        {r: np.flatnonzero(~s.arrived).tolist() for r, s in stage.senders.items() if not s.complete}
-        for stage in stages
-    )
-    return Missing(contributions, results, sum(stage.due for stage in stages))
 
 
 def expected(

@@ -28,13 +28,14 @@ from runtime.config import configure
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified, load
 from runtime.executor.nccl.streams import take_gpu
+from runtime.network.processes import Say, passes, talk
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.loss import LossStats
+from runtime.optireduce.missing import Missing
 from runtime.optireduce.options import Options
 from runtime.selftest import conformance
-from runtime.selftest.audit import Audit, Missing
-from runtime.selftest.processes import Say, passes, talk
+from runtime.selftest.audit import Audit
 from runtime.torch_versions import PrefixStore, Store
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from runtime.selftest.processes import run
+from runtime.network.processes import run
 
 PATIENCE = 5
 """How many times slower a machine may be that has other work; against hangs, no claim on speed."""

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from runtime.__main__ import app, run
 from runtime.device.predict import Range
-from runtime.device.selftest import methods, oracle
-from runtime.device.selftest.cases import every
-from runtime.device.selftest.environment import look
-from runtime.device.selftest.report import Checked, Report, Row, size_text
-from runtime.device.selftest.suite import Plan
-from runtime.device.selftest.suite import run as run_suite
-from runtime.device.selftest.watch import Stuck, behind
+from runtime.selftest.device import methods, oracle
+from runtime.selftest.device.cases import every
+from runtime.selftest.device.environment import look
+from runtime.selftest.device.report import Checked, Report, Row, size_text
+from runtime.selftest.device.suite import Plan
+from runtime.selftest.device.suite import run as run_suite
+from runtime.selftest.device.watch import Stuck, behind
 from tests.runtime.spawning import execute
 
 ROW = Row(2**20, "float32", "kernel", 8, 7, 2, 20e-6, 90e-6, 5, 0, False, Range(15e-6, 27e-6))
@@ -185,7 +185,7 @@ def test_wrong_elements_are_counted_and_have_no_bandwidth():
     ],
 )
 def test_a_rank_that_hangs_or_is_gone_is_named_within_the_limit(way, message, monkeypatch):
-    monkeypatch.setattr("runtime.device.selftest.suite.GRACE_S", 1.0)
+    monkeypatch.setattr("runtime.selftest.device.suite.GRACE_S", 1.0)
     report, said = _ran(way, limit_s=4.0)
     assert report.error.startswith(message)
     assert said[-1] == f"FAILED: {report.error}"

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from runtime.device.predict import H100, others, ours
-from runtime.device.selftest import methods, place
-from runtime.device.selftest.methods import NotTried, What
-from runtime.device.selftest.report import Row
-from runtime.device.selftest.schedules import CASE_CHUNKS, Schedules
+from runtime.selftest.device import methods, place
+from runtime.selftest.device.methods import NotTried, What
+from runtime.selftest.device.report import Row
+from runtime.selftest.device.schedules import CASE_CHUNKS, Schedules
 
 MIB = 2**20
 

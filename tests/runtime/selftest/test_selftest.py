@@ -11,9 +11,9 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from runtime.__main__ import app, run
+from runtime.network.processes import passes, talk
 from runtime.selftest import conformance
 from runtime.selftest.audit import Audit
-from runtime.selftest.processes import passes, talk
 from tests.runtime import schedules
 from verify import write
 from verify.errors import RankFailure

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from runtime.device.selftest.place import Place
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified
+from runtime.selftest.device.place import Place
 from runtime.work import ON_HOST
 from verify.errors import KernelUnavailable, LatecomerError
 

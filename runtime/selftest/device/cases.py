@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.device.selftest import oracle
-from runtime.device.selftest.methods import FLOATS, Method, What
-from runtime.device.selftest.place import Place
+from runtime.selftest.device import oracle
+from runtime.selftest.device.methods import FLOATS, Method, What
+from runtime.selftest.device.place import Place
 
 AT_ONCE = 3  # operations of a case
 

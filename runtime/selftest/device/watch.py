@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from runtime.device.selftest.place import Place
-from runtime.selftest.processes import Say
+from runtime.network.processes import Say
+from runtime.selftest.device.place import Place
 
 LOOKS = 20  # within the limit
 

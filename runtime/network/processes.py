@@ -49,7 +49,7 @@ def run(
     timeout_s: float,
     deadline_s: float,
     victims: Collection[int] = (),
-    preload: Collection[str] = ("runtime.selftest.suite",),
+    preload: Collection[str] = (),
 ) -> Generator[Said, None, None]:
     """Call ``body(store, rank, size, say, *args)`` on each of ``size`` processes; what they say.
 

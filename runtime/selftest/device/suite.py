@@ -19,15 +19,15 @@ import torch
 import torch.distributed as dist
 
 from runtime.device import predict
-from runtime.device.selftest import cases, measure
-from runtime.device.selftest.cases import Case, every
-from runtime.device.selftest.environment import Environment, look
-from runtime.device.selftest.methods import FLOATS, Make, Method, NotTried, What
-from runtime.device.selftest.place import Place, stand
-from runtime.device.selftest.report import OURS, Checked, Report, Row, head, size_text
-from runtime.device.selftest.schedules import CASE_CHUNKS, Schedules
-from runtime.device.selftest.watch import Stuck, behind, watched
-from runtime.selftest.processes import RanksFailed, Say, talk
+from runtime.network.processes import RanksFailed, Say, talk
+from runtime.selftest.device import cases, measure
+from runtime.selftest.device.cases import Case, every
+from runtime.selftest.device.environment import Environment, look
+from runtime.selftest.device.methods import FLOATS, Make, Method, NotTried, What
+from runtime.selftest.device.place import Place, stand
+from runtime.selftest.device.report import OURS, Checked, Report, Row, head, size_text
+from runtime.selftest.device.schedules import CASE_CHUNKS, Schedules
+from runtime.selftest.device.watch import Stuck, behind, watched
 from runtime.torch_versions import Store
 
 KIB = 2**10

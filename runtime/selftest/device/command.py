@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 import synth
-from runtime.device.selftest.methods import ways
-from runtime.device.selftest.report import Report
-from runtime.device.selftest.suite import Plan, run
+from runtime.selftest.device.methods import ways
+from runtime.selftest.device.report import Report
+from runtime.selftest.device.suite import Plan, run
 from runtime.selftest.suite import selftest
 from verify.errors import ArgumentError
 from verify.output import write_atomically

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from runtime.device.predict import Range
-from runtime.device.selftest.environment import Environment
+from runtime.selftest.device.environment import Environment
 
 OURS = "kernel", "transfers"
 KIB = 1024

@@ -8,9 +8,9 @@ import torch
 
 import synth
 from runtime.device import predict
-from runtime.device.selftest.methods import What
-from runtime.device.selftest.report import OURS, Row
 from runtime.executor.load import load
+from runtime.selftest.device.methods import What
+from runtime.selftest.device.report import OURS, Row
 
 CASE_CHUNKS = 3  # of the schedule for a late rank by which cases are checked
 

@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 import torch
 
-from runtime.device.selftest import oracle
-from runtime.device.selftest.methods import Method, Wait, What
-from runtime.device.selftest.place import Place
+from runtime.selftest.device import oracle
+from runtime.selftest.device.methods import Method, Wait, What
+from runtime.selftest.device.place import Place
 
 LEAD_S = 0.0005  # by which streams are held up, so that hosts have enqueued all that is timed
 LEAST_S = 1e-7  # what is left when noise makes the barrier longer than barrier and operation
