@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from verify.asynchronous.check import check
 from verify.asynchronous.deadlock import Freedom
 from verify.asynchronous.mscclpp_order import other_end
-from verify.asynchronous.mscclpp_plan import Plan, PlanOperation, decode_plan
+from verify.asynchronous.mscclpp_plan import Plan, PlanBlock, PlanOperation, decode_plan
 from verify.asynchronous.mscclpp_program import PlanLowering
 from verify.asynchronous.mscclpp_rounds import doubt, threads_may_go_on
 from verify.asynchronous.verdict import AsynchronousReport
@@ -22,6 +22,8 @@ MOST_CHANNELS_OF_ONE = 8
 MOST_AREAS_OF_ONE = 10
 """Channels of one operation; its sources, and its targets."""
 
+OF_EXECUTIONS = ("deadlock_free", "race_free", "right_values")
+"""Properties that are about what happens; the others are about what is written."""
 
 BY_THREADS = "block by block it hangs, but threads wait only for packets of their own"
 
@@ -50,26 +52,33 @@ def check_plan(plan: Plan, name: str = "<bytes>") -> AsynchronousReport:
     """
     lowering = PlanLowering(plan, name)
     program = lowering.program()
-    found = lowering.refutations
-    missing = found.pop("synchronized", None)
-    of_program, freedom = check(program, None, found)
+    refutations = dict(lowering.refutations)
+    not_synchronized = refutations.pop("synchronized", None)
+
+    of_program, freedom = check(program, None, refutations)
     results = dict(of_program)
-    if missing is not None:
+    if not_synchronized is not None:
         reason = "the threads of a block are not together"
         results |= {"race_free": unknown(reason), "right_values": unknown(reason)}
-    if results["deadlock_free"].verdict is Verdict.REFUTED and threads_may_go_on(
-        plan, name, lowering
-    ):
-        undecided = ("deadlock_free", "race_free", "right_values")
-        results |= dict.fromkeys(undecided, unknown(BY_THREADS))
+    hangs = results["deadlock_free"].verdict is Verdict.REFUTED
+    if hangs and threads_may_go_on(plan, name, lowering):
+        results |= dict.fromkeys(OF_EXECUTIONS, unknown(BY_THREADS))
     results, freedom = _with_barriers(results, freedom, lowering)
-    doubted = doubt(plan, name, lowering)
-    says_all = missing is None and doubted is None and not found and results == of_program
-    results = {"synchronized": missing or PROVED, **results}
-    if doubted is not None:
-        for name_of_property in ("deadlock_free", "race_free", "right_values"):
-            if results[name_of_property].verdict is Verdict.PROVED:
-                results[name_of_property] = unknown(doubted)
+
+    doubt_of_plan = doubt(plan, name, lowering)
+    # Whether another checker of the program alone decides about the plan.
+    says_all = (
+        not_synchronized is None
+        and doubt_of_plan is None
+        and not refutations
+        and results == of_program
+    )
+    results = {"synchronized": not_synchronized or PROVED, **results}
+    if doubt_of_plan is not None:
+        for property_name in OF_EXECUTIONS:
+            if results[property_name].verdict is Verdict.PROVED:
+                results[property_name] = unknown(doubt_of_plan)
+
     return AsynchronousReport(
         format=FORMAT,
         name=plan.name,
@@ -98,13 +107,13 @@ def _with_barriers(
     if not wrong:
         return results, freedom
 
-    wrong.sort(key=lambda result: result.counterexample is None)
+    wrong.sort(key=lambda result: result.counterexample is None)  # what is refuted comes first
     results = dict(results)
     if results["deadlock_free"].verdict is not Verdict.REFUTED:
         results["deadlock_free"] = wrong[0]
     reason = wrong[0].note or "a barrier may never open, so there is no result to speak of"
-    for name in ("race_free", "right_values"):
-        results[name] = unknown(reason)
+    results["race_free"] = unknown(reason)
+    results["right_values"] = unknown(reason)
     return results, Freedom(up_to=0, slots_needed=None, unlimited=False, rendezvous=False)
 
 
@@ -114,39 +123,46 @@ def _limits(plan: Plan) -> Iterator[str]:
         if gpu.output_chunks == 0 or gpu.input_chunks == 0:
             yield f"refused: gpu {gpu.id} divides sizes by its 0 input or output chunks"
             break
-    if any(c.buff and not c.buffer_type for gpu in plan.gpus for c in gpu.channels):
+    channels = [channel for gpu in plan.gpus for channel in gpu.channels]
+    if any(channel.buff and not channel.buffer_type for channel in channels):
         yield "refused: a switch channel without buffer_type (it has buff, as older files have)"
     if plan.protocol == "LL" and not plan.use_double_scratch_buffer:
         yield "packets of one run can meet those of the next: use_double_scratch_buffer is off"
+
     for gpu in plan.gpus:
         for block in gpu.threadblocks:
-            count = len(block.ops) + sum(len(op.ops) for op in block.ops)
-            channels = sum(len(ref.channel_ids) for ref in block.channels)
-            where = f"gpu {gpu.id} threadblock {block.id}"
-            if count > MOST_OPERATIONS:
-                yield f"beyond the kernel's room: {where} has {count} operations, at most 64"
-            if channels > MOST_CHANNELS:
-                yield f"beyond the kernel's room: {where} has {channels} channels, at most 16"
-            if any(_too_wide(op) for outer in block.ops for op in (outer, *outer.ops)):
-                yield f"beyond the kernel's room: {where} has over 8 channels or 10 areas at once"
-            if any(_unnamed(op) for outer in block.ops for op in (outer, *outer.ops)):
-                yield f"refused: {where} has remote buffers without channel_type memory"
+            yield from _limits_of_block(block, f"gpu {gpu.id} threadblock {block.id}")
         if len(gpu.semaphores) > MOST_SEMAPHORES:
             yield f"beyond the kernel's room: gpu {gpu.id} has over 16 semaphores"
     for gpu in plan.gpus:
-        unpaired = [n for n in range(len(gpu.peers())) if other_end(plan, gpu.id, n)[1] < 0]
-        if unpaired:
-            yield f"one way: channel {unpaired[0]} of gpu {gpu.id} has no other end in the file"
+        for channel in range(len(gpu.peers())):
+            _, channel_of_peer = other_end(plan, gpu.id, channel)
+            if channel_of_peer < 0:
+                yield f"one way: channel {channel} of gpu {gpu.id} has no other end in the file"
+                break
 
 
-def _too_wide(operation: PlanOperation) -> bool:
+def _limits_of_block(block: PlanBlock, where: str) -> Iterator[str]:
+    operations = [operation for outer in block.ops for operation in (outer, *outer.ops)]
+    if len(operations) > MOST_OPERATIONS:
+        yield (f"beyond the kernel's room: {where} has {len(operations)} operations, at most 64")
+    channels = sum(len(ids.channel_ids) for ids in block.channels)
+    if channels > MOST_CHANNELS:
+        yield f"beyond the kernel's room: {where} has {channels} channels, at most 16"
+    if any(_is_too_wide(operation) for operation in operations):
+        yield f"beyond the kernel's room: {where} has over 8 channels or 10 areas at once"
+    if any(_lacks_channel_type(operation) for operation in operations):
+        yield f"refused: {where} has remote buffers without channel_type memory"
+
+
+def _is_too_wide(operation: PlanOperation) -> bool:
     """Whether an operation has more channels or areas than the executor's has room for."""
     areas = max(len(operation.src_buff), len(operation.dst_buff))
     return len(operation.channel_ids) > MOST_CHANNELS_OF_ONE or areas > MOST_AREAS_OF_ONE
 
 
-def _unnamed(operation: PlanOperation) -> bool:
+def _lacks_channel_type(operation: PlanOperation) -> bool:
     """Whether an operation has a remote buffer, and does not say by which kind of channel."""
     areas = (*operation.src_buff, *operation.dst_buff)
-    remote = any(area.buffer_id is not None for area in areas)
-    return remote and operation.channel_type != "memory"
+    has_remote = any(area.buffer_id is not None for area in areas)
+    return has_remote and operation.channel_type != "memory"

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verify.asynchronous.mscclpp_order import WAITS, Operation
+from verify.asynchronous.mscclpp_order import AWAITS_SIGNALS, Operation
 from verify.core.verdict import Counterexample, Result, refuted, unknown
 
 READS_PACKETS = frozenset({"rppkt", "upkt", "respkt", "repkt", "recpkt", "recspkt"})
-WAITING = WAITS | READS_PACKETS | {"sem_acquire"}
+MAY_WAIT = AWAITS_SIGNALS | READS_PACKETS
 """Operations, beside barriers, that a block may stay at until others have done something."""
 
 
-def joins(operation: Operation) -> bool:
+def joins_blocks(operation: Operation) -> bool:
     """Whether a block waits for others here; with a count of 1 it does not."""
     return operation.operation.name == "barrier" and operation.operation.joined != 1
 
@@ -32,26 +32,31 @@ def joins(operation: Operation) -> bool:
 class Barriers:
     """The barriers of one rank.
 
+    Args:
+        rank: whose they are.
+        blocks: the operations of its blocks.
+
     Attributes:
         members: per barrier id, the numbers of the blocks that use it, with counts other than 1.
         wrong: what is refuted or unknown for all runs; None where the program says everything.
     """
 
     def __init__(self, rank: int, blocks: Sequence[Sequence[Operation]]) -> None:
+        self.rank = rank
         self.members: dict[int, list[int]] = {}
         self._counts: dict[int, set[int]] = {}
         self._arrivals: dict[int, int] = {}
-        for number, operations in enumerate(blocks):
+        for block, operations in enumerate(blocks):
             for operation in operations:
-                if joins(operation):
-                    self._add(number, operation)
+                if joins_blocks(operation):
+                    self._add(block, operation)
 
-        self._judged = {
-            identity: self._judge(rank, identity, blocks) for identity in sorted(self.members)
-        }
-        broken = [result for result in self._judged.values() if result is not None]
-        broken.sort(key=lambda result: result.counterexample is None)
-        self.wrong: Result | None = broken[0] if broken else None
+        self._wrong_with: dict[int, Result | None] = {}
+        for identity in sorted(self.members):
+            self._wrong_with[identity] = self._judge(identity, blocks)
+        wrong = [result for result in self._wrong_with.values() if result is not None]
+        wrong.sort(key=lambda result: result.counterexample is None)  # what is refuted comes first
+        self.wrong: Result | None = wrong[0] if wrong else None
 
     def _add(self, block: int, operation: Operation) -> None:
         identity = operation.operation.barrier
@@ -63,60 +68,57 @@ class Barriers:
 
     def understood(self, identity: int) -> bool:
         """Whether each of its members waits at a barrier for all of them, use by use."""
-        return self._judged[identity] is None
+        return self._wrong_with[identity] is None
 
     def never_full(self, identity: int) -> bool:
         """Whether a barrier waits for more blocks than ever come."""
         return max(self._counts[identity]) > len(self.members[identity])
 
-    def _judge(
-        self, rank: int, identity: int, blocks: Sequence[Sequence[Operation]]
-    ) -> Result | None:
+    def _judge(self, identity: int, blocks: Sequence[Sequence[Operation]]) -> Result | None:
         """What is wrong with one id, unless the program says it."""
         counts = self._counts[identity]
         members = self.members[identity]
         arrivals = self._arrivals[identity]
+        name = f"barrier {identity} of rank {self.rank}"
         if counts == {0}:
-            return _never_opens(rank, identity, "0 blocks are waited for, and 1 has come")
+            return self._never_opens(identity, "0 blocks are waited for, and 1 has come")
         if max(counts) > arrivals:
             found = f"{max(counts)} blocks are waited for, and {arrivals} come"
-            return _never_opens(rank, identity, found)
+            return self._never_opens(identity, found)
         if len(counts) > 1:
             several = " and ".join(str(count) for count in sorted(counts))
-            return unknown(f"barrier {identity} of rank {rank} has several counts: {several}")
+            return unknown(f"{name} has several counts: {several}")
 
         (count,) = counts
         if len(members) <= count:
             return None
         if arrivals % count:
-            found = f"{arrivals} arrivals, which open it {arrivals // count} times; the rest waits"
-            return _never_opens(rank, identity, found)
-        at_once = sum(_comes_by_itself(blocks[number], identity) for number in members)
-        if at_once > count:
-            found = f"{at_once} blocks can come before any of them looks: none sees {count}"
-            return _never_opens(rank, identity, found)
-        return unknown(
-            f"barrier {identity} of rank {rank} is for {count} blocks, and {len(members)} use it"
+            opens = arrivals // count
+            found = f"{arrivals} arrivals, which open it {opens} times; the rest waits"
+            return self._never_opens(identity, found)
+        come_at_once = sum(_comes_by_itself(blocks[member], identity) for member in members)
+        if come_at_once > count:
+            found = f"{come_at_once} blocks can come before any of them looks: none sees {count}"
+            return self._never_opens(identity, found)
+        return unknown(f"{name} is for {count} blocks, and {len(members)} use it")
+
+    def _never_opens(self, identity: int, found: str) -> Result:
+        return refuted(
+            Counterexample(
+                property="deadlock_free",
+                rank=self.rank,
+                action=f"barrier {identity}",
+                expected="every block that comes to it to go on",
+                found=found,
+            )
         )
 
 
 def _comes_by_itself(operations: Sequence[Operation], identity: int) -> bool:
     """Whether a block comes to a barrier without waiting for anybody before."""
     for operation in operations:
-        if joins(operation):
+        if joins_blocks(operation):
             return operation.operation.barrier == identity
-        if operation.operation.name in WAITING:
+        if operation.operation.name in MAY_WAIT:
             return False
     return False
-
-
-def _never_opens(rank: int, identity: int, found: str) -> Result:
-    return refuted(
-        Counterexample(
-            property="deadlock_free",
-            rank=rank,
-            action=f"barrier {identity}",
-            expected="every block that comes to it to go on",
-            found=found,
-        )
-    )

@@ -27,43 +27,45 @@ PACKETS = "packets in own scratch"
 REMOTE_PACKETS = "packets in remote scratch"
 
 
-class Areas(NamedTuple):
-    """Kinds of areas: the first ones in turn, then any number of ``rest``."""
+class AreaKinds(NamedTuple):
+    """Kinds of areas: the first ones in turn, then any number of ``more``."""
 
     first: tuple[str, ...]
-    rest: str | None = None
+    more: str | None = None
 
     def __str__(self) -> str:
-        more = (f"any number {self.rest}",) if self.rest else ()
+        more = (f"any number {self.more}",) if self.more else ()
         return ", ".join((*self.first, *more)) or "none"
 
 
 class Shape(NamedTuple):
     """The sources and targets of an operation; ``pairs``: source by source to target by target."""
 
-    sources: Areas
-    targets: Areas
+    sources: AreaKinds
+    targets: AreaKinds
     pairs: bool = False
 
 
 SHAPES = {
-    "put": Shape(Areas((LOCAL,), LOCAL), Areas((REMOTE,), REMOTE), pairs=True),
-    "get": Shape(Areas((REMOTE,), REMOTE), Areas((LOCAL,), LOCAL), pairs=True),
-    "copy": Shape(Areas((LOCAL,)), Areas((LOCAL,))),
-    "re": Shape(Areas((LOCAL,), LOCAL), Areas((LOCAL,))),
-    "res": Shape(Areas((LOCAL,), LOCAL), Areas((LOCAL,), REMOTE)),
-    "rre": Shape(Areas((LOCAL,), REMOTE), Areas((LOCAL,))),
-    "rres": Shape(Areas((LOCAL,), REMOTE), Areas((LOCAL,), REMOTE)),
-    "glres": Shape(Areas((SWITCH,)), Areas((SWITCH,))),
-    "gstore": Shape(Areas((LOCAL,)), Areas((SWITCH,))),
-    "ppkt": Shape(Areas((LOCAL,), LOCAL), Areas((REMOTE_PACKETS,), REMOTE_PACKETS), pairs=True),
-    "rppkt": Shape(Areas((PACKETS,)), Areas((REMOTE_PACKETS,), REMOTE_PACKETS)),
-    "cpkt": Shape(Areas((LOCAL,)), Areas((PACKETS,))),
-    "upkt": Shape(Areas((PACKETS,)), Areas((LOCAL,))),
-    "respkt": Shape(Areas((LOCAL,), PACKETS), Areas((LOCAL,), REMOTE_PACKETS)),
-    "repkt": Shape(Areas((LOCAL,), PACKETS), Areas((LOCAL,))),
-    "recpkt": Shape(Areas((LOCAL,), PACKETS), Areas((LOCAL, PACKETS))),
-    "recspkt": Shape(Areas((LOCAL,), PACKETS), Areas((LOCAL, PACKETS), REMOTE_PACKETS)),
+    "put": Shape(AreaKinds((LOCAL,), LOCAL), AreaKinds((REMOTE,), REMOTE), pairs=True),
+    "get": Shape(AreaKinds((REMOTE,), REMOTE), AreaKinds((LOCAL,), LOCAL), pairs=True),
+    "copy": Shape(AreaKinds((LOCAL,)), AreaKinds((LOCAL,))),
+    "re": Shape(AreaKinds((LOCAL,), LOCAL), AreaKinds((LOCAL,))),
+    "res": Shape(AreaKinds((LOCAL,), LOCAL), AreaKinds((LOCAL,), REMOTE)),
+    "rre": Shape(AreaKinds((LOCAL,), REMOTE), AreaKinds((LOCAL,))),
+    "rres": Shape(AreaKinds((LOCAL,), REMOTE), AreaKinds((LOCAL,), REMOTE)),
+    "glres": Shape(AreaKinds((SWITCH,)), AreaKinds((SWITCH,))),
+    "gstore": Shape(AreaKinds((LOCAL,)), AreaKinds((SWITCH,))),
+    "ppkt": Shape(
+        AreaKinds((LOCAL,), LOCAL), AreaKinds((REMOTE_PACKETS,), REMOTE_PACKETS), pairs=True
+    ),
+    "rppkt": Shape(AreaKinds((PACKETS,)), AreaKinds((REMOTE_PACKETS,), REMOTE_PACKETS)),
+    "cpkt": Shape(AreaKinds((LOCAL,)), AreaKinds((PACKETS,))),
+    "upkt": Shape(AreaKinds((PACKETS,)), AreaKinds((LOCAL,))),
+    "respkt": Shape(AreaKinds((LOCAL,), PACKETS), AreaKinds((LOCAL,), REMOTE_PACKETS)),
+    "repkt": Shape(AreaKinds((LOCAL,), PACKETS), AreaKinds((LOCAL,))),
+    "recpkt": Shape(AreaKinds((LOCAL,), PACKETS), AreaKinds((LOCAL, PACKETS))),
+    "recspkt": Shape(AreaKinds((LOCAL,), PACKETS), AreaKinds((LOCAL, PACKETS), REMOTE_PACKETS)),
 }
 """The operations that move data."""
 
@@ -103,8 +105,8 @@ def require_understood(plan: Plan, name: str) -> None:
         for block in gpu.threadblocks:
             where = f"gpu {gpu.id} threadblock {block.id}"
             _require_block(gpu, block, f"{where}:", name)
-            for number, operation in enumerate(block.ops):
-                reader = _Reader(plan, gpu, block, f"{where} operation {number}", name)
+            for position, operation in enumerate(block.ops):
+                reader = _Reader(plan, gpu, block, f"{where} operation {position}", name)
                 reader.require(operation)
 
 
@@ -114,8 +116,8 @@ def _require_sizes(plan: Plan, name: str) -> None:
     if first is None:
         raise FormatError(name, "has no gpus")
     for gpu in plan.gpus:
-        same = (gpu.input_chunks, gpu.output_chunks) == (first.input_chunks, first.output_chunks)
-        if not same:
+        chunks = (gpu.input_chunks, gpu.output_chunks)
+        if chunks != (first.input_chunks, first.output_chunks):
             problem = f"gpu {gpu.id} has other input_chunks or output_chunks than gpu 0"
             raise FormatError(name, problem)
     if first.input_chunks == 0:
@@ -178,8 +180,9 @@ class _Reader:
             if len(set(ids)) < len(ids):
                 raise self.refuse("a semaphore is there twice, for two threads at once")
 
-    def _require_ids(self, ids: Sequence[int], there: int, kind: str) -> None:
-        if any(number >= there for number in ids):
+    def _require_ids(self, ids: Sequence[int], existing: int, kind: str) -> None:
+        """Every id is below the number of those that exist, and has a thread of its own."""
+        if any(number >= existing for number in ids):
             raise self.refuse(f"a {kind} is not there")
         if len(ids) > self.plan.num_threads_per_block:
             raise self.refuse(f"has more {kind}s than the block has threads")
@@ -204,42 +207,51 @@ class _Reader:
             self.require(inner)
 
     def _require_shape(self, operation: PlanOperation, shape: Shape) -> None:
+        """The areas of an operation are of the kinds and sizes that the executor takes."""
         sources = operation.src_buff
         targets = operation.dst_buff
         if not sources and not targets:
             return
         self._require_kinds(operation.name, "sources", sources, shape.sources)
         self._require_kinds(operation.name, "targets", targets, shape.targets)
+
         if shape.pairs:
-            if len(sources) != len(targets):
-                raise self.refuse(f"{len(sources)} sources and {len(targets)} targets")
-            if any(s.size != t.size for s, t in zip(sources, targets, strict=True)):
-                raise self.refuse("a source and its target have different sizes")
-            if operation.name != "get" and len({source.type for source in sources}) > 1:
-                raise self.refuse("sources in different buffers; all are read in the first one's")
+            self._require_pairs(operation)
         elif len({area.size for area in (*sources, *targets)}) > 1:
             raise self.refuse("areas of different sizes")
-        if operation.tbg_info is not None:
-            part = operation.tbg_info
-            if part.tb_id >= part.tbg_size:
-                raise self.refuse(f"part {part.tb_id} of {part.tbg_size}")
+        part = operation.tbg_info
+        if part is not None and part.tb_id >= part.tbg_size:
+            raise self.refuse(f"part {part.tb_id} of {part.tbg_size}")
         if operation.reduce_op not in (None, "sum"):
             raise self.refuse(f"reduce_op {operation.reduce_op!r}; the executor adds up")
 
-    def _require_kinds(self, name: str, side: str, areas: Sequence[Area], wanted: Areas) -> None:
+    def _require_pairs(self, operation: PlanOperation) -> None:
+        """Each source goes to one target of its size."""
+        sources = operation.src_buff
+        targets = operation.dst_buff
+        if len(sources) != len(targets):
+            raise self.refuse(f"{len(sources)} sources and {len(targets)} targets")
+        pairs = zip(sources, targets, strict=True)
+        if any(source.size != target.size for source, target in pairs):
+            raise self.refuse("a source and its target have different sizes")
+        if operation.name != "get" and len({source.type for source in sources}) > 1:
+            raise self.refuse("sources in different buffers; all are read in the first one's")
+
+    def _require_kinds(
+        self, name: str, side: str, areas: Sequence[Area], wanted: AreaKinds
+    ) -> None:
         kinds = [self._kind(area) for area in areas]
-        expected = list(wanted.first)
-        if wanted.rest is not None:
-            expected += [wanted.rest] * (len(kinds) - len(expected))
-        fits = len(kinds) == len(expected) and all(map(_fits, kinds, expected))
-        if not fits:
+        wanted_kinds = list(wanted.first)
+        if wanted.more is not None:
+            wanted_kinds += [wanted.more] * (len(kinds) - len(wanted_kinds))
+        if len(kinds) != len(wanted_kinds) or not all(map(_fits, kinds, wanted_kinds)):
             found = ", ".join(kinds) or "none"
             raise self.refuse(f"{name} with these {side}: {found}; expected: {wanted}")
 
     def _kind(self, area: Area) -> str:
         """``own i``, ``remote s``, ``switch``: what an area is."""
-        given = (area.type, area.buffer_id, area.switch_channel_id)
-        if sum(part is not None for part in given) != 1:
+        names = (area.type, area.buffer_id, area.switch_channel_id)
+        if sum(name is not None for name in names) != 1:
             raise self.refuse("an area needs exactly one of type, buffer_id and switch_channel_id")
         if area.switch_channel_id is not None:
             if area.switch_channel_id >= len(self.block.switch_channels()):

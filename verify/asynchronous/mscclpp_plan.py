@@ -44,7 +44,7 @@ class Area(msgspec.Struct, frozen=True):
     switch_channel_id: Count | None = None
 
 
-class Part(msgspec.Struct, frozen=True):
+class ThreadBlockPart(msgspec.Struct, frozen=True):
     """Which part of its areas an operation does, where blocks share it."""
 
     tb_id: Count
@@ -66,7 +66,7 @@ class PlanOperation(msgspec.Struct, frozen=True):
     channel_ids: tuple[Count, ...] = ()
     src_buff: tuple[Area, ...] = ()
     dst_buff: tuple[Area, ...] = ()
-    tbg_info: Part | None = None
+    tbg_info: ThreadBlockPart | None = None
     barrier_id: Count | None = None
     num_threadblocks: Count | None = None
     semaphore_ids: tuple[Count, ...] = ()
@@ -116,14 +116,19 @@ class PlanBlock(msgspec.Struct, frozen=True):
         return self._ids("switch")
 
     def _ids(self, kind: str) -> list[int]:
-        of_kind = [ref.channel_ids for ref in self.channels if ref.channel_type == kind]
-        return [number for ids in of_kind for number in ids]
+        numbers: list[int] = []
+        for ids in self.channels:
+            if ids.channel_type == kind:
+                numbers += ids.channel_ids
+        return numbers
 
     def remote_buffers(self) -> list[int]:
         """The GPU's numbers of the remote buffers behind memory channels."""
-        refs = self.remote_buffer_refs
-        of_memory = [ref.remote_buffer_ids for ref in refs if ref.access_channel_type == "memory"]
-        return [number for ids in of_memory for number in ids]
+        numbers: list[int] = []
+        for ids in self.remote_buffer_refs:
+            if ids.access_channel_type == "memory":
+                numbers += ids.remote_buffer_ids
+        return numbers
 
 
 class RankGroup(msgspec.Struct, frozen=True):
@@ -170,18 +175,20 @@ class PlanGpu(msgspec.Struct, frozen=True):
 
     def peers(self) -> list[int]:
         """Whom each memory channel joins this rank to."""
-        memory = [c.connected_to for c in self.channels if c.channel_type == "memory"]
-        return [peer for peers in memory for peer in peers]
+        peers: list[int] = []
+        for channel in self.channels:
+            if channel.channel_type == "memory":
+                peers += channel.connected_to
+        return peers
 
     def switches(self) -> list[tuple[BufferType, tuple[int, ...]]]:
         """The switch channels: which buffer of which ranks."""
-        channels = [c for c in self.channels if c.channel_type == "switch"]
-        return [
-            (buffer, group.ranks)
-            for channel in channels
-            for group in channel.rank_groups
-            if (buffer := channel.buffer_type or channel.buff) is not None
-        ]
+        switches: list[tuple[BufferType, tuple[int, ...]]] = []
+        for channel in self.channels:
+            buffer = channel.buffer_type or channel.buff
+            if channel.channel_type == "switch" and buffer is not None:
+                switches += [(buffer, group.ranks) for group in channel.rank_groups]
+        return switches
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -221,26 +228,29 @@ def decode_plan(data: bytes, name: str = "<bytes>") -> Plan:
         plan = _plan.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, str(error)) from None
+
     if [gpu.id for gpu in plan.gpus] != list(range(len(plan.gpus))):
         raise FormatError(name, "gpus must be numbered from 0, in order")
     for gpu in plan.gpus:
         if not all(0 <= peer < len(plan.gpus) for peer in gpu.peers()):
             raise FormatError(name, f"gpu {gpu.id} has a channel to a rank that is not there")
-        for place, operation in _operations(gpu):
+        for where, operation in _operations(gpu):
             if operation.name not in NAMES:
-                raise FormatError(name, f"{place}: the operation {operation.name!r} is not known")
+                raise FormatError(name, f"{where}: the operation {operation.name!r} is not known")
             if operation.channel_type == "port":
-                raise FormatError(name, f"{place}: port channels are not known here")
+                raise FormatError(name, f"{where}: port channels are not known here")
             if operation.tbg_info is not None and operation.tbg_info.tbg_size == 0:
-                raise FormatError(name, f"{place}: tbg_size is 0")
+                raise FormatError(name, f"{where}: tbg_size is 0")
     return plan
 
 
 def _operations(gpu: PlanGpu) -> Iterator[tuple[str, PlanOperation]]:
+    """All operations, those in pipelines, too, with where they stand in the file."""
     for block in gpu.threadblocks:
-        for number, outer in enumerate(block.ops):
+        for position, outer in enumerate(block.ops):
+            where = f"gpu {gpu.id} threadblock {block.id} operation {position}"
             for operation in (outer, *outer.ops):
-                yield f"gpu {gpu.id} threadblock {block.id} operation {number}", operation
+                yield where, operation
 
 
 class _Head(msgspec.Struct, frozen=True):

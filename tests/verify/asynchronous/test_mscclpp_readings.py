@@ -130,8 +130,18 @@ def changed(plan: Document, number: int, **fields: Any) -> Document:
     return plan
 
 
+def packets_of_nothing() -> Document:
+    """Areas of no chunks beside packets of some."""
+    plan = packets()
+    for gpu in range(2):
+        copy = operation("copy", [own("i", 0, 0)], [own("i", 0, 0)])
+        operations(plan, gpu).extend([NOP, copy])
+    return plan
+
+
 RIGHT: dict[str, Callable[[], Document]] = {
     "packets": packets,
+    "packets beside areas of no chunks": packets_of_nothing,
     "exchange": exchange,
     "exchange of two chunks": lambda: exchange(2),
     "pipeline": pipelined,
@@ -549,6 +559,14 @@ def switched(*buffers: str) -> Document:
     return plan
 
 
+def of_no_ranks() -> Document:
+    plan = exchange()
+    groups: list[Document] = [{"ranks": []}]
+    switch = {"channel_type": "switch", "buffer_type": "i", "rank_groups": groups}
+    plan["gpus"][0]["channels"].append(switch)
+    return plan
+
+
 def of_no_buffer() -> Document:
     plan = switched("i", "i")
     del plan["gpus"][0]["channels"][-1]["buffer_type"]
@@ -623,6 +641,7 @@ WRONG: dict[str, Callable[[], Document]] = {
     "switch channels of different buffers": lambda: switched("i", "s"),
     "a channel that is listed twice": listed_twice,
     "a switch channel of no buffer": of_no_buffer,
+    "a switch channel of no ranks": of_no_ranks,
     "a packet of another thread": packet_of_another_thread,
     "a wait for the piece before": one_round_behind,
     "a wait cycle that takes three rounds": cycle_of_three_rounds,
@@ -669,6 +688,7 @@ REASONS = {
     "more rounds than are counted": "a pipeline has over 65535 rounds from",
     "switch channels of different buffers": "the ranks [0, 1] have switch channels of",
     "a switch channel of no buffer": "a switch channel of no buffer",
+    "a switch channel of no ranks": "gpu 0 has a switch channel of ranks []",
     "a channel that is listed twice": "a channel is listed twice",
     "a packet of another thread": "packets order what some threads of a block have",
     "a wait for the piece before": "race_free",
