@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from runtime.optireduce import hadamard
-from runtime.optireduce.bucket import shard_bounds
+from runtime.optireduce.udp.bucket import shard_bounds
 from runtime.optireduce.udp.compiled.data_path import NUMPY
 
 EACH = 356

@@ -23,12 +23,12 @@ import torch
 from runtime.executor.load import load, require_summable
 from runtime.health.native_work import NativeWaits
 from runtime.network.store_exchange import StoreExchange, own_address
-from runtime.optireduce.bucket import Bucket, shard_bounds
 from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options
 from runtime.optireduce.recorder import EngineRecorder
 from runtime.optireduce.sync import Reliable, SyncPoint
+from runtime.optireduce.udp.bucket import Bucket, shard_bounds
 from runtime.optireduce.udp.compiled.choice import choose
 from runtime.optireduce.udp.loop import EventLoop
 from runtime.optireduce.udp.protocol import Protocol

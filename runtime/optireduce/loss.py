@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from msgspec import to_builtins
 
-from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.missing import Missing, missing
 from runtime.optireduce.options import Options
+from runtime.optireduce.udp.bucket import Bucket
 from runtime.optireduce.udp.protocol import Protocol
 from runtime.optireduce.udp.reassembly import End
 from verify.errors import LossExceeded

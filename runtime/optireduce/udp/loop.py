@@ -19,8 +19,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from runtime.optireduce.bucket import Bucket, ScratchPool
 from runtime.optireduce.options import KIB
+from runtime.optireduce.udp.bucket import Bucket, ScratchPool
 from runtime.optireduce.udp.protocol import BURSTS, Protocol
 from runtime.optireduce.udp.socket import UdpSocket
 

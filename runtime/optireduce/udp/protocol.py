@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import KIB, Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
+from runtime.optireduce.udp.bucket import Bucket
 from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Type, is_before
 from runtime.optireduce.udp.reassembly import EarlyBuffer
 from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend

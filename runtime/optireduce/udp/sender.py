@@ -19,9 +19,9 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
+from runtime.optireduce.udp.bucket import Bucket
 from runtime.optireduce.udp.datagram import Codec, Header, Type
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings

@@ -10,8 +10,8 @@ from itertools import accumulate, count
 import numpy as np
 import torch
 
-from runtime.optireduce.bucket import Bucket, ScratchPool
 from runtime.optireduce.options import Options
+from runtime.optireduce.udp.bucket import Bucket, ScratchPool
 from runtime.optireduce.udp.compiled.data_path import NUMPY
 from runtime.optireduce.udp.protocol import Protocol
 from runtime.optireduce.udp.socket import UdpSocket

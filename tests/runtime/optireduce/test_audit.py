@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.optireduce.bucket import Bucket
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
+from runtime.optireduce.udp.bucket import Bucket
 from runtime.selftest import conformance
 from runtime.selftest.audit import Audit
 from tests.runtime.optireduce.simulation import lose

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from runtime.optireduce.bucket import Bucket, ScratchPool, shard_bounds
 from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.options import Options
 from runtime.optireduce.sync import Replicas, SyncPoint
+from runtime.optireduce.udp.bucket import Bucket, ScratchPool, shard_bounds
 from runtime.optireduce.udp.compiled.data_path import NUMPY
 from runtime.work import AllReduceWork
 
