@@ -36,7 +36,6 @@ PIPELINE_CHECKER = (
     "verify.pipeline.simu_txt",
 )
 THREAD_BLOCK_CHECKER = (
-    "verify.asynchronous.command",
     "verify.asynchronous.msccl",
     "verify.asynchronous.mscclpp",
     "verify.asynchronous.teccl",
@@ -51,6 +50,7 @@ DEVICE_CHECKER = ("verify.device.check", "verify.device.program")
 LOSS_CHECKER = ("verify.loss.examine",)
 RENAMING = ("verify.renaming",)
 SECOND_PROOF = ("verify.symbolic",)
+COMMAND = ("cli", "families", "options", "additions", "output")
 CERTIFICATES = ("formula", "refutation", "check")
 
 THEORIES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -102,14 +102,15 @@ DECIDES_NOTHING = {
     "verify.__main__": "starts the command",
     "verify.certify": "writes a file that Coq checks",
     "verify.asynchronous.render": "prints a report",
-    "verify.loss.command": "options, and prints a report",
+    "verify.loss.command": "prints a report",
     "verify.loss.picture": "draws",
     "verify.loss.render": "prints a report",
-    "verify.device.command": "options, and prints a report",
+    "verify.device.command": "prints a report",
     "verify.pipeline.render": "prints a report",
     "verify.pipeline.picture": "draws",
     "verify.pipeline.measured": "compares measured times with planned ones",
     "verify.pipeline.measured_picture": "draws",
+    "verify.report.addition": "prints a report",
     "verify.report.svg": "draws",
     "verify.report.trace_events": "draws",
     "verify.viewer": "makes pages",
@@ -218,7 +219,7 @@ def lines() -> list[tuple[int, str, str]]:
     """What docs/explanation/trust.md states: lines, of what, and for which checks."""
     certificates = ROOT / "proofs/certificates"
     common = closure(*COLLECTIVE_CHECKER)
-    command = [ROOT / "verify/cli.py", ROOT / "verify/families.py", ROOT / "verify/output.py"]
+    command = [ROOT / f"verify/{name}.py" for name in COMMAND]
     theories = [(sum(map(theory, names)), name, use) for name, (names, use) in THEORIES.items()]
     programs = [
         (sum(map(ocaml, DRIVER)), "driver in OCaml", "B"),
@@ -268,7 +269,7 @@ def counted() -> set[Path]:
         *(*COLLECTIVE_CHECKER, *RENAMING, *LOSS_CHECKER, *PIPELINE_CHECKER, *THREAD_BLOCK_CHECKER),
         *(*DEVICE_CHECKER, *SECOND_PROOF, "verify.kernel", "verify.pipeline.refutation"),
     )
-    command = {ROOT / "verify/cli.py", ROOT / "verify/families.py", ROOT / "verify/output.py"}
+    command = {ROOT / f"verify/{name}.py" for name in COMMAND}
     return closure(*roots) | command
 
 

@@ -1,4 +1,7 @@
-"""Schedules as files, written atomically: complete, or not there; compressed where they say so."""
+"""Schedules as files, written atomically: complete, or not there; compressed where they say so.
+
+And what is printed beside them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import io
 import os
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 import zstandard
@@ -110,6 +114,14 @@ def write_atomically(target: Path, data: bytes) -> None:
         raise ArgumentError(
             "output file", str(target), f"can't be written ({error.strerror})"
         ) from None
+
+
+def print_now(text: str, stream: TextIO) -> None:
+    """Print at once; a reader who has gone away does not change the verdict."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _umask() -> int:

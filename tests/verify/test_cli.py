@@ -15,7 +15,7 @@ import pytest
 from proofs.trusted_lines import COLLECTIVE_CHECKER, ROOT, closure, others
 from tests.verify.builders import broken, document, optimal_four, schedule_of, straggler
 from tests.verify.pipeline import documents as pipelines
-from verify import Incast, check, cli
+from verify import Incast, check, families
 from verify import __all__ as public
 from verify.core.programs import programs
 from verify.symbolic import smt2
@@ -221,7 +221,7 @@ def test_a_crash_is_unknown(verify, monkeypatch) -> None:
     def crash(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(cli, "check", crash)
+    monkeypatch.setattr(families, "check_collective", crash)
     code, _, err = verify("proved.json")
     assert (code, "MemoryError: no room" in err) == (3, True)
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from verify import kernel
+from collections.abc import Callable
+
 from verify.core.schedule import Schedule
-from verify.core.verdict import Report, Verdict
+from verify.core.verdict import Report, Result, Verdict
 from verify.device.check import DeviceReport, check
-from verify.device.program import device_program, document, require_power_of_two
-from verify.errors import ArgumentError
-from verify.loss.command import Addition
+from verify.device.program import device_program, document
+from verify.report.addition import Addition
 from verify.report.render import evidence, listed
 
-MOST_SETS = 16
-
-
-def require_sets(sets: int | None) -> None:
-    """ArgumentError for a number of staging sets that can't be."""
-    if sets is not None and not 1 <= sets <= MOST_SETS:
-        raise ArgumentError("--device", sets, f"must be 1 to {MOST_SETS} sets", "The runtime has 2")
-    if sets is not None:
-        require_power_of_two(sets, "--device")
+Opinion = Callable[[bytes, DeviceReport], Result]
+"""Of a text with rows in it, and what was found about them: what another checker says."""
 
 
 def addition(
@@ -27,21 +20,25 @@ def addition(
     report: Report,
     sets: int,
     data: bytes,
-    timeout_s: float | None = None,
+    opinion: Opinion | None = None,
 ) -> Addition:
     """Check the program that one kernel per rank runs, of a schedule that is not refuted.
 
-    With ``timeout_s``, the extracted checker is asked, too: about the rows, and ``data``, the file.
+    Args:
+        schedule: what was checked; ``report``: what was found.
+        sets: staging sets of the program.
+        data: the schedule file, uncompressed.
+        opinion: asks the extracted checker, too, about the rows and the file.
     """
     if report.verdict is Verdict.REFUTED:
         text = "  device program not examined: the schedule is wrong"
         return Addition(text, None, Verdict.REFUTED)
     program = device_program(schedule, sets)
-    found = check(program, schedule)
-    if timeout_s is not None:
-        text_of_program = document(program, data)
-        found.results["coq_kernel"] = kernel.opinion(text_of_program, found, timeout_s)
-    return Addition("\n".join(lines(found)), found.to_json(), found.verdict)
+    device_report = check(program, schedule)
+    if opinion is not None:
+        device_report.results["coq_kernel"] = opinion(document(program, data), device_report)
+    text = "\n".join(lines(device_report))
+    return Addition(text, device_report.to_json(), device_report.verdict)
 
 
 def lines(report: DeviceReport) -> list[str]:

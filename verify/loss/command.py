@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
-from verify.errors import ArgumentError
-from verify.loss.examine import examine, require_few
+from verify.loss.examine import examine
 from verify.loss.picture import draw
 from verify.loss.render import render
 from verify.output import write_atomically
-
-
-class Addition(msgspec.Struct, frozen=True):
-    """Lines for people, the object ``loss`` for machines (None: not examined), and a verdict."""
-
-    text: str
-    json: dict[str, Any] | None
-    verdict: Verdict
-
-
-def check_options(at_most: int | None, picture: Path | None, files: int) -> None:
-    """Refuse what can't be done before any file is read (ArgumentError)."""
-    if at_most is not None:
-        require_few(at_most)
-    if picture is None:
-        return
-    if at_most is None:
-        raise ArgumentError("--draw", str(picture), "is used only with --loss", "Add --loss 1")
-    if files != 1:
-        raise ArgumentError("--draw", str(picture), "needs exactly one schedule file")
-    if picture.suffix != ".svg":
-        raise ArgumentError("--draw", str(picture), "must end in .svg")
+from verify.report.addition import Addition
 
 
 def addition(

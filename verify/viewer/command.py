@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from verify.asynchronous.teccl import FlowReport
+from verify.asynchronous.teccl import FlowReport, Solution, decode_flows
 from verify.asynchronous.verdict import AsynchronousReport
 from verify.core.schedule import Schedule
-from verify.core.verdict import Report
+from verify.core.verdict import BaseReport, Report
 from verify.errors import ArgumentError
 from verify.output import write_atomically
 from verify.pipeline.schedule import PipelineSchedule
@@ -26,27 +26,15 @@ SCRIPTS = {
 }
 """A family's own scripts, in order."""
 
-Reports = Report | PipelineReport | AsynchronousReport | FlowReport
-
-
-def require_html(target: Path | None, part: str | None, files: int) -> None:
-    """Refuse what can't be met, before any file is read: a page is of one file."""
-    if target is not None and files != 1:
-        raise ArgumentError("--html", str(target), "needs exactly one schedule file")
-    if part is not None:
-        parse_part(part)
-        if target is None:
-            raise ArgumentError("--html-part", part, "is for --html")
-
 
 def model_of(
-    name: str, data: bytes, schedule: object, report: Reports, part: str | None = None
+    name: str, data: bytes, schedule: object, report: BaseReport, part: str | None = None
 ) -> dict[str, Any]:
     """The model of a file that was checked.
 
     Args:
         name: of the file, ``data``: its text.
-        schedule: what was read from it; for others' programs the report itself.
+        schedule: what was read from it, as ``verify.families.parse`` does.
         report: what was found.
         part: what to show of something large, as ``16-31``.
 
@@ -71,7 +59,8 @@ def model_of(
     assert isinstance(report, FlowReport)
     if part is not None:
         raise ArgumentError("--html-part", part, "is not for flows of TE-CCL")
-    return flows.model(name, data, report)
+    solution = schedule if isinstance(schedule, Solution) else decode_flows(data, name)
+    return flows.model(name, solution, report)
 
 
 def page_of(model: dict[str, Any]) -> str:
@@ -94,7 +83,7 @@ def write_page(
     path: Path,
     data: bytes,
     schedule: object,
-    report: Reports,
+    report: BaseReport,
 ) -> None:
     """Write the page of the file ``path``, if there is a target; ArgumentError if it can't be."""
     if target is not None:

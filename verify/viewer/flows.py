@@ -6,7 +6,7 @@ import re
 from itertools import groupby
 from typing import Any
 
-from verify.asynchronous.teccl import Flow, FlowReport, decode_flows
+from verify.asynchronous.teccl import Flow, FlowReport, Solution
 from verify.core.verdict import Counterexample
 from verify.errors import ArgumentError
 from verify.viewer.evidence import counterexamples, fault, head
@@ -19,13 +19,12 @@ _NAMED = re.compile(r"chunk (\d+) of (\d+)(?:, (\d+) -> (\d+))?")
 _EPOCH = re.compile(r"epoch (\d+):")
 
 
-def model(name: str, data: bytes, report: FlowReport) -> dict[str, Any]:
+def model(name: str, solution: Solution, report: FlowReport) -> dict[str, Any]:
     """What the page shows of a solution.
 
     Raises:
         ArgumentError: more flows than a page can show.
     """
-    solution = decode_flows(data, name)
     collective = solution.collective
     flows = solution.flows
     names = solution.ranks
