@@ -4,7 +4,8 @@
 
 In turn in one run, each result compared with the exact mean, from the first rank's entry to the
 last rank's result; medians. The processor's seconds are those of all ranks together, per GB of
-tensor reduced. Nothing may be lost here: a run in which something was is an error.
+tensor reduced. Nothing may be lost here: a run in which something was is an error. So is a rank
+that fails or dies: the run ends and names it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import argparse
 import os
 import statistics
 import time
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from runtime.network.processes import RanksFailed, Say, talk
 from runtime.optireduce.engine import Engine
 from runtime.optireduce.options import Options
 
@@ -33,13 +33,16 @@ UBT: dict[str, dict[str, Any]] = {
     }.items()
     for path, compiled in (("numpy", "off"), ("compiled", "on"))
 }
+STORE_TIMEOUT_S = 60.0
+DEADLINE_S = 1800.0
+"""Ranks that are not done by then are named and ended; a whole run takes a few minutes."""
 WAYS = ("Gloo", "TAR over TCP", *UBT)
 
 
-def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, out: Any) -> None:
-    """Rank's part; rank 0 puts (MiB, way, median seconds, processor seconds per GB) rows."""
-    torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", port, None, False, timedelta(seconds=60))
+def measure(
+    store: TCPStore, rank: int, ranks: int, say: Say, sizes: list[int], repeats: int
+) -> None:
+    """A rank's part; rank 0 says (MiB, way, median seconds, processor seconds per GB) rows."""
     dist.init_process_group("gloo", store=PrefixStore("g", store), rank=rank, world_size=ranks)
     fixed: dict[str, Any] = {"warmup_steps": 0, "bound_s": 20.0, "resync_steps": 0}
     running = {
@@ -82,9 +85,7 @@ def measure(rank: int, ranks: int, port: int, sizes: list[int], repeats: int, ou
         if rank == 0:
             for way, rows in found.items():
                 seconds, busy = (statistics.median(column) for column in zip(*rows, strict=True))
-                out.put((mib, way, seconds, busy / (mib * 2**20 / 1e9)))
-    if rank == 0:
-        out.put(None)
+                say((mib, way, seconds, busy / (mib * 2**20 / 1e9)))
     for engine in running.values():
         engine.close()
     dist.destroy_process_group()
@@ -99,31 +100,26 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="4 MiB only, three repeats")
     options = parser.parse_args()
     sizes, repeats = ([4], 3) if options.short else (options.mib, options.repeats)
-    store = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60))
-    context = mp.get_context("spawn")
-    out = context.Queue()
-    processes = [
-        context.Process(
-            target=measure,
-            args=(rank, options.ranks, store.port, sizes, repeats, out),
-            daemon=True,
-        )
-        for rank in range(options.ranks)
-    ]
-    for process in processes:
-        process.start()
     print(f"{options.ranks} ranks, {os.cpu_count()} cores\n")
     print("| MiB | way | ms | Gloo's time over this | CPU s per GB |\n|--:|:--|--:|--:|--:|")
     native = 0.0
-    while (row := out.get(timeout=300)) is not None:
-        mib, way, seconds, busy = row
-        native = seconds if way == "Gloo" else native
-        print(
-            f"| {mib} | {way} | {seconds * 1e3:.1f} | {native / seconds:.2f} | {busy:.2f} |",
-            flush=True,
-        )
-    for process in processes:
-        process.join(timeout=30)
+    rows = talk(
+        measure,
+        options.ranks,
+        sizes,
+        repeats,
+        timeout_s=STORE_TIMEOUT_S,
+        deadline_s=DEADLINE_S,
+    )
+    try:
+        for mib, way, seconds, busy in rows:
+            native = seconds if way == "Gloo" else native
+            print(
+                f"| {mib} | {way} | {seconds * 1e3:.1f} | {native / seconds:.2f} | {busy:.2f} |",
+                flush=True,
+            )
+    except RanksFailed as failure:
+        raise SystemExit(str(failure)) from None
 
 
 if __name__ == "__main__":
