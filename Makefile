@@ -93,10 +93,11 @@ mutation: $(READY)  ## mutants of verify/core that the tests should kill (an hou
 	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e '.[mutation]'
 	$(BIN)/python -m tests.mutation --each $(or $(EACH),20) --seed $(or $(SEED),1)
 
-lint: $(READY)   ## ruff and mypy
+lint: $(READY)   ## ruff, mypy, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.ladder
 
 bench: $(READY)  ## executor, checker and cold start
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""Each rule of the ladder is seen refusing, and letting through."""
+"""The ladder holds; each of its rules is seen refusing, and letting through."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ from tests import ladder
 def _imports(*arrows: str) -> list[ladder.Import]:
     """Imports from lines like ``runtime.work -> runtime.ddp``."""
     return [ladder.Import(*arrow.split(" -> ")) for arrow in arrows]
+
+
+def test_the_ladder_holds():
+    assert ladder.broken_rules() == []
+
+
+def test_every_door_to_synth_is_used():
+    edges = ladder.imports(ladder.modules(*ladder.FLOORS))
+    importers = [edge.importer for edge in edges if edge.imported.partition(".")[0] == "synth"]
+
+    for door in ladder.DOORS_TO_SYNTH:
+        assert any(importer == door or importer.startswith(f"{door}.") for importer in importers)
 
 
 def test_imports_are_noticed_wherever_they_stand(tmp_path):
