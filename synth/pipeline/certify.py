@@ -37,6 +37,7 @@ def certified(answer: PipelineAnswer, time_limit_s: float) -> PipelineAnswer:
             "links that are held, limits of ranks with several stages, actions that take no time, "
             "and very many or very long ones are not covered"
         )
+
     span = makespan_of(problem, answer.report)
     began_s = time.monotonic()
     try:
@@ -50,10 +51,12 @@ def certified(answer: PipelineAnswer, time_limit_s: float) -> PipelineAnswer:
             f"internal error: makespan {answer.value:g} is called optimal ({answer.basis}), but "
             "the search for a refutation of anything shorter ends without one"
         ) from None
+
     try:
         check(answer.schedule, span, lines)
     except Refused as error:
         raise SynthesisError(f"internal error: a refutation is refused ({error})") from None
+
     basis, reason = basis_of(span, span, CERTIFICATE)
     assert basis is Basis.CERTIFICATE
     meta = {**answer.schedule.meta, "proved_bound": answer.value, "proved_by": CERTIFICATE}

@@ -59,29 +59,14 @@ def solve(
         hint: right orders of split backwards; what is returned is no worse.
     """
     model = cp_model.CpModel()
-    parts = [
-        Model(problem, hint, -(-bound // unit_of(problem)), most, into=model)
-        for problem, bound, most in zip(
-            problems, bounds, _most(problems, weights, bounds, hint), strict=True
-        )
-    ]
+    longest = _longest(problems, weights, bounds, hint)
+    parts = []
+    for problem, bound_ticks, longest_units in zip(problems, bounds, longest, strict=True):
+        bound_units = -(-bound_ticks // unit_of(problem))
+        parts.append(Model(problem, hint, bound_units, longest_units, into=model))
     _one_order(model, parts)
-    each = [
-        Fraction(part.unit, part.problem.costs.ticks) * (1 if weights is None else weights[i])
-        for i, part in enumerate(parts)
-    ]
-    scale = math.lcm(*(factor.denominator for factor in each))
-    values = [
-        int(factor * scale) * part.objective for factor, part in zip(each, parts, strict=True)
-    ]
-    if weights is None:
-        high = max(int(f * scale) * part.most for f, part in zip(each, parts, strict=True))
-        value = model.new_int_var(0, high, "")
-        for term in values:
-            model.add(value >= term)
-        model.minimize(value)
-    else:
-        model.minimize(cp_model.LinearExpr.sum(values))
+    scale = _minimize(model, parts, weights)
+
     solver = set_up(seed, time_limit_s, workers)
     try:
         status = interruptible(lambda: solver.solve(model), solver.stop_search)
@@ -93,46 +78,74 @@ def solve(
     bound = Fraction(math.ceil(solver.best_objective_bound - MARGIN), scale)
     if status == cp_model.UNKNOWN:
         return hint, bound, False
-    first = parts[0]
-    begin = {action: solver.value(x) * first.unit for action, x in first.start.items()}
-    return compute_only(first.problem, Starts(begin, {})), bound, False
+    part = parts[0]
+    begin = {action: solver.value(x) * part.unit for action, x in part.start.items()}
+    return compute_only(part.problem, Starts(begin, {})), bound, False
 
 
-def _most(
+def _minimize(
+    model: cp_model.CpModel, parts: Sequence[Model], weights: Sequence[Fraction] | None
+) -> int:
+    """Give the model its objective, in whole numbers; so many of them are one unit of time."""
+    factors = [Fraction(part.unit, part.problem.costs.ticks) for part in parts]
+    if weights is not None:
+        factors = [factor * weight for factor, weight in zip(factors, weights, strict=True)]
+    scale = math.lcm(*(factor.denominator for factor in factors))
+    whole_factors = [int(factor * scale) for factor in factors]
+    terms = [factor * part.objective for factor, part in zip(whole_factors, parts, strict=True)]
+
+    if weights is None:
+        highest = max(
+            factor * part.longest for factor, part in zip(whole_factors, parts, strict=True)
+        )
+        worst = model.new_int_var(0, highest, "")
+        for term in terms:
+            model.add(worst >= term)
+        model.minimize(worst)
+    else:
+        model.minimize(cp_model.LinearExpr.sum(terms))
+    return scale
+
+
+def _longest(
     problems: Sequence[Problem],
     weights: Sequence[Fraction] | None,
     bounds: Sequence[int],
     hint: Orders,
 ) -> list[int]:
     """Per scenario the longest makespan with which the objective can still be that of the hint."""
-    ticks = [problem.costs.ticks for problem in problems]
-    times = [Fraction(makespan(p, hint), t) for p, t in zip(problems, ticks, strict=True)]
+    times = [Fraction(makespan(problem, hint), problem.costs.ticks) for problem in problems]
     if weights is None:
         allowed = [max(times)] * len(times)
     else:
-        spare = sum(
-            (w * (time - Fraction(low, t)) for w, time, low, t in
-             zip(weights, times, bounds, ticks, strict=True)), Fraction(0),
-        )  # fmt: skip
-        allowed = [
-            Fraction(low, t) + spare / w for w, low, t in zip(weights, bounds, ticks, strict=True)
+        lowest = [
+            Fraction(bound, problem.costs.ticks)
+            for bound, problem in zip(bounds, problems, strict=True)
         ]
+        # one scenario may take what all others save, if these are at their bounds
+        spare = Fraction(0)
+        for weight, time, low in zip(weights, times, lowest, strict=True):
+            spare += weight * (time - low)
+        allowed = [low + spare / weight for weight, low in zip(weights, lowest, strict=True)]
+
     return [
-        math.floor(time * t) // unit_of(problem)
-        for time, t, problem in zip(allowed, ticks, problems, strict=True)
+        math.floor(time * problem.costs.ticks) // unit_of(problem)
+        for time, problem in zip(allowed, problems, strict=True)
     ]
 
 
 def _one_order(model: cp_model.CpModel, parts: Sequence[Model]) -> None:
+    """Of any two actions whose order is open the same one comes first in all scenarios."""
     problem = parts[0].problem
-    known = parts[0].known
+    hinted = parts[0].hinted
+    latest_first = range(problem.microbatches - 1, -1, -1)
     for stage in range(problem.stages):
-        for kind, other_kind in itertools.combinations(KINDS, 2):
-            for m, earlier in itertools.combinations(range(problem.microbatches - 1, -1, -1), 2):
-                one = Action(stage, kind, m)
-                other = Action(stage, other_kind, earlier)
-                first = model.new_bool_var("")
-                model.add_hint(first, known[one] < known[other])
+        for kind, later_kind in itertools.combinations(KINDS, 2):
+            for microbatch, earlier in itertools.combinations(latest_first, 2):
+                ahead = Action(stage, kind, microbatch)
+                behind = Action(stage, later_kind, earlier)
+                ahead_is_first = model.new_bool_var("")
+                model.add_hint(ahead_is_first, hinted[ahead] < hinted[behind])
                 for part in parts:
-                    part.in_turn(one, other, first)
-                    part.in_turn(other, one, first.negated())
+                    part.in_turn(ahead, behind, ahead_is_first)
+                    part.in_turn(behind, ahead, ahead_is_first.negated())

@@ -62,16 +62,17 @@ def solve(
         time_limit_s, seed, workers: of the solver.
         better: is told makespan and bound, in ticks, whenever a better schedule is found.
     """
-    known = makespan(problem, hint)
+    hinted = makespan(problem, hint)
     unit = unit_of(problem)
     bound = problem.closed_form
-    if known // unit > LONGEST:
-        return Solved(None, known, bound, "times are too long and fine for the solver")
-    model = Model(problem, hint, -(-bound // unit), known // unit)
+    if hinted // unit > LONGEST:
+        return Solved(None, hinted, bound, "times are too long and fine for the solver")
+
+    model = Model(problem, hint, bound=-(-bound // unit), longest=hinted // unit)
     solver = set_up(seed, time_limit_s, workers)
-    found = _Found(model, better)
+    solutions = _Solutions(model, better)
     try:
-        status = interruptible(lambda: solver.solve(model.model, found), solver.stop_search)
+        status = interruptible(lambda: solver.solve(model.model, solutions), solver.stop_search)
         note = "searched everything"
         if status != cp_model.OPTIMAL:
             note = f"stopped after {time_limit_s:g} s"
@@ -81,15 +82,21 @@ def solve(
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), (
         f"CP-SAT: {solver.status_name(status)} {model.model.validate()}"
     )
-    proved = max(bound, found.bound)
+
+    proved = max(bound, solutions.bound)
     if status != cp_model.UNKNOWN:
         proved = max(proved, math.ceil(solver.best_objective_bound - MARGIN) * unit)
-    best = found.improvements[-1][1] if found.improvements else known
-    starts = found.best if best < known else None
-    return Solved(starts, best, min(best, proved), note, tuple(found.improvements))
+    best = solutions.improvements[-1][1] if solutions.improvements else hinted
+    return Solved(
+        starts=solutions.best if best < hinted else None,
+        makespan=best,
+        bound=min(best, proved),
+        note=note,
+        improvements=tuple(solutions.improvements),
+    )
 
 
-class _Found(cp_model.CpSolverSolutionCallback):
+class _Solutions(cp_model.CpSolverSolutionCallback):
     """Keeps the best solution and bound, also where the search is stopped."""
 
     def __init__(self, model: Model, better: Callable[[int, int], None]) -> None:
@@ -105,10 +112,8 @@ class _Found(cp_model.CpSolverSolutionCallback):
         """A better schedule."""
         unit = self.model.unit
         self.best = Starts(
-            *(
-                {action: self.value(variable) * unit for action, variable in variables.items()}
-                for variables in (self.model.start, self.model.sent)
-            )
+            actions={action: self.value(x) * unit for action, x in self.model.start.items()},
+            messages={action: self.value(x) * unit for action, x in self.model.sent.items()},
         )
         length = round(self.objective_value) * unit
         self.bound = max(self.bound, math.ceil(self.best_objective_bound - MARGIN) * unit)

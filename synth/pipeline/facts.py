@@ -29,38 +29,49 @@ class Facts:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.n = problem, problem.microbatches
-        costs = problem.costs
-        stages = problem.stages
-        per_stage = (costs.forward, costs.backward, costs.weight)
-        self.cost = np.array(
-            [per_stage[k][s] for s in range(stages) for k in range(3) for _ in range(self.n)]
-        )
-        arcs = []
-        for s, (latency, _, _) in enumerate(problem.between):
-            for m in range(self.n):
-                forward = self.number(s, 0, m)
-                back = self.number(s + 1, 1, m)
-                arcs.append((forward, self.number(s + 1, 0, m), costs.forward[s] + latency))
-                arcs.append((back, self.number(s, 1, m), costs.backward[s + 1] + latency))
-        self.arcs = np.array(arcs, np.int64).reshape(-1, 3).T
-        self.on = [
-            np.concatenate([np.arange(3 * self.n) + self.number(s, 0, 0) for s in mine])
-            for mine in problem.stages_of
-        ]
+        self.problem = problem
+        self.n = problem.microbatches
+        self.cost = self._costs()
+        self.arcs = self._arcs()
+
+        self.on = []
         self.orders = []
         self.room = []
-        for mine, limit in zip(problem.stages_of, problem.limits, strict=True):
-            order = np.kron(np.eye(len(mine), dtype=bool), self._chain())
+        for stages, limit in zip(problem.stages_of, problem.limits, strict=True):
+            actions = [np.arange(3 * self.n) + self.number(stage, 0, 0) for stage in stages]
+            order = np.kron(np.eye(len(stages), dtype=bool), self._chain())
             room = np.zeros((0, 3), np.int64)
-            if len(mine) == 1:
+            if len(stages) == 1:
                 room = self._room(order, limit)
+            self.on.append(np.concatenate(actions))
             self.orders.append(order)
             self.room.append(room)
 
     def number(self, stage: int, kind: int, microbatch: int) -> int:
-        """The number of an action."""
+        """The number of an action; ``kind`` is its place in ``KINDS``."""
         return (stage * 3 + kind) * self.n + microbatch
+
+    def _costs(self) -> Ints:
+        costs = self.problem.costs
+        ticks: list[int] = []
+        for stage in range(self.problem.stages):
+            for ticks_of_stages in (costs.forward, costs.backward, costs.weight):
+                ticks += [ticks_of_stages[stage]] * self.n
+        return np.array(ticks)
+
+    def _arcs(self) -> Ints:
+        costs = self.problem.costs
+        arcs = []
+        for stage, (latency, _, _) in enumerate(self.problem.between):
+            for m in range(self.n):
+                forward = self.number(stage, 0, m)
+                next_forward = self.number(stage + 1, 0, m)
+                arcs.append((forward, next_forward, costs.forward[stage] + latency))
+
+                backward = self.number(stage + 1, 1, m)
+                next_backward = self.number(stage, 1, m)
+                arcs.append((backward, next_backward, costs.backward[stage + 1] + latency))
+        return np.array(arcs, np.int64).reshape(-1, 3).T
 
     def _chain(self) -> Bools:
         """F before I before W of a microbatch and all later ones; each kind in order."""
@@ -73,11 +84,17 @@ class Facts:
         )
 
     def _room(self, order: Bools, limit: int) -> Ints:
+        """What memory says of a rank with one stage; what it says of I alone goes into ``order``.
+
+        Before F number k starts, ``ended`` = 2 (k + 1) - limit of the I and W have ended: for any
+        i + w = ended - 1, I number i or W number w, since else only i + w have.
+        """
         rows = []
         n = self.n
         for k in range(n):
-            for i in range(2 * (k + 1) - limit):
-                w = 2 * (k + 1) - limit - 1 - i
+            ended = 2 * (k + 1) - limit
+            for i in range(ended):
+                w = ended - 1 - i
                 if i <= w and i < n:
                     order[n + i, k] = True  # a W that early has its I before it
                 elif w < n and i < n:
@@ -86,8 +103,9 @@ class Facts:
 
     def text(self, action: int) -> str:
         """As in a refutation: 3F5."""
-        stage, rest = divmod(int(action), 3 * self.n)
-        return f"{stage}{KINDS[rest // self.n]}{rest % self.n}"
+        stage, in_stage = divmod(int(action), 3 * self.n)
+        kind, microbatch = divmod(in_stage, self.n)
+        return f"{stage}{KINDS[kind]}{microbatch}"
 
     def texts(self, actions: Ints) -> str:
         """A set as in a refutation: 3F5-9,3I0."""
@@ -97,6 +115,11 @@ class Facts:
                 runs[-1][1] = action
             else:
                 runs.append([action, action])
-        return ",".join(
-            self.text(low) + (f"-{high % self.n}" if high > low else "") for low, high in runs
-        )
+
+        texts = []
+        for first, last in runs:
+            text = self.text(first)
+            if last > first:
+                text += f"-{last % self.n}"
+            texts.append(text)
+        return ",".join(texts)

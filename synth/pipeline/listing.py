@@ -55,21 +55,38 @@ def adaptra(problem: Problem) -> Orders:
 def slack_rule(problem: Problem) -> tuple[int, ...]:
     """Adaptra's warm-up forwards per stage, within microbatches and memory."""
     n = problem.microbatches
-    wanted = [1]
-    for s in reversed(range(problem.stages - 1)):
-        latency, occupancy, _ = problem.between[s]
+    by_rule = [1]  # of the last stage, then towards the first
+    for stage in reversed(range(problem.stages - 1)):
+        latency, occupancy, _ = problem.between[stage]
         delay = latency + occupancy
-        forward = problem.costs.forward[s]
-        more = -(-delay // forward) if forward else n * (delay > 0)
-        wanted.append(wanted[-1] + 2 + more)
-    found: list[int] = []
-    for x, limit in zip(reversed(wanted), problem.limits, strict=True):
-        found.append(min([x, n, limit // 2, *found[-1:]]))
-    return tuple(found)
+        forward = problem.costs.forward[stage]
+        forwards_in_delay = 0
+        if delay:
+            # of forwards that take no time any number fits: all there are
+            forwards_in_delay = -(-delay // forward) if forward else n
+        by_rule.append(by_rule[-1] + 2 + forwards_in_delay)
+
+    counts: list[int] = []
+    for count, limit in zip(reversed(by_rule), problem.limits, strict=True):
+        possible = min(count, n, limit // 2)
+        if counts:
+            possible = min(possible, counts[-1])
+        counts.append(possible)
+    return tuple(counts)
 
 
 class _Run:
-    """One simulation; times in ticks, memory in halves."""
+    """One simulation; times in ticks, memory in halves.
+
+    Attributes:
+        done_f, done_i, done_w: per stage how many F, I and W were started.
+        f_arrivals, i_arrivals: per stage when the data of each F and I is there, in their order.
+        held: per rank the half activations it holds.
+        free: per rank whether it computes nothing.
+        line_free: link, or its direction -> when the last message leaves it.
+        events: a heap of (when, rank to wake, action that ends then or ()).
+        programs: the orders so far.
+    """
 
     def __init__(self, problem: Problem, rules: Rules) -> None:
         n = problem.microbatches
@@ -79,140 +96,162 @@ class _Run:
         self.n = n
         self.limits: Sequence[int] = problem.limits
         if rules.limits is not None:
-            self.limits = [min(pair) for pair in zip(problem.limits, rules.limits, strict=True)]
+            self.limits = [min(limits) for limits in zip(problem.limits, rules.limits, strict=True)]
         costs = problem.costs
         self.forward = costs.forward
         self.backward = costs.backward
         self.weight = costs.weight
-        self.done_f, self.done_i, self.done_w = ([0] * stages for _ in range(3))
-        self.f_there: list[list[int]] = [[] for _ in range(stages)]
-        self.i_there: list[list[int]] = [[] for _ in range(stages)]
-        self.f_there[0] = [0] * n
+        self.done_f = [0] * stages
+        self.done_i = [0] * stages
+        self.done_w = [0] * stages
+        self.f_arrivals: list[list[int]] = [[] for _ in range(stages)]
+        self.i_arrivals: list[list[int]] = [[] for _ in range(stages)]
+        self.f_arrivals[0] = [0] * n
         self.held = [0] * problem.ranks
         self.free = [True] * problem.ranks
         self.line_free: dict[tuple[int, int], int] = {}
         self.events: list[tuple[int, int, Action | tuple[()]]] = []
-        self.made: Orders = [[] for _ in range(problem.ranks)]
+        self.programs: Orders = [[] for _ in range(problem.ranks)]
 
     def orders(self) -> Orders:
         """Run to the end."""
-        asked = set(range(self.problem.ranks))
-        now = 0
+        woken = set(range(self.problem.ranks))
+        ticks = 0
         events = self.events
         while True:
-            for rank in sorted(asked):
+            for rank in sorted(woken):
                 if self.free[rank]:
-                    self._choose(rank, now)
+                    self._choose(rank, ticks)
             if not events:
                 break
-            now = events[0][0]
-            asked = set()
-            while events and events[0][0] == now:
-                _, rank, action = heapq.heappop(events)
-                asked.add(rank)
-                if action:
-                    self._finish(rank, action, now)
-        assert all(done == self.n for done in self.done_w), "the list scheduler got stuck"
-        return self.made
 
-    def _finish(self, rank: int, action: Action, now: int) -> None:
+            # all that happens at one time happens before anybody chooses
+            ticks = events[0][0]
+            woken = set()
+            while events and events[0][0] == ticks:
+                _, rank, action = heapq.heappop(events)
+                woken.add(rank)
+                if action:
+                    self._finish(rank, action, ticks)
+
+        assert all(done == self.n for done in self.done_w), "the list scheduler got stuck"
+        return self.programs
+
+    def _finish(self, rank: int, action: Action, ticks: int) -> None:
+        """An action is over: its result is sent, what it held is free."""
         stage, kind, _ = action
         self.free[rank] = True
         if kind == "F":
             if stage + 1 < self.problem.stages:
-                self.f_there[stage + 1].append(self._send(rank, stage, stage + 1, now))
+                self.f_arrivals[stage + 1].append(self._send(rank, stage, stage + 1, ticks))
             else:
-                self.i_there[stage].append(now)
+                self.i_arrivals[stage].append(ticks)
         else:
             self.held[rank] -= 1
             if kind == "I" and stage:
-                self.i_there[stage - 1].append(self._send(rank, stage - 1, stage - 1, now))
+                self.i_arrivals[stage - 1].append(self._send(rank, stage - 1, stage - 1, ticks))
 
-    def _send(self, rank: int, boundary: int, target: int, now: int) -> int:
-        """When a message is there; its receiver is woken then."""
+    def _send(self, rank: int, boundary: int, target: int, ticks: int) -> int:
+        """When a message is there that is ready at ``ticks``; its receiver is woken then.
+
+        Args:
+            boundary: the lower of the two stages.
+            target: the stage that needs the message.
+        """
         receiver = self.problem.rank_of[target]
         latency, occupancy, half = self.problem.between[boundary]
+        sent = ticks
         if occupancy:
             line = line_of(rank, receiver, half)
-            now = self.line_free[line] = max(now, self.line_free.get(line, 0)) + occupancy
-        heapq.heappush(self.events, (now + latency, receiver, ()))
-        return now + latency
+            sent = self.line_free[line] = max(ticks, self.line_free.get(line, 0)) + occupancy
+        heapq.heappush(self.events, (sent + latency, receiver, ()))
+        return sent + latency
 
-    def _choose(self, rank: int, now: int) -> None:
-        mine = self.problem.stages_of[rank]
-        stage = self._backward(mine, now)
+    def _choose(self, rank: int, ticks: int) -> None:
+        """Start the next action of a free rank, or let it wait."""
+        stages = self.problem.stages_of[rank]
+
+        stage = self._backward(stages, ticks)
         if stage >= 0:
-            m, self.done_i[stage] = self.done_i[stage], self.done_i[stage] + 1
-            return self._start(rank, Action(stage, "I", m), now + self.backward[stage])
-        warm = self.rules.warm_up
-        stage = self._forward(rank, mine, now)
-        if stage >= 0 and not self._better_wait(
-            mine, now, self.forward[stage], self.rules.patience_f
-        ):
-            m, self.done_f[stage] = self.done_f[stage], self.done_f[stage] + 1
-            self.held[rank] += 2
-            return self._start(rank, Action(stage, "F", m), now + self.forward[stage])
-        for stage in mine:
+            self._start(rank, Action(stage, "I", self.done_i[stage]), ticks + self.backward[stage])
+            self.done_i[stage] += 1
+            return
+
+        stage = self._forward(rank, stages, ticks)
+        if stage >= 0:
+            end = ticks + self.forward[stage]
+            if not self._better_wait(stages, ticks, end, self.rules.patience_f):
+                self._start(rank, Action(stage, "F", self.done_f[stage]), end)
+                self.done_f[stage] += 1
+                self.held[rank] += 2
+                return
+
+        for stage in stages:
             if self.done_w[stage] < self.done_i[stage]:
-                if warm is None and self._better_wait(
-                    mine, now, self.weight[stage], self.rules.patience_w
-                ):
-                    return None
-                m, self.done_w[stage] = self.done_w[stage], self.done_w[stage] + 1
-                return self._start(rank, Action(stage, "W", m), now + self.weight[stage])
-        return None
+                end = ticks + self.weight[stage]
+                impatient = self.rules.warm_up is not None
+                if impatient or not self._better_wait(stages, ticks, end, self.rules.patience_w):
+                    self._start(rank, Action(stage, "W", self.done_w[stage]), end)
+                    self.done_w[stage] += 1
+                return
 
     def _start(self, rank: int, action: Action, end: int) -> None:
         self.free[rank] = False
-        self.made[rank].append(action)
+        self.programs[rank].append(action)
         heapq.heappush(self.events, (end, rank, action))
 
-    def _backward(self, mine: tuple[int, ...], now: int) -> int:
+    def _backward(self, stages: tuple[int, ...], ticks: int) -> int:
         """The stage whose next I is taken, or -1."""
         best = -1
         best_m = self.n
-        warm = self.rules.warm_up
-        for stage in mine:
+        warm_up = self.rules.warm_up
+        for stage in stages:
             m = self.done_i[stage]
-            there = self.i_there[stage]
-            if m < len(there) and there[m] <= now and m < best_m:
-                if warm is not None and self.done_f[stage] < warm[stage]:
+            arrivals = self.i_arrivals[stage]
+            if m < len(arrivals) and arrivals[m] <= ticks and m < best_m:
+                if warm_up is not None and self.done_f[stage] < warm_up[stage]:
                     continue
                 best = stage
                 best_m = m
         return best
 
-    def _forward(self, rank: int, mine: tuple[int, ...], now: int) -> int:
+    def _forward(self, rank: int, stages: tuple[int, ...], ticks: int) -> int:
         """The stage whose next F is taken, or -1."""
         room = self.limits[rank] - self.held[rank] - 2
-        warm = self.rules.warm_up
+        warm_up = self.rules.warm_up
         if room < 0:
             return -1
+
+        # what the oldest microbatch still needs to pass the rank's last stage stays free for it
+        oldest = self.done_f[stages[-1]]
+        reserve = 0
+        if oldest < self.n:
+            reserve = 2 * sum(self.done_f[stage] <= oldest for stage in stages)
+
         best = -1
         best_key = (0, 0)
-        oldest = self.done_f[mine[-1]]
-        reserve = 2 * sum(self.done_f[stage] <= oldest for stage in mine) if oldest < self.n else 0
-        for stage in mine:
+        for stage in stages:
             m = self.done_f[stage]
-            there = self.f_there[stage]
-            if m < len(there) and there[m] <= now and room >= reserve - 2 * (m == oldest):
-                if warm is not None and m >= warm[stage] and not self.done_i[stage]:
+            arrivals = self.f_arrivals[stage]
+            if m < len(arrivals) and arrivals[m] <= ticks and room >= reserve - 2 * (m == oldest):
+                if warm_up is not None and m >= warm_up[stage] and not self.done_i[stage]:
                     continue
-                key = (-stage, 0) if self.rules.deep else (m // len(self.made), stage)
+                key = (-stage, 0) if self.rules.deep else (m // len(self.programs), stage)
                 if best < 0 or key < best_key:
                     best = stage
                     best_key = key
         return best
 
     def _better_wait(
-        self, mine: tuple[int, ...], now: int, length: int, patience: int | None
+        self, stages: tuple[int, ...], ticks: int, end: int, patience: int | None
     ) -> bool:
-        """Whether an I is under way that something of ``length`` would hold up for too long."""
+        """Whether an I is under way that something until ``end`` would hold up for too long."""
         if patience is None:
             return False
-        latest = now + length - patience * length // 100
-        return any(
-            self.done_i[stage] < len(self.i_there[stage])
-            and now < self.i_there[stage][self.done_i[stage]] < latest
-            for stage in mine
-        )
+        latest = end - patience * (end - ticks) // 100
+        for stage in stages:
+            if self.done_i[stage] < len(self.i_arrivals[stage]):
+                arrival = self.i_arrivals[stage][self.done_i[stage]]
+                if ticks < arrival < latest:
+                    return True
+        return False

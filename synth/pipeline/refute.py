@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,6 +69,18 @@ def refute(problem: Problem, span: int, time_limit_s: float) -> list[str]:
     return search.close(Windows(facts, span - 1)).lines
 
 
+class _Pair(NamedTuple):
+    """Two actions of a rank, by their places in ``Facts.on[rank]``; ``first`` comes first."""
+
+    rank: int
+    first: int
+    second: int
+
+    def reversed(self) -> _Pair:
+        """The other order."""
+        return _Pair(self.rank, self.second, self.first)
+
+
 @dataclass
 class _Closed:
     """The refutation of a case, and the steps and assumptions outside of it that it needs."""
@@ -78,9 +91,11 @@ class _Closed:
 
 @dataclass
 class _Search:
+    """The search, until it is ``until_s`` by the monotonic clock; ``step`` is the next number."""
+
     facts: Facts
     until_s: float
-    step: int = field(default=1)
+    step: int = 1
 
     def close(self, case: Windows) -> _Closed:
         """Close a case."""
@@ -96,56 +111,66 @@ class _Search:
         return _kept(log, closed)
 
     def _split(self, case: Windows) -> _Closed:
-        rank, one, other = self._pair(case)
-        on = self.facts.on[rank]
-        closed = []
-        for a, b in ((one, other), (other, one)):
-            assumed = self.step
+        """Close both cases: either action of a pair comes first."""
+        pair = self._pair(case)
+        closed_cases = []
+        for order in (pair, pair.reversed()):
+            assumed_step = self.step
             self.step += 1
             half = case.copy()
-            half.decide(rank, a, b, assumed)
-            part = self.close(half)
-            if assumed not in part.needs:
-                return part
-            closed.append(_Closed(part.lines, part.needs - {assumed}))
-        line = f"either {self.facts.text(on[one])} {self.facts.text(on[other])}"
-        first, second = closed
-        return _Closed([line, *first.lines, *second.lines], first.needs | second.needs)
+            half.decide(order.rank, order.first, order.second, assumed_step)
+            closed = self.close(half)
+            if assumed_step not in closed.needs:
+                return closed
+            closed_cases.append(_Closed(closed.lines, closed.needs - {assumed_step}))
 
-    def _pair(self, case: Windows) -> tuple[int, int, int]:
+        on = self.facts.on[pair.rank]
+        line = f"either {self.facts.text(on[pair.first])} {self.facts.text(on[pair.second])}"
+        first_case, second_case = closed_cases
+        return _Closed(
+            lines=[line, *first_case.lines, *second_case.lines],
+            needs=first_case.needs | second_case.needs,
+        )
+
+    def _pair(self, case: Windows) -> _Pair:
         """The pair to split by: one that closes a case at once, or narrows both the most."""
-        best: tuple[float, tuple[int, int, int]] | None = None
-        for rank, one, other in self._candidates(case):
+        best: _Pair | None = None
+        best_value = 0.0
+        width = (case.high - case.low).sum()
+        for pair in self._candidates(case):
             gains = []
-            for a, b in ((one, other), (other, one)):
+            for order in (pair, pair.reversed()):
                 if time.monotonic() > self.until_s:
                     raise OutOfTime
-                tried = case.copy()
-                tried.decide(rank, a, b, 0)
+                half = case.copy()
+                half.decide(order.rank, order.first, order.second, 0)
                 try:
-                    tried.propagate(None)
+                    half.propagate(None)
                 except Contradiction:
-                    return rank, a, b
-                wide = (tried.high - tried.low).sum()
-                gains.append(float((case.high - case.low).sum() - wide))
+                    return order
+                gains.append(float(width - (half.high - half.low).sum()))
+
+            # a product prefers two cases that are both narrower to one that is much narrower
             value = math.prod(gain + 1 for gain in gains)
-            if best is None or value > best[0]:
-                best = value, (rank, one, other)
+            if best is None or value > best_value:
+                best = pair
+                best_value = value
         if best is None:
             raise Possible
-        return best[1]
+        return best
 
-    def _candidates(self, case: Windows) -> list[tuple[int, int, int]]:
+    def _candidates(self, case: Windows) -> list[_Pair]:
         """Pairs whose order is open, those with the least slack first."""
-        found = []
+        scored: list[tuple[float, _Pair]] = []
         for rank, on in enumerate(self.facts.on):
             order = case.orders[rank]
             slack = case.high[on] - (case.low[on] + self.facts.cost[on])[:, None]
             score = np.minimum(slack, slack.T) + np.maximum(slack, slack.T) / 2
-            one, other = np.nonzero(np.triu(~(order | order.T), 1))
-            least = np.argsort(score[one, other], kind="stable")[:PAIRS]
-            found += [(score[one[i], other[i]], rank, int(one[i]), int(other[i])) for i in least]
-        return [pair for _, *pair in sorted(found)[:PAIRS]]  # type: ignore[misc]
+            firsts, seconds = np.nonzero(np.triu(~(order | order.T), 1))
+            scores = score[firsts, seconds]
+            for i in np.argsort(scores, kind="stable")[:PAIRS]:
+                scored.append((scores[i], _Pair(rank, int(firsts[i]), int(seconds[i]))))
+        return [pair for _, pair in sorted(scored)[:PAIRS]]
 
 
 def _kept(log: Log, closed: _Closed) -> _Closed:

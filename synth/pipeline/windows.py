@@ -53,6 +53,12 @@ class Windows:
     """What is known in one case: bounds on starts, orders per rank, and from which steps.
 
     Step 0 stands for what was known from the beginning.
+
+    Attributes:
+        low, high: per action the earliest and the latest start, in ticks.
+        orders: per rank a table of booleans: whether the row's action comes before the column's.
+        low_from, high_from, orders_from: the steps that these are from.
+        states: (propagator, rank) -> what was known of the rank when it had last found all.
     """
 
     def __init__(self, facts: Facts, deadline: int) -> None:
@@ -60,25 +66,28 @@ class Windows:
         self.low = np.zeros(len(facts.cost), np.int64)
         self.high = deadline - facts.cost
         self.orders = [order.copy() for order in facts.orders]
-        self.low_from, self.high_from = np.zeros_like(self.low), np.zeros_like(self.low)
+        self.low_from = np.zeros_like(self.low)
+        self.high_from = np.zeros_like(self.low)
         self.orders_from = [np.zeros(order.shape, np.int64) for order in self.orders]
-        self.seen: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self.states: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def copy(self) -> Windows:
         """The same for another case."""
-        other = object.__new__(Windows)
-        other.facts = self.facts
-        for name in ("low", "high", "low_from", "high_from"):
-            setattr(other, name, getattr(self, name).copy())
-        other.orders = [order.copy() for order in self.orders]
-        other.orders_from = [order.copy() for order in self.orders_from]
-        other.seen = dict(self.seen)
-        return other
+        copy = object.__new__(Windows)  # __init__ would copy all of the facts first
+        copy.facts = self.facts
+        copy.low = self.low.copy()
+        copy.high = self.high.copy()
+        copy.low_from = self.low_from.copy()
+        copy.high_from = self.high_from.copy()
+        copy.orders = [order.copy() for order in self.orders]
+        copy.orders_from = [order.copy() for order in self.orders_from]
+        copy.states = dict(self.states)
+        return copy
 
-    def decide(self, rank: int, one: int, other: int, step: int) -> None:
-        """One comes before the other (places on the rank)."""
-        self.orders[rank][one, other] = True
-        self.orders_from[rank][one, other] = step
+    def decide(self, rank: int, first: int, second: int, step: int) -> None:
+        """``first`` comes before ``second`` (places on the rank), by that step."""
+        self.orders[rank][first, second] = True
+        self.orders_from[rank][first, second] = step
 
     def propagate(self, log: Log | None) -> None:
         """Find what follows; Contradiction if the case is closed."""
@@ -92,17 +101,20 @@ class Windows:
 
     def _once(self, name: Literal["_rank", "_edges"], rank: int, log: Log | None) -> bool:
         """Look for something new on a rank, unless nothing has changed there since."""
-        if self.seen.get((name, rank)) == self._state(rank):
+        if self.states.get((name, rank)) == self._state(rank):
             return False
         new: bool = getattr(self, name)(rank, log)
-        self.seen[name, rank] = self._state(rank)
+        self.states[name, rank] = self._state(rank)
         return new
 
     def _state(self, rank: int) -> tuple[int, int, int]:
         """Grows, or falls, with everything that gets known about a rank."""
         on = self.facts.on[rank]
-        sums = self.low[on].sum(), self.high[on].sum(), np.count_nonzero(self.orders[rank])
-        return int(sums[0]), int(sums[1]), int(sums[2])
+        return (
+            int(self.low[on].sum()),
+            int(self.high[on].sum()),
+            int(np.count_nonzero(self.orders[rank])),
+        )
 
     def _open(self, actions: Ints) -> None:
         """Contradiction if an action has no start left."""
@@ -111,22 +123,28 @@ class Windows:
             raise Contradiction(*self._overload(closed[:1]))
 
     def _overload(self, actions: Ints) -> tuple[str, set[int]]:
+        """The line of a contradiction, more work than time, and the steps that it reads."""
         reads = set(self.low_from[actions]) | set(self.high_from[actions])
         return f"overload {self.facts.texts(actions)}", reads
 
     def _messages(self, log: Log | None) -> None:
-        one, other, ticks = self.facts.arcs
+        """Bounds from messages: an action is not before its data, nor too late for who needs it."""
+        senders, receivers, ticks = self.facts.arcs
         everything = np.arange(len(self.low))
         while True:
-            later = np.nonzero(self.low[one] + ticks > self.low[other])[0]
-            begin = (self.low[one] + ticks)[later]
-            steps = self._sent(log, "later", later, self.low_from[one])
-            self.low[other[later]], self.low_from[other[later]] = begin, steps
+            later = np.nonzero(self.low[senders] + ticks > self.low[receivers])[0]
+            begin = (self.low[senders] + ticks)[later]
+            steps = self._sent(log, "later", later, self.low_from[senders])
+            self.low[receivers[later]] = begin
+            self.low_from[receivers[later]] = steps
             self._open(everything)
-            sooner = np.nonzero(self.high[other] - ticks < self.high[one])[0]
-            until = (self.high[other] - ticks)[sooner]
-            steps = self._sent(log, "sooner", sooner, self.high_from[other])
-            self.high[one[sooner]], self.high_from[one[sooner]] = until, steps
+
+            sooner = np.nonzero(self.high[receivers] - ticks < self.high[senders])[0]
+            until = (self.high[receivers] - ticks)[sooner]
+            steps = self._sent(log, "sooner", sooner, self.high_from[receivers])
+            self.high[senders[sooner]] = until
+            self.high_from[senders[sooner]] = steps
+
             if not len(later) + len(sooner):
                 return
 
@@ -134,12 +152,14 @@ class Windows:
         """The numbers of the steps in which messages change a bound."""
         if log is None:
             return np.zeros(len(arcs), np.int64)
+
         text = self.facts.text
-        one, other, _ = self.facts.arcs
-        lines = [f"{name} {text(one[i])} {text(other[i])}" for i in arcs]
-        return np.array(
-            [log.add(line, {int(reads[i])}) for i, line in zip(arcs, lines, strict=True)], np.int64
-        )
+        senders, receivers, _ = self.facts.arcs
+        steps = []
+        for arc in arcs:
+            line = f"{name} {text(senders[arc])} {text(receivers[arc])}"
+            steps.append(log.add(line, {int(reads[arc])}))
+        return np.array(steps, np.int64)
 
     def _rank(self, rank: int, log: Log | None) -> bool:
         """Orders from bounds and memory, bounds from orders; whether anything was new."""
@@ -150,13 +170,15 @@ class Windows:
         while True:
             low = self.low[on]
             high = self.high[on]
-            late = (low + cost)[:, None] > high[None, :]  # the first is not before the second
-            new = late.T & ~order
+            not_before = (low + cost)[:, None] > high[
+                None, :
+            ]  # the row's action is too late for it
+            new = not_before.T & ~order
             np.fill_diagonal(new, False)
-            for one, other in np.argwhere(new):
-                line = f"order {self.facts.text(on[one])} {self.facts.text(on[other])}"
-                reads = {int(self.low_from[on[other]]), int(self.high_from[on[one]])}
-                self._ordered(rank, one, other, line, reads, log)
+            for first, second in np.argwhere(new):
+                line = f"order {self.facts.text(on[first])} {self.facts.text(on[second])}"
+                reads = {int(self.low_from[on[second]]), int(self.high_from[on[first]])}
+                self._ordered(rank, first, second, line, reads, log)
             changed = bool(new.any()) | self._memory(rank, log)
             self._crossed(rank)
             changed |= self._work(rank, log)
@@ -166,29 +188,31 @@ class Windows:
             any_new = True
 
     def _ordered(
-        self, rank: int, one: int, other: int, line: str, reads: set[int], log: Log | None
+        self, rank: int, first: int, second: int, line: str, reads: set[int], log: Log | None
     ) -> None:
-        self.orders[rank][one, other] = True
+        self.orders[rank][first, second] = True
         if log is not None:
-            self.orders_from[rank][one, other] = log.add(line, reads)
+            self.orders_from[rank][first, second] = log.add(line, reads)
 
     def _memory(self, rank: int, log: Log | None) -> bool:
+        """Orders from memory: of I and W one makes room for F; if F is before one, the other."""
         on = self.facts.on[rank]
         order = self.orders[rank]
         text = self.facts.text
         any_new = False
-        forward, one, other = self.facts.room[rank].T
-        for x, y in ((one, other), (other, one)):
-            for i in np.nonzero(order[forward, x] & ~order[y, forward])[0]:
-                f = int(forward[i])
-                a = int(x[i])
-                b = int(y[i])
+        forwards, inputs, weights = self.facts.room[rank].T
+        for too_late, makes_room in ((inputs, weights), (weights, inputs)):
+            for row in np.nonzero(order[forwards, too_late] & ~order[makes_room, forwards])[0]:
+                f = int(forwards[row])
+                a = int(too_late[row])
+                b = int(makes_room[row])
                 line = f"room {text(on[f])} {text(on[a])} {text(on[b])}"
                 self._ordered(rank, b, f, line, {int(self.orders_from[rank][f, a])}, log)
                 any_new = True
         return any_new
 
     def _crossed(self, rank: int) -> None:
+        """Contradiction if each of two actions comes before the other."""
         order = self.orders[rank]
         on = self.facts.on[rank]
         both = np.argwhere(order & order.T)
@@ -204,27 +228,34 @@ class Windows:
         cost = self.facts.cost[on]
         low = self.low[on]
         end = self.high[on] + cost
-        first = np.argsort(-low, kind="stable")  # the latest first: its work, then more
-        before = order[first].T
-        reach = np.where(before, low[first] + np.cumsum(cost[first] * before, 1), -1)
-        last = np.argsort(end, kind="stable")
-        after = order[:, last]
-        limit = np.where(after, end[last] - np.cumsum(cost[last] * after, 1), FAR)
+
+        # column k of a row: the work of those before it, of the k + 1 that may start the latest
+        latest_first = np.argsort(-low, kind="stable")
+        before = order[latest_first].T
+        reach = np.where(before, low[latest_first] + np.cumsum(cost[latest_first] * before, 1), -1)
+        # and the work of those after it, of the k + 1 that have to end the soonest
+        soonest_first = np.argsort(end, kind="stable")
+        after = order[:, soonest_first]
+        work_after = np.cumsum(cost[soonest_first] * after, 1)
+        limit = np.where(after, end[soonest_first] - work_after, FAR)
         raised = np.nonzero(reach.max(1) > low)[0]
         lowered = np.nonzero(limit.min(1) < end)[0]
+
         for x in raised:
             step = 0
             if log is not None:
                 count = int(reach[x].argmax()) + 1
-                them = first[:count][before[x, :count]]
+                them = latest_first[:count][before[x, :count]]
                 reads = set(self.low_from[on[them]]) | set(self.orders_from[rank][them, x])
                 line = f"raise {self.facts.text(on[x])} {self.facts.texts(on[them])}"
                 step = log.add(line, reads)
-            self.low[on[x]], self.low_from[on[x]] = reach[x].max(), step
+            self.low[on[x]] = reach[x].max()
+            self.low_from[on[x]] = step
+
         for x in lowered:
             count = int(limit[x].argmin()) + 1
             step = 0
-            them = last[:count][after[x, :count]]
+            them = soonest_first[:count][after[x, :count]]
             until = limit[x].min() - cost[x]
             if log is not None:
                 reads = set(self.high_from[on[them]]) | set(self.orders_from[rank][x, them])
@@ -234,7 +265,8 @@ class Windows:
                 both = np.append(on[them], on[x])
                 reads = {step, *self.high_from[on[them]]}
                 raise Contradiction(f"overload {self.facts.texts(both)}", reads)
-            self.high[on[x]], self.high_from[on[x]] = until, step
+            self.high[on[x]] = until
+            self.high_from[on[x]] = step
         return bool(len(raised) + len(lowered))
 
     def _edges(self, rank: int, log: Log | None) -> bool:
@@ -245,6 +277,8 @@ class Windows:
         cost = self.facts.cost[on]
         low = self.low[on]
         end = self.high[on] + cost
+
+        # sets: all that lies between a begin (row) and an end (column), and the work of each
         begins = np.unique(low)
         ends = np.unique(end)
         from_begin = low >= begins[:, None]
@@ -253,20 +287,22 @@ class Windows:
         over = np.argwhere((begins[:, None] + work > ends) & (work > 0))
         if len(over):
             raise Contradiction(*self._overload(on[from_begin[over[0, 0]] & by_end[over[0, 1]]]))
-        i, j = np.nonzero((work > 0) & (begins[:, None] + work + cost.max() > ends))  # little room
-        inside = from_begin[i] & by_end[j]
-        begin = begins[i][:, None]
-        until = ends[j][:, None]
-        length = work[i, j][:, None] + cost
+
+        # only those with so little room that some action may not fit among them
+        rows, columns = np.nonzero((work > 0) & (begins[:, None] + work + cost.max() > ends))
+        inside = from_begin[rows] & by_end[columns]
+        begin = begins[rows][:, None]
+        until = ends[columns][:, None]
+        length = work[rows, columns][:, None] + cost
         for behind, out in (
             (True, np.minimum(begin, low) + length > until),
             (False, begin + length > np.maximum(until, end)),
         ):
-            at, x = np.nonzero(out & ~inside)
-            known = order[:, x].T if behind else order[x]
-            for k in np.nonzero((inside[at] & ~known).any(1))[0]:
-                them = np.nonzero(inside[at[k]])[0]
-                any_new |= self._put_out(rank, them, int(x[k]), behind, log)
+            sets, actions = np.nonzero(out & ~inside)
+            ordered = order[:, actions].T if behind else order[actions]
+            for i in np.nonzero((inside[sets] & ~ordered).any(1))[0]:
+                them = np.nonzero(inside[sets[i]])[0]
+                any_new |= self._put_out(rank, them, int(actions[i]), behind, log)
         if any_new:
             self._crossed(rank)
         return any_new
@@ -275,15 +311,18 @@ class Windows:
         """An action comes behind a set, or in front of it; whether that is new."""
         on = self.facts.on[rank]
         order = self.orders[rank]
-        step = 0
         new = them[~(order[them, x] if behind else order[x, them])]
         if not len(new):
             return False
+
+        step = 0
         if log is not None:
-            name, mine = ("last", self.low_from) if behind else ("first", self.high_from)
+            name = "last" if behind else "first"
             line = f"{name} {self.facts.texts(on[them])} {self.facts.text(on[x])}"
-            reads = set(self.low_from[on[them]]) | set(self.high_from[on[them]]) | {mine[on[x]]}
+            bound_from = self.low_from[on[x]] if behind else self.high_from[on[x]]
+            reads = set(self.low_from[on[them]]) | set(self.high_from[on[them]]) | {bound_from}
             step = log.add(line, reads)
-        where = (new, x) if behind else (x, new)
-        order[where], self.orders_from[rank][where] = True, step
+        entries = (new, x) if behind else (x, new)
+        order[entries] = True
+        self.orders_from[rank][entries] = step
         return True
