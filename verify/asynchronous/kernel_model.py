@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from verify.asynchronous.model import Demand, Program, Signal, Step
+from verify.asynchronous.model import NONE, Demand, Program, Signal, Step
 from verify.asynchronous.sizes import Sizes, limits, may_overtake
 
 FORMAT = "latecomer-blocks/1"
@@ -22,7 +22,14 @@ def encode(program: Program, sizes: Sizes | None) -> bytes:
     """The program as one line of JSON, for every size of messages that ``sizes`` means."""
     lowest = _lowest_value(program)
     largest = program.largest
-    inputs = np.flatnonzero(program.input_rank >= 0)
+    inputs = []
+    for address in np.flatnonzero(program.input_rank >= 0).tolist():
+        rank = int(program.input_rank[address])
+        chunk = int(program.input_chunk[address])
+        inputs.append([address, rank, chunk])
+    blocks = []
+    for block in program.blocks:
+        blocks.append([_step(step, lowest) for step in block.steps])
     document = {
         "format": FORMAT,
         "ranks": program.ranks,
@@ -30,11 +37,8 @@ def encode(program: Program, sizes: Sizes | None) -> bytes:
         "depth": -1 if program.slots is None else program.slots,
         "extra": int(program.sliced),
         "overtaking": int(may_overtake(largest, sizes, program.sliced)),
-        "blocks": [[_step(step, lowest) for step in block.steps] for block in program.blocks],
-        "inputs": [
-            [address, int(program.input_rank[address]), int(program.input_chunk[address])]
-            for address in inputs.tolist()
-        ],
+        "blocks": blocks,
+        "inputs": inputs,
         "demands": [_demand(demand) for demand in program.demands],
     }
     return json.dumps(document, separators=(",", ":")).encode()
@@ -48,19 +52,22 @@ def _lowest_value(program: Program) -> int:
 
 
 def _step(step: Step, lowest: int) -> list[Any]:
-    def shifted(signals: tuple[Signal, ...]) -> list[list[int]]:
-        return [[signal.counter, signal.value - lowest + 1] for signal in signals]
-
-    moves = step.count > 0
+    """A step as the checker reads it; one of no chunks moves nothing through FIFOs."""
+    has_messages = step.count > 0
     return [
         step.count,
         list(step.sources),
         list(step.targets),
-        step.receives if moves else -1,
-        step.sends if moves else -1,
-        shifted(step.waits),
-        shifted(step.signals),
+        step.receives if has_messages else NONE,
+        step.sends if has_messages else NONE,
+        _signals(step.waits, lowest),
+        _signals(step.signals, lowest),
     ]
+
+
+def _signals(signals: tuple[Signal, ...], lowest: int) -> list[list[int]]:
+    """Counters and values, of which the lowest becomes 1."""
+    return [[signal.counter, signal.value - lowest + 1] for signal in signals]
 
 
 def _demand(demand: Demand) -> list[list[int]]:

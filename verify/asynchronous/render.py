@@ -37,16 +37,22 @@ def meant_in_words(report: AsynchronousReport) -> str:
     """The protocol, and the sizes that the verdict is about."""
     slots = "FIFOs without bound"
     if report.slots is not None:
-        slots = f"{report.slots} message{'s' if report.slots > 1 else ''} a FIFO"
+        slots = f"{_counted(report.slots, 'message')} a FIFO"
     sizes = report.sizes
     if sizes is None:
         return f"{report.protocol}: {slots}"
-    if sizes.max_bytes is None:
-        span = f"from {in_words(sizes.min_bytes)} on" if sizes.min_bytes else "of any size"
-    else:
+
+    if sizes.max_bytes is not None:
         span = f"from {in_words(sizes.min_bytes)} to {in_words(sizes.max_bytes)}"
-    chunks = f"{sizes.chunks} chunk{'s' if sizes.chunks > 1 else ''}"
-    return f"{report.protocol}: {slots}; buffers {span}, in {chunks}"
+    elif sizes.min_bytes:
+        span = f"from {in_words(sizes.min_bytes)} on"
+    else:
+        span = "of any size"
+    return f"{report.protocol}: {slots}; buffers {span}, in {_counted(sizes.chunks, 'chunk')}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"
 
 
 def freedom_in_words(report: AsynchronousReport) -> str:

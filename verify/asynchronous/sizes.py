@@ -31,7 +31,7 @@ class Sizes(msgspec.Struct, frozen=True):
     @property
     def coarsest(self) -> int:
         """Chunks a message at the smallest size: whole chunks of at least a byte."""
-        return self._per_message(max(1, -(-self.min_bytes // self.chunks)))
+        return self._per_message(self._smallest_chunk)
 
     @property
     def finest(self) -> int:
@@ -43,9 +43,14 @@ class Sizes(msgspec.Struct, frozen=True):
     @property
     def empty(self) -> bool:
         """Whether no size of whole chunks lies within the bounds."""
-        return self.max_bytes is not None and (
-            self.max_bytes // self.chunks < max(1, -(-self.min_bytes // self.chunks))
-        )
+        if self.max_bytes is None:
+            return False
+        return self.max_bytes // self.chunks < self._smallest_chunk
+
+    @property
+    def _smallest_chunk(self) -> int:
+        """Bytes of a chunk at the smallest size: rounded up, at least one."""
+        return max(1, -(-self.min_bytes // self.chunks))
 
     def _per_message(self, chunk_bytes: int) -> int:
         return min(MOST_CHUNKS, max(1, self.slot_bytes // chunk_bytes))
@@ -56,8 +61,8 @@ class Sizes(msgspec.Struct, frozen=True):
 
     def least_with(self, limit: int) -> int:
         """The smallest size meant at which a message holds at most ``limit`` chunks."""
-        least = max(1, -(-self.min_bytes // self.chunks))
-        return self.chunks * max(least, self.slot_bytes // (limit + 1) + 1)
+        smallest_not_fitting = self.slot_bytes // (limit + 1) + 1  # chunk, limit + 1 times
+        return self.chunks * max(self._smallest_chunk, smallest_not_fitting)
 
 
 def limits(largest: int, sizes: Sizes | None) -> range:

@@ -80,10 +80,11 @@ class FlowReport(BaseReport, msgspec.Struct, frozen=True):
 
     def text(self, name: str) -> str:
         """The report on the file ``name`` as lines of text."""
-        lines = [f"{name}: {self.verdict.value.upper()}"]
-        lines.append(
-            f"  {self.collective} of {self.ranks} ranks, {self.flows} flows in {self.epochs} epochs"
-        )
+        flows = f"{self.flows} flows in {self.epochs} epochs"
+        lines = [
+            f"{name}: {self.verdict.value.upper()}",
+            f"  {self.collective} of {self.ranks} ranks, {flows}",
+        ]
         lines += listed(self.results)
         for result in self.results.values():
             if result.counterexample is not None:
@@ -92,7 +93,10 @@ class FlowReport(BaseReport, msgspec.Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``verify --json`` prints."""
-        wrong = self.counterexample
+        counterexample = self.counterexample
+        evidence = None
+        if counterexample is not None:
+            evidence = {name: getattr(counterexample, name) for name in EVIDENCE}
         return {
             "verdict": self.verdict.value,
             "kind": self.collective,
@@ -101,11 +105,13 @@ class FlowReport(BaseReport, msgspec.Struct, frozen=True):
             "flows": self.flows,
             "epochs": self.epochs,
             "properties": {name: r.verdict.value for name, r in self.results.items()},
-            "counterexample": wrong and {name: getattr(wrong, name) for name in EVIDENCE},
+            "counterexample": evidence,
         }
 
 
-class _Solution(msgspec.Struct, frozen=True):
+class _Document(msgspec.Struct, frozen=True):
+    """The fields that are read; two versions of TE-CCL number them differently."""
+
     late: tuple[str, ...] = msgspec.field(name="7-Flows", default=())
     early: tuple[str, ...] = msgspec.field(name="6-Flows", default=())
     epochs: int = msgspec.field(name="3-Epochs_Required", default=0)
@@ -142,44 +148,53 @@ def decode_flows(data: bytes, name: str = "<bytes>") -> Solution:
     """
     bounded_text(data, name)
     try:
-        solution = msgspec.json.decode(data, type=_Solution)
+        document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, str(error)) from None
-    if solution.late and solution.early:
+    if document.late and document.early:
         raise FormatError(name, "has flows twice (7-Flows and 6-Flows)")
-    lines = solution.late or solution.early
+    lines = document.late or document.early
     if not lines:
         raise FormatError(name, "has no flows (7-Flows or 6-Flows)")
 
     flows = []
-    with_volume = set()
+    have_volume = set()
     for number, line in enumerate(lines):
-        found = _FLOW.fullmatch(line)
-        if found is None:
+        match = _FLOW.fullmatch(line)
+        if match is None:
             raise FormatError(name, f"flow {number} is not understood: {line[:80]!r}")
-        chunk, owner, src, dst, volume, epoch = found.groups()
-        with_volume.add(volume is not None)
-        part = Fraction(volume or 1)
-        flow = Flow(int(epoch), int(owner), int(chunk), int(src), int(dst), part)
+        chunk, owner, src, dst, volume, epoch = match.groups()
+        have_volume.add(volume is not None)
+        flow = Flow(
+            epoch=int(epoch),
+            owner=int(owner),
+            chunk=int(chunk),
+            src=int(src),
+            dst=int(dst),
+            volume=Fraction(volume or 1),
+        )
         if flow.src == flow.dst:
             raise FormatError(name, f"flow {number} goes from a rank to itself")
         flows.append(flow)
-    if len(with_volume) > 1:
+    if len(have_volume) > 1:
         raise FormatError(name, "some flows have a volume and some have none")
 
-    ranks = {rank for flow in flows for rank in (flow.owner, flow.src, flow.dst)}
-    chunks = {flow.chunk for flow in flows}
-    for demand in (*solution.late_paths, *solution.early_paths):
-        met = _DEMAND.fullmatch(demand)
-        if met is None:
+    ranks: set[int] = set()
+    chunks: set[int] = set()
+    for flow in flows:
+        ranks |= {flow.owner, flow.src, flow.dst}
+        chunks.add(flow.chunk)
+    for demand in (*document.late_paths, *document.early_paths):
+        match = _DEMAND.fullmatch(demand)
+        if match is None:
             raise FormatError(name, f"a demand is not understood: {demand[:80]!r}")
-        target, chunk, owner = met.groups()
+        target, chunk, owner = match.groups()
         ranks |= {int(target), int(owner)}
         chunks.add(int(chunk))
     return Solution(
-        collective="alltoall" if with_volume == {True} else "allgather",
+        collective="alltoall" if have_volume == {True} else "allgather",
         flows=sorted(flows, key=lambda flow: flow.epoch),
-        epochs=solution.epochs,
+        epochs=document.epochs,
         ranks=sorted(ranks),
         chunks=chunks,
     )
@@ -210,24 +225,25 @@ def check_flows(solution: Solution) -> FlowReport:
     balance = _Balance(solution)
     early: Result = PROVED
     for epoch, group in groupby(solution.flows, lambda flow: flow.epoch):
-        of_epoch = list(group)
-        for flow in of_epoch:
+        flows = list(group)
+        for flow in flows:
             result = balance.send(epoch, flow)
-            early = early if early is not PROVED else result
-        for flow in of_epoch:
+            if early is PROVED:
+                early = result
+        for flow in flows:
             balance.receive(flow)
 
     epochs = solution.flows[-1].epoch + 1
-    claimed = max(solution.epochs, 1)
+    epochs_claimed = max(solution.epochs, 1)
     claims: Result = PROVED
-    if epochs > claimed:
-        claims = _refuted("claims", 0, f"at most {claimed} epochs", f"flows in {epochs}")
+    if epochs > epochs_claimed:
+        claims = _refuted("claims", 0, f"at most {epochs_claimed} epochs", f"flows in {epochs}")
     return FlowReport(
-        solution.collective,
-        len(solution.ranks),
-        len(solution.flows),
-        epochs,
-        {"nothing_too_early": early, "delivered": _delivered(balance), "claims": claims},
+        collective=solution.collective,
+        ranks=len(solution.ranks),
+        flows=len(solution.flows),
+        epochs=epochs,
+        results={"nothing_too_early": early, "delivered": _delivered(balance), "claims": claims},
     )
 
 
@@ -235,78 +251,87 @@ class _Balance:
     """How much of each chunk every rank has.
 
     Attributes:
-        lacking: per chunk, how much was sent on without having come.
+        is_alltoall: whether flows take with them what they send; an all-gather copies.
+        lacking: per chunk (owner, number), how much was sent on without having come.
     """
 
     def __init__(self, solution: Solution) -> None:
         self.solution = solution
-        self.moves = solution.collective == "alltoall"
+        self.is_alltoall = solution.collective == "alltoall"
         self.lacking: dict[tuple[int, int], Fraction] = {}
-        self._at: dict[tuple[int, int, int], Fraction] = {}
+        self._held: dict[tuple[int, int, int], Fraction] = {}  # by owner, chunk and rank
         self._flows = Counter((flow.owner, flow.chunk) for flow in solution.flows)
 
     def held(self, owner: int, chunk: int, rank: int) -> Fraction:
         """How much of a chunk is at a rank; the owner has all of it at first."""
-        return self._at.get((owner, chunk, rank), Fraction(owner == rank))
+        return self._held.get((owner, chunk, rank), Fraction(owner == rank))
 
     def explained(self, owner: int, chunk: int) -> Fraction:
         """How much of a chunk its flows' rounding may hide; an all-gather has none."""
-        return self._flows[owner, chunk] * ROUNDED + LAST_BITS if self.moves else Fraction(0)
+        if not self.is_alltoall:
+            return Fraction(0)
+        return self._flows[owner, chunk] * ROUNDED + LAST_BITS
 
     def judge(self, owner: int, chunk: int, lost: Fraction) -> Verdict:
         """What a loss, in all, says of a chunk."""
-        explained = self.explained(owner, chunk)
-        if lost > explained:
+        if lost > self.explained(owner, chunk):
             return Verdict.REFUTED
         return Verdict.PROVED if lost <= MOST_LOST else Verdict.UNKNOWN
 
     def send(self, epoch: int, flow: Flow) -> Result:
         """Take a flow from where it is sent; whether as much was there before the epoch."""
-        have = self.held(flow.owner, flow.chunk, flow.src)
-        result: Result = PROVED
-        if have < flow.volume:
-            chunk = flow.owner, flow.chunk
-            self.lacking[chunk] = self.lacking.get(chunk, Fraction(0)) + flow.volume - have
-            verdict = self.judge(*chunk, self.lacking[chunk])
-            found = f"epoch {epoch}: {flow}, of which {float(have):g} is there"
-            if verdict is Verdict.UNKNOWN:
-                result = unknown(f"{found}; rounding may hide the rest")
-            elif verdict is Verdict.REFUTED:
-                expected = "a chunk to be sent on in a later epoch than it was sent there"
-                result = _refuted("nothing_too_early", flow.src, expected, found)
-        if self.moves:
-            self._at[flow.owner, flow.chunk, flow.src] = max(have - flow.volume, Fraction(0))
-        return result
+        held = self.held(flow.owner, flow.chunk, flow.src)
+        if self.is_alltoall:
+            remaining = max(held - flow.volume, Fraction(0))
+            self._held[flow.owner, flow.chunk, flow.src] = remaining
+        if held >= flow.volume:
+            return PROVED
+
+        chunk = (flow.owner, flow.chunk)
+        self.lacking[chunk] = self.lacking.get(chunk, Fraction(0)) + flow.volume - held
+        verdict = self.judge(*chunk, self.lacking[chunk])
+        found = f"epoch {epoch}: {flow}, of which {float(held):g} is there"
+        if verdict is Verdict.UNKNOWN:
+            return unknown(f"{found}; rounding may hide the rest")
+        if verdict is Verdict.REFUTED:
+            expected = "a chunk to be sent on in a later epoch than it was sent there"
+            return _refuted("nothing_too_early", flow.src, expected, found)
+        return PROVED
 
     def receive(self, flow: Flow) -> None:
         """Add a flow to what is where it goes."""
-        have = self.held(flow.owner, flow.chunk, flow.dst)
-        self._at[flow.owner, flow.chunk, flow.dst] = have + flow.volume
+        held = self.held(flow.owner, flow.chunk, flow.dst)
+        self._held[flow.owner, flow.chunk, flow.dst] = held + flow.volume
 
 
 def _delivered(balance: _Balance) -> Result:
     """Whether every demand is met: of an all-to-all, chunk c goes to the c-th rank."""
     solution = balance.solution
     ranks = solution.ranks
-    numbers = range(len(ranks) if balance.moves else max(solution.chunks) + 1)
-    beyond = solution.chunks - set(range(len(ranks)))
-    if balance.moves and beyond:
-        return _refuted("delivered", ranks[0], "a chunk for each rank", f"chunk {min(beyond)}")
+    chunks = range(max(solution.chunks) + 1)
+    if balance.is_alltoall:
+        chunks = range(len(ranks))
+        chunks_for_nobody = solution.chunks - set(chunks)
+        if chunks_for_nobody:
+            found = f"chunk {min(chunks_for_nobody)}"
+            return _refuted("delivered", ranks[0], "a chunk for each rank", found)
 
-    doubted: Result = PROVED
+    result: Result = PROVED
     for owner in ranks:
-        for chunk in numbers:
-            targets = [ranks[chunk]] if balance.moves else ranks
+        for chunk in chunks:
+            targets = [ranks[chunk]] if balance.is_alltoall else ranks
             for target in targets:
-                have = balance.held(owner, chunk, target)
-                lost = max(1 - have, Fraction(0)) + balance.lacking.get((owner, chunk), 0)
+                held = balance.held(owner, chunk, target)
+                missing = max(1 - held, Fraction(0))
+                lost = missing + balance.lacking.get((owner, chunk), 0)
                 verdict = balance.judge(owner, chunk, lost)
-                found = f"{float(have):g} of chunk {chunk} of {owner}"
+                found = f"{float(held):g} of chunk {chunk} of {owner}"
                 if verdict is Verdict.REFUTED:
-                    return _refuted("delivered", target, "all of every chunk that is for it", found)
+                    expected = "all of every chunk that is for it"
+                    return _refuted("delivered", target, expected, found)
                 if verdict is Verdict.UNKNOWN:
-                    doubted = unknown(f"rank {target} has {found}; rounding may hide the rest")
-    return doubted
+                    result = unknown(f"rank {target} has {found}; rounding may hide the rest")
+    return result
 
 
 def _refuted(broken: str, rank: int, expected: str, found: str) -> Result:

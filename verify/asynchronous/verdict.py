@@ -57,7 +57,11 @@ class AsynchronousReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``verify --json`` prints."""
-        wrong = self.counterexample
+        counterexample = self.counterexample
+        evidence = None
+        if counterexample is not None:
+            evidence = {name: getattr(counterexample, name) for name in EVIDENCE}
+        sizes = self.sizes
         return {
             "verdict": self.verdict.value,
             "kind": self.kind,
@@ -69,9 +73,9 @@ class AsynchronousReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
             "steps": self.steps,
             "protocol": self.protocol,
             "slots": self.slots,
-            "chunks": self.sizes and self.sizes.chunks,
-            "min_bytes": self.sizes and self.sizes.min_bytes,
-            "max_bytes": self.sizes and self.sizes.max_bytes,
+            "chunks": None if sizes is None else sizes.chunks,
+            "min_bytes": None if sizes is None else sizes.min_bytes,
+            "max_bytes": None if sizes is None else sizes.max_bytes,
             "deadlock_free_up_to": self.freedom.up_to,
             "slots_needed": self.freedom.slots_needed,
             "slack": self.slack,
@@ -80,5 +84,5 @@ class AsynchronousReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
             "limits": list(self.limits),
             "properties": {name: r.verdict.value for name, r in self.results.items()},
             "notes": {name: r.note for name, r in self.results.items() if r.note},
-            "counterexample": wrong and {name: getattr(wrong, name) for name in EVIDENCE},
+            "counterexample": evidence,
         }
