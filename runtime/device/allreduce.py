@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +20,9 @@ from runtime.device.memory import SymmetricMemory, join
 from runtime.device.proofs import ProvedPrograms, rows_of, too_long
 from runtime.device.variants import Kernel, LoadedProgram
 from runtime.executor.closed_form import ClosedForm, proved_whole
+from runtime.executor.engine import Engine
 from runtime.executor.executor import KEPT, Executor
 from runtime.executor.load import Runnable, Verified, require_summable
-from runtime.executor.nccl.engine import DeviceEngine
 from runtime.executor.nccl.streams import Device, device_of
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
@@ -37,10 +36,11 @@ DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 CAPTURE = "Use transfers (device='transfers'), or leave all-reduces out of the graph"
 
 
-class KernelAllReduce(Executor):
-    """Runs proved schedules on GPUs of one NVLink domain, a kernel for each operation.
+class KernelExecutor(Executor):
+    """An executor that has kernels: makes, proves and loads what they run.
 
-    What a kernel is launched with is proved, too (``runtime.device.proofs``).
+    Whether anything else runs beside them, subclasses say. What a kernel is launched with is
+    proved, too (``runtime.device.proofs``).
 
     Args:
         schedules, store, rank, size, options: see :class:`runtime.Executor`.
@@ -70,27 +70,17 @@ class KernelAllReduce(Executor):
         dtypes: Collection[torch.dtype] = DTYPES,
         **options: Any,
     ) -> None:
-        found = device_of(device)
-        if found is None:
+        streams = device_of(device)
+        if streams is None:
             raise TensorError(f"{device} has no streams; runtime.device.simulated has a device")
-        self._streams = found
+        self._streams = streams
         self._dtypes = frozenset(dtypes)
         self._blocks = blocks
         self._staging = staging
         self._loaded: dict[tuple[int, tuple[int, ...]], LoadedProgram] = {}
         self._programs_of: dict[int, ProvedPrograms] = {}
         self._loading = threading.RLock()  # some are made in the background
-        super().__init__(schedules, store, rank, size, device=found, **options)
-
-    def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
-        """As the executor's; TensorError also for a dtype that was not compiled.
-
-        ArgumentError while a CUDA graph is captured: an operation's epoch would be in the graph,
-        and each replay would take what the last one has left for its own.
-        """
-        require_summable(tensor, self.device, average, self._dtypes)
-        require_no_graph(self._streams)
-        return super().open(tensor, average)
+        super().__init__(schedules, store, rank, size, device=streams, **options)
 
     def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
         """By rank, when its device began this operation: nanoseconds of a clock of its own.
@@ -111,11 +101,12 @@ class KernelAllReduce(Executor):
         """Why kernels do not run a schedule; empty if they do. Alike on all ranks."""
         return too_long(_rows(self.schedules[schedule]))
 
-    def _connected(self, group: StoreExchange) -> KernelEngine:  # type: ignore[override]
+    def _connect_kernels(self, group: StoreExchange) -> KernelEngine:
+        """The kernels' engine, for the schedules that kernels run: at least one (collective)."""
         group = group.under("kernel")
-        first = self._first()
-        fit = [each for i, each in enumerate(self.schedules) if not self.unfit(i)]
-        slots = max(map(_slots, fit))
+        fit = [number for number in range(len(self.schedules)) if not self.unfit(number)]
+        first = fit[0]
+        slots = max(_slots(self.schedules[number]) for number in fit)
         layout = Layout.within(self._staging, self.size, self._blocks, slots)
         names = sorted(str(dtype).removeprefix("torch.") for dtype in self._dtypes)
         agree_on_kernel(group, self.device, f"{layout} for {', '.join(names)}")
@@ -128,17 +119,23 @@ class KernelAllReduce(Executor):
         agree_that_done(group, "symmetric memory", problem)
         assert memory is not None
         loaded = self._load(first, self.schedules[first].late)
-        place = self._streams, memory, self._compiled(memory, group, loaded), self.rank
-        told = self.watchdog.enter, self.end, self._engine_failed
-        self._kernels = KernelEngine(*place, self._program_of, *told)
+        self._kernels = KernelEngine(
+            self._streams,
+            memory,
+            self._compiled(memory, group, loaded),
+            self.rank,
+            self._program_of,
+            entered=self.watchdog.enter,
+            arrived=self._device_arrived,
+            ended=self.end,
+            failed=self._engine_failed,
+        )
         return self._kernels
 
-    def _first(self) -> int:
-        """A schedule that kernels run; KernelUnavailable if they can't run all."""
-        for schedule in range(len(self.schedules)):
-            if reason := self.unfit(schedule):
-                raise KernelUnavailable(f"{self.schedules[schedule].name}: {reason}")
-        return 0
+    def _require_fit(self, schedule: int) -> None:
+        """KernelUnavailable if kernels do not run a schedule."""
+        if reason := self.unfit(schedule):
+            raise KernelUnavailable(f"{self.schedules[schedule].name}: {reason}")
 
     def _compiled(
         self, memory: SymmetricMemory, group: StoreExchange, loaded: LoadedProgram
@@ -170,28 +167,43 @@ class KernelAllReduce(Executor):
         return self._load(*work.key)
 
 
-class KernelsAndTransfers(KernelAllReduce):
-    """The same, and transfers for what no kernel can: other dtypes, long programs, no program."""
+class KernelAllReduce(KernelExecutor):
+    """Runs proved schedules on GPUs of one NVLink domain, a kernel for each operation.
+
+    See :class:`KernelExecutor`. Raises KernelUnavailable for a schedule that kernels do not run.
+    """
 
     def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
-        """As the executor's."""
-        return Executor.open(self, tensor, average)
+        """As the executor's; TensorError also for a dtype that was not compiled.
 
-    def _connected(self, group: StoreExchange) -> DeviceEngine:  # type: ignore[override]
-        kernels = super()._connected(group)
-        self.device_engine = partial(CombinedEngine, kernels, self._unfit)
+        ArgumentError while a CUDA graph is captured: an operation's epoch would be in the graph,
+        and each replay would take what the last one has left for its own.
+        """
+        require_summable(tensor, self.device, average, self._dtypes)
+        require_no_graph(self._streams)
+        return super().open(tensor, average)
+
+    def _connect(self, group: StoreExchange) -> Engine:
+        for schedule in range(len(self.schedules)):
+            self._require_fit(schedule)
+        return self._connect_kernels(group)
+
+
+class KernelsAndTransfers(KernelExecutor):
+    """Kernels, and transfers for what none can: other dtypes, long programs, no program."""
+
+    def _connect(self, group: StoreExchange) -> Engine:
+        if all(self.unfit(schedule) for schedule in range(len(self.schedules))):
+            self._require_fit(0)
+        kernels = self._connect_kernels(group)
         try:
-            return Executor._connected(self, group)  # type: ignore[return-value]
+            transfers = self._connect_transfers(
+                self._streams, group, others_idle=lambda: kernels.idle
+            )
         except Exception:
             kernels.close()
             raise
-
-    def _first(self) -> int:
-        """A schedule that kernels run; KernelUnavailable if they run none."""
-        for schedule in range(len(self.schedules)):
-            if not self.unfit(schedule):
-                return schedule
-        raise KernelUnavailable(f"{self.schedules[0].name}: {self.unfit(0)}")
+        return CombinedEngine(kernels, transfers, self._unfit)
 
     def _unfit(self, work: AllReduceWork) -> str:
         """Why no kernel runs an operation that has a program; empty if one does."""

@@ -8,45 +8,43 @@ dtype, its schedule, and that a native one has no schedule at all. Each operatio
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from runtime.device.launcher import KernelEngine
-from runtime.executor.nccl.engine import DeviceEngine
+from runtime.executor.nccl.engine import TRANSFERS, DeviceEngine
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork
 
 
-class CombinedEngine(DeviceEngine):
-    """A DeviceEngine that hands most of its operations to ``kernels``.
+class CombinedEngine:
+    """An engine that hands each operation to ``kernels`` or to ``transfers``.
 
-    ``unfit`` says why an operation with a program is not for them; nothing if it is.
+    ``unfit`` says why an operation with a program is not for kernels; nothing if it is.
+    ``transfers`` has to know when ``kernels`` is idle: nothing of either may be in flight where a
+    graph is captured.
     """
 
     def __init__(
-        self, kernels: KernelEngine, unfit: Callable[[AllReduceWork], str], *transfers: Any
+        self,
+        kernels: KernelEngine,
+        transfers: DeviceEngine,
+        unfit: Callable[[AllReduceWork], str],
     ) -> None:
         self._kernels = kernels
+        self._transfers = transfers
         self._unfit = unfit
-        super().__init__(*transfers)
-        kernels.arrived = self._arrived
 
     @property
     def moved_s(self) -> float:
         """When an operation last went on here."""
-        return max(super().moved_s, self._kernels.moved_s)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no event is being looked at."""
-        return super().idle and self._kernels.idle
+        return max(self._transfers.moved_s, self._kernels.moved_s)
 
     def submit(self, work: AllReduceWork) -> None:
         """Enqueue an operation; ArgumentError where a graph is captured that can't hold it."""
         if work.program is None:
-            super().submit(work)
+            self._transfers.submit(work)
         elif reason := self._unfit(work):
-            work.by = f"{self.transfers}: {reason}"
-            super().submit(work)
+            work.by = f"{TRANSFERS}: {reason}"
+            self._transfers.submit(work)
         else:
             self._kernels.submit(work)
 
@@ -57,13 +55,9 @@ class CombinedEngine(DeviceEngine):
     def abort(self) -> None:
         """Stop both at once."""
         self._kernels.abort()
-        super().abort()
+        self._transfers.abort()
 
     def close(self) -> None:
         """Stop both when what is under way is done, or after some seconds."""
         self._kernels.close()
-        super().close()
-
-    def _arrived(self, operation: int, at_s: float) -> None:
-        """To whom :attr:`arrived` tells it by now."""
-        self.arrived(operation, at_s)
+        self._transfers.close()

@@ -5,7 +5,7 @@ before another's puts what it has and waits, on the device. The host looks at ev
 operations end; when one takes long, it reads this rank's flags and says for whom its kernel waits.
 
 When the device has come to an operation stands in the kernel's stamp: modes learn it from there
-(:attr:`KernelEngine.arrived`), and nobody has to look while kernels wait.
+(``arrived`` of a :class:`KernelEngine`), and nobody has to look while kernels wait.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ class Flight:
 
 
 class KernelEngine:
-    """As ``runtime.executor.tcp.loop.EventLoop``; ``program_of`` makes what an operation runs.
+    """Launches a kernel for each operation; ``program_of`` makes what it runs.
 
-    ``entered`` and :attr:`arrived` are told of each operation to which this rank's device has come,
-    the latter when it has ended, with the time by its stamp (``time.monotonic()``).
+    ``entered`` and ``arrived`` are told of each operation to which this rank's device has come, the
+    latter when it has ended, with the time by its stamp (``time.monotonic()``). ``ended`` is called
+    with each operation whose result is in place, ``failed`` with what went wrong.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class KernelEngine:
         kernel: Kernel,
         rank: int,
         program_of: Callable[[AllReduceWork], LoadedProgram],
+        *,
         entered: Callable[[int], None],
+        arrived: Callable[[int, float], None],
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],
     ) -> None:
@@ -77,9 +80,9 @@ class KernelEngine:
         self._rank = rank
         self._program_of = program_of
         self._entered = entered
+        self._arrived = arrived
         self._ended = ended
         self._failed = failed
-        self.arrived: Callable[[int, float], None] = lambda operation, at_s: None
         self._stamps = StampArrivals(kernel.clock)
         self._results = Results(device)
         self._stream = device.stream()
@@ -227,7 +230,7 @@ class KernelEngine:
         self._enter(flight)
         for operation, at_s in self._stamps.take():
             work.arrived_s = at_s
-            self.arrived(operation, at_s)
+            self._arrived(operation, at_s)
         with self._news:
             del self._flights[work.number]
             self._news.notify_all()

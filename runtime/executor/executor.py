@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from runtime.executor.engine import Engine
 from runtime.executor.load import Late, Runnable, agree, require_size, require_summable
 from runtime.executor.nccl.engine import DeviceEngine
 from runtime.executor.nccl.streams import Device, device_of
@@ -97,7 +98,8 @@ class Executor:
         self.observer = observer or Observer()
         self.late = late
         self.entered = 0  # operations that this rank has submitted
-        self.device_engine: Callable[..., DeviceEngine] = DeviceEngine
+        # is told when this rank's device has come to an operation; never of CPU tensors
+        self.arrived: Callable[[int, float], None] = lambda operation, at_s: None
         self._closed: LatecomerError | None = None
         self._open: dict[int, AllReduceWork] = {}
         self._programs: dict[tuple[int, tuple[int, ...]], RankProgram] = {}
@@ -109,7 +111,7 @@ class Executor:
             self.watchdog = Watchdog(self.datagrams, timeout_s)
             started.callback(self.watchdog.close)
             limit_s = self.watchdog.limits.wait_s
-            self.engine = self._connected(dataclasses.replace(group, timeout_s=limit_s))
+            self.engine = self._connect(dataclasses.replace(group, timeout_s=limit_s))
             started.pop_all()
         self.find_silent = self.watchdog.find_silent
         self.watchdog.describe = self._describe
@@ -228,16 +230,53 @@ class Executor:
             return self._late
         return self.schedules[schedule].late_ranks(late)
 
-    def _connected(self, group: StoreExchange) -> EventLoop | DeviceEngine:
+    def _connect(self, group: StoreExchange) -> Engine:
         """What moves the data, connected with all other ranks (collective)."""
-        phases = max(len(verified.schedule.phases) for verified in self.schedules)
-        common = (self.observer, self.end, self._engine_failed)
-        group = group.under("data")
-        if self.streams is not None:
-            return self.device_engine(self.streams, group, phases, self.watchdog, *common)
-        place, (lower, higher) = self.datagrams, (range(self.rank), range(self.rank + 1, self.size))
-        to, origin = connect(group, place.address, place.token, to=lower, origin=higher)
-        return EventLoop(to | origin, self.rank, phases, *common)
+        if self.streams is None:
+            return self._connect_tcp(group)
+        return self._connect_transfers(self.streams, group)
+
+    def _connect_tcp(self, group: StoreExchange) -> EventLoop:
+        sockets_to, sockets_from = connect(
+            group.under("data"),
+            self.datagrams.address,
+            self.datagrams.token,
+            to=range(self.rank),
+            origin=range(self.rank + 1, self.size),
+        )
+        return EventLoop(
+            sockets_to | sockets_from,
+            self.rank,
+            self._most_phases(),
+            self.observer,
+            self.end,
+            self._engine_failed,
+        )
+
+    def _connect_transfers(
+        self,
+        streams: Device,
+        group: StoreExchange,
+        others_idle: Callable[[], bool] = lambda: True,
+    ) -> DeviceEngine:
+        return DeviceEngine(
+            streams,
+            group.under("data"),
+            self._most_phases(),
+            self.watchdog,
+            self.observer,
+            arrived=self._device_arrived,
+            ended=self.end,
+            failed=self._engine_failed,
+            others_idle=others_idle,
+        )
+
+    def _most_phases(self) -> int:
+        return max(len(verified.schedule.phases) for verified in self.schedules)
+
+    def _device_arrived(self, operation: int, at_s: float) -> None:
+        """This rank's device has come to an operation; to whom :attr:`arrived` tells it by now."""
+        self.arrived(operation, at_s)
 
     def _describe(self, number: int | None = None) -> str:
         """What this rank takes an operation to be; default: its oldest one."""

@@ -42,7 +42,7 @@ from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import Profile
 from runtime.policy.machines import ALONE, ranks_per_machine
 from runtime.policy.messages import NATIVE, Decision
-from runtime.policy.on_device import decided_on, listen, require_no_capture
+from runtime.policy.on_device import on_device, require_no_capture
 from runtime.policy.options import LEARNING, Options, PolicyInputs, require_equal
 from runtime.policy.profile import shared_profile
 from runtime.telemetry.recorder import DispatcherRecorder, Rounds
@@ -85,7 +85,9 @@ class AllReduceDispatcher:
         native_waits: NativeWaits | None = None,
     ) -> None:
         streams = device_of(device)
-        options, self._how = decided_on(streams, options)
+        self._how = ""  # what to say before the reason of each decision
+        if streams is not None:
+            options, self._how = on_device(options)
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options = options
@@ -129,7 +131,7 @@ class AllReduceDispatcher:
         )
         self.records = self.source.records  # of the last operations, oldest first; reference clock
         self._submitting = threading.Lock()
-        listen(self.executor, self.control_plane.reached)
+        self.executor.arrived = self.control_plane.reached
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()

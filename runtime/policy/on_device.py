@@ -17,17 +17,11 @@ its operation is being agreed on: for a round trip, however late any device is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from runtime.executor.nccl.engine import DeviceEngine
 from runtime.executor.nccl.streams import Device
 from runtime.policy.options import Options
 from verify.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from runtime.executor.executor import Executor
 
 AUTO_PREDICTS = "mode auto predicts on a device: "
 
@@ -48,17 +42,6 @@ def on_device(options: Options) -> tuple[Options, str]:
         return options, ""
     logger.info("on a device mode auto predicts from earlier operations, as mode predict does")
     return replace(options, mode="predict"), AUTO_PREDICTS
-
-
-def decided_on(device: Device | None, options: Options) -> tuple[Options, str]:
-    """:func:`on_device` where there is one."""
-    return (options, "") if device is None else on_device(options)
-
-
-def listen(executor: Executor, reached: Callable[[int, float], None]) -> None:
-    """Let ``reached`` be told when this rank's device, if it has one, has come to operations."""
-    if isinstance(executor.engine, DeviceEngine):
-        executor.engine.arrived = reached
 
 
 def require_no_capture(device: Device, options: Options) -> None:

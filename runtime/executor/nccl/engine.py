@@ -35,16 +35,26 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.work import AllReduceWork, Observer, TransferEnd
 from verify.errors import ArgumentError
 
-Arrived = Callable[[int, float], None]
+TRANSFERS = "transfers"
+"""What is said of operations that run by rounds of transfers (``AllReduceWork.by``)."""
+
 Call = Callable[[], None]
 
 
 class DeviceEngine:
-    """As ``runtime.executor.tcp.loop.EventLoop``; operations have ``group.timeout_s``.
+    """Enqueues the rounds of operations; one fails that takes longer than ``group.timeout_s``.
 
-    ``watchdog`` and :attr:`arrived` are told when this rank's device has come to an operation, the
-    latter also at what time (``time.monotonic()``). :attr:`transfers` is said of operations that
-    run by rounds: with a reason, where a kernel was wanted.
+    Args:
+        group: for connecting; all ranks make an engine at the same time.
+        phases: the most phases of any schedule.
+        watchdog: is told when this rank's device has come to an operation.
+        arrived: is told so, too, and at what time (``time.monotonic()``).
+        ended: is called with each operation whose result is in place.
+        failed: is called once with what was noticed, and with the exception if it is this rank's.
+        others_idle: whether nothing is in flight in another engine that looks at events.
+
+    :attr:`transfers` is said of operations that run by rounds: with a reason, where a kernel was
+    wanted.
     """
 
     def __init__(
@@ -54,19 +64,24 @@ class DeviceEngine:
         phases: int,
         watchdog: Watchdog,
         observer: Observer,
+        *,
+        arrived: Callable[[int, float], None],
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str, Exception | None], None],
+        others_idle: Callable[[], bool] = lambda: True,
     ) -> None:
         self._device = device
         self._rank = group.rank
         self._observer = observer
         self._entered = watchdog.enter
+        self._arrived = arrived
         self._ended = ended
         self._failed = failed
-        self.arrived: Arrived = lambda operation, at_s: None
-        self.transfers = "transfers"
+        self._others_idle = others_idle
+        self.transfers = TRANSFERS
+
         # a tensor: by a number, CUDA multiplies with its reciprocal, which rounds twice
-        self._ranks = torch.full((1,), float(group.world_size), device=device.tensors)
+        self._world_size = torch.full((1,), float(group.world_size), device=device.tensors)
         self._results = Results(device)
         try:
             self._groups = make_groups(device, group, phases + 1)  # the last for the library's own
@@ -83,11 +98,6 @@ class DeviceEngine:
     def moved_s(self) -> float:
         """When an operation last went on here."""
         return self._watcher.moved_s
-
-    @property
-    def idle(self) -> bool:
-        """Whether no event is being looked at."""
-        return self._watcher.idle
 
     def submit(self, work: AllReduceWork) -> None:
         """Enqueue an operation, by its program or, without one, the library's own.
@@ -172,7 +182,7 @@ class DeviceEngine:
     ) -> Event:
         stream.wait(before)
         if divide:
-            stream.launch(lambda: work.flat.div_(self._ranks))
+            stream.launch(lambda: work.flat.div_(self._world_size))
         for call in calls:
             stream.launch(call)
         stream.keep(work.flat)
@@ -194,7 +204,7 @@ class DeviceEngine:
     def _require_capturable(self, work: AllReduceWork) -> None:
         text = ""
         remedy = ""
-        if not self.idle:
+        if not (self._watcher.idle and self._others_idle()):
             text = "operations before it are in flight, and can't be looked at in a capture"
             remedy = "Wait for their results before the capture"
         elif work.key not in self._ran:
@@ -206,7 +216,7 @@ class DeviceEngine:
 
     def _reached(self, operation: int, at_s: float) -> None:
         self._entered(operation)
-        self.arrived(operation, at_s)
+        self._arrived(operation, at_s)
 
     def _broke(self, error: Exception) -> None:
         if not self._is_over:  # else it is a consequence of the failure that stopped us

@@ -249,10 +249,13 @@ def test_auto_predicts_from_the_kernels_own_stamps(rank, size, store):
     engine = reducer.executor.engine
     looked = []
     told = []
-    add = engine._watcher.add
-    tell = engine.arrived
-    engine._watcher.add = lambda work, *a: looked.append(work.number) or add(work, *a)
-    engine.arrived = lambda number, at_s: told.append((number, at_s)) or tell(number, at_s)
+    watcher = engine._transfers._watcher
+    add = watcher.add
+    tell = reducer.executor.arrived
+    watcher.add = lambda work, *a: looked.append(work.number) or add(work, *a)
+    reducer.executor.arrived = lambda number, at_s: (
+        told.append((number, at_s)) or tell(number, at_s)
+    )
     for turn in range(60):
         if rank == LATE:
             device.current().launch(lambda: time.sleep(0.2))

@@ -50,8 +50,17 @@ def launched(device, monkeypatch):
     memory = SymmetricMemory(layout, buffer, [buffer.data_ptr()] * 2, None)
     kernel = GatedKernel()
     loaded = LoadedProgram(PROGRAM, 0, device.tensors)
-    calls = (lambda operation: None), (lambda work: work.settle()), (lambda text, error: None)
-    engine = KernelEngine(device, memory, kernel, 0, lambda work: loaded, *calls)
+    engine = KernelEngine(
+        device,
+        memory,
+        kernel,
+        0,
+        lambda work: loaded,
+        entered=lambda operation: None,
+        arrived=lambda operation, at_s: None,
+        ended=lambda work: work.settle(),
+        failed=lambda text, error: None,
+    )
     program = load(ring(2)).program(0, ())
     work = AllReduceWork(0, torch.zeros(64), False, key=(0, ()), program=program)
     engine.submit(work)
