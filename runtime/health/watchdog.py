@@ -4,12 +4,16 @@ When this rank's oldest wait has lasted long, it asks the others where they stan
 time or gives up. Giving up is done once: the ranks find out who has failed, and all that was
 registered here ends with that error, within ``timeout_s`` of the wait that failed, or, where the
 rank that is waited for is alive and has entered the operation, of its last sign of going on.
+
+It looks on the control loop, which must go on all the while: other ranks' questions are answered
+there, and the answers to this rank's are read there. Giving up waits for those answers, and then
+calls what may take long (connections are closed, the program's own callbacks run): so a rank that
+gives up has a thread more for it.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +27,8 @@ from verify.errors import LatecomerError, RankFailure
 
 TICK_S = 0.25  # it looks this often, and at least so many times within the longest wait
 TICKS = 20
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # how long closing waits for what a failure calls
+FAILURE_THREAD = "latecomer-failure"
 
 logger = logging.getLogger("latecomer")
 
@@ -50,13 +55,15 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self._questions: dict[int, Question] = {}  # by check
         self._aborts: list[Callable[[], None]] = []
         self._stops: list[Callable[[LatecomerError], None]] = []
-        self._alarms: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._news = threading.Condition()  # something was received or is due; guards the flags
         self._failing = threading.Lock()
-        self._is_over = self._has_stopped = False
+        self._is_over = False  # given up, or closed
+        self._has_stopped = False  # who was to be told of the failure is being told
+        self._stopping: threading.Thread | None = None  # tells them
+        self._loop = channel.loop
         super().__init__(self._health, channel, "health", bytes)
-        self._looks = threading.Thread(target=self._look, name="latecomer-watchdog", daemon=True)
-        self._looks.start()
+        self._ticks = self._loop.timer(self._tick, self.handle_error)
+        self._ticks.set(time.monotonic())
 
     def add(self, source: WaitSource) -> None:
         """Look after the waits of ``source``, too."""
@@ -70,7 +77,10 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self._checks.append(SilenceCheck(*place, find, noticed, grace_s))
 
     def on_trouble(self, abort: Callable[[], None]) -> None:
-        """Call ``abort`` once when something is wrong, before the verdict; any thread."""
+        """Call ``abort`` once when something is wrong, before the verdict.
+
+        On the thread that gives up: any but the control loop's.
+        """
         with self._news:
             self._aborts.append(abort)
             is_late = self._is_over
@@ -78,7 +88,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
             self._call(abort)
 
     def on_failure(self, stop: Callable[[LatecomerError], None]) -> None:
-        """Call ``stop`` once with :attr:`failure`; all in order, on the watchdog's thread."""
+        """Call ``stop`` once with :attr:`failure`; all in order, on a thread of their own."""
         with self._news:
             self._stops.append(stop)
             is_late = self._has_stopped
@@ -93,9 +103,14 @@ class Watchdog(ProtocolRunner[bytes, str]):
     def fail(self, noticed: str, verdict: RankFailure | None = None) -> None:
         """Give up, here and everywhere; then :attr:`failure` is set (unless this is closed).
 
-        Without a ``verdict`` on who has failed the ranks find out.
+        Without a ``verdict`` on who has failed the ranks find out. On the control loop, which has
+        to read what they answer, it returns before that.
         """
-        self._fail(Trouble(noticed, self.limits.grace_s, verdict))
+        trouble = Trouble(noticed, self.limits.grace_s, verdict)
+        if self._loop.is_current_thread:
+            self._fail_apart(trouble)
+        else:
+            self._fail(trouble)
 
     def broke(self, error: BaseException, noticed: str = "it broke") -> None:
         """An exception ended this rank's work: fail, and be named for it."""
@@ -121,9 +136,10 @@ class Watchdog(ProtocolRunner[bytes, str]):
         """Look no more; what is noticed from now on is no failure."""
         with self._failing:
             self._is_over = True
-        self._alarms.put("")  # wakes the thread
-        if threading.current_thread() is not self._looks:
-            self._looks.join(CLOSE_S)
+        self._ticks.cancel()
+        stopping = self._stopping
+        if stopping is not None and stopping is not threading.current_thread():
+            stopping.join(CLOSE_S)
         super().close()
 
     def status(self) -> RankStatus:
@@ -146,27 +162,20 @@ class Watchdog(ProtocolRunner[bytes, str]):
 
     def handle_event(self, event: str) -> None:
         """Another rank has raised the alarm."""
-        self._alarms.put(event)
+        self._fail_apart(Trouble(event, self.limits.grace_s))
 
     def handle_error(self, error: Exception) -> None:
         """Without it no wait would ever end."""
         self.fail(f"rank {self.rank} broke its watchdog, {error!r}")
 
-    def _look(self) -> None:
-        try:
-            while not self._is_over:
-                try:
-                    tick_s = min(TICK_S, self.limits.wait_s / TICKS)
-                    self.fail(self._alarms.get(timeout=tick_s))
-                except queue.Empty:
-                    self._check()
-        except Exception as error:
-            self.handle_error(error)
-        with self._failing, self._news:
-            self._has_stopped, stops = True, list(self._stops)
-        if self.failure is not None:
-            for stop in stops:
-                self._call(stop, self.failure)
+    def _tick(self) -> None:
+        """Look after the waits, and look again soon."""
+        if self._is_over:
+            self._ticks.set(None)
+            return
+        self._check()
+        tick_s = min(TICK_S, self.limits.wait_s / TICKS)
+        self._ticks.set(time.monotonic() + tick_s)
 
     def _check(self) -> None:
         for at, check in enumerate(self._checks):
@@ -178,7 +187,14 @@ class Watchdog(ProtocolRunner[bytes, str]):
             elif question.is_over:
                 del self._questions[at]
                 if trouble := check.judge(question.answers, now_s):
-                    self._fail(trouble)
+                    self._fail_apart(trouble)
+
+    def _fail_apart(self, trouble: Trouble) -> None:
+        """Give up on a thread of its own: where messages are read nothing may wait for them."""
+        if self._is_over:
+            return
+        if self._start_thread(self._fail, trouble) is None:  # a wait that lasts is seen again
+            logger.error("rank %d has no thread to give up on: %s", self.rank, trouble.noticed)
 
     def _fail(self, trouble: Trouble) -> None:
         """The first caller finds out why, everybody else waits for that."""
@@ -195,7 +211,26 @@ class Watchdog(ProtocolRunner[bytes, str]):
             answers = self._ask(grace_s, alarm=True)
             found = diagnose(self.world_size, answers, self.rank, noticed, grace_s)
             self.failure = self.run(lambda now_s: self._health.decide(found))
-        self._alarms.put("")  # wakes the thread
+            self._stopping = self._start_thread(self._stop, self.failure)
+        if self._stopping is None:
+            self._stop(self.failure)  # better here than never
+
+    def _stop(self, failure: RankFailure) -> None:
+        """Tell all who are to be told of the failure."""
+        with self._news:
+            self._has_stopped = True
+            stops = list(self._stops)
+        for stop in stops:
+            self._call(stop, failure)
+
+    def _start_thread(self, run: Callable[..., None], *args: object) -> threading.Thread | None:
+        """A thread that runs this, if there is one to be had."""
+        thread = threading.Thread(target=run, args=args, name=FAILURE_THREAD, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return thread
 
     def _call(self, call: Callable[..., None], *args: LatecomerError) -> None:
         try:
@@ -209,7 +244,7 @@ class Watchdog(ProtocolRunner[bytes, str]):
         while not question.is_over:
             with self._news:
                 self._news.wait_for(lambda: question.is_over, TICK_S)
-            self.run(self._health.handle_timer)  # whatever became of the other thread
+            self.run(self._health.handle_timer)  # whatever holds up the control loop
         return question.answers
 
     def _begin(self, grace_s: float, *, alarm: bool = False) -> Question:

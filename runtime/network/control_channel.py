@@ -1,8 +1,8 @@
-"""Small messages between ranks over UDP: one socket and one listening thread for all protocols.
+"""Small messages between ranks over UDP: one socket and one control thread for all protocols.
 
-Whoever needs messages registers a handler for a *channel*, a short name; the thread hands it what
-comes for that channel. The network may lose, double, delay and reorder datagrams: that is for the
-channels to deal with (ask again, number the questions).
+Whoever needs messages registers a handler for a *channel*, a short name; the control loop hands it
+what comes for that channel. The network may lose, double, delay and reorder datagrams: that is for
+the channels to deal with (ask again, number the questions).
 
 The store is used once, at the start, to exchange addresses and a random token, so nothing here
 depends on its survival or on any rank's. The token keeps datagrams of other jobs out; it is no
@@ -18,23 +18,26 @@ import logging
 import secrets
 import socket
 import struct
-import threading
 from collections.abc import Callable
 
+from runtime.network.control_loop import ControlLoop
 from runtime.network.store_exchange import StoreExchange, own_address
 
 HEADER = struct.Struct("!16sHB")
+LARGEST_DATAGRAM = 65_536  # bytes that are read
 MAX_PAYLOAD = 60_000  # bytes; longer payloads do not fit into one datagram with the header
 
 Handler = Callable[[int, bytes], None]
-"""(sender, payload), on the listening thread: must be quick; raises ValueError on a bad payload.
-What else it raises is logged, and the thread goes on."""
+"""(sender, payload), on the control loop: must be quick; raises ValueError on a bad payload.
+What else it raises is logged, and the loop goes on."""
 
 logger = logging.getLogger("latecomer")
 
 
 class ControlChannel:
-    """One rank's UDP socket; ``token`` are 16 random bytes that only the ranks of this group know.
+    """One rank's UDP socket, and the ``loop`` that reads it and drives the protocols on it.
+
+    ``token`` are 16 random bytes that only the ranks of this group know.
 
     RankFailure is raised for ranks that did not join within the group's time-out.
     """
@@ -53,8 +56,7 @@ class ControlChannel:
         except BaseException:
             self._socket.close()
             raise
-        self._thread = threading.Thread(target=self._listen, name="latecomer-control", daemon=True)
-        self._thread.start()
+        self.loop = ControlLoop({self._socket: self._receive})
 
     def listen(self, channel: str, handler: Handler) -> None:
         """Hand payloads on ``channel`` (ASCII, up to 255 characters) to ``handler`` from now on."""
@@ -74,9 +76,7 @@ class ControlChannel:
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(OSError):  # the listener wakes up
-            self._socket.sendto(b"", self._socket.getsockname())
-        self._thread.join(timeout=1.0)
+        self.loop.close()
         self._socket.close()
 
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
@@ -86,12 +86,14 @@ class ControlChannel:
         peers = {peer: (host, int(port)) for peer, (host, port, _) in found.items()}
         return bytes.fromhex(found[0][2]), peers
 
-    def _listen(self) -> None:
-        while not self._closed:
-            with contextlib.suppress(OSError):  # an earlier datagram of ours was refused
-                data, _ = self._socket.recvfrom(65536)
-                if not (self._closed or self._deliver(data)):
-                    self.dropped += 1
+    def _receive(self) -> None:
+        """Take one datagram, if there is one."""
+        try:
+            data = self._socket.recv(LARGEST_DATAGRAM, socket.MSG_DONTWAIT)
+        except OSError:  # nothing there after all, or an earlier datagram of ours was refused
+            return
+        if not self._deliver(data):
+            self.dropped += 1
 
     def _deliver(self, data: bytes) -> bool:
         """Hand one datagram to its channel; false if it is foreign or malformed."""

@@ -6,7 +6,6 @@ must know. It has no sockets, threads or clocks, so the same object runs in jobs
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import Counter, deque
@@ -60,9 +59,9 @@ _MAKING = threading.Lock()  # of decoders: see verify.core.format
 class ProtocolRunner(Generic[Message, Event]):
     """A protocol at work; ``messages`` is the type of all its messages (a union; bytes go as is).
 
-    Messages are taken on the thread that listens to datagrams, so a rank answers while its main
-    thread is busy or late; a second thread waits for the timer. One lock guards the protocol, and
-    nothing is sent under it. ``datagrams`` are closed by their owner.
+    Messages and timers are taken on the control loop of ``datagrams``, so a rank answers while its
+    main thread is busy or late. One lock guards the protocol, and nothing is sent under it.
+    ``datagrams`` are closed by their owner.
     """
 
     def __init__(
@@ -78,30 +77,26 @@ class ProtocolRunner(Generic[Message, Event]):
         with _MAKING:
             self._decoder = None if messages is bytes else msgspec.msgpack.Decoder(messages)
         self._sent: Counter[type] = Counter()
-        self._earlier = threading.Condition()  # the timer is due earlier than was waited for
-        self._wakes_s = -math.inf
+        self._lock = threading.RLock()
         self._closed = False
+        self._timer = datagrams.loop.timer(self._handle_timer, self.handle_error)
         datagrams.listen(channel, self._receive)
-        self.run(lambda now_s: None)  # a protocol may begin with events
-        self._thread = threading.Thread(target=self._wake, name=f"latecomer-{channel}", daemon=True)
-        self._thread.start()
+        self.run(lambda now_s: None)  # a protocol may begin with events, and with a timer
 
     def handle_event(self, event: Event) -> None:
         """Told of each event, in order, under the lock; must be quick."""
 
     def handle_error(self, error: Exception) -> None:
-        """Told what the second thread has died of."""
+        """Told, on the control loop, of what a timer's call died; there will be no other."""
         raise error
 
     def run(self, act: Callable[[float], T]) -> T:
         """Call ``act``, which uses the protocol, with the time; send what follows from it."""
-        with self._earlier:
+        with self._lock:
             result = act(time.monotonic())
             while (event := self._protocol.next_event()) is not None:
                 self.handle_event(event)
-            timer_s = self._protocol.get_timer()
-            if timer_s is not None and timer_s < self._wakes_s:
-                self._earlier.notify()
+            self._timer.set(self._protocol.get_timer())
             sends = self._protocol.messages_to_send(time.monotonic())
             self._sent.update(type(message) for _, message in sends)
         payloads: dict[int, Any] = {}  # many get the same message: it is packed once
@@ -113,12 +108,9 @@ class ProtocolRunner(Generic[Message, Event]):
         return result
 
     def close(self) -> None:
-        """End the thread; messages are no longer taken."""
-        with self._earlier:
-            self._closed = True
-            self._earlier.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=1.0)
+        """Messages and timers are no longer taken; those under way are over, or soon will be."""
+        self._closed = True
+        self._timer.cancel()
 
     def _receive(self, sender: int, payload: bytes) -> None:
         try:
@@ -128,22 +120,6 @@ class ProtocolRunner(Generic[Message, Event]):
         if not self._closed:
             self.run(lambda now_s: self._protocol.receive_message(message, sender, now_s))
 
-    def _wake(self) -> None:
-        try:
-            while self._wait():
-                self.run(self._protocol.handle_timer)
-        except Exception as error:  # without this thread nothing would ever be sent again
-            self.handle_error(error)
-
-    def _wait(self) -> bool:
-        """Until the timer is due; false when closed."""
-        with self._earlier:
-            while not self._closed:
-                timer_s = self._protocol.get_timer()
-                self._wakes_s = math.inf if timer_s is None else timer_s
-                left_s = self._wakes_s - time.monotonic()
-                if left_s <= 0:
-                    break
-                self._earlier.wait(min(left_s, 3600.0))
-            self._wakes_s = -math.inf
-            return not self._closed
+    def _handle_timer(self) -> None:
+        if not self._closed:
+            self.run(self._protocol.handle_timer)

@@ -20,7 +20,11 @@ class ControlPlaneClosed(Exception):
 
 
 class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
-    """Owns ``agent``; ``on_fault`` is called on a thread of its own, once, if ranks disagree."""
+    """Owns ``agent``; ``on_fault`` is called on a thread of its own, once, if ranks disagree.
+
+    So it is if the agent breaks. It may wait for other ranks, which neither the control loop may
+    nor who holds the protocol's lock.
+    """
 
     def __init__(
         self, agent: RankAgent, datagrams: ControlChannel, on_fault: Callable[[Fault], None]
@@ -74,7 +78,7 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         return self.run(self._agent.clock.alignment).finite
 
     def close(self) -> None:
-        """End the waits and the thread; messages are no longer answered with decisions."""
+        """End the waits; messages are no longer answered with decisions."""
         self._decisions.put(None)
         super().close()
 
@@ -85,8 +89,13 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         elif isinstance(event, Aligned):
             self._aligned.set()
         else:
-            threading.Thread(target=self._on_fault, args=(event,), daemon=True).start()
+            self._tell_of(event)
 
     def handle_error(self, error: Exception) -> None:
         """No decision would ever come."""
-        self._on_fault(Fault((self._agent.rank,), f"broke its control plane, {error!r}"))
+        self._tell_of(Fault((self._agent.rank,), f"broke its control plane, {error!r}"))
+
+    def _tell_of(self, fault: Fault) -> None:
+        threading.Thread(
+            target=self._on_fault, args=(fault,), name="latecomer-fault", daemon=True
+        ).start()

@@ -13,6 +13,7 @@ import pytest
 from runtime.health.diagnosis import RankStatus, WaitFor
 from runtime.health.protocol import Message, pack_answer, pack_verdict
 from runtime.health.watchdog import Watchdog
+from runtime.network.control_loop import ControlLoop
 from verify.errors import RankFailure
 
 SOON_S = 1.0
@@ -29,6 +30,7 @@ class Peers:
         self.size = size
         self.statuses = {rank: RankStatus(1) for rank in range(1, size)}
         self.heard = []  # (rank, message)
+        self.loop = ControlLoop({})
         self._sent = queue.SimpleQueue()
         threading.Thread(target=self._answer, daemon=True).start()
 
@@ -66,7 +68,9 @@ class Source:
 
 @pytest.fixture
 def peers():
-    return Peers(3)
+    others = Peers(3)
+    yield others
+    others.loop.close()
 
 
 @pytest.fixture
@@ -166,6 +170,48 @@ def test_a_watchdog_that_breaks_ends_the_wait(watch, breaks, ranks, said):
     failure = _failure(watchdog)
     assert failure.ranks == ranks
     assert said in str(failure)
+
+
+def test_a_protocol_beside_it_that_is_always_busy_does_not_hold_up_the_verdict(peers, watch):
+    timeout_s = 4.0
+    began_s = time.monotonic()
+    busy = peers.loop.timer(lambda: time.sleep(0.005), lambda error: None)
+    busy.set(0.0)
+    del peers.statuses[2]
+
+    failure = _failure(watch(timeout_s, Source(peer=2)))
+
+    assert failure.ranks == (2,)
+    assert time.monotonic() - began_s < timeout_s
+
+
+def test_what_a_failure_calls_does_not_hold_up_the_control_loop(peers, watch):
+    watchdog = watch(LONG_S)
+    may_end = threading.Event()
+    watchdog.on_trouble(lambda: may_end.wait(PATIENCE_S))
+    returned = threading.Event()
+
+    def give_up():
+        timer.set(None)
+        watchdog.fail("noticed")
+        returned.set()
+
+    timer = peers.loop.timer(give_up, lambda error: None)
+    timer.set(0.0)
+
+    assert returned.wait(PATIENCE_S)
+    assert watchdog.failure is None
+    may_end.set()
+    _failure(watchdog)
+
+
+def test_a_verdict_reached_on_the_control_loop_counts_the_answers_that_it_reads(watch, peers):
+    del peers.statuses[2]
+    watchdog = watch(SOON_S)
+    timer = peers.loop.timer(lambda: watchdog.broke(ValueError("x")), lambda error: None)
+    timer.set(0.0)
+
+    assert _failure(watchdog).ranks == (2,)  # rank 1 was heard, or it would be named, too
 
 
 def test_a_stop_that_fails_does_not_keep_the_next_from_being_called(watch, caplog):

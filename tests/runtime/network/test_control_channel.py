@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from runtime.network.control_channel import HEADER, MAX_PAYLOAD, ControlChannel
+from runtime.network.control_loop import ControlLoop
 from runtime.network.protocol import Protocol, ProtocolRunner
 from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
@@ -64,6 +66,26 @@ def test_a_handler_that_fails_is_not_the_end(ends, caplog):
     assert "channel b'x' failed" in caplog.text
 
 
+def test_a_group_that_is_held_up_does_not_hold_up_another(ends):
+    held_up = threading.Event()
+    may_go_on = threading.Event()
+    heard = queue.SimpleQueue()
+
+    def wait(sender, payload):
+        held_up.set()
+        may_go_on.wait(20)
+
+    ends[0].listen("x", wait)
+    ends[1].listen("x", lambda sender, payload: heard.put(payload))
+    ends[2].send(0, "x", b"")
+    assert held_up.wait(20)
+
+    ends[2].send(1, "x", b"went on")
+
+    assert heard.get(timeout=20) == b"went on"
+    may_go_on.set()
+
+
 def test_strangers_are_ignored(ends):
     heard = queue.SimpleQueue()
     ends[1].listen("x", lambda sender, payload: heard.put((sender, payload)))
@@ -90,6 +112,20 @@ def test_ranks_that_do_not_come_are_named():
     assert caught.value.ranks == (0, 2)
 
 
+def test_a_runner_that_is_closed_with_a_timer_is_not_woken(ends):
+    protocol = _Echo()
+    protocol.timer_s = time.monotonic() + 0.2
+    runner = ProtocolRunner(protocol, ends[0], "echo", int)
+
+    runner.close()
+
+    woken = queue.SimpleQueue()
+    protocol.handle_timer = woken.put
+    other = ends[0].loop.timer(lambda: woken.put("the end"), None)
+    other.set(protocol.timer_s + 0.1)
+    assert woken.get(timeout=20) == "the end"
+
+
 class _Echo(Protocol):
     """Answers, tells, and wakes as it is told to; breaks when it is woken."""
 
@@ -112,6 +148,7 @@ def test_a_runner_answers_tells_wakes_earlier_and_reports_what_breaks(monkeypatc
     events = []
     broken = queue.SimpleQueue()
     channel = SimpleNamespace(
+        loop=ControlLoop({}),
         listen=lambda name, handler: setattr(channel, "receive", handler),
         send=lambda *what: sent.append(what),
     )
@@ -130,3 +167,4 @@ def test_a_runner_answers_tells_wakes_earlier_and_reports_what_breaks(monkeypatc
     runner.close()
     channel.receive(3, msgspec.msgpack.encode(7))
     assert len(sent) == 2
+    channel.loop.close()
