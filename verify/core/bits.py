@@ -32,23 +32,29 @@ class Trees(Algebra):
 
     def added(self, kept: Values, moved: Values, index: IntArray) -> Values:
         """The numbers of the sums; a new sum gets the next one."""
-        low = np.minimum(kept, moved).tolist()
-        high = np.maximum(kept, moved).tolist()
+        # the smaller number first: a pair has no order
+        smaller = np.minimum(kept, moved).tolist()
+        larger = np.maximum(kept, moved).tolist()
+        pairs = zip(smaller, larger, strict=True)
         n = self._ranks
         sums = self.sums
-        pairs = zip(low, high, strict=True)
         return np.array([sums.setdefault(pair, n + len(sums)) for pair in pairs])
 
 
 def final_trees(schedule: Schedule) -> tuple[Trees, Values, int]:
     """The trees that are held at the end, by rank and chunk - low, their numbering, and low."""
-    # All ranks but one have to receive a chunk. One that moves less often differs whatever the
-    # rest does, and looking at it first keeps absurd inputs cheap.
+    low = 0
+    high = schedule.chunks
+
+    # All ranks but one have to receive a chunk. A chunk that moves less often differs whatever the
+    # others do, and looking at it alone keeps absurd inputs cheap.
     moves = np.bincount(schedule.table.chunk, minlength=schedule.chunks)
+    least_moved = int(np.argmin(moves))
+    if moves[least_moved] < schedule.ranks - 1:
+        low = least_moved
+        high = least_moved + 1
+
     trees = Trees()
-    scarce = int(np.argmin(moves))
-    few = moves[scarce] < schedule.ranks - 1
-    low, high = (scarce, scarce + 1) if few else (0, schedule.chunks)
     return trees, run(schedule, trees, low, high), low
 
 
@@ -59,6 +65,7 @@ def same_bits(schedule: Schedule) -> Result:
     rank, column = divmod(int(differing.argmax()), held.shape[1])
     if not differing[rank, column]:
         return PROVED
+
     return refuted(
         Counterexample(
             property="same_bits",

@@ -48,16 +48,22 @@ def dissemination_bound(ranks: int, chunks: int, ports: int = 1) -> int:
 
 def spread_bound(ranks: int, chunks: int, ports: Ports = "duplex") -> int:
     """Rounds that the receives after a rank's arrival need, counted from its arrival."""
-    each = ports.incast if isinstance(ports, Incast) else 1
-    capacity = ranks // 2 * 2 if ports == "matching" else ranks * each
-    missing = ranks * chunks
+    per_rank = _transfers_per_rank(ports)
+
+    # In disjoint pairs one of an odd number of ranks has no partner.
+    capacity = ranks // 2 * 2 if ports == "matching" else ranks * per_rank
+
+    # Rounds in which those who know anything of the rank's are too few to use the capacity ...
+    missing_receives = ranks * chunks
     rounds = 0
     knowers = 1
-    while missing > 0 and each * (knowers + 1) < capacity:
-        missing -= each * (knowers + 1)
+    while missing_receives > 0 and per_rank * (knowers + 1) < capacity:
+        missing_receives -= per_rank * (knowers + 1)
         rounds = rounds + 1
-        knowers = knowers * (each + 1)
-    return rounds - -missing // capacity
+        knowers = knowers * (per_rank + 1)
+
+    # ... and full ones for the receives that are still missing, if any, rounded up.
+    return rounds - -missing_receives // capacity
 
 
 def bandwidth_bound(ranks: int, chunks: int, ports: int = 1) -> int:
@@ -69,12 +75,18 @@ def lower_bound(schedule: Schedule) -> int:
     """A lower bound on the completion rounds of any schedule for this instance."""
     n = schedule.ranks
     k = schedule.chunks
-    ports = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
+    per_rank = _transfers_per_rank(schedule.ports)
+
+    # Of a rank that arrives: the bound counts from its arrival, and rounds outside the completion
+    # may lie after that. All ranks that are on time have the same such rounds, so one will do.
+    on_time = next((rank for rank in range(n) if rank not in schedule.late), 0)
+    candidates = {*schedule.late, on_time}
+    after_arrival = min(_elsewhere_after_arrival(schedule, rank) for rank in candidates)
+    from_arrival = max(dissemination_bound(n, k, per_rank), spread_bound(n, k, schedule.ports))
+
     elsewhere = schedule.rounds - schedule.completion_rounds
-    on_time = next((r for r in range(n) if r not in schedule.late), 0)
-    own = max(dissemination_bound(n, k, ports), spread_bound(n, k, schedule.ports))
-    after_arrival = min(_elsewhere_after_arrival(schedule, r) for r in {*schedule.late, on_time})
-    return max(0, own - after_arrival, bandwidth_bound(n, k, ports) - elsewhere)
+    in_all = bandwidth_bound(n, k, per_rank)
+    return max(0, from_arrival - after_arrival, in_all - elsewhere)
 
 
 def somebody_leaves(schedule: Schedule) -> bool:
@@ -137,6 +149,11 @@ def _elsewhere_after_arrival(schedule: Schedule, rank: int) -> int:
     """Rounds outside the completion, from the first phase that ``rank`` takes part in."""
     phases = dropwhile(lambda phase: rank in phase.absent, schedule.phases)
     return sum(len(phase.rounds) for phase in phases if phase.absent)
+
+
+def _transfers_per_rank(ports: Ports) -> int:
+    """How many transfers a rank may send, and receive, in one round."""
+    return ports.incast if isinstance(ports, Incast) else 1
 
 
 def _log_ceil(value: int, base: int) -> int:

@@ -32,26 +32,29 @@ def check(schedule: Schedule, more: Mapping[str, Decide] | None = None) -> Repor
         schedule: what to check; nothing in its ``meta`` is believed.
         more: further properties to decide, by name (:mod:`verify.symbolic` has one).
     """
-    shape = well_formed(schedule)
-    results = {"well_formed": shape}
+    results = {"well_formed": well_formed(schedule)}
+    is_well_formed = results["well_formed"].verdict is Verdict.PROVED
     optimal: Optimality = False
-    if shape.verdict is Verdict.PROVED:
+    if is_well_formed:
         deciders = PROPERTIES | dict(more or {})
-        results |= {name: decide(schedule) for name, decide in deciders.items()}
-        if overall(r.verdict for r in results.values()) is not Verdict.REFUTED:
+        for name, decide in deciders.items():
+            results[name] = decide(schedule)
+        if overall(result.verdict for result in results.values()) is not Verdict.REFUTED:
             optimal = optimality(schedule)
         results["claims"] = claims(schedule, optimal)
     else:
+        # the other checks take indices for granted
         meaningless = unknown("the schedule is not well formed")
         results |= dict.fromkeys([*PROPERTIES, "claims"], meaningless)
+
     return Report(
         kind=schedule.kind,
         ranks=schedule.ranks,
         chunks=schedule.chunks,
         rounds=schedule.rounds,
         completion_rounds=schedule.completion_rounds,
-        lower_bound=lower_bound(schedule) if shape.verdict is Verdict.PROVED else 0,
+        lower_bound=lower_bound(schedule) if is_well_formed else 0,
         optimal=optimal,
-        staging=staging(schedule) if shape.verdict is Verdict.PROVED else 0,
+        staging=staging(schedule) if is_well_formed else 0,
         results=results,
     )

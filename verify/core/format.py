@@ -24,6 +24,8 @@ from verify.core.schedule import Phase, Ports, Scalar, Schedule
 
 COLLECTIVE = "allreduce"
 PIPELINE = "pipeline"
+
+# A file beyond the first two is refused before it costs memory or time.
 MAX_BYTES = 256 * 2**20
 MAX_TOKENS = 48 * 2**20  # about ten million transfers
 MAX_META_BYTES = 2**16
@@ -79,27 +81,14 @@ def decode(data: bytes, name: str = "<bytes>") -> Schedule:
         raise FormatError(name, another_kind(data, COLLECTIVE) or str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, f"not a complete JSON object: {error}") from None
+
     try:
         meta = msgspec.json.decode(file.meta, type=dict[str, Scalar])
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(name, f"in meta: {error}") from None
+
     require_distinct(data, name)
-    _require(name, "ranks", file.ranks, 2, MAX_RANKS)
-    _require(name, "chunks", file.chunks, 1, MAX_CHUNKS)
-    if not isinstance(file.ports, str):
-        _require(name, "ports.incast", file.ports.incast, 1, MAX_RANKS)
-    _require(name, "the number of phases", len(file.phases), 0, MAX_PHASES)
-    for i, phase in enumerate(file.phases):
-        if len(phase.name) > MAX_NAME or not phase.name.isprintable():
-            raise FormatError(
-                name, f"phases[{i}].name must be printable, with at most {MAX_NAME} characters"
-            )
-    absent = [(f"phases[{i}].absent", phase.absent) for i, phase in enumerate(file.phases)]
-    for field, ranks in [("late", file.late), *absent]:
-        for position, rank in enumerate(ranks):
-            _require(name, f"{field}[{position}]", rank, 0, file.ranks - 1)
-        if len(set(ranks)) < len(ranks):
-            raise FormatError(name, f"{field} names a rank twice")
+    _require_ranges(file, name)
     return Schedule(
         ranks=file.ranks,
         chunks=file.chunks,
@@ -109,6 +98,25 @@ def decode(data: bytes, name: str = "<bytes>") -> Schedule:
         kind=file.kind,
         meta=meta,
     )
+
+
+def _require_ranges(file: _File, name: str) -> None:
+    """Refuse sizes out of their range, and lists of ranks that name one twice or none that is."""
+    _require(name, "ranks", file.ranks, 2, MAX_RANKS)
+    _require(name, "chunks", file.chunks, 1, MAX_CHUNKS)
+    if not isinstance(file.ports, str):
+        _require(name, "ports.incast", file.ports.incast, 1, MAX_RANKS)
+
+    _require(name, "the number of phases", len(file.phases), 0, MAX_PHASES)
+    for i, phase in enumerate(file.phases):
+        if len(phase.name) > MAX_NAME or not phase.name.isprintable():
+            raise FormatError(
+                name, f"phases[{i}].name must be printable, with at most {MAX_NAME} characters"
+            )
+
+    _require_ranks(name, "late", file.late, file.ranks)
+    for i, phase in enumerate(file.phases):
+        _require_ranks(name, f"phases[{i}].absent", phase.absent, file.ranks)
 
 
 def bounded_text(data: bytes, name: str) -> None:
@@ -163,6 +171,13 @@ def another_kind(data: bytes, expected: str) -> str:
     return ""
 
 
+def _require_ranks(name: str, field: str, ranks: tuple[int, ...], world_size: int) -> None:
+    for position, rank in enumerate(ranks):
+        _require(name, f"{field}[{position}]", rank, 0, world_size - 1)
+    if len(set(ranks)) < len(ranks):
+        raise FormatError(name, f"{field} names a rank twice")
+
+
 def _require(name: str, field: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise FormatError(name, f"{field} is {value}, must be in {low}..{high}")
@@ -192,6 +207,7 @@ def read_bounded(name: str) -> bytes:
 
 
 def _read_up_to(stream: BinaryIO, limit: int) -> bytes:
+    # In parts: a read of the whole limit would take that much memory for the smallest file.
     parts: list[bytes] = []
     while limit > 0 and (part := stream.read(min(limit, 2**24))):
         parts.append(part)

@@ -47,18 +47,22 @@ def run(schedule: Schedule, algebra: Algebra, low: int, high: int) -> Values:
     held = state.reshape(schedule.ranks * width, *state.shape[2:])
     for transfers in table.rounds_of(low, high):
         chunk = table.chunk[transfers] - low
+        source = table.src[transfers] * width + chunk
         target = table.dst[transfers] * width + chunk
-        # What is read at the start of the round, each place once however many transfers read it.
-        places, place = np.unique(table.src[transfers] * width + chunk, return_inverse=True)
-        at_start = held[places]
+
+        # What is read at the start of the round, once however many transfers read it.
+        sources, read_at = np.unique(source, return_inverse=True)
+        at_start = held[sources]
+
         for turn in table.by_turn(transfers):
             reduce = table.reduce[transfers[turn]]
-            plain = turn[~reduce]
-            adding = turn[reduce]
-            if len(plain):
-                held[target[plain]] = algebra.copied(at_start[place[plain]], transfers[plain])
-            if len(adding):
-                into = target[adding]
-                moved = at_start[place[adding]]
-                held[into] = algebra.added(held[into], moved, transfers[adding])
+            copies = turn[~reduce]
+            reduces = turn[reduce]
+            if len(copies):
+                moved = at_start[read_at[copies]]
+                held[target[copies]] = algebra.copied(moved, transfers[copies])
+            if len(reduces):
+                into = target[reduces]
+                moved = at_start[read_at[reduces]]
+                held[into] = algebra.added(held[into], moved, transfers[reduces])
     return state

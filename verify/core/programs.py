@@ -51,25 +51,39 @@ class Programs(msgspec.Struct, frozen=True, eq=False):
         All of a step read the state at its start: so a reduce, and a copy that meets a send of
         its chunk in the step, can't land in place.
         """
-        place = self.step * (1 + self.chunk.max(initial=0)) + self.chunk
-        return ~self.sends & (self.reduce | np.isin(place, place[self.sends]))
+        chunk_in_step = self.step * (1 + self.chunk.max(initial=0)) + self.chunk
+        meets_send = np.isin(chunk_in_step, chunk_in_step[self.sends])
+        return ~self.sends & (self.reduce | meets_send)
 
 
 def programs(schedule: Schedule) -> Programs:
     """What each rank does: a step for each round in which it takes part, in order."""
     table = schedule.table
-    ends = np.stack([table.src, table.dst], axis=1).reshape(-1)  # in the order of the file
+
+    # Both ends of each transfer, in the order of the file: transfer i has rows 2i and 2i + 1.
+    ends = np.stack([table.src, table.dst], axis=1).reshape(-1)
     order = np.argsort(ends, kind="stable")
     rank = ends[order]
     peer = ends[order ^ 1]
     index = order // 2
     sends = order % 2 == 0
-    round_ = table.round[index]
+
+    round_number = table.round[index]
     chunk = table.chunk[index]
     reduce = table.reduce[index]
-    begins = np.append(True, (np.diff(rank) != 0) | (np.diff(round_) != 0))[: len(rank)]
+    is_new_step = (np.diff(rank) != 0) | (np.diff(round_number) != 0)
+    begins = np.append(True, is_new_step)[: len(rank)]  # a schedule may have no transfers
     step = np.cumsum(begins)
-    return Programs(rank, step, peer, chunk, sends, reduce, round_, index)
+    return Programs(
+        rank=rank,
+        step=step,
+        peer=peer,
+        chunk=chunk,
+        sends=sends,
+        reduce=reduce,
+        round=round_number,
+        index=index,
+    )
 
 
 def deadlock_free(of: Programs) -> Result:
@@ -83,68 +97,105 @@ def deadlock_free(of: Programs) -> Result:
     """
     assert (np.diff(of.rank) >= 0).all()
     assert (np.diff(of.step) >= 0).all()
-    size = 1 + max(of.rank.max(initial=0), of.peer.max(initial=0))
-    pair = np.where(of.sends, of.rank * size + of.peer, of.peer * size + of.rank)
-    order = np.argsort(pair, kind="stable")  # each rank's ends with another in its own order
-    sends, receives = order[of.sends[order]], order[~of.sends[order]]
-    short = min(len(sends), len(receives))
-    odd = np.flatnonzero(pair[sends[:short]] != pair[receives[:short]])
-    if len(odd) or len(sends) != len(receives):
-        ends = [side[odd[0] if len(odd) else short :][:1] for side in (sends, receives)]
-        alone = min(np.concatenate(ends).tolist(), key=pair.__getitem__)
+
+    # The ends of each (sender, receiver), each rank's in its own order: k-th meets k-th.
+    ranks = 1 + max(of.rank.max(initial=0), of.peer.max(initial=0))
+    pair = np.where(of.sends, of.rank * ranks + of.peer, of.peer * ranks + of.rank)
+    order = np.argsort(pair, kind="stable")
+    sends = order[of.sends[order]]
+    receives = order[~of.sends[order]]
+
+    alone = _first_alone(pair, sends, receives)
+    if alone is not None:
         return _refuted(of, [alone], f"rank {of.peer[alone]} does not do its part")
+
     partner = np.empty_like(order)
-    partner[sends], partner[receives] = receives, sends
+    partner[sends] = receives
+    partner[receives] = sends
     differ = np.flatnonzero(of.chunk != of.chunk[partner])
     if len(differ):
-        return _refuted(of, [int(differ[0]), int(partner[differ[0]])], "the chunks differ")
+        first = int(differ[0])
+        return _refuted(of, [first, int(partner[first])], "the chunks differ")
+
     same_rank = np.diff(of.rank) == 0
     ticks = np.sign(np.diff(of.round)) == (np.diff(of.step) > 0)
     if ticks[same_rank].all() and (of.round == of.round[partner]).all():
         return PROVED
+
     cycle = _wait_cycle(of, partner.tolist())
-    names = " -> ".join(f"rank {of.rank[row]}" for row in [*cycle, *cycle[:1]])
-    return _refuted(of, cycle, f"wait cycle {names}") if cycle else PROVED
+    if not cycle:
+        return PROVED
+    names = " -> ".join(f"rank {of.rank[row]}" for row in [*cycle, cycle[0]])
+    return _refuted(of, cycle, f"wait cycle {names}")
+
+
+def _first_alone(pair: IntArray, sends: IntArray, receives: IntArray) -> int | None:
+    """A row without a partner: of the first (sender, receiver) with one; None if all meet.
+
+    Args:
+        pair: of each row, (sender, receiver) as a number.
+        sends, receives: rows, by pair.
+    """
+    shorter = min(len(sends), len(receives))
+    differ = np.flatnonzero(pair[sends[:shorter]] != pair[receives[:shorter]])
+    if not len(differ) and len(sends) == len(receives):
+        return None
+
+    first = int(differ[0]) if len(differ) else shorter
+    candidates: list[int] = []
+    for side in (sends, receives):
+        candidates += side[first : first + 1].tolist()
+    return min(candidates, key=pair.__getitem__)
 
 
 def _wait_cycle(of: Programs, partner: list[int]) -> list[int]:
     """What ranks wait for in a circle after all is done that can be done; empty if all end."""
     rank = of.rank.tolist()
-    numbers = of.step.tolist()
-    steps = [list(rows) for _, rows in groupby(range(len(rank)), numbers.__getitem__)]
-    step = [number for number, rows in enumerate(steps) for _ in rows]
+    step_numbers = of.step.tolist()
+    steps = [list(rows) for _, rows in groupby(range(len(rank)), step_numbers.__getitem__)]
+    step_of_row = [step for step, rows in enumerate(steps) for _ in rows]
     owner = [rank[rows[0]] for rows in steps]
-    missing = [len(rows) for rows in steps]
+    missing = [len(rows) for rows in steps]  # of each step, ends that are not complete yet
     posted: set[int] = set()
-    ready = [number for number, who in enumerate(owner) if number == 0 or owner[number - 1] != who]
+
+    ready = [step for step, who in enumerate(owner) if step == 0 or owner[step - 1] != who]
     while ready:
-        now = ready.pop()
-        posted.add(now)
-        met = [there for row in steps[now] if (there := step[partner[row]]) in posted]
-        for done in (*met, *(now for _ in met)):
-            missing[done] -= 1
-            if not missing[done] and owner[done : done + 1] == owner[done + 1 : done + 2]:
-                ready.append(done + 1)
-    waits = {
-        owner[number]: next(row for row in steps[number] if step[partner[row]] not in posted)
-        for number in posted
-        if missing[number]
-    }
+        step = ready.pop()
+        posted.add(step)
+        partner_steps = [step_of_row[partner[row]] for row in steps[step]]
+        met = [partner_step for partner_step in partner_steps if partner_step in posted]
+        for completing in [*met, *[step] * len(met)]:  # an end there, and one here
+            missing[completing] -= 1
+            following = completing + 1
+            is_last = following == len(steps) or owner[following] != owner[completing]
+            if not missing[completing] and not is_last:
+                ready.append(following)
+
+    waiting_row = {}
+    for step in posted:
+        if missing[step]:
+            not_met = (row for row in steps[step] if step_of_row[partner[row]] not in posted)
+            waiting_row[owner[step]] = next(not_met)
+    if not waiting_row:
+        return []
+
+    # Whom a rank waits for is stuck, too: from any of them the way ends in a circle.
     path: list[int] = []
-    at = min(waits, default=-1)
-    while at not in path and waits:
-        path.append(at)
-        at = rank[partner[waits[at]]]
-    return [waits[who] for who in path[path.index(at) :]] if waits else []
+    stuck_rank = min(waiting_row)
+    while stuck_rank not in path:
+        path.append(stuck_rank)
+        stuck_rank = rank[partner[waiting_row[stuck_rank]]]
+    return [waiting_row[member] for member in path[path.index(stuck_rank) :]]
 
 
 def _refuted(of: Programs, rows: list[int], found: str) -> Result:
     actions = []
     for row in rows[:SHOWN]:
-        end = "send to" if of.sends[row] else "receive from"
-        number = of.step[row] - of.step[np.searchsorted(of.rank, of.rank[row])]
-        place = f"rank {of.rank[row]}, step {number}"
-        actions.append(f"{place}: {end} rank {of.peer[row]}, chunk {of.chunk[row]}")
+        verb = "send to" if of.sends[row] else "receive from"
+        first_row = np.searchsorted(of.rank, of.rank[row])
+        step = of.step[row] - of.step[first_row]  # the rank's own count, from 0
+        action = f"{verb} rank {of.peer[row]}, chunk {of.chunk[row]}"
+        actions.append(f"rank {of.rank[row]}, step {step}: {action}")
     return refuted(
         Counterexample(
             property="deadlock_free",

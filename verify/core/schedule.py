@@ -137,14 +137,14 @@ class Table(msgspec.Struct, frozen=True, eq=False):
 
         dst = column("dst")
         chunk = column("chunk")
-        number = np.repeat(np.arange(len(rounds)), list(map(len, rounds)))
+        round_number = np.repeat(np.arange(len(rounds)), list(map(len, rounds)))
         return cls(
             src=column("src"),
             dst=dst,
             chunk=chunk,
-            reduce=np.array([t.op == "reduce" for t in transfers], np.bool_),
-            round=number,
-            turn=occurrence(number, dst, chunk),
+            reduce=np.array([transfer.op == "reduce" for transfer in transfers], np.bool_),
+            round=round_number,
+            turn=occurrence(round_number, dst, chunk),
         )
 
     def __len__(self) -> int:
@@ -161,9 +161,9 @@ class Table(msgspec.Struct, frozen=True, eq=False):
         turn = self.turn[transfers]
         order = np.argsort(turn, kind="stable")
         begin = 0
-        for size in np.bincount(turn).tolist():
-            yield order[begin : begin + size]
-            begin += size
+        for count in np.bincount(turn).tolist():
+            yield order[begin : begin + count]
+            begin += count
 
     def transfer(self, index: int) -> Transfer:
         """The transfer at ``index`` of the flat arrays."""
@@ -178,7 +178,9 @@ def occurrence(*columns: IntArray) -> IntArray:
     changes = np.zeros(rows, np.bool_)
     for column in columns:
         changes[1:] |= np.diff(column[order]) != 0
-    first = np.maximum.accumulate(np.where(changes, np.arange(rows), 0))
+
+    # for each row, in this order, where the equal ones begin
+    first_equal = np.maximum.accumulate(np.where(changes, np.arange(rows), 0))
     result = np.empty(rows, np.int64)
-    result[order] = np.arange(rows) - first
+    result[order] = np.arange(rows) - first_equal
     return result

@@ -43,29 +43,44 @@ def exactly_once(schedule: Schedule) -> Result:
     """
     n = schedule.ranks
     k = schedule.chunks
-    # A right schedule moves each chunk 2(n - 1) times: until some rank first knows all, n - 1
-    # transfers join the contributions, and each other rank needs one more. A chunk with fewer is
-    # wrong whatever the rest does, and looking at it first keeps absurd inputs cheap.
-    moves = np.bincount(schedule.table.chunk, minlength=k)
-    scarce = int(np.argmin(moves))
-    right = np.packbits([[1] * n, [0] * n], axis=1)
+    right = np.packbits([[1] * n, [0] * n], axis=1)  # all are there, none more than once
     width = max(1, BLOCK_BYTES // (n * right.size))
     blocks = [(low, min(k, low + width)) for low in range(0, k, width)]
-    for low, high in [(scarce, scarce + 1)] if moves[scarce] < 2 * (n - 1) else blocks:
+
+    # A right schedule moves each chunk 2(n - 1) times: until some rank first knows all, n - 1
+    # transfers join the contributions, and each other rank needs one more. A chunk with fewer is
+    # wrong whatever the others do, and looking at it alone keeps absurd inputs cheap.
+    moves = np.bincount(schedule.table.chunk, minlength=k)
+    least_moved = int(np.argmin(moves))
+    if moves[least_moved] < 2 * (n - 1):
+        blocks = [(least_moved, least_moved + 1)]
+
+    for low, high in blocks:
         counts = run(schedule, Counts(), low, high)
         for chunk in range(low, high):
-            wrong = (counts[:, chunk - low] != right).any((1, 2))
-            for rank in np.flatnonzero(wrong)[:1].tolist():
-                number = np.unpackbits(counts[rank, chunk - low], axis=1, count=n).sum(0)
-                contribution = int((number != 1).argmax())
-                return refuted(
-                    Counterexample(
-                        property="exactly_once",
-                        rank=rank,
-                        chunk=chunk,
-                        contribution=contribution,
-                        expected=f"the contribution of rank {contribution} once",
-                        found="at least 2 times" if number[contribution] else "0 times",
-                    )
-                )
+            wrong_ranks = np.flatnonzero((counts[:, chunk - low] != right).any((1, 2)))
+            if len(wrong_ranks):
+                rank = int(wrong_ranks[0])
+                return _miscounted(rank, chunk, counts[rank, chunk - low], n)
     return PROVED
+
+
+def _miscounted(rank: int, chunk: int, bits: Values, ranks: int) -> Result:
+    """A refutation: the first contribution that is not once in what ``rank`` holds of ``chunk``.
+
+    Args:
+        rank, chunk: where; ``bits`` (as in ``Counts``): what is there, at the end.
+        ranks: how many there are.
+    """
+    counts = np.unpackbits(bits, axis=1, count=ranks).sum(0)  # 2 stands for two or more
+    contribution = int((counts != 1).argmax())
+    return refuted(
+        Counterexample(
+            property="exactly_once",
+            rank=rank,
+            chunk=chunk,
+            contribution=contribution,
+            expected=f"the contribution of rank {contribution} once",
+            found="at least 2 times" if counts[contribution] else "0 times",
+        )
+    )

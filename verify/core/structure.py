@@ -19,8 +19,8 @@ def _at(
     schedule: Schedule, broken: str, indices: list[int], expected: str, found: str, rank: int = -1
 ) -> Result:
     """A refutation at the last of the given transfers, at its receiver or at ``rank``."""
-    places = tuple(locate(schedule, i) for i in indices)
-    last = places[-1]
+    transfers = tuple(locate(schedule, index) for index in indices)
+    last = transfers[-1]
     return refuted(
         Counterexample(
             property=broken,
@@ -30,7 +30,7 @@ def _at(
             chunk=last.chunk,
             expected=expected,
             found=found,
-            transfers=places,
+            transfers=transfers,
         )
     )
 
@@ -45,19 +45,27 @@ def well_formed(schedule: Schedule) -> Result:
     n = schedule.ranks
     k = schedule.chunks
     incast = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
-    sizes = [("ranks", n, 2), ("chunks", k, 1), ("incast", incast, 1)]
-    wrong = [(f"{name} >= {low}", f"{name} = {value}") for name, value, low in sizes if value < low]
-    ranks = f"late ranks in 0..{n - 1}"
-    wrong += [(ranks, f"late rank {rank}") for rank in schedule.late if not 0 <= rank < n]
-    for expected, found in wrong:
-        return refuted(Counterexample(property="well_formed", expected=expected, found=found))
+    for name, value, low in [("ranks", n, 2), ("chunks", k, 1), ("incast", incast, 1)]:
+        if value < low:
+            return _wrong_size(expected=f"{name} >= {low}", found=f"{name} = {value}")
+    for rank in schedule.late:
+        if not 0 <= rank < n:
+            return _wrong_size(expected=f"late ranks in 0..{n - 1}", found=f"late rank {rank}")
+
     columns = [("src", table.src, n), ("dst", table.dst, n), ("chunk", table.chunk, k)]
     for field, column, limit in columns:
-        for i in np.flatnonzero((column < 0) | (column >= limit))[:1].tolist():
-            return _at(schedule, "well_formed", [i], f"{field} in 0..{limit - 1}", str(column[i]))
-    for i in np.flatnonzero(table.src == table.dst)[:1].tolist():
-        found = f"rank {table.src[i]} sends to itself"
-        return _at(schedule, "well_formed", [i], "src and dst differ", found)
+        outside = np.flatnonzero((column < 0) | (column >= limit))
+        if len(outside):
+            index = int(outside[0])
+            expected = f"{field} in 0..{limit - 1}"
+            return _at(schedule, "well_formed", [index], expected, str(column[index]))
+
+    to_itself = np.flatnonzero(table.src == table.dst)
+    if len(to_itself):
+        index = int(to_itself[0])
+        found = f"rank {table.src[index]} sends to itself"
+        return _at(schedule, "well_formed", [index], "src and dst differ", found)
+
     for phase in schedule.phases:
         for rank in sorted(set(phase.absent) - set(schedule.late)):
             return refuted(
@@ -72,6 +80,10 @@ def well_formed(schedule: Schedule) -> Result:
     return PROVED
 
 
+def _wrong_size(expected: str, found: str) -> Result:
+    return refuted(Counterexample(property="well_formed", expected=expected, found=found))
+
+
 def ports(schedule: Schedule) -> Result:
     """Property 2: at most one send and one receive per rank and round (duplex), disjoint pairs
     (matching), or at most I of each (incast I).
@@ -79,14 +91,18 @@ def ports(schedule: Schedule) -> Result:
     table = schedule.table
     limit = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
     for verb, column in [("sends", table.src), ("receives", table.dst)]:
-        for i in np.flatnonzero(occurrence(table.round, column) >= limit)[:1].tolist():
-            same = np.flatnonzero((table.round == table.round[i]) & (column == column[i]))
+        beyond = np.flatnonzero(occurrence(table.round, column) >= limit)
+        if len(beyond):
+            index = beyond[0]
+            rank = int(column[index])
+            same = np.flatnonzero((table.round == table.round[index]) & (column == rank))
             shown = same[: min(limit + 1, SHOWN)].tolist()
-            rank = int(column[i])
             expected = f"at most {limit} {verb} per rank and round"
             found = f"rank {rank} {verb} {len(same)} times"
             return _at(schedule, "ports", shown, expected, found, rank)
-    return _disjoint_pairs(schedule) if schedule.ports == "matching" else PROVED
+    if schedule.ports == "matching":
+        return _disjoint_pairs(schedule)
+    return PROVED
 
 
 def _disjoint_pairs(schedule: Schedule) -> Result:
@@ -97,32 +113,42 @@ def _disjoint_pairs(schedule: Schedule) -> Result:
     sender = table.round * schedule.ranks + table.src
     receiver = table.round * schedule.ranks + table.dst
     order = np.argsort(sender)
-    place = np.searchsorted(sender, receiver, sorter=order)
-    sends = order[np.minimum(place, len(table) - 1)]  # what the receiver of i sends, if anything
+    position = np.searchsorted(sender, receiver, sorter=order)
+
+    # Of transfer i, what its receiver sends in the round; another transfer if it sends nothing.
+    sends = order[np.minimum(position, len(table) - 1)]
     clash = (sender[sends] == receiver) & (table.dst[sends] != table.src)
-    for i in np.flatnonzero(clash)[:1].tolist():
-        other = int(sends[i])
-        rank = int(table.dst[i])
-        found = f"rank {rank} receives from {table.src[i]} and sends to {table.dst[other]}"
-        expected = "one partner per rank and round (matching)"
-        return _at(schedule, "ports", sorted([i, other]), expected, found, rank)
-    return PROVED
+    clashes = np.flatnonzero(clash)
+    if not len(clashes):
+        return PROVED
+
+    received = int(clashes[0])
+    sent = int(sends[received])
+    rank = int(table.dst[received])
+    found = f"rank {rank} receives from {table.src[received]} and sends to {table.dst[sent]}"
+    expected = "one partner per rank and round (matching)"
+    return _at(schedule, "ports", sorted([received, sent]), expected, found, rank)
 
 
 def absence(schedule: Schedule) -> Result:
     """Property 3: a rank that is absent from a phase neither sends nor receives in it."""
     table = schedule.table
-    start = 0
+    first_round = 0
     for phase in schedule.phases:
-        low = start
-        start = start + len(phase.rounds)
-        begin, end = np.searchsorted(table.round, [low, start]).tolist()
-        for column in (table.src, table.dst) if phase.absent else ():
-            for i in np.flatnonzero(np.isin(column[begin:end], phase.absent))[:1].tolist():
-                rank = int(column[begin + i])
+        next_round = first_round + len(phase.rounds)
+        begin, end = np.searchsorted(table.round, [first_round, next_round]).tolist()
+        first_round = next_round
+        if not phase.absent:
+            continue
+
+        for column in (table.src, table.dst):
+            of_absent = np.flatnonzero(np.isin(column[begin:end], phase.absent))
+            if len(of_absent):
+                index = begin + int(of_absent[0])
+                rank = int(column[index])
                 expected = f"no transfer of rank {rank}, which is absent here"
-                found = str(table.transfer(begin + i))
-                return _at(schedule, "absence", [begin + i], expected, found, rank)
+                found = str(table.transfer(index))
+                return _at(schedule, "absence", [index], expected, found, rank)
     return PROVED
 
 
@@ -131,22 +157,28 @@ def hazards(schedule: Schedule) -> Result:
     table = schedule.table
     summing_allowed = isinstance(schedule.ports, Incast)
     target = (table.round * schedule.ranks + table.dst) * schedule.chunks + table.chunk
-    bad = np.flatnonzero(table.turn > 0)
+    further = np.flatnonzero(table.turn > 0)  # not the first into its target
     if summing_allowed:
-        bad = bad[np.isin(target[bad], target[~table.reduce])]
-    if not len(bad):
+        # several reduces add up; what is wrong is one beside a copy
+        further = further[np.isin(target[further], target[~table.reduce])]
+    if not len(further):
         return PROVED
-    same = np.flatnonzero(target == target[bad[0]])
+
+    # Of those with this target two are shown, a copy if there is one.
+    same = np.flatnonzero(target == target[further[0]])
     copies = same[~table.reduce[same]]
-    one = int(copies[0] if len(copies) else same[0])
-    shown = sorted([one, int(same[same != one][0])])
-    found = f"{len(same)} transfers write it: " + ", ".join(str(table.transfer(i)) for i in shown)
-    found += ", ..." if len(same) > 2 else ""
-    expected = (
-        "a copy to be the only transfer into its (rank, chunk) of the round"
-        if summing_allowed
-        else "one transfer into each (rank, chunk) of a round"
-    )
+    first = int(copies[0] if len(copies) else same[0])
+    second = int(same[same != first][0])
+    shown = sorted([first, second])
+
+    if summing_allowed:
+        expected = "a copy to be the only transfer into its (rank, chunk) of the round"
+    else:
+        expected = "one transfer into each (rank, chunk) of a round"
+    texts = ", ".join(str(table.transfer(index)) for index in shown)
+    found = f"{len(same)} transfers write it: {texts}"
+    if len(same) > 2:
+        found += ", ..."
     return _at(schedule, "hazards", shown, expected, found)
 
 
@@ -162,6 +194,7 @@ def staging(schedule: Schedule) -> int:
     sent = (table.round * n + table.src) * k + table.chunk
     received = (table.round * n + table.dst) * k + table.chunk
     sent.sort()
-    place = np.minimum(np.searchsorted(sent, received), max(0, len(sent) - 1))
-    both = np.unique(received[sent[place] == received])
-    return int(np.unique(both // k, return_counts=True)[1].max(initial=0))
+    position = np.minimum(np.searchsorted(sent, received), max(0, len(sent) - 1))
+    both = np.unique(received[sent[position] == received])
+    _, chunks_per_rank_and_round = np.unique(both // k, return_counts=True)
+    return int(chunks_per_rank_and_round.max(initial=0))

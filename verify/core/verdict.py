@@ -94,8 +94,12 @@ def unknown(reason: str) -> Result:
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
     """Refuted if anything is refuted, else unknown if anything is unknown, else proved."""
-    given = set(verdicts)
-    return next((v for v in (Verdict.REFUTED, Verdict.UNKNOWN) if v in given), Verdict.PROVED)
+    present = set(verdicts)
+    if Verdict.REFUTED in present:
+        return Verdict.REFUTED
+    if Verdict.UNKNOWN in present:
+        return Verdict.UNKNOWN
+    return Verdict.PROVED
 
 
 class BaseReport:
@@ -147,5 +151,13 @@ class Report(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
 
 def locate(schedule: Schedule, index: int) -> LocatedTransfer:
     """The transfer at ``index`` of ``schedule.table`` with its place."""
-    place = schedule.place(int(schedule.table.round[index]))
-    return LocatedTransfer(*place, *msgspec.structs.astuple(schedule.table.transfer(index)))
+    phase, round_number = schedule.place(int(schedule.table.round[index]))
+    transfer = schedule.table.transfer(index)
+    return LocatedTransfer(
+        phase=phase,
+        round=round_number,
+        src=transfer.src,
+        dst=transfer.dst,
+        chunk=transfer.chunk,
+        op=transfer.op,
+    )
