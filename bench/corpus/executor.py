@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import gcd
 
@@ -36,12 +36,17 @@ PRIME = 2**61 - 1
 CALM = (0.0, 0.001, 0.05, 1.0)
 """How often the block that runs draws another priority."""
 
-
 SHARED = frozenset({"allgather", "reducescatter", "alltoall"})
 """Collectives in which a rank has a share of the buffer."""
 
+UNRAISED = -(2**63)
+"""The flag of a block that has raised none: below all that is waited for, so also below -1."""
+
 Held = frozenset[tuple[int, int, int]]
 """Steps to be delayed: (rank, block, number of the transmission)."""
+
+Connection = tuple[int, int, int]
+"""Sending rank, receiving rank, channel."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,78 @@ class Fault(Exception):
     """The run does what no executor defines: it leaves a buffer, or two ends do not match."""
 
 
+@dataclass
+class _Moving:
+    """A message that a block has read and not yet written: its first chunk, and the sums."""
+
+    first: int
+    values: list[int]
+
+
+@dataclass
+class _BlockState:
+    """How far a block is.
+
+    Attributes:
+        transmission: the number of the one that is next, or under way.
+        chunk: of it, the first that is still to be moved.
+        moving: what is read and not yet written.
+        waits_for: in words; empty where it can go on, as far as is known.
+        hops: messages in the longest row, each waited for, that led here.
+        flag: what it has raised its flag to.
+        raised: every value of the flag, with ``hops`` at that time.
+    """
+
+    block: Block
+    transmission: int = 0
+    chunk: int = 0
+    moving: _Moving | None = None
+    waits_for: str = ""
+    hops: int = 0
+    flag: int = UNRAISED
+    raised: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        return self.transmission >= len(self.block.program)
+
+    @property
+    def current(self) -> Transmission:
+        return self.block.program[self.transmission]
+
+    @property
+    def sends_on(self) -> Connection:
+        return self.block.rank, self.block.send, self.block.channel
+
+    @property
+    def receives_from(self) -> Connection:
+        return self.block.receive, self.block.rank, self.block.channel
+
+    def __str__(self) -> str:
+        current = self.current
+        block = self.block
+        return f"gpu {block.rank} tb {block.id} step {current.steps[0]} ({current.kind})"
+
+
+@dataclass
+class _Message:
+    """Chunks in a FIFO, and the messages in the longest row that led to it, itself counted."""
+
+    values: list[int]
+    hops: int
+
+
 class Run:
-    """One run; :meth:`outcome` carries it out."""
+    """One run; :meth:`outcome` carries it out.
+
+    Args:
+        file: what is run.
+        in_place: whether input and output are one buffer.
+        per_message: chunks of a message, at most.
+        slots: messages that a connection has room for; None: as the protocol has it.
+        seed: of the interleaving and of the data.
+        held: steps to be delayed until nothing else can run.
+    """
 
     def __init__(
         self,
@@ -69,184 +144,206 @@ class Run:
         seed: int = 0,
         held: Held = frozenset(),
     ) -> None:
-        parts = file.ranks // gcd(file.chunks, file.ranks) if file.collective in SHARED else 1
-        if parts > 1:  # a rank's share is no whole number of chunks
-            file = finer(file, parts)
-            per_message = per_message * parts
+        if file.collective in SHARED:
+            parts = file.ranks // gcd(file.chunks, file.ranks)
+            if parts > 1:  # a rank's share is no whole number of chunks
+                file = finer(file, parts)
+                per_message = per_message * parts
         self.file = file
         self.in_place = in_place
         self.per_message = per_message
         self.slots = slots or IN_FLIGHT[file.protocol]
+        self.held = held
+
         self.random = random.Random(seed)
         self.calm = self.random.choice(CALM)
-        self.held = held
         self.memory = [self._buffers(rank) for rank in range(file.ranks)]
         self.expected = [self._expected(rank) for rank in range(file.ranks)]
-        self.queues: dict[tuple[int, int, int], deque[list[int]]] = {}
-        self.flags = {(block.rank, block.id): -1 for block in file.blocks}
-        self.waiting: dict[object, list[int]] = {}
-        self.at = [0] * len(file.blocks)  # transmission
-        self.message = [0] * len(file.blocks)
-        self.read: list[tuple[int, list[int], list[int]] | None] = [None] * len(file.blocks)
-        self.why: dict[int, str] = {}
-        self.hops = [0] * len(file.blocks)  # longest chain of messages waited for, so far
-        self.published: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self._stamps: dict[object, deque[int]] = {}
+        self.blocks = [_BlockState(block) for block in file.blocks]
+        self._by_id = {(state.block.rank, state.block.id): state for state in self.blocks}
+        self._fifos: dict[Connection, deque[_Message]] = {}
+        self._waiting: dict[object, list[int]] = {}  # event -> numbers of blocks
+
+    @property
+    def hops(self) -> list[int]:
+        """Per block, messages in the longest row of which each waited for the one before."""
+        return [state.hops for state in self.blocks]
 
     def outcome(self) -> Outcome:
         """Run all blocks as far as they go, then look at what the ranks hold."""
-        ends: dict[tuple[str, int, int, int], int] = {}
-        for block in self.file.blocks:
-            for end, peer in (("send", block.send), ("recv", block.receive)):
-                key = (end, block.rank, peer, block.channel)
-                if peer >= 0 and ends.setdefault(key, block.id) != block.id:
-                    return Outcome("fault", f"two blocks share a connection: {key}")
+        shared = self._shared_connection()
+        if shared is not None:
+            return Outcome("fault", f"two blocks share a connection: {shared}")
         try:
             self._run()
         except Fault as fault:
             return Outcome("fault", str(fault))
-        stuck = [n for n, block in enumerate(self.file.blocks) if self.at[n] < len(block.program)]
+
+        stuck = [state for state in self.blocks if not state.is_over]
         if stuck:
-            lines = [f"{self._name(n)} waits for {self.why[n]}" for n in stuck]
-            return Outcome("hang", f"{len(stuck)} blocks wait: {'; '.join(lines[:4])}")
-        full = next((key for key, queue in self.queues.items() if queue), None)
-        if full is not None:
-            return Outcome("fault", f"a message from rank {full[0]} to {full[1]} is never received")
-        for rank, wanted in enumerate(self.expected):
-            for place, value in wanted.items():
+            lines = [f"{state} waits for {state.waits_for}" for state in stuck[:4]]
+            return Outcome("hang", f"{len(stuck)} blocks wait: {'; '.join(lines)}")
+        for (sender, receiver, _), fifo in self._fifos.items():
+            if fifo:
+                detail = f"a message from rank {sender} to {receiver} is never received"
+                return Outcome("fault", detail)
+        for rank, expected in enumerate(self.expected):
+            for place, value in expected.items():
                 if self._load(rank, place) != value:
                     return Outcome("wrong", f"rank {rank}, {place.buffer}[{place.offset}]")
         return Outcome("right")
 
+    def _shared_connection(self) -> tuple[str, int, int, int] | None:
+        """An end of a connection that two blocks have: (side, rank, peer, channel)."""
+        owners: dict[tuple[str, int, int, int], int] = {}
+        for block in self.file.blocks:
+            for side, peer in (("send", block.send), ("recv", block.receive)):
+                end = (side, block.rank, peer, block.channel)
+                if peer >= 0 and owners.setdefault(end, block.id) != block.id:
+                    return end
+        return None
+
     def _run(self) -> None:
+        """Let blocks read and write in turn until none can go on."""
         ready: list[tuple[float, int]] = []
-        priority = [self.random.random() for _ in self.file.blocks]
-        for number in range(len(self.file.blocks)):
+        priority = [self.random.random() for _ in self.blocks]
+        for number in range(len(self.blocks)):
             heappush(ready, (priority[number], number))
-        held: list[int] = []
-        while ready or held:
+        held_back: list[int] = []
+        while ready or held_back:
             if ready:
-                number = heappop(ready)[1]
-                if self._is_held(number) and self.read[number] is None:
-                    held.append(number)
+                _, number = heappop(ready)
+                if self._is_held(number):
+                    held_back.append(number)
                     continue
             else:
-                number = held.pop(self.random.randrange(len(held)))
+                number = held_back.pop(self.random.randrange(len(held_back)))
+
             for event in self._advance(number):
-                for woken in self.waiting.pop(event, ()):
+                for woken in self._waiting.pop(event, ()):
                     heappush(ready, (priority[woken], woken))
-            if number not in self.why and self.at[number] < len(self.file.blocks[number].program):
+            state = self.blocks[number]
+            if not state.waits_for and not state.is_over:
                 if self.random.random() < self.calm:
                     priority[number] = self.random.random()
                 heappush(ready, (priority[number], number))
 
     def _is_held(self, number: int) -> bool:
-        block = self.file.blocks[number]
-        return (block.rank, block.id, self.at[number]) in self.held
+        state = self.blocks[number]
+        step = (state.block.rank, state.block.id, state.transmission)
+        return step in self.held and state.moving is None
 
     def _advance(self, number: int) -> list[object]:
         """Let a block read or write its next message; what happened, for those who wait for it."""
-        self.why.pop(number, None)
-        block = self.file.blocks[number]
-        if self.at[number] >= len(block.program):
+        state = self.blocks[number]
+        state.waits_for = ""
+        if state.is_over:
             return []
-        now = block.program[self.at[number]]
-        if self.read[number] is not None:
-            return self._write(number, block, now)
-        if self.message[number] == 0:
-            for other, step in now.waits:
-                if self.flags.get((block.rank, other), -1) < step:
-                    flag = "flag", block.rank, other
-                    return self._wait(number, flag, f"tb {other} step {step}")
-                known = self.published[block.rank, other]
-                first = next(hops for flag, hops in known if flag >= step)
-                self.hops[number] = max(self.hops[number], first)
-        if self.message[number] >= now.count:
-            return self._finish(number, block, now)
-        came: list[int] = []
-        if now.kind in RECEIVES:
-            queue = self.queues.setdefault((block.receive, block.rank, block.channel), deque())
-            if not queue:
-                key = ("came", block.receive, block.rank, block.channel)
-                return self._wait(number, key, f"a message from rank {block.receive}")
-            came = queue[0]
-        if now.kind in SENDS:
-            queue = self.queues.setdefault((block.rank, block.send, block.channel), deque())
-            if len(queue) >= self.slots:
-                key = ("left", block.rank, block.send, block.channel)
-                return self._wait(number, key, f"room towards rank {block.send}")
-        first = self.message[number]
-        size = min(self.per_message, now.count - first)
-        if now.kind in RECEIVES and len(came) != size:
-            raise Fault(f"{self._name(number)} expects {size} chunks, {len(came)} come")
-        values = came or [0] * size
-        if now.kind in ADDS or now.kind in {"s", "cpy"}:
-            operands = list(now.sources) + ([now.target] if now.kind == "re" else [])
-            for place in operands:
-                for index in range(size):
-                    at = Place(place.buffer, place.offset + first + index)
-                    values = [*values]
-                    values[index] = (values[index] + self._load(block.rank, at)) % PRIME
-        self.read[number] = (first, values, came)
+        if state.moving is not None:
+            return self._write(state, state.moving)
+
+        event = self._awaited_event(state)
+        if event is not None:
+            self._waiting.setdefault(event, []).append(number)
+            return []
+        if state.chunk >= state.current.count:
+            return self._finish(state)
+        self._read(state)
         return []
 
-    def _write(self, number: int, block: Block, now: Transmission) -> list[object]:
-        pending = self.read[number]
-        assert pending is not None
-        first, values, _ = pending
-        self.read[number] = None
+    def _awaited_event(self, state: _BlockState) -> object | None:
+        """What a block has to wait for before its next message; None: nothing."""
+        current = state.current
+        rank = state.block.rank
+        if state.chunk == 0:
+            for block, flag in current.waits:
+                awaited = self._by_id.get((rank, block))
+                if awaited is None or awaited.flag < flag:
+                    state.waits_for = f"tb {block} step {flag}"
+                    return ("flag", rank, block)
+                hops = next(hops for raised, hops in awaited.raised if raised >= flag)
+                state.hops = max(state.hops, hops)
+        if state.chunk >= current.count:
+            return None
+
+        if current.kind in RECEIVES and not self._fifos.get(state.receives_from):
+            state.waits_for = f"a message from rank {state.block.receive}"
+            return ("came", state.receives_from)
+        if current.kind in SENDS:
+            fifo = self._fifos.setdefault(state.sends_on, deque())
+            if len(fifo) >= self.slots:
+                state.waits_for = f"room towards rank {state.block.send}"
+                return ("left", state.sends_on)
+        return None
+
+    def _read(self, state: _BlockState) -> None:
+        """Take what has come, and add the block's own operands."""
+        current = state.current
+        chunks = min(self.per_message, current.count - state.chunk)
+        values = [0] * chunks
+        if current.kind in RECEIVES:
+            values = list(self._fifos[state.receives_from][0].values)
+            if len(values) != chunks:
+                raise Fault(f"{state} expects {chunks} chunks, {len(values)} come")
+
+        operands: list[Place] = []
+        if current.kind in ADDS or current.kind in {"s", "cpy"}:
+            operands += current.sources
+        if current.kind == "re":
+            operands.append(current.target)
+        for place in operands:
+            for index in range(chunks):
+                chunk = Place(place.buffer, place.offset + state.chunk + index)
+                values[index] = (values[index] + self._load(state.block.rank, chunk)) % PRIME
+        state.moving = _Moving(state.chunk, values)
+
+    def _write(self, state: _BlockState, moving: _Moving) -> list[object]:
+        """Store and send the sums; the message that came leaves its slot."""
+        current = state.current
+        state.moving = None
         events: list[object] = []
-        if now.kind in WRITES:
-            for index, value in enumerate(values):
-                place = Place(now.target.buffer, now.target.offset + first + index)
-                buffer, offset = self._locate(block.rank, place)
+        if current.kind in WRITES:
+            for index, value in enumerate(moving.values):
+                place = Place(current.target.buffer, current.target.offset + moving.first + index)
+                buffer, offset = self._locate(state.block.rank, place)
                 buffer[offset] = value
-        if now.kind in RECEIVES:
-            self.queues[block.receive, block.rank, block.channel].popleft()
-            came = self._stamps["came", block.receive, block.rank, block.channel].popleft()
-            self.hops[number] = max(self.hops[number], came)
-            events.append(("left", block.receive, block.rank, block.channel))
-        if now.kind in SENDS:
-            self.queues[block.rank, block.send, block.channel].append(values)
-            key = "came", block.rank, block.send, block.channel
-            self._stamps.setdefault(key, deque()).append(self.hops[number] + 1)
-            events.append(key)
-        self.message[number] += len(values)
-        if self.message[number] >= now.count:
-            events += self._finish(number, block, now)
+        if current.kind in RECEIVES:
+            message = self._fifos[state.receives_from].popleft()
+            state.hops = max(state.hops, message.hops)
+            events.append(("left", state.receives_from))
+        if current.kind in SENDS:
+            self._fifos[state.sends_on].append(_Message(moving.values, state.hops + 1))
+            events.append(("came", state.sends_on))
+
+        state.chunk += len(moving.values)
+        if state.chunk >= current.count:
+            events += self._finish(state)
         return events
 
-    def _finish(self, number: int, block: Block, now: Transmission) -> list[object]:
-        self.at[number] += 1
-        self.message[number] = 0
-        if now.publishes < 0:
+    def _finish(self, state: _BlockState) -> list[object]:
+        """Go on to the next transmission; raise the flag, if this one does."""
+        flag = state.current.publishes
+        state.transmission += 1
+        state.chunk = 0
+        if flag < 0:
             return []
-        self.flags[block.rank, block.id] = now.publishes
-        self.published.setdefault((block.rank, block.id), []).append(
-            (now.publishes, self.hops[number])
-        )
-        return [("flag", block.rank, block.id)]
-
-    def _wait(self, number: int, event: object, why: str) -> list[object]:
-        self.waiting.setdefault(event, []).append(number)
-        self.why[number] = why
-        return []
-
-    def _name(self, number: int) -> str:
-        block = self.file.blocks[number]
-        now = block.program[self.at[number]]
-        return f"gpu {block.rank} tb {block.id} step {now.steps[0]} ({now.kind})"
+        state.flag = flag
+        state.raised.append((flag, state.hops))
+        return [("flag", state.block.rank, state.block.id)]
 
     def _buffers(self, rank: int) -> dict[str, list[int]]:
         """The three buffers, all of them random to begin with."""
         file = self.file
         share = file.chunks // file.ranks
-        size = {"i": file.chunks, "o": file.chunks, "s": file.scratch.get(rank, 0)}
+        chunks = {"i": file.chunks, "o": file.chunks, "s": file.scratch.get(rank, 0)}
         if file.collective == "allgather":
-            size["i"] = share
+            chunks["i"] = share
         if file.collective == "reducescatter":
-            size["o"] = share
-        return {name: [self.random.randrange(PRIME) for _ in range(n)] for name, n in size.items()}
+            chunks["o"] = share
+        buffers = {}
+        for name, number in chunks.items():
+            buffers[name] = [self.random.randrange(PRIME) for _ in range(number)]
+        return buffers
 
     def _locate(self, rank: int, place: Place) -> tuple[list[int], int]:
         """The memory behind a place; in place, input and output are one."""
@@ -260,8 +357,8 @@ class Run:
             if file.collective == "reducescatter" and name == "o":
                 return buffers["i"], offset + rank * share
             if file.collective != "reducescatter" and name == "i":
-                mine = rank * share if file.collective == "allgather" else 0
-                return buffers["o"], offset + mine
+                first = rank * share if file.collective == "allgather" else 0
+                return buffers["o"], offset + first
         return buffers[name], offset
 
     def _load(self, rank: int, place: Place) -> int:
@@ -270,31 +367,33 @@ class Run:
 
     def _expected(self, rank: int) -> dict[Place, int]:
         """What must lie where at the end; root is rank 0, as in all public files."""
-        file = self.file
-        chunks = file.chunks
-        ranks = range(file.ranks)
-        share = chunks // file.ranks
-
-        def given(owner: int, chunk: int) -> int:
-            return self._load(owner, Place("i", chunk))
-
-        def total(chunk: int) -> int:
-            return sum(given(owner, chunk) for owner in ranks) % PRIME
-
-        match file.collective:
+        collective = self.file.collective
+        chunks = self.file.chunks
+        share = chunks // self.file.ranks
+        output = [Place("o", chunk) for chunk in range(chunks)]
+        match collective:
             case "allreduce":
-                return {Place("o", c): total(c) for c in range(chunks)}
+                return {place: self._total(place.offset) for place in output}
             case "reduce":
-                return {Place("o", c): total(c) for c in range(chunks)} if rank == 0 else {}
+                if rank != 0:
+                    return {}
+                return {place: self._total(place.offset) for place in output}
             case "reducescatter":
-                return {Place("o", c): total(rank * share + c) for c in range(share)}
-            case "allgather":
-                return {Place("o", c): given(c // share, c % share) for c in range(chunks)}
+                first = rank * share
+                return {place: self._total(first + place.offset) for place in output[:share]}
+            case "allgather" | "alltoall":
+                first = rank * share if collective == "alltoall" else 0
+                expected = {}
+                for place in output:
+                    owner = place.offset // share
+                    expected[place] = self._input(owner, first + place.offset % share)
+                return expected
             case "broadcast":
-                return {Place("o", c): given(0, c) for c in range(chunks)}
-            case "alltoall":
-                return {
-                    Place("o", c): given(c // share, rank * share + c % share)
-                    for c in range(chunks)
-                }
-        raise Fault(f"nothing is known of the collective {file.collective}")
+                return {place: self._input(0, place.offset) for place in output}
+        raise Fault(f"nothing is known of the collective {collective}")
+
+    def _input(self, owner: int, chunk: int) -> int:
+        return self._load(owner, Place("i", chunk))
+
+    def _total(self, chunk: int) -> int:
+        return sum(self._input(owner, chunk) for owner in range(self.file.ranks)) % PRIME

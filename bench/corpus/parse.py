@@ -7,7 +7,6 @@ the next transmission, reductions in a row with one target are fused).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +34,7 @@ class Transmission:
     Attributes:
         sources: where operands begin; several only for a fused ``re``.
         waits: (block, step) whose flag it waits for; publishes: the flag it sets, or -1.
-        steps: the places in the block of the file's steps that it stands for.
+        steps: ``s`` of the file's steps that it stands for.
     """
 
     kind: str
@@ -84,30 +83,25 @@ class File:
 def parse(path: Path) -> File:
     """Read a file; ValueError where an attribute that execution needs is missing or no number."""
     root = ElementTree.parse(path).getroot()
-    refused = [
-        f"no attribute {name}"
-        for name in ("minBytes", "maxBytes", "inplace", "outofplace")
-        if root.get(name) is None
-    ]
+    refused = []
+    for name in ("minBytes", "maxBytes", "inplace", "outofplace"):
+        if root.get(name) is None:
+            refused.append(f"no attribute {name}")
+
     in_place = root.get("inplace", "1") == "1"
     out_of_place = root.get("outofplace", "0" if in_place else "1") == "1"
-    modes = [mode for mode, on in ((True, in_place), (False, out_of_place)) if on]
-    blocks: list[Block] = []
+    modes = [mode for mode, is_meant in ((True, in_place), (False, out_of_place)) if is_meant]
+    blocks = []
     scratch = {}
     for gpu in root.iter("gpu"):
-        rank = int(_need(gpu, "id"))
-        scratch[rank] = int(_need(gpu, "s_chunks"))
-        for block in gpu.iter("tb"):
-            send, receive, channel, number = (
-                int(_need(block, name)) for name in ("send", "recv", "chan", "id")
-            )
-            program = list(_program(block, f"gpu {rank} tb {number}", refused))
-            blocks.append(Block(rank, number, send, receive, channel, program))
+        rank = _integer(gpu, "id")
+        scratch[rank] = _integer(gpu, "s_chunks")
+        blocks += [_block(rank, element, refused) for element in gpu.iter("tb")]
     return File(
-        collective=_need(root, "coll"),
-        protocol=_need(root, "proto"),
-        ranks=int(_need(root, "ngpus")),
-        chunks=int(_need(root, "nchunksperloop")),
+        collective=_attribute(root, "coll"),
+        protocol=_attribute(root, "proto"),
+        ranks=_integer(root, "ngpus"),
+        chunks=_integer(root, "nchunksperloop"),
         modes=modes or [True],
         min_bytes=int(root.get("minBytes", 0)),
         max_bytes=int(root.get("maxBytes", 0)),
@@ -119,73 +113,93 @@ def parse(path: Path) -> File:
 
 def finer(file: File, parts: int) -> File:
     """The same file with every chunk cut into ``parts``."""
-    blocks = [
-        replace(
-            block,
-            program=[
-                replace(
-                    t,
-                    sources=[Place(p.buffer, p.offset * parts) for p in t.sources],
-                    target=Place(t.target.buffer, t.target.offset * parts),
-                    count=t.count * parts,
-                )
-                for t in block.program
-            ],
-        )
-        for block in file.blocks
-    ]
+
+    def finer_place(place: Place) -> Place:
+        return Place(place.buffer, place.offset * parts)
+
+    blocks = []
+    for block in file.blocks:
+        program = []
+        for transmission in block.program:
+            finer_transmission = replace(
+                transmission,
+                sources=[finer_place(source) for source in transmission.sources],
+                target=finer_place(transmission.target),
+                count=transmission.count * parts,
+            )
+            program.append(finer_transmission)
+        blocks.append(replace(block, program=program))
     scratch = {rank: chunks * parts for rank, chunks in file.scratch.items()}
     return replace(file, chunks=file.chunks * parts, blocks=blocks, scratch=scratch)
 
 
-def _need(element: ElementTree.Element, name: str) -> str:
+def _attribute(element: ElementTree.Element, name: str) -> str:
     value = element.get(name)
     if value is None:
         raise ValueError(f"{element.tag} has no attribute {name}")
     return value
 
 
-def _program(block: ElementTree.Element, where: str, refused: list[str]) -> Iterator[Transmission]:
+def _integer(element: ElementTree.Element, name: str) -> int:
+    return int(_attribute(element, name))
+
+
+def _block(rank: int, element: ElementTree.Element, refused: list[str]) -> Block:
+    number = _integer(element, "id")
+    return Block(
+        rank=rank,
+        id=number,
+        send=_integer(element, "send"),
+        receive=_integer(element, "recv"),
+        channel=_integer(element, "chan"),
+        program=_program(element, f"gpu {rank} tb {number}", refused),
+    )
+
+
+def _program(block: ElementTree.Element, where: str, refused: list[str]) -> list[Transmission]:
     """The transmissions of a block, with the numbers of the flags that the kernel would set."""
-    done: list[tuple[Transmission, bool]] = []
-    carried: list[tuple[int, int]] = []
-    fusible: tuple[Place, str] | None = None
+    program: list[Transmission] = []
+    raises_flag: list[bool] = []
+    carried_waits: list[tuple[int, int]] = []
+    fusible: tuple[Place, str] | None = None  # the target and source buffer that a re has to have
     reductions = 0
-    for place, step in enumerate(block.iter("step")):
-        kind = _need(step, "type")
-        source = Place(_need(step, "srcbuf"), int(_need(step, "srcoff")))
-        target = Place(_need(step, "dstbuf"), int(_need(step, "dstoff")))
-        depends = int(_need(step, "depid"))
-        published = _need(step, "hasdep") == "1"
+    for step in block.iter("step"):
+        number = _integer(step, "s")
+        kind = _attribute(step, "type")
+        source = Place(_attribute(step, "srcbuf"), _integer(step, "srcoff"))
+        target = Place(_attribute(step, "dstbuf"), _integer(step, "dstoff"))
+        depends = _integer(step, "depid")
+        publishes = _attribute(step, "hasdep") == "1"
         if depends >= 0:
-            carried.append((depends, int(_need(step, "deps"))))
+            carried_waits.append((depends, _integer(step, "deps")))
         if kind == "nop":
             continue
-        count = int(_need(step, "cnt"))
+
+        chunks = _integer(step, "cnt")
         if kind == "re" and fusible == (target, source.buffer) and depends < 0:
-            last = done[-1][0]
-            last.sources.append(source)
-            last.steps.append(place)
-            last.count = count
-            done[-1] = (last, published)
+            fused = program[-1]
+            fused.sources.append(source)
+            fused.steps.append(number)
+            fused.count = chunks
+            raises_flag[-1] = publishes
         else:
-            if carried and depends < 0:
-                refused.append(f"{where} step {step.get('s')}: a nop before a step without a dep")
-            done.append(
-                (
-                    Transmission(kind, [source], target, count, carried, steps=[_need(step, "s")]),
-                    published,
-                )
+            if carried_waits and depends < 0:
+                refused.append(f"{where} step {number}: a nop before a step without a dep")
+            program.append(
+                Transmission(kind, [source], target, chunks, carried_waits, steps=[number])
             )
-            carried = []
+            raises_flag.append(publishes)
+            carried_waits = []
+
+        fusible = None
         if kind == "re":
             reductions += 1
-            fusible = None if published or reductions == MAX_FUSION else (target, source.buffer)
-        else:
-            fusible = None
-    number = 0
-    for transmission, published in done:
-        number += max(len(transmission.waits) - 1, 0) + len(transmission.sources) - 1
-        transmission.publishes = number if published else -1
-        number += 1
-        yield transmission
+            if not publishes and reductions != MAX_FUSION:
+                fusible = (target, source.buffer)
+
+    count = 0
+    for transmission, publishes in zip(program, raises_flag, strict=True):
+        count += max(len(transmission.waits) - 1, 0) + len(transmission.sources) - 1
+        transmission.publishes = count if publishes else -1
+        count += 1
+    return program
