@@ -25,7 +25,7 @@ from runtime.device.choice import make_executor
 from runtime.executor.executor import Executor
 from runtime.executor.load import Late
 from runtime.network.store_exchange import StoreExchange
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
 from runtime.policy.dispatcher import AllReduceDispatcher
@@ -98,9 +98,9 @@ class OptiReduceCollectives(Collectives):
         """OptiReduce takes CPU tensors."""
         return "" if device.type == "cpu" else f"device {device.type}"
 
-    def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
+    def start(self, device: torch.device, *place: Any, **common: Any) -> OptiReduceEngine:
         """An engine (collective)."""
-        return Engine(*place, options=self.chosen, **common)
+        return OptiReduceEngine(*place, options=self.chosen, **common)
 
 
 class LatecomerGroup(ForwardingGroup):

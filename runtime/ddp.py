@@ -22,7 +22,7 @@ from runtime.config import Given, ModeOptions, RunOptions, choose
 from runtime.device.choice import make_executor
 from runtime.executor.executor import Executor
 from runtime.optireduce import ddp as optireduce
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Chosen, Mode
@@ -135,7 +135,7 @@ def attach(
     """
     attachment: Attachment | optireduce.Attachment
     if algorithm == "optireduce":
-        engine = Engine(*_place(model), options=options, timeout_s=timeout_s)
+        engine = OptiReduceEngine(*_place(model), options=options, timeout_s=timeout_s)
         attachment = optireduce.Attachment(engine, model, optimizer)
     else:
         chosen = choose(schedule, mode, **of_mode)

@@ -78,7 +78,7 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
     import torch
     from torch._C._distributed_c10d import PrefixStore
 
-    from runtime.optireduce.engine import Engine
+    from runtime.optireduce.engine import OptiReduceEngine
     from runtime.optireduce.options import Options
 
     place = Place.find()
@@ -86,7 +86,7 @@ def rank_side(moved_bytes: int, repeats: int, ways: list[str]) -> None:
     fixed: dict[str, Any] = {"warmup_steps": 0, "bound_s": 30.0, "resync_steps": 0}
     fixed |= {"hadamard": "off", "stop_loss": 1.0, "skip_loss": 1.0}
     engines = {
-        way: Engine(
+        way: OptiReduceEngine(
             PrefixStore(way, place.store),
             rank,
             2,

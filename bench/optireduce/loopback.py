@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from runtime.network.processes import RanksFailed, Say, talk
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 
 UBT: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ def measure(
     dist.init_process_group("gloo", store=PrefixStore("g", store), rank=rank, world_size=ranks)
     fixed: dict[str, Any] = {"warmup_steps": 0, "bound_s": 20.0, "resync_steps": 0}
     running = {
-        name: Engine(
+        name: OptiReduceEngine(
             PrefixStore(name, store), rank, ranks, options=Options(**fixed, **more), timeout_s=60
         )
         for name, more in UBT.items()

@@ -112,7 +112,7 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str], name: str) ->
     import torch
     from torch._C._distributed_c10d import PrefixStore
 
-    from runtime.optireduce.engine import Engine
+    from runtime.optireduce.engine import OptiReduceEngine
     from runtime.optireduce.options import Options
 
     place = Place.find()
@@ -120,7 +120,7 @@ def rank_side(mib: float, ops: int, cap_s: float, ways: list[str], name: str) ->
     size = place.size
     options = Options(hadamard="off", resync_steps=0, stop_loss=1.0, reliable_steps=1)
     store = PrefixStore("engine", place.store)
-    engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
+    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
     number = torch.arange(int(mib * MIB / 4) // size * size, dtype=torch.float32) % 251
     reduce = ways_of(engine, number.numel())
     wrong: dict[str, int] = dict.fromkeys(ways, 0)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.sync import Replicas
 from runtime.torch_versions import GradBucket
 from runtime.work import AllReduceWork
@@ -27,7 +27,7 @@ class Attachment:
     """
 
     def __init__(
-        self, engine: Engine, model: DistributedDataParallel, optimizer: Optimizer | None
+        self, engine: OptiReduceEngine, model: DistributedDataParallel, optimizer: Optimizer | None
     ) -> None:
         self.engine, self.ledger = engine, engine.ledger
         self.replicas = Replicas(list(model.parameters()), engine.reliable, optimizer)

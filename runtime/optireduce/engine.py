@@ -30,8 +30,8 @@ from runtime.optireduce.recorder import EngineRecorder
 from runtime.optireduce.sync import Reliable, SyncPoint
 from runtime.optireduce.udp.bucket import Bucket, shard_bounds
 from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.loop import EventLoop
-from runtime.optireduce.udp.protocol import Protocol
+from runtime.optireduce.udp.loop import UdpLoop
+from runtime.optireduce.udp.protocol import UdpProtocol
 from runtime.torch_versions import PrefixStore, Store
 from runtime.work import AllReduceWork
 from verify.errors import ArgumentError, LatecomerError
@@ -62,7 +62,7 @@ def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Se
     return Session(int(number, 16), bytes.fromhex(key), addresses)
 
 
-class Engine:
+class OptiReduceEngine:
     """OptiReduce on a group of ranks.
 
     Args:
@@ -108,7 +108,7 @@ class Engine:
         self._bucket = 0
         self._open: dict[int, AllReduceWork] = {}
         self._lock = threading.Lock()
-        self._loop: EventLoop | None = None  # from the first step over UBT on
+        self._loop: UdpLoop | None = None  # from the first step over UBT on
         group = StoreExchange(store, rank, size, timeout_s)
         with contextlib.ExitStack() as started:  # closed if the start fails
             self._channel = self._path.socket(self.options, own_address(store), self._path.reader)
@@ -186,8 +186,18 @@ class Engine:
         seed = None
         if self.sync_point.hadamard:
             seed = operation_seed(self._session.number >> 1, step, bucket)
-        place = work, step, bucket, self.rank, bounds, self.options, seed, self._path
-        self._loop.submit(Bucket(*place))
+        self._loop.submit(
+            Bucket(
+                work=work,
+                step=step,
+                index=bucket,
+                rank=self.rank,
+                bounds=bounds,
+                options=self.options,
+                seed=seed,
+                path=self._path,
+            )
+        )
         return work
 
     def close(self) -> None:
@@ -213,10 +223,10 @@ class Engine:
             return
         key = session.key if options.authenticate else b""
         codec = self._path.codec(session.number, self.rank, self.size, options.datagram_bytes, key)
-        protocol = Protocol(options, codec, self.sync_point.bound_s, self._channel.together)
+        protocol = UdpProtocol(options, codec, self.sync_point.bound_s, self._channel.together)
         stats.dropped = protocol.dropped
         stats.dropped_from = protocol.dropped_from
-        self._loop = EventLoop(protocol, self._channel, self._done, self._broke)
+        self._loop = UdpLoop(protocol, self._channel, self._done, self._broke)
 
     def _done(self, bucket: Bucket) -> None:
         assert self._loop is not None

@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from runtime.optireduce.missing import Missing, missing
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.protocol import Protocol
+from runtime.optireduce.udp.protocol import UdpProtocol
 from runtime.optireduce.udp.reassembly import End
 from verify.errors import LossExceeded
 
@@ -56,7 +56,7 @@ class StepRecord:
         """Share of the datagrams due that did not arrive."""
         return sum(self.lost) / max(1, sum(self.due))
 
-    def add(self, bucket: Bucket, protocol: Protocol, seconds: float) -> None:
+    def add(self, bucket: Bucket, protocol: UdpProtocol, seconds: float) -> None:
         """Enter an operation that is over."""
         self.operations += 1
         for number, stage in enumerate(bucket.stages):
@@ -109,7 +109,7 @@ class LossStats:
         record.submitted = index + 1
         record.sealed = last
 
-    def ended(self, bucket: Bucket, protocol: Protocol, seconds: float) -> LossExceeded | None:
+    def ended(self, bucket: Bucket, protocol: UdpProtocol, seconds: float) -> LossExceeded | None:
         """It is over, after so long; the error, if it is time to stop."""
         record = self._open[bucket.step]
         record.add(bucket, protocol, seconds)

@@ -29,7 +29,7 @@ from runtime.executor.executor import Executor
 from runtime.executor.load import Verified, load
 from runtime.executor.nccl.streams import take_gpu
 from runtime.network.processes import Say, passes, talk
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.missing import Missing
@@ -135,7 +135,7 @@ def _backend(
 
 
 def _engine(options: Options, store: Store, rank: int, size: int) -> str:
-    engine = Engine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
+    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
 
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         submit = engine.submit if tensor.dtype in FLOATS else engine.reliable.submit

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 
 import runtime
 from runtime import Executor, load
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.pipeline import Adaptation
 from runtime.pipeline.staging import HostStaging
 from runtime.policy import profile as profiling
@@ -54,7 +54,7 @@ STARTS = {
         store, rank, size, options=EAGER, timeout_s=SOON_S
     ),
     "pipeline": lambda *place: jobs.pipeline(*place, SOON_S),
-    "optireduce": lambda rank, size, store: Engine(store, rank, size, timeout_s=SOON_S),
+    "optireduce": lambda rank, size, store: OptiReduceEngine(store, rank, size, timeout_s=SOON_S),
 }
 PLACES = [
     ("executor", "runtime.executor.executor.agree"),

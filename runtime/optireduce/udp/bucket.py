@@ -54,7 +54,7 @@ class ScratchPool:
 
 @dataclass(eq=False)
 class Bucket:
-    """An operation in flight: :meth:`encode`, ``Protocol.open``, then :meth:`finish`."""
+    """An operation in flight: :meth:`encode`, ``UdpProtocol.open``, then :meth:`finish`."""
 
     work: AllReduceWork
     step: int

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from runtime.optireduce.options import KIB
 from runtime.optireduce.udp.bucket import Bucket, ScratchPool
-from runtime.optireduce.udp.protocol import BURSTS, Protocol
+from runtime.optireduce.udp.protocol import BURSTS, UdpProtocol
 from runtime.optireduce.udp.socket import UdpSocket
 
 BATCHES = 8  # received between two looks at the clock
@@ -33,7 +33,7 @@ FEW_BYTES = 92 * KIB  # of data found at one look, below which the next one wait
 PAUSE_S = 0.0005  # so long; 200 Mbit/s bring eight full frames in it, 1000 Mbit/s 42
 
 
-class EventLoop:
+class UdpLoop:
     """Carries buckets over UBT, several in flight; closes the ``channel``, which has its peers.
 
     ``done`` is called, on a thread of this, with each bucket whose result is in its tensor, and
@@ -42,7 +42,7 @@ class EventLoop:
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: UdpProtocol,
         channel: UdpSocket,
         done: Callable[[Bucket], None],
         broken: Callable[[Exception], None],

@@ -20,7 +20,7 @@ from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
 from runtime.optireduce.udp.bucket import Bucket
 from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Type, is_before
 from runtime.optireduce.udp.reassembly import EarlyBuffer
-from runtime.optireduce.udp.sender import AckSender, Sender, ShardSend
+from runtime.optireduce.udp.sender import AckSender, BurstSender, ShardSend
 
 RUN = 16  # of the own shard that are reduced together, if more are to come
 RUN_BYTES = 22 * KIB
@@ -37,7 +37,7 @@ class Outgoing(NamedTuple):
     shard: ShardSend | None = None
 
 
-class Protocol:
+class UdpProtocol:
     """One rank's UBT; one call to the kernel takes ``together`` datagrams at most.
 
     ``buckets`` has those that are open, by operation; ``dropped`` counts datagrams by kind, and
@@ -48,7 +48,7 @@ class Protocol:
         self.options = options
         self.codec = codec
         self.peers = [r for r in range(codec.world_size) if r != codec.rank]
-        self.sender = Sender(options, codec.rank, codec.world_size)
+        self.sender = BurstSender(options, codec.rank, codec.world_size)
         self.estimators = [CompletionEstimator(options, bound_s) for _ in (0, 1)]
         self.incast = Incast(options, len(self.peers), self.sender.pacers.values())
         self.acks = AckSender(options, codec, self.incast, self.estimators)

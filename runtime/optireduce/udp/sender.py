@@ -76,7 +76,7 @@ class ShardSend:
         return first + max(0, left - max(MARKED, int(self.count * last_share)))
 
 
-class Sender:
+class BurstSender:
     """All shards that one rank sends, and its pacers."""
 
     def __init__(self, options: Options, rank: int, world_size: int) -> None:

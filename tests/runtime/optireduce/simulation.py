@@ -13,7 +13,7 @@ import torch
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.bucket import Bucket, ScratchPool
 from runtime.optireduce.udp.compiled.data_path import NUMPY
-from runtime.optireduce.udp.protocol import Protocol
+from runtime.optireduce.udp.protocol import UdpProtocol
 from runtime.optireduce.udp.socket import UdpSocket
 from runtime.work import AllReduceWork
 
@@ -93,7 +93,7 @@ class Host:
         self.rank = rank
         self.options = chosen
         self.codec = PATH.codec(SESSION, rank, world_size, chosen.datagram_bytes, key)
-        self.protocol = Protocol(chosen, self.codec, chosen.bound_s)
+        self.protocol = UdpProtocol(chosen, self.codec, chosen.bound_s)
         self.buckets = {}
         self.entered_s = {}
         self.over_s = {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.bucket import Bucket
@@ -66,7 +66,7 @@ def _plant(fault, rank):
 @on_ranks(3, timeout_s=110)
 def test_loss_is_no_wrong_sum_and_a_wrong_sum_is_seen_whatever_was_lost(rank, size, store, fault):
     _plant(fault, rank)
-    engine = Engine(store, rank, size, options=OPTIONS, timeout_s=60)
+    engine = OptiReduceEngine(store, rank, size, options=OPTIONS, timeout_s=60)
     lose(0.1, rank)
 
     def all_reduce(tensor, average):

@@ -17,7 +17,7 @@ from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 
 import runtime
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 from runtime.optireduce.sync import Replicas
 from runtime.optireduce.udp.datagram import Header
@@ -45,7 +45,7 @@ CASES = [
 def test_sums_are_what_follows_from_what_arrived(rank, size, store):
     """Three operations are in flight together; those of the first step go over TCP."""
     options = Options(warmup_steps=2, reliable_steps=1, bound_floor_s=10.0, hadamard="off")
-    engine = Engine(store, rank, size, options=options, timeout_s=30)
+    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=30)
     engine.ledger.missing = []
     audited = []
     audit = Audit(audited, options.payload_bytes, PrefixStore("audit", store), rank, size)
@@ -70,7 +70,7 @@ def test_sums_are_what_follows_from_what_arrived(rank, size, store):
 def test_a_flood_is_counted_and_does_not_hold_up_or_corrupt_anything(rank, size, store):
     """Rank 2 floods rank 0, while all three go on."""
     options = Options(warmup_steps=0, bound_s=1.0, dead_s=20.0)
-    engine = Engine(store, rank, size, options=options, timeout_s=30)
+    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=30)
     over = threading.Event()
     if rank == 2:
         stale = np.zeros((1, options.datagram_bytes), np.uint8)
@@ -120,12 +120,12 @@ def test_the_backend_carries_what_it_can_and_counts_the_rest(rank, size, store):
 def test_ranks_with_other_options_refuse_to_start(rank, size, store):
     options = Options(warmup_steps=0, bound_s=1.0 + rank)
     with pytest.raises(ArgumentError, match="Give all ranks the same options"):
-        Engine(store, rank, size, options=options, timeout_s=20)
+        OptiReduceEngine(store, rank, size, options=options, timeout_s=20)
 
 
 def _started(rank, size, store, options, timeout_s=8.0):
     """An engine that has reduced once, on every rank."""
-    engine = Engine(store, rank, size, options=options, timeout_s=timeout_s)
+    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
     engine.submit(torch.ones(1000)).wait(WAIT)
     assert engine.failure is None
     together(store, rank, size, "started")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._C._distributed_c10d import PrefixStore
 
-from runtime.optireduce.engine import Engine
+from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.compiled import choice
 from runtime.optireduce.udp.compiled.choice import choose, fault
@@ -114,7 +114,7 @@ def test_ranks_with_either_path_work_together(rank, size, store, tags):
 
 def _mixed(rank, size, store, tags):
     options = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0, hadamard="off", authenticate=tags)
-    engine = Engine(store, rank, size, options=options, timeout_s=60)
+    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=60)
     assert ("told to" if rank == 0 else "data path") in engine.how
     engine.ledger.missing = []
     audited = []

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.loop import EventLoop
+from runtime.optireduce.udp.loop import UdpLoop
 
 
 @pytest.mark.parametrize("when", ["off", "auto"])
@@ -22,7 +22,7 @@ def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
     protocol.next_event.return_value = protocol.datagrams_to_send.return_value = None
     protocol.set_bound = lambda _: (began.append(time.monotonic()), time.sleep(0.05))
     channel = path.socket(options, "127.0.0.1", path.reader)
-    loop = EventLoop(protocol, channel, print, print)
+    loop = UdpLoop(protocol, channel, print, print)
     loop.set_bound(1.0)
     while not began:
         time.sleep(0.001)
