@@ -16,7 +16,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.work import RankProgram
 from verify.core.check import check
 from verify.core.format import read
-from verify.core.programs import deadlock_free, programs
+from verify.core.programs import Programs, deadlock_free, programs
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
 from verify.errors import ArgumentError, ScheduleRefused, TensorError
@@ -32,7 +32,9 @@ Late = int | Sequence[int] | None  # several: in the order of their arrival; Non
 
 def named(late: Late) -> tuple[int, ...]:
     """The ranks that ``late`` names."""
-    return () if late is None else (late,) if isinstance(late, int) else tuple(late)
+    if late is None:
+        return ()
+    return (late,) if isinstance(late, int) else tuple(late)
 
 
 @dataclass(eq=False)
@@ -72,17 +74,23 @@ class Runnable:
         """``late`` as ranks in the order of their arrival; ArgumentError if it does not fit."""
         if late is None:
             return self.late
-        ranks, n, q = named(late), self.schedule.ranks, len(self.late)
-        if not all(0 <= rank < n for rank in ranks) or len(set(ranks)) < len(ranks):
+        late_ranks = named(late)
+        n = self.schedule.ranks
+        expected = len(self.late)
+
+        in_range = all(0 <= rank < n for rank in late_ranks)
+        if not in_range or len(set(late_ranks)) < len(late_ranks):
             raise ArgumentError("late", late, f"must be ranks in 0..{n - 1}, each once")
-        if ranks and not q:
+        if late_ranks and not expected:
             remedy = "Use a schedule made with: synth generate"
             raise ArgumentError("late", late, f"{self.name} has no late rank", remedy)
-        if len(ranks) != q:
-            requirement = f"{self.name} is for {q} late rank(s), not {len(ranks)}"
-            remedy = f"Name {q}, in the order in which they arrive, or leave it out: {self.late}"
+        if len(late_ranks) != expected:
+            requirement = f"{self.name} is for {expected} late rank(s), not {len(late_ranks)}"
+            remedy = (
+                f"Name {expected}, in the order in which they arrive, or leave it out: {self.late}"
+            )
             raise ArgumentError("late", late, requirement, remedy)
-        return ranks
+        return late_ranks
 
     def make(self) -> None:
         """Make, or see to it that there is, what :meth:`program` is quick with."""
@@ -100,7 +108,11 @@ class Verified(Runnable):
 
     def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
         """As for all; ScheduleRefused as :meth:`for_late`."""
-        return rank_program(self.for_late(late), rank)
+        late_ranks = self.late_ranks(late)
+        if late_ranks == self.late:
+            return rank_program(self.schedule, rank)  # load has proved that its programs end
+        schedule, programs_of_ranks = self._renamed(late_ranks)
+        return rank_program(schedule, rank, programs_of_ranks)
 
     def for_late(self, late: Late) -> Schedule:
         """The schedule with the ranks ``late`` in the places of the file's late ranks.
@@ -110,21 +122,28 @@ class Verified(Runnable):
         that what was sent inside a machine still is. The ranks' programs under these names must
         be proved to end, else this is ScheduleRefused.
         """
-        ranks = self.late_ranks(late)
-        if ranks == self.late:
+        late_ranks = self.late_ranks(late)
+        if late_ranks == self.late:
             return self.schedule
-        if self.ranks_per_machine > 1 and len(ranks) == 1:
-            names = self._rotated_machines(ranks[0])
-        else:
-            moved = sorted(set(ranks) - set(self.late))
-            freed = sorted(set(self.late) - set(ranks))
-            names = dict(zip((*self.late, *moved), (*ranks, *freed), strict=True))
-        schedule = renamed(self.schedule, names)
-        ends = deadlock_free(programs(schedule))
-        if ends.counterexample is not None:
-            found = "\n  ".join([ends.counterexample.found, *ends.counterexample.actions])
-            raise ScheduleRefused(f"{self.name} with {ranks} as late ranks is not proved: {found}")
+        schedule, _ = self._renamed(late_ranks)
         return schedule
+
+    def _renamed(self, late: tuple[int, ...]) -> tuple[Schedule, Programs]:
+        """As :meth:`for_late`, with the programs of all ranks that were proved to end."""
+        if self.ranks_per_machine > 1 and len(late) == 1:
+            new_names = self._rotated_machines(late[0])
+        else:
+            moved = sorted(set(late) - set(self.late))
+            freed = sorted(set(self.late) - set(late))
+            new_names = dict(zip((*self.late, *moved), (*late, *freed), strict=True))
+        schedule = renamed(self.schedule, new_names)
+
+        programs_of_ranks = programs(schedule)
+        counterexample = deadlock_free(programs_of_ranks).counterexample
+        if counterexample is not None:
+            shown = "\n  ".join([counterexample.found, *counterexample.actions])
+            raise ScheduleRefused(f"{self.name} with {late} as late ranks is not proved: {shown}")
+        return schedule, programs_of_ranks
 
     def _rotated_machines(self, late: int) -> dict[int, int]:
         """New names of all ranks that make ``late`` the late one, and keep machines together."""
@@ -178,17 +197,18 @@ def require_size(verified: Runnable, size: int) -> None:
 def agree(group: StoreExchange, schedules: Sequence[Runnable], late: tuple[int, ...]) -> None:
     """Compare schedules, and the late ranks to begin with, through the store (collective)."""
     digests = ",".join(verified.digest for verified in schedules)
-    own = f"{digests} {late}"
-    received = group.all_gather("schedule", own)
-    differing = [rank for rank, theirs in received.items() if theirs != own]
+    sent = f"{digests} {late}"
+    received = group.all_gather("schedule", sent)
+    differing = [rank for rank, text in received.items() if text != sent]
     if not differing:
         return
+
     ranks = ", ".join(map(str, differing))
-    theirs, their_late = received[differing[0]].split(" ", 1)
-    if theirs == digests:
+    their_digests, their_late = received[differing[0]].split(" ", 1)
+    if their_digests == digests:
         text = f"rank {group.rank} takes the ranks {late} to be late, rank(s) {ranks} {their_late}"
         raise ScheduleRefused(text)
-    names = ", ".join(f"{v.name} ({v.digest[:12]})" for v in schedules)
+    names = ", ".join(f"{verified.name} ({verified.digest[:12]})" for verified in schedules)
     raise ScheduleRefused(f"rank {group.rank} has {names}, but rank(s) {ranks} another schedule")
 
 

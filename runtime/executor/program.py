@@ -23,46 +23,65 @@ from itertools import groupby
 import numpy as np
 
 from runtime.work import RankProgram, TransferEnd
-from verify.core.programs import programs
+from verify.core.programs import Programs, programs
 from verify.core.schedule import Schedule
 
 
-def rank_program(schedule: Schedule, rank: int, *, alone: bool = False) -> RankProgram:
+def rank_program(
+    schedule: Schedule,
+    rank: int,
+    programs_of_ranks: Programs | None = None,
+    *,
+    alone: bool = False,
+) -> RankProgram:
     """The part of ``rank`` in ``schedule``.
 
-    A transfer's index is its place in the schedule; in one that has what this rank does ``alone``
-    (and sends at most once in a round, as all others do) it follows from round and sender.
+    Args:
+        programs_of_ranks: ``programs(schedule)``, if they have been made before.
+        alone: the schedule has what this rank does, and no more; it sends at most once in a round,
+            as all others do. Then a transfer's index follows from round and sender; else it is its
+            position in the schedule.
     """
-    of = programs(schedule)
-    scratch = of.scratch()
-    rounds = [
-        (number, phase.name, round)
-        for number, phase in enumerate(schedule.phases)
-        for round in range(len(phase.rounds))
-    ]
+    rows_of_ranks = programs(schedule) if programs_of_ranks is None else programs_of_ranks
+    needs_scratch = rows_of_ranks.scratch()
+    rounds = _rounds(schedule)
+
     ends: list[TransferEnd] = []
     steps: list[tuple[str, int]] = []
-    received: dict[int, int] = {}  # chunk -> the last receive into it
-    sent: dict[int, list[int]] = {}  # chunk -> sends of it since then
-    for _, group in groupby(np.flatnonzero(of.rank == rank).tolist(), of.step.__getitem__):
-        rows = sorted(group, key=lambda row: not of.sends[row])
-        phase, name, round = rounds[int(of.round[rows[0]])]
+    last_receive: dict[int, int] = {}  # by chunk: the position of the last receive into it
+    sends_since: dict[int, list[int]] = {}  # by chunk: the positions of sends of it since then
+
+    rows_of_rank = np.flatnonzero(rows_of_ranks.rank == rank).tolist()
+    for _, rows_of_step in groupby(rows_of_rank, key=rows_of_ranks.step.__getitem__):
+        rows = sorted(rows_of_step, key=lambda row: not rows_of_ranks.sends[row])
+        phase, phase_name, round_in_phase = rounds[int(rows_of_ranks.round[rows[0]])]
+
         for row in rows:
-            send = bool(of.sends[row])
-            chunk = int(of.chunk[row])
-            after: tuple[int, ...] = (received[chunk],) if chunk in received else ()
+            send = bool(rows_of_ranks.sends[row])
+            chunk = int(rows_of_ranks.chunk[row])
+            peer = int(rows_of_ranks.peer[row])
+            position = len(ends)
+
+            after: tuple[int, ...] = ()
+            if chunk in last_receive:
+                after = (last_receive[chunk],)
             if send:
-                sent.setdefault(chunk, []).append(len(ends))
+                sends_since.setdefault(chunk, []).append(position)
             else:
-                after = tuple(sent.pop(chunk, ())) or after
-                received[chunk] = len(ends)
-            peer = int(of.peer[row])
-            by_round = int(of.round[row]) * schedule.ranks
+                after = tuple(sends_since.pop(chunk, ())) or after
+                last_receive[chunk] = position
+
+            if alone:
+                sender = rank if send else peer
+                index = int(rows_of_ranks.round[row]) * schedule.ranks + sender
+            else:
+                index = int(rows_of_ranks.index[row])
+
             end = TransferEnd(
-                index=by_round + (rank if send else peer) if alone else int(of.index[row]),
+                index=index,
                 send=send,
-                reduce=not send and bool(of.reduce[row]),
-                scratch=bool(scratch[row]),
+                reduce=not send and bool(rows_of_ranks.reduce[row]),
+                scratch=bool(needs_scratch[row]),
                 peer=peer,
                 chunk=chunk,
                 phase=phase,
@@ -70,5 +89,15 @@ def rank_program(schedule: Schedule, rank: int, *, alone: bool = False) -> RankP
                 after=after,
             )
             ends.append(end)
-        steps.append((name, round))
+
+        steps.append((phase_name, round_in_phase))
     return RankProgram(tuple(ends), tuple(steps), len(schedule.phases))
+
+
+def _rounds(schedule: Schedule) -> list[tuple[int, str, int]]:
+    """For each round of the schedule: its phase's number and name, and the round in that phase."""
+    rounds = []
+    for number, phase in enumerate(schedule.phases):
+        for round_in_phase in range(len(phase.rounds)):
+            rounds.append((number, phase.name, round_in_phase))
+    return rounds

@@ -1,7 +1,7 @@
 """The schedules that decisions may choose from; all ranks have the same.
 
-Up to ``MOST_RANKS_SEARCHED`` ranks rank 0 lets ``synth.candidates`` make some at the start; the
-others get them through the store, and prove each of them themselves.
+Up to ``MOST_RANKS_SEARCHED`` ranks rank 0 lets ``synth.candidates`` make some at the start, and
+proves them; the others get them through the store, and prove each of them themselves.
 
 On machines of several ranks it makes two-level ones for one late rank, too; the runtime renames
 whole machines and ranks within them, so these serve whichever rank is late.
@@ -33,7 +33,17 @@ if TYPE_CHECKING:
 MOST_RANKS_SEARCHED = 32  # beyond it only closed forms, for one late rank: searches take minutes
 CLASSES = (8, 1, 2, 4, 16, 32, 64, 128, 256)
 """Chunks of the closed forms; where nothing is searched, the profile is measured with the first."""
-MADE = msgspec.json.Decoder(list[tuple[Candidate, str]])  # with the module: see verify.core.format
+
+
+class OfferedCandidate(msgspec.Struct, frozen=True):
+    """A candidate as rank 0 sends it: what it costs, and its schedule, which receivers prove."""
+
+    candidate: Candidate
+    schedule: msgspec.Raw
+
+
+OFFER = msgspec.json.Decoder(list[OfferedCandidate])  # with the module: see verify.core.format
+RunnableCandidate = tuple[Runnable, Candidate]
 
 
 def candidates(
@@ -43,40 +53,72 @@ def candidates(
 
     Two-level ones are among them if the group's machines have ``ranks_per_machine`` ranks each.
     """
-    from synth.candidates import closed_form_costs
-
-    n = group.world_size
-    found = list[tuple[Runnable, Candidate]]()
-    if n <= MOST_RANKS_SEARCHED:
+    ranks = group.world_size
+    offered: tuple[RunnableCandidate, ...] = ()
+    if ranks <= MOST_RANKS_SEARCHED:
         if group.rank == 0:
-            group.send("candidates", _made(n, most_late, ranks_per_machine))
-        made = MADE.decode(group.receive_from(0, "candidates"))
-        found += ((load(decode(text.encode(), each.name)), each) for each, text in made)
-    for k in CLASSES if most_late else CLASSES[: not found]:
-        schedule = ClosedForm(n, group.rank, k)
-        phases = _phases(closed_form_costs(n, k))
-        found.append((schedule, Candidate(schedule.name, 1, *phases, on_demand=True)))
-    return tuple(schedule for schedule, _ in found), tuple(priced for _, priced in found)
+            offered = _made(ranks, most_late, ranks_per_machine)
+            group.send("candidates", _offer(offered))
+        else:
+            offered = _proved(group.receive_from(0, "candidates"))
+
+    numbers_of_chunks: tuple[int, ...] = CLASSES
+    if not most_late:  # no operation runs by any, but the profile is measured with one
+        numbers_of_chunks = CLASSES[: 0 if offered else 1]
+    closed_forms = [_closed_form(ranks, group.rank, chunks) for chunks in numbers_of_chunks]
+
+    schedules, costs = zip(*offered, *closed_forms, strict=True)
+    return schedules, costs
 
 
 @functools.cache
-def _made(n: int, most_late: int, ranks_per_machine: int) -> str:
-    """Each candidate that is made at the start, and its schedule as text; as JSON."""
+def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableCandidate, ...]:
+    """What rank 0 makes at the start, proved; once in a process, for all of its groups.
+
+    ``synth`` has proved these, too, but nothing runs that ``load`` has not let in.
+    """
     from synth.candidates import costs, searched, two_level_completion_costs, two_level_schedules
 
-    made = [
-        (Candidate(name, len(each.late), *_phases(costs(each))), encode(each).decode())
-        for name, each in searched(n, most_late)
-    ]
+    made: list[RunnableCandidate] = []
+    for name, schedule in searched(ranks, most_late):
+        waiting, completion = _phases(costs(schedule))
+        made.append((load(schedule), Candidate(name, len(schedule.late), waiting, completion)))
+
     if most_late and ranks_per_machine != ALONE:
-        for name, schedule in two_level_schedules(n, ranks_per_machine):
+        for name, schedule in two_level_schedules(ranks, ranks_per_machine):
             waiting, completion = _phases(costs(schedule))
             by_level = two_level_completion_costs(schedule, ranks_per_machine)
             between, inside = _phases(by_level)
             two_level = TwoLevelCompletion(ranks_per_machine, between, inside)
             candidate = Candidate(name, 1, waiting, completion, two_level=two_level)
-            made.append((candidate, encode(schedule).decode()))
-    return msgspec.json.encode(made).decode()
+            made.append((load(schedule), candidate))
+    return tuple(made)
+
+
+def _offer(made: tuple[RunnableCandidate, ...]) -> str:
+    """What rank 0 has made, for the others: JSON of OfferedCandidates."""
+    offer = []
+    for runnable, candidate in made:
+        offer.append(OfferedCandidate(candidate, msgspec.Raw(encode(runnable.schedule))))
+    return msgspec.json.encode(offer).decode()
+
+
+def _proved(offer: str) -> tuple[RunnableCandidate, ...]:
+    """What rank 0 offers; ScheduleRefused if something of it is not proved here, too."""
+    proved = []
+    for offered in OFFER.decode(offer):
+        schedule = decode(bytes(offered.schedule), offered.candidate.name)
+        proved.append((load(schedule), offered.candidate))
+    return tuple(proved)
+
+
+def _closed_form(ranks: int, rank: int, chunks: int) -> RunnableCandidate:
+    """The closed form for one late rank; its part is made when a buffer first wants it."""
+    from synth.candidates import closed_form_costs
+
+    schedule = ClosedForm(ranks, rank, chunks)
+    waiting, completion = _phases(closed_form_costs(ranks, chunks))
+    return schedule, Candidate(schedule.name, 1, waiting, completion, on_demand=True)
 
 
 def _phases(costs: tuple[Cost, Cost]) -> tuple[Phase, Phase]:

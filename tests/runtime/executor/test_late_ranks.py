@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from runtime import Executor, Observer, load
+from runtime.executor.program import rank_program
 from tests.runtime.jobs import start
 from tests.runtime.schedules import arrivals, straggler
 from tests.runtime.spawning import on_ranks
@@ -149,6 +150,25 @@ def test_new_names_whose_programs_are_not_proved_are_refused(monkeypatch):
     monkeypatch.setattr("runtime.executor.load.programs", mixed)
     with pytest.raises(ScheduleRefused, match="as late ranks is not proved"):
         verified.for_late(0)
+
+
+def test_the_programs_that_are_proved_for_new_names_are_those_that_run(monkeypatch):
+    verified = load(arrivals(6, {5: 2}))
+    renamed = verified.for_late(0)
+    expected = rank_program(renamed, 1)
+    made_for = []
+
+    def counted(schedule):
+        made_for.append(schedule)
+        return programs(schedule)
+
+    monkeypatch.setattr("runtime.executor.load.programs", counted)
+    monkeypatch.setattr("runtime.executor.program.programs", counted)
+
+    program = verified.program(1, (0,))
+
+    assert made_for == [renamed]
+    assert program == expected
 
 
 class Fault(Observer):

@@ -1,0 +1,55 @@
+"""The candidates of a mode: rank 0 keeps what it proved, the others prove what they receive."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from runtime.network.store_exchange import StoreExchange
+from runtime.policy import candidates as module
+from runtime.policy.candidates import candidates
+from verify.errors import ScheduleRefused
+
+
+def _group(store, rank, ranks):
+    return StoreExchange(store, rank, ranks, timeout_s=10.0)
+
+
+@pytest.mark.parametrize(("ranks", "most_late", "per_machine"), [(2, 0, 1), (6, 2, 1), (4, 1, 2)])
+def test_all_ranks_have_the_same_schedules_and_costs(ranks, most_late, per_machine):
+    store = HashStore()
+
+    first, first_costs = candidates(_group(store, 0, ranks), most_late, per_machine)
+    last, last_costs = candidates(_group(store, ranks - 1, ranks), most_late, per_machine)
+
+    assert [schedule.digest for schedule in first] == [schedule.digest for schedule in last]
+    assert [schedule.schedule for schedule in first] == [schedule.schedule for schedule in last]
+    assert first_costs == last_costs
+
+
+def test_rank_0_only_sends_and_proves_once_for_all_of_its_groups(monkeypatch):
+    proved = []
+    load = module.load
+    monkeypatch.setattr(module, "load", lambda schedule: proved.append(schedule) or load(schedule))
+    monkeypatch.setattr(StoreExchange, "receive_from", None)  # a call would raise
+    module._made.cache_clear()
+
+    kept, _ = candidates(_group(HashStore(), 0, 4), 1)
+    again, _ = candidates(_group(HashStore(), 0, 4), 1)
+
+    assert len(proved) == len(module._made(4, 1, 1))
+    assert kept[0] is again[0]
+
+
+def test_a_rank_refuses_an_offer_that_is_not_proved():
+    store = HashStore()
+    candidates(_group(store, 0, 4), 1)
+    group = _group(store, 1, 4)
+    offer = msgspec.json.decode(group.receive_from(0, "candidates"))
+    transfers = offer[0]["schedule"]["phases"][0]["rounds"][0]
+    transfers.pop()
+    group.send("candidates", msgspec.json.encode(offer).decode())
+
+    with pytest.raises(ScheduleRefused, match="not proved"):
+        candidates(group, 1)
