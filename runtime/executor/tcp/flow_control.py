@@ -168,7 +168,12 @@ class Sender:
         self.held_back = False
         while at < len(self._ready):
             number, i = self._ready[at]
-            state = self._states[number]
+            state = self._states.get(number)
+            if state is None:
+                # Its last bytes left when its connection had room again, while it waited here
+                # behind another connection that was full; so its operation has ended.
+                del self._ready[at]
+                continue
             connection = self._connections[state.program.ends[i].peer]
             while not connection.blocked and (length := state.sendable(i)):
                 if self._backlog.full():

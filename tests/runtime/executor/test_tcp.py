@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from runtime import Executor, load
-from runtime.executor.program import rank_program
+from runtime.executor.program import RankProgram, TransferEnd, rank_program
 from runtime.executor.tcp import loop
 from runtime.executor.tcp.connection import Mismatch
 from runtime.executor.tcp.flow_control import HELD_S, LOOK_S, MOST_HELD, SendBacklog
 from runtime.executor.tcp.frames import CREDIT, HEADER, NETWORK, ONE_HOST
+from runtime.executor.tcp.transfer import TransferState
 from runtime.work import AllReduceWork, Observer
 from tests.runtime import schedules
 from tests.runtime.spawning import on_ranks, together
@@ -256,3 +257,72 @@ def test_a_place_that_a_send_frees_is_granted_though_nothing_else_happens(peer):
     peer.grant(peer.first, size)
     peer.until(lambda came: len(came) == size)
     peer.until(lambda _: peer.credited[peer.first_back] == size)
+
+
+@pytest.fixture
+def two_peers(monkeypatch):
+    """Rank 0's engine on one host, and the sockets of ranks 1 and 2, which the test plays."""
+    monkeypatch.setattr(loop, "fitting", lambda connections: ONE_HOST)
+    engine_sockets = {}
+    peer_sockets = {}
+    for peer in (1, 2):
+        engine_sockets[peer], peer_sockets[peer] = socket.socketpair()
+        engine_sockets[peer].setblocking(False)
+        peer_sockets[peer].settimeout(WAIT_S)
+    ended = queue.Queue()
+    failed = queue.Queue()
+    engine = loop.EventLoop(
+        sockets=engine_sockets,
+        rank=0,
+        phases=1,
+        observer=Observer(),
+        ended=ended.put,
+        failed=lambda noticed, error: failed.put((noticed, error)),
+    )
+    yield engine, peer_sockets, ended, failed
+    engine.abort()
+    for peer_socket in peer_sockets.values():
+        peer_socket.close()
+
+
+def _send_to(peer, number):
+    """Operation ``number``: rank 0 sends one frame, the largest there is, to ``peer``."""
+    end = TransferEnd(
+        index=0,
+        send=True,
+        reduce=False,
+        scratch=False,
+        peer=peer,
+        chunk=0,
+        phase=0,
+        step=0,
+        after=(),
+    )
+    elements = ONE_HOST.frame // 4
+    work = AllReduceWork(number, torch.zeros(elements), False)
+    work.key = (0, ())
+    work.program = RankProgram((end,), (("send", 0),), 1)
+    work.bounds = (0, elements)
+    return work
+
+
+def test_an_operation_may_end_while_another_s_full_connection_stands_before_it(two_peers):
+    """Its last bytes leave when the poll says so, and its place in the queue comes up later."""
+    engine, peer_sockets, ended, failed = two_peers
+    works = [_send_to(peer=1, number=0), _send_to(peer=2, number=1)]
+    digests = [TransferState(work, [], Observer(), ONE_HOST).digest for work in works]
+    for work in works:
+        engine.submit(work)
+
+    for peer, number in ((2, 1), (1, 0)):  # each frame is larger than its connection's buffer
+        credit = HEADER.pack(0, CREDIT, number, ONE_HOST.frame, digests[number])
+        peer_sockets[peer].sendall(credit)
+        peer_sockets[peer].recv(1, socket.MSG_PEEK)
+    for peer, number in ((2, 1), (1, 0)):
+        unread = HEADER.size + ONE_HOST.frame
+        while unread:
+            unread -= len(peer_sockets[peer].recv(unread))
+        assert ended.get(timeout=WAIT_S) is works[number]
+
+    engine.close()
+    assert failed.empty()
