@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import typer
 
+from synth.commands.arrivals import arrivals
 from synth.commands.compare import compare
 from synth.commands.export import export
 from synth.commands.generate import generate
+from synth.commands.nodes import nodes
 from synth.commands.pipeline.command import pipeline
 from synth.commands.program import program
 from synth.commands.standard import direct, doubling, rhd, ring, tree
+from synth.commands.straggler import straggler
 from synth.commands.table import table
 from synth.commands.transpose import transpose
 from verify.cli import run
@@ -27,6 +30,9 @@ app = typer.Typer(
     help="Make AllReduce and pipeline schedules, proved before they are written.",
 )
 COMMANDS = (
+    straggler,
+    arrivals,
+    nodes,
     generate,
     ring,
     rhd,

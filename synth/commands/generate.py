@@ -1,30 +1,32 @@
-"""``synth generate``: one late rank, arrivals of several, or a machine of two levels.
+"""``synth generate``: ``synth straggler``, ``synth arrivals`` or ``synth nodes``, by the options.
 
-Which of the three is meant follows from the options: ``--delay``, ``--arrivals`` or several ranks
-after ``--late`` are arrivals, ``--nodes`` is a machine of two levels.
+``--nodes`` with ``--per-node`` asks for nodes; ``--delay``, ``--arrivals`` or several ranks after
+``--late`` for arrivals; anything else for one straggler. It is older than the three, which take
+only the options that can be combined; here the others have to be refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from synth.arrivals import generate as arrivals_family
-from synth.arrivals import show as arrivals_show
-from synth.arrivals.request import arrival_rounds, late_ranks
-from synth.commands.machine import (
-    EITHER,
-    INNER,
-    MACHINE_OPTIONS,
+from synth.arrivals.request import late_ranks
+from synth.commands import arrivals as arrivals_command
+from synth.commands.arrivals import Arrivals, Exact, LateRanks, make_arrivals
+from synth.commands.late_ranks import LINK, Chunks, ChunksPerHelper, CommonOptions
+from synth.commands.nodes import (
+    PANEL,
+    MachineOptions,
     NetworkPorts,
-    Nodes,
     OuterAlpha,
     OuterBandwidth,
-    PerNode,
+    make_for_nodes,
     parse_machine,
-    refuse_beside_nodes,
+    refuse_links_of_no_use,
 )
 from synth.commands.options import (
     Buffer,
@@ -37,91 +39,68 @@ from synth.commands.options import (
     TimeLimit,
     bandwidth_each_way,
     latency,
-    nothing_written_if_interrupted,
-    parse_setting,
     refuse,
-    refuse_json_if_quiet,
-    require_writable,
-    searching,
-    write_and_show,
 )
-from synth.straggler import show as straggler_show
-from synth.straggler.choose import choose
+from synth.commands.straggler import ChunkOwners, Ports, make_straggler
 from synth.straggler.instance import Owners, PortModel
-from synth.twolevel import search as twolevel_family
-from synth.twolevel import show as twolevel_show
-from synth.units import parse_bytes
 from verify.errors import ArgumentError
 
-ARRIVALS = "Arrivals"
+EITHER = "Leave one of them out"
+MACHINE_OPTIONS = ["nodes", "per_node", "network_ports", "outer_alpha", "outer_bandwidth"]
+
+DelayOfGenerate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ROUNDS|TIME",
+        rich_help_panel=arrivals_command.PANEL,
+        help="The late ranks arrive after so many rounds, or so long as 3ms with --bytes "
+        "(default: late enough to hide the whole ReduceScatter).",
+    ),
+]
+NodesIfAny = Annotated[
+    int | None,
+    typer.Option(rich_help_panel=PANEL, help="Nodes; also give --per-node and --bytes."),
+]
+PerNodeIfAny = Annotated[
+    int | None, typer.Option(rich_help_panel=PANEL, help="Ranks in each node.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions:
+    """All options as they were typed; beside the common ones each belongs to some families only."""
+
+    common: CommonOptions
+    n: int | None
+    late: list[str] | None
+    ports: PortModel
+    owners: Owners
+    delay: str | None
+    arrivals: str | None
+    exact: bool
+    nodes: int | None
+    per_node: int | None
+    network_ports: int | None
+    outer_alpha: str | None
+    outer_bandwidth: str | None
 
 
 def generate(
     context: typer.Context,
     n: Annotated[int | None, typer.Option("--n", help="Number of ranks.")] = None,
-    late: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RANKS", help="The late rank, or several as 6,7 (default: the last)."),
-    ] = None,
-    m: Annotated[
-        int | None,
-        typer.Option(
-            help="Chunks per helper; the buffer has (n - 1) * m. Default: 1, unless --chunks or "
-            "--bytes is given."
-        ),
-    ] = None,
-    chunks: Annotated[
-        int | None,
-        typer.Option(
-            help="Chunks of the whole buffer, any number. Default with --bytes: the one with the "
-            "least predicted time."
-        ),
-    ] = None,
-    ports: Annotated[
-        PortModel,
-        typer.Option(
-            help="In a round each rank sends one chunk and receives one (duplex), or ranks form "
-            "disjoint pairs (matching)."
-        ),
-    ] = "duplex",
-    owners: Annotated[
-        Owners,
-        typer.Option(
-            help="Whose partial sums: chunks dealt out evenly (balanced), chosen by the method "
-            "(free), or balanced where that is quickly found at the bound, else free (auto)."
-        ),
-    ] = "auto",
+    late: LateRanks = None,
+    m: ChunksPerHelper = None,
+    chunks: Chunks = None,
+    ports: Ports = "duplex",
+    owners: ChunkOwners = "auto",
     buffer: Buffer = None,
-    alpha: Annotated[str | None, latency(INNER[0])] = None,
-    bandwidth: Annotated[str | None, bandwidth_each_way(INNER[1])] = None,
-    delay: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ROUNDS|TIME",
-            rich_help_panel=ARRIVALS,
-            help="The late ranks arrive after so many rounds, or so long as 3ms with --bytes "
-            "(default: late enough to hide the whole ReduceScatter).",
-        ),
-    ] = None,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ROUNDS|TIMES",
-            rich_help_panel=ARRIVALS,
-            help="When each late rank arrives, as 3,9 or 1ms,3ms.",
-        ),
-    ] = None,
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact",
-            rich_help_panel=ARRIVALS,
-            help="Refuse, unless ranks and chunks are few enough for a solver to search all "
-            "schedules.",
-        ),
-    ] = False,
-    nodes: Nodes = None,
-    per_node: PerNode = None,
+    alpha: Annotated[str | None, latency(LINK[0])] = None,
+    bandwidth: Annotated[str | None, bandwidth_each_way(LINK[1])] = None,
+    delay: DelayOfGenerate = None,
+    arrivals: Arrivals = None,
+    exact: Exact = False,
+    nodes: NodesIfAny = None,
+    per_node: PerNodeIfAny = None,
     network_ports: NetworkPorts = None,
     outer_alpha: OuterAlpha = None,
     outer_bandwidth: OuterBandwidth = None,
@@ -135,6 +114,8 @@ def generate(
 ) -> None:
     """Search for the AllReduce schedule with the fewest rounds after a late rank arrives.
 
+    The options decide which of these it is: synth straggler, synth arrivals or synth nodes.
+
     \b
     Examples:
       synth generate --n 8
@@ -146,83 +127,122 @@ def generate(
       synth generate --n 4 --delay 1 --exact
       synth generate --nodes 2 --per-node 8 --bytes 1GiB
     """
-    require_writable(output)
-    refuse_json_if_quiet(context, quiet=quiet)
-    if chunks is not None:
-        refuse(context, ["m"], "has no use with --chunks", "Leave one of them out")
-    named = late_ranks(late)
-    has_arrivals = delay is not None or arrivals is not None or len(named) > 1
-    machine = None
-    if nodes is None or per_node is None:
-        needs = "is used only with both --nodes and --per-node"
-        refuse(context, MACHINE_OPTIONS, needs, "Give both")
-        if n is None:
-            raise ArgumentError("--n", None, "is needed", "Or give --nodes and --per-node")
-    else:
-        links = alpha, bandwidth, outer_alpha, outer_bandwidth
-        refuse_beside_nodes(context, n, nodes, per_node, buffer, named)
-        machine = parse_machine(nodes, per_node, network_ports, *links)
-    if machine is not None or not has_arrivals:
-        refuse(context, ["exact"], "is used only with --delay or --arrivals", "Add --delay 1")
-    if machine is not None or has_arrivals:
-        beside = "--nodes" if machine is not None else "--delay or --arrivals"
-        if ports != "duplex":
-            raise ArgumentError("--ports", ports, f"must be duplex with {beside}", EITHER)
-        if owners != "auto":
-            raise ArgumentError("--owners", owners, f"can't be chosen with {beside}", EITHER)
-    elif owners == "free":
-        refuse(context, ["solver", "effort", "time_limit"], "has no use with --owners free", EITHER)
-    one = named[0] if named else None
-    if machine is not None:
-        assert buffer is not None
-        with nothing_written_if_interrupted(), searching(quiet) as progress:
-            placed = twolevel_family.search(
-                machine,
-                parse_bytes("--bytes", buffer),
-                late=one,
-                m=m,
-                chunks=chunks,
-                seed=seed,
-                effort=effort,
-                time_limit_s=time_limit,
-                solver=solver,
-                progress=progress,
-            )
-        write_and_show(twolevel_show, output, placed, json=json, quiet=quiet)
+    common = CommonOptions(
+        m=m,
+        chunks=chunks,
+        buffer=buffer,
+        alpha=alpha,
+        bandwidth=bandwidth,
+        solver=solver,
+        seed=seed,
+        effort=effort,
+        time_limit_s=time_limit,
+        output=output,
+        json=json,
+        quiet=quiet,
+    )
+    options = GenerateOptions(
+        common=common,
+        n=n,
+        late=late,
+        ports=ports,
+        owners=owners,
+        delay=delay,
+        arrivals=arrivals,
+        exact=exact,
+        nodes=nodes,
+        per_node=per_node,
+        network_ports=network_ports,
+        outer_alpha=outer_alpha,
+        outer_bandwidth=outer_bandwidth,
+    )
+    _make(context, options)
+
+
+def _make(context: typer.Context, options: GenerateOptions) -> None:
+    """Find out which family is meant, refuse what belongs to others, then do as its command."""
+    options.common.require_usable(context)
+    late = late_ranks(options.late)
+
+    if options.nodes is not None and options.per_node is not None:
+        _make_for_nodes(context, options, options.nodes, options.per_node, late)
         return
-    assert n is not None
-    setting = parse_setting(context, buffer, alpha, bandwidth, INNER)
-    if has_arrivals:
-        when = arrival_rounds(n, named, arrivals, delay, m or 1, chunks, setting)
-        with nothing_written_if_interrupted(), searching(quiet) as progress:
-            arranged = arrivals_family.search(
-                n,
-                when,
-                m=m,
-                chunks=chunks,
-                seed=seed,
-                effort=effort,
-                time_limit_s=time_limit,
-                solver=solver,
-                setting=setting,
-                exact=exact,
-                progress=progress,
-            )
-        write_and_show(arrivals_show, output, arranged, setting, json=json, quiet=quiet)
-        return
-    with nothing_written_if_interrupted(), searching(quiet) as progress:
-        answer, candidates = choose(
-            n,
-            setting,
-            late=one,
-            m=m,
-            chunks=chunks,
-            ports=ports,
-            owners=owners,
-            seed=seed,
-            effort=effort,
-            time_limit_s=time_limit,
-            solver=solver,
-            progress=progress,
+
+    refuse(context, MACHINE_OPTIONS, "is used only with both --nodes and --per-node", "Give both")
+    if options.n is None:
+        raise ArgumentError("--n", None, "is needed", "Or give --nodes and --per-node")
+
+    if options.delay is not None or options.arrivals is not None or len(late) > 1:
+        _refuse_straggler_options(options, beside="--delay or --arrivals")
+        make_arrivals(
+            context,
+            options.common,
+            n=options.n,
+            late=late,
+            arrivals=options.arrivals,
+            delay=options.delay,
+            exact=options.exact,
         )
-    write_and_show(straggler_show, output, answer, setting, candidates, json=json, quiet=quiet)
+        return
+
+    _refuse_exact(context)
+    make_straggler(
+        context,
+        options.common,
+        n=options.n,
+        late=_first(late),
+        ports=options.ports,
+        owners=options.owners,
+    )
+
+
+def _make_for_nodes(
+    context: typer.Context,
+    options: GenerateOptions,
+    nodes: int,
+    per_node: int,
+    late: Sequence[int],
+) -> None:
+    refuse(context, ["delay", "arrivals"], "is not used with --nodes", EITHER)
+    if len(late) > 1:
+        raise ArgumentError("--late", late, "must be one rank with --nodes", "Name one rank")
+
+    machine = MachineOptions(
+        nodes=nodes,
+        per_node=per_node,
+        network_ports=options.network_ports,
+        alpha=options.common.alpha,
+        bandwidth=options.common.bandwidth,
+        outer_alpha=options.outer_alpha,
+        outer_bandwidth=options.outer_bandwidth,
+    )
+    refuse_links_of_no_use(context, machine)
+
+    buffer = options.common.buffer
+    if buffer is None:
+        raise ArgumentError("--bytes", None, "is needed with --nodes", "For example: --bytes 1GiB")
+    if options.n is not None and options.n != nodes * per_node:
+        requirement = f"must be --nodes times --per-node, {nodes * per_node}"
+        raise ArgumentError("--n", options.n, requirement, "Leave --n out")
+
+    parsed = parse_machine(machine)
+    _refuse_exact(context)
+    _refuse_straggler_options(options, beside="--nodes")
+    make_for_nodes(options.common, buffer, parsed, late=_first(late))
+
+
+def _first(late: Sequence[int]) -> int | None:
+    """The late rank of a family that has one; None for the last rank."""
+    return late[0] if late else None
+
+
+def _refuse_exact(context: typer.Context) -> None:
+    refuse(context, ["exact"], "is used only with --delay or --arrivals", "Add --delay 1")
+
+
+def _refuse_straggler_options(options: GenerateOptions, *, beside: str) -> None:
+    """ArgumentError for what only a straggler's schedule can choose."""
+    if options.ports != "duplex":
+        raise ArgumentError("--ports", options.ports, f"must be duplex with {beside}", EITHER)
+    if options.owners != "auto":
+        raise ArgumentError("--owners", options.owners, f"can't be chosen with {beside}", EITHER)

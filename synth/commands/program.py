@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from synth import show
-from synth.commands.machine import INNER
+from synth.commands.late_ranks import LINK
 from synth.commands.options import (
     Buffer,
     Json,
@@ -32,8 +32,8 @@ def program(
     late: Annotated[int | None, typer.Option(help="The late rank (default: the last).")] = None,
     chunks: Annotated[int | None, typer.Option(help="Chunks of the whole buffer.")] = None,
     buffer: Buffer = None,
-    alpha: Annotated[str | None, latency(INNER[0])] = None,
-    bandwidth: Annotated[str | None, bandwidth_each_way(INNER[1])] = None,
+    alpha: Annotated[str | None, latency(LINK[0])] = None,
+    bandwidth: Annotated[str | None, bandwidth_each_way(LINK[1])] = None,
     json: Json = False,
 ) -> None:
     """Print what one rank does in the closed form for one late rank; no file of all ranks is made.
@@ -43,7 +43,7 @@ def program(
       synth program --n 8 --rank 3 --chunks 4
       synth program --n 1000000 --rank 5 --bytes 1GiB --json
     """
-    setting = parse_setting(context, buffer, alpha, bandwidth, INNER)
+    setting = parse_setting(context, buffer, alpha, bandwidth, LINK)
     if chunks is not None:
         refuse(context, ["buffer"], "has no use with --chunks", "Leave one of them out")
     elif setting is None:

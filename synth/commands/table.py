@@ -36,8 +36,8 @@ def table(
     chunks: Annotated[
         str | None, typer.Option(metavar="RANGE", help="Chunks of the buffer, instead of --m.")
     ] = None,
-    ports: Annotated[PortModel, typer.Option(help="As for generate.")] = "duplex",
-    owners: Annotated[Owners, typer.Option(help="As for generate.")] = "auto",
+    ports: Annotated[PortModel, typer.Option(help="As for straggler.")] = "duplex",
+    owners: Annotated[Owners, typer.Option(help="As for straggler.")] = "auto",
     solver: Solver = "z3",
     seed: Seed = 0,
     effort: Effort = 1.0,

@@ -171,3 +171,43 @@ def test_the_certificates_are_those_of_the_repository() -> None:
         key = int(chunks), *sorted(map(int, arrivals.split("-")))
         found[key] = read(path).completion_rounds
     assert found == CERTIFIED
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("straggler", "--n 6 --late 2 --m 2 --owners free"),
+        ("straggler", "--n 5 --bytes 1MiB"),
+        ("arrivals", "--n 4 --delay 1 --exact --effort 0.1"),
+        ("arrivals", "--n 6 --late 4,5 --arrivals 1,3 --seed 1 --effort 0.1"),
+        ("nodes", "--nodes 2 --per-node 2 --bytes 1MiB --late 1"),
+    ],
+)
+def test_generate_picks_the_family_by_the_options(
+    synth, tmp_path, family: str, options: str
+) -> None:
+    by_family = synth(family, *options.split(), "--quiet", "-o", "by_family.json")
+    by_generate = synth("generate", *options.split(), "--quiet", "-o", "by_generate.json")
+
+    assert by_family == by_generate == (0, "", "")
+    written = [(tmp_path / f"by_{name}.json").read_bytes() for name in ("family", "generate")]
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    ("family", "option"),
+    [
+        ("straggler --n 8", "--delay"),
+        ("straggler --n 8", "--exact"),
+        ("straggler --n 8", "--nodes"),
+        ("arrivals --n 8 --delay 1", "--ports"),
+        ("arrivals --n 8 --delay 1", "--owners"),
+        ("nodes --nodes 2 --per-node 2 --bytes 1MiB", "--arrivals"),
+        ("nodes --nodes 2 --per-node 2 --bytes 1MiB", "--n"),
+    ],
+)
+def test_a_family_does_not_have_the_options_of_others(synth, family: str, option: str) -> None:
+    code, out, err = synth(*family.split(), option, "1")
+
+    assert (code, out) == (2, "")
+    assert f"No such option: {option}" in err
