@@ -5,7 +5,7 @@ A check has no clock and sends nothing: the watchdog asks, and gives up where on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -68,9 +68,11 @@ class Check:
         """How long to ask."""
         return self.limits.grace_s
 
-    def diagnosed(self, answers: Mapping[int, RankStatus], noticed: str) -> Trouble:
+    def diagnosed(
+        self, answers: Mapping[int, RankStatus], noticed: str, suspects: Collection[int]
+    ) -> Trouble:
         """Trouble, with the verdict that follows from these answers."""
-        verdict = diagnose(self.world_size, answers, self.rank, noticed, self.grace_s)
+        verdict = diagnose(self.world_size, answers, self.rank, noticed, self.grace_s, suspects)
         return Trouble(noticed, CONFIRM_SHARE * self.grace_s, verdict)
 
 
@@ -113,7 +115,7 @@ class WaitCheck(Check):
 
 @dataclass
 class SilenceCheck(Check):
-    """Whether ranks of which nothing is heard are alive: a silent or broken one is trouble."""
+    """Whether ranks of which nothing is heard are there; trouble: silent, broken, closed."""
 
     find: Callable[[float], Iterable[int]]  # given the longest wait in seconds: those ranks now
     noticed: str  # why they are asked, for the message
@@ -131,7 +133,7 @@ class SilenceCheck(Check):
         return bool(self._suspects)
 
     def judge(self, answers: Mapping[int, RankStatus], now_s: float) -> Trouble | None:
-        """Trouble with a suspect that has not answered, or says that it broke."""
-        if all(rank in answers and not answers[rank].broken for rank in self._suspects):
+        """Trouble with a suspect that has not answered, or says that it broke or has closed."""
+        if all(rank in answers and answers[rank].is_well for rank in self._suspects):
             return None
-        return self.diagnosed(answers, self.noticed)
+        return self.diagnosed(answers, self.noticed, self._suspects)

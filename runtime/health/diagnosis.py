@@ -1,9 +1,10 @@
 """Who has failed when an operation fails, and whether to wait on: decided from what ranks say.
 
-Every rank that lives says where it stands; whoever says nothing for the grace period is dead or
-stopped. If all answer, ranks that submitted different things have failed, or a rank that broke;
-else the chain of who waits for whom is followed to its end, which is a rank that has not entered
-the operation (with all others that have not), or one that does not go on, or a cycle.
+Every rank that lives says where it stands, and one that has finished and closes says so before it
+goes; whoever says nothing for the grace period is dead or stopped. If all answer, ranks that
+submitted different things have failed, or a rank that broke; else the chain of who waits for whom
+is followed to its end, which is a rank that has not entered the operation (with all others that
+have not), or one that has closed or does not go on, or a cycle.
 
 A wait is not held against the ranks between: however long it lasts, it goes on while the end of
 its chain has entered the operation and any rank of the chain has moved lately: statuses are not
@@ -12,7 +13,7 @@ taken at one moment, so only ranks that all stand still can be waiting for each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -41,10 +42,17 @@ class RankStatus(msgspec.Struct, frozen=True):
     broken: str = ""  # the exception that ended its work, if one did
     differs_from: int | None = None  # the rank that takes an operation to be something else
     doing: str = ""  # what this rank takes that operation to be, or its oldest one
+    closed: bool = False  # it has closed, and enters no operation any more
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the rank is there and can go on."""
+        return not self.broken and not self.closed
 
     def __str__(self) -> str:
         parts = {
-            f"has entered {self.entered} operation(s)": True,
+            f"has entered {self.entered} operation(s)": not self.closed,
+            f"has closed after {self.entered} operation(s)": self.closed,
             str(self.waiting): self.waiting,
             f"broke: {self.broken}": self.broken,
             f"differs from rank {self.differs_from}": self.differs_from is not None,
@@ -61,17 +69,24 @@ def patience_s(statuses: Mapping[int, RankStatus], me: int, limit_s: float) -> f
     chain, cycle = _chain(statuses, me)
     if len(chain) == 1:
         return limit_s
-    if not cycle and statuses[chain[-1]].entered <= _needed(statuses, chain):
+    last = statuses[chain[-1]]
+    if not cycle and (last.closed or last.entered <= _needed(statuses, chain)):
         return 0.0
     return limit_s - min(statuses[rank].idle_s for rank in chain[1:])
 
 
 def diagnose(
-    world_size: int, statuses: Mapping[int, RankStatus], me: int, noticed: str, grace_s: float
+    world_size: int,
+    statuses: Mapping[int, RankStatus],
+    me: int,
+    noticed: str,
+    grace_s: float,
+    suspects: Collection[int] = (),
 ) -> RankFailure:
     """Decide who failed, given the status of each rank that has answered within ``grace_s``.
 
-    The chain of waits begins at rank ``me``; ``noticed`` is what was seen first.
+    The chain of waits begins at rank ``me``; ``noticed`` is what was seen first. ``suspects`` are
+    ranks that ``me`` waits for in another way: those of them that have closed have failed.
     """
     evidence = [f"rank {rank} {statuses[rank]}" for rank in sorted(statuses)]
 
@@ -94,7 +109,12 @@ def diagnose(
     needed = _needed(statuses, chain)
     behind = [rank for rank in sorted(statuses) if statuses[rank].entered <= needed]
     if behind and (len(chain) == 1 or chain[-1] in behind):
+        if closed := [rank for rank in behind if statuses[rank].closed]:
+            return failure(closed, f"closed before operation {needed}, which others have entered")
         return failure(behind, f"alive, but has not entered operation {needed} in time")
+    waited_for = {*suspects, *chain[1:][-1:]}
+    if closed := [rank for rank in sorted(waited_for) if statuses[rank].closed]:
+        return failure(closed, "closed while others wait for it")
     if len(chain) > 1:
         return failure([chain[-1]], "others wait for it")
     return RankFailure([], f"all ranks are alive and in the operation ({noticed})", evidence)

@@ -1,8 +1,9 @@
 """Ranks ask each other where they stand when something is wrong: questions, answers and verdicts.
 
-Silent in normal operation. A rank that notices a failure asks everybody; each answers with its
-status. A question may be an alarm, which makes the others give up too. The first verdict reached is
-sent to all, so that all name the same ranks.
+Silent in normal operation, but for a goodbye: a rank that has finished says so before it closes, so
+that nobody takes it for dead; it repeats that until all who stay have heard it. A rank that notices
+a failure asks everybody; each answers with its status. A question may be an alarm, which makes the
+others give up too. The first verdict reached is sent to all, so that all name the same ranks.
 
 Each message is one datagram, so words are shortened until they fit, and what is left out is marked;
 which ranks failed always goes whole, as a bit for each rank of the group.
@@ -31,12 +32,15 @@ CUT = " [...]"
 class Message(msgspec.Struct, omit_defaults=True):
     """``status`` answers; ``asks`` demands an answer; ``failed`` makes it a verdict.
 
+    A status that says ``closed`` is a goodbye, whatever it answers; ``heard`` is the reply to it.
+
     An answer has the number of its question: one that comes late or twice is known. ``failed``
     has bit ``r % 8`` of byte ``r // 8`` set for each rank ``r`` that failed.
     """
 
     asks: bool = False
     alarm: bool = False
+    heard: bool = False
     question: int = 0
     status: RankStatus | None = None
     failed: bytes | None = None
@@ -80,11 +84,25 @@ class HealthProtocol(Protocol[bytes, str]):
         self._numbers = itertools.count()
         self._open: dict[int, Question] = {}
         self._is_alarmed = False
+        self._closed: dict[int, RankStatus] = {}  # ranks that have said goodbye, and how
+        self._unaware: set[int] = set()  # ranks that have not heard this rank's goodbye
+        self._goodbye_due_s: float | None = None  # None: this rank stays
+
+    @property
+    def has_left(self) -> bool:
+        """Whether nobody is left who has to hear this rank's goodbye."""
+        return self.verdict is not None or not self._unaware
+
+    def leave(self, now_s: float) -> None:
+        """Say goodbye to all who stay; see :attr:`has_left`."""
+        self._unaware = set(range(self.world_size)) - {self.rank} - set(self._closed)
+        self._goodbye_due_s = now_s
+        self._say_goodbye(now_s)
 
     def ask(self, grace_s: float, now_s: float, *, alarm: bool = False) -> Question:
         """Ask everybody for a status, for ``grace_s`` seconds; with the alarm: to give up, too."""
         self._is_alarmed |= alarm
-        answers = {self.rank: self._status()}
+        answers = {**self._closed, self.rank: self._own_status()}
         question = Question(next(self._numbers), alarm, grace_s, now_s, answers)
         self._open[question.number] = question
         self._send_question(question)
@@ -105,9 +123,11 @@ class HealthProtocol(Protocol[bytes, str]):
         if received.asks:
             if self.verdict is not None:  # whoever asks because this rank gives up learns why
                 self._send(sender, pack_verdict(self.verdict))
-            self._send(sender, pack_answer(received.question, self._status()))
-        if received.status is not None and received.question in self._open:
-            self._open[received.question].answers[sender] = received.status
+            self._send(sender, pack_answer(received.question, self._own_status()))
+        if received.heard:
+            self._unaware.discard(sender)
+        if received.status is not None:
+            self._take_status(received.question, sender, received.status)
         self.verdict = self.verdict or received.verdict
         if (received.alarm or received.failed is not None) and not self._is_alarmed:
             self._is_alarmed = True
@@ -116,7 +136,10 @@ class HealthProtocol(Protocol[bytes, str]):
 
     def get_timer(self) -> float | None:
         """When :meth:`handle_timer` is due."""
-        return min((question.due_s for question in self._open.values()), default=None)
+        due_s = [question.due_s for question in self._open.values()]
+        if self._goodbye_due_s is not None and not self.has_left:
+            due_s.append(self._goodbye_due_s)
+        return min(due_s, default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Ask again whoever has not answered, or give it up."""
@@ -125,7 +148,30 @@ class HealthProtocol(Protocol[bytes, str]):
                 question.left_s -= min(now_s - question.asked_s, 2 * ASK_AGAIN_S)
                 question.asked_s = now_s
                 self._send_question(question)
+        if self._goodbye_due_s is not None and now_s >= self._goodbye_due_s:
+            self._say_goodbye(now_s)
         self._end_questions()
+
+    def _own_status(self) -> RankStatus:
+        is_closed = self._goodbye_due_s is not None
+        return msgspec.structs.replace(self._status(), closed=is_closed)
+
+    def _take_status(self, number: int, sender: int, status: RankStatus) -> None:
+        """An answer to one question, or a goodbye, which answers all."""
+        if status.closed:
+            self._closed[sender] = status
+            self._unaware.discard(sender)  # it needs no goodbye any more
+            self._send(sender, _HEARD)
+            for question in self._open.values():
+                question.answers[sender] = status
+        elif number in self._open:
+            self._open[number].answers[sender] = status
+
+    def _say_goodbye(self, now_s: float) -> None:
+        if not self.has_left:
+            goodbye = pack_answer(question=0, status=self._own_status())
+            self._outbox += [(peer, goodbye) for peer in sorted(self._unaware)]
+            self._goodbye_due_s = now_s + ASK_AGAIN_S
 
     def _send_question(self, question: Question) -> None:
         message = Message(asks=True, alarm=question.alarm, question=question.number)
@@ -140,6 +186,9 @@ class HealthProtocol(Protocol[bytes, str]):
             if is_answered or question.left_s <= 0 or self.verdict is not None:
                 question.is_over = True
                 del self._open[question.number]
+
+
+_HEARD = msgspec.msgpack.encode(Message(heard=True))
 
 
 def pack_answer(question: int, status: RankStatus) -> bytes:

@@ -28,6 +28,7 @@ from verify.errors import LatecomerError, RankFailure
 TICK_S = 0.25  # it looks this often, and at least so many times within the longest wait
 TICKS = 20
 CLOSE_S = 5.0  # how long closing waits for what a failure calls
+GOODBYE_S = 0.5  # how long closing waits for ranks that have not heard of it
 FAILURE_THREAD = "latecomer-failure"
 
 logger = logging.getLogger("latecomer")
@@ -123,17 +124,24 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self.fail(noticed)
 
     def find_silent(self, noticed: str) -> LatecomerError | None:
-        """Ask all for a sign of life; if some give none, the failure everywhere that names them."""
+        """Ask all for a sign of life; if some give none, the failure everywhere that names them.
+
+        Ranks that have closed are named, too.
+        """
         if not self._is_over:
             answers = self._ask(self.limits.grace_s)
-            if len(answers) == self.world_size and not self._is_over:
+            closed = [rank for rank, status in answers.items() if status.closed]
+            all_are_there = len(answers) == self.world_size and not closed
+            if all_are_there and not self._is_over:
                 return None
-            self._fail(self._waits.diagnosed(answers, noticed))
+            self._fail(self._waits.diagnosed(answers, noticed, suspects=closed))
         with self._failing:
             return self.failure
 
     def close(self) -> None:
-        """Look no more; what is noticed from now on is no failure."""
+        """Say goodbye, and look no more; what is noticed from now on is no failure."""
+        if not self._is_over:
+            self._say_goodbye()
         with self._failing:
             self._is_over = True
         self._ticks.cancel()
@@ -141,6 +149,17 @@ class Watchdog(ProtocolRunner[bytes, str]):
         if stopping is not None and stopping is not threading.current_thread():
             stopping.join(CLOSE_S)
         super().close()
+
+    def _say_goodbye(self) -> None:
+        """Tell all who stay that this rank has finished; a rank that is dead never hears it."""
+        self.run(self._health.leave)
+        deadline_s = time.monotonic() + GOODBYE_S
+        with self._news:
+            while not self._health.has_left and not self._is_over:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._news.wait(left_s)
 
     def status(self) -> RankStatus:
         """Where this rank stands; any thread."""

@@ -20,7 +20,7 @@ from runtime import Executor, Observer, load
 from runtime.executor.program import rank_program
 from tests.runtime.jobs import start
 from tests.runtime.schedules import arrivals, straggler
-from tests.runtime.spawning import on_ranks
+from tests.runtime.spawning import on_ranks, together
 from verify.core.check import check
 from verify.core.programs import Programs, programs
 from verify.core.schedule import Phase, Schedule, Transfer
@@ -240,6 +240,24 @@ def test_a_lost_rank_is_named_by_all_others_and_a_new_group_works(
         executor = Executor(load(straggler(size - 1)), *again, timeout_s=30)
         assert executor.submit(torch.full((9,), float(rank))).wait()[0].item() == sum(others)
         executor.close()
+
+
+@on_ranks(4, timeout_s=40, victims={1})
+def test_a_rank_that_has_finished_is_not_named_beside_one_that_dies(rank, size, store):
+    executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
+    executor.submit(torch.ones(10)).wait()
+    together(store, rank, size, "first is done")
+    if rank == 0:
+        executor.close()
+        store.set("rank 0 has closed", "")
+        return
+    store.wait(["rank 0 has closed"])
+    if rank == 1:
+        os.kill(os.getpid(), KILL)
+    failure = executor.find_silent("asked by the test")
+    assert failure.ranks == (1,)
+    assert "rank 0 has closed after 1 operation" in str(failure)
+    executor.close()
 
 
 @on_ranks(4, timeout_s=40)

@@ -19,6 +19,8 @@ def _waits(peer, idle_s=0.0, entered=4, operation=3):
 
 IN = RankStatus(4)
 BEHIND = RankStatus(3)
+CLOSED = RankStatus(4, closed=True)
+CLOSED_BEFORE = RankStatus(3, closed=True)
 BROKEN = RankStatus(4, broken="OSError('x')")
 DIFFERS = RankStatus(4, differs_from=3, doing="a sum of 3 x float32")
 LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
@@ -36,6 +38,10 @@ LONG_CHAIN = [_waits(2, entered=9), RankStatus(5), BEHIND, _waits(0)]
         (LONG_CHAIN, (2,), "has not entered"),
         ([_waits(1), _waits(2), IN], (2,), "others wait for it"),  # the end of the chain
         ([IN, IN], (), "all ranks are alive"),  # nobody without evidence
+        ([_waits(1), None, CLOSED], (1,), "no sign of life"),  # but not who has finished
+        ([_waits(1), _waits(2), CLOSED], (2,), "closed while others wait for it"),
+        ([_waits(2), BEHIND, CLOSED_BEFORE], (2,), "closed before operation 3"),
+        ([IN, CLOSED], (), "all ranks are alive"),  # nobody waits for it
     ],
 )
 def test_who_is_blamed_first(statuses, ranks, reason):
@@ -55,6 +61,7 @@ def test_who_is_blamed_first(statuses, ranks, reason):
         ([_waits(2, 9), RankStatus(4, idle_s=2)], 3),
         ([_waits(2, 9), RankStatus(4, idle_s=6)], -1),
         ([_waits(2, 9), RankStatus(3, idle_s=0)], 0),  # it has not entered
+        ([_waits(2, 9), RankStatus(4, idle_s=0, closed=True)], 0),  # it never will
         ([_waits(2, 9), _waits(0, 6)], -1),  # a cycle
         ([_waits(2, 9), _waits(0, 1)], 4),  # of what was
     ],
@@ -147,6 +154,8 @@ def test_a_rank_that_goes_on_is_granted_more_time_and_others_are_given_up(
         ({0: RankStatus(0), 1: RankStatus(0)}, None),  # rank 2 is silent, but not suspected
         ({0: RankStatus(0), 1: RankStatus(0, broken="x"), 2: RankStatus(0)}, (1,)),
         ({0: RankStatus(0), 2: RankStatus(0)}, (1,)),
+        ({0: RankStatus(0), 1: RankStatus(0, closed=True), 2: RankStatus(0)}, (1,)),
+        ({0: RankStatus(0), 1: RankStatus(0), 2: RankStatus(0, closed=True)}, None),
     ],
 )
 def test_a_suspect_must_answer_and_be_whole(answers, ranks):
@@ -157,7 +166,9 @@ def test_a_suspect_must_answer_and_be_whole(answers, ranks):
     trouble = check.judge(answers, 2.0)
     assert (trouble and trouble.verdict.ranks) == ranks
     if trouble:
-        assert re.search("no sign of life for 7 s|broke, x", str(trouble.verdict))
+        assert re.search(
+            "no sign of life for 7 s|broke, x|closed while others wait", str(trouble.verdict)
+        )
     nobody = SilenceCheck(0, 3, LIMITS, lambda wait_s: [], "why")
     assert not nobody.is_due(1.0)
     assert nobody.grace_s == LIMITS.grace_s

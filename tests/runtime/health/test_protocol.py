@@ -54,6 +54,49 @@ def test_a_question_is_over_when_all_have_answered_and_is_no_alarm():
     assert group.ranks[0].get_timer() is None
 
 
+def test_a_rank_that_has_said_goodbye_is_not_silent():
+    group = Group(3)
+    group.ranks[2].leave(group.now_s)
+    assert not group.ranks[2].has_left
+    group.settle()
+    assert group.ranks[2].has_left
+    assert group.ranks[2].get_timer() is None
+
+    group.deaf = {2}
+    question = group.ranks[0].ask(1.0, group.now_s)
+    group.settle()
+    assert question.is_over
+    assert question.answers[2] == RankStatus(3, closed=True)
+    assert not question.answers[1].closed
+    assert group.events() == [None] * 3
+
+
+def test_a_goodbye_is_repeated_until_all_who_stay_have_heard_it():
+    group = Group(3)
+    group.deaf = {0}
+    group.ranks[2].leave(group.now_s)
+    group.settle()
+    group.ranks[0].ask(1.0, group.now_s)  # nobody hears it
+    assert not group.ranks[2].has_left
+    assert group.ranks[2].get_timer() == protocol.ASK_AGAIN_S
+
+    group.deaf = set()
+    group.turn(protocol.ASK_AGAIN_S)
+    assert group.ranks[2].has_left
+    question = group.ranks[0].ask(1.0, group.now_s)
+    assert question.answers[2].closed
+
+
+def test_nobody_waits_for_a_rank_that_leaves_too():
+    group = Group(2)
+    group.deaf = {0}
+    group.ranks[1].leave(group.now_s)
+    group.settle()
+    goodbye = protocol.pack_answer(0, RankStatus(1, closed=True))
+    group.ranks[1].receive_message(goodbye, 0, group.now_s)
+    assert group.ranks[1].has_left
+
+
 def test_whoever_does_not_answer_is_asked_again_until_the_time_is_up():
     group = Group(3)
     group.deaf = {2}

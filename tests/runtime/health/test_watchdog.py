@@ -44,6 +44,8 @@ class Peers:
         while True:
             peer, message = self._sent.get()
             self.heard.append((peer, message))
+            if message.status is not None and message.status.closed and peer in self.statuses:
+                self.receive(peer, msgspec.msgpack.encode(Message(heard=True)))
             if message.asks and peer in self.statuses:
                 self.receive(peer, pack_answer(message.question, self.statuses[peer]))
 
@@ -227,6 +229,25 @@ def test_a_stop_that_fails_does_not_keep_the_next_from_being_called(watch, caplo
     watchdog.on_failure(late.append)  # whoever comes after the failure is told at once
     watchdog.on_trouble(lambda: late.append("trouble"))
     assert late == [watchdog.failure, "trouble"]
+
+
+def test_a_rank_that_has_closed_is_not_named_beside_a_silent_one(peers, watch):
+    del peers.statuses[2]
+    watchdog = watch(SOON_S, Source(2))
+    del peers.statuses[1]
+    peers.receive(1, pack_answer(0, RankStatus(1, closed=True)))
+    failure = _failure(watchdog)
+    assert failure.ranks == (2,)
+    assert "rank 1 has closed after 1 operation(s)" in str(failure)
+
+
+def test_closing_tells_all_who_stay_and_waits_for_none_that_is_dead(peers, watch):
+    del peers.statuses[2]
+    watchdog = watch(LONG_S)
+    watchdog.close()
+    goodbyes = [peer for peer, message in peers.heard if message.status and message.status.closed]
+    assert goodbyes.count(1) == 1
+    assert goodbyes.count(2) > 1
 
 
 def test_closing_is_no_failure(peers, watch):
