@@ -43,10 +43,9 @@ class ModeCollectives(Collectives):
 
     chosen: Chosen
 
-    @property
-    def path(self) -> str:
-        """The mode."""
-        return f"mode {self.chosen.options.mode}"
+    def __init__(self, group: StoreExchange, chosen: Chosen) -> None:
+        super().__init__(group, chosen)
+        self.path = f"mode {chosen.options.mode}"
 
     def unfit(self, device: torch.device) -> str:
         """A mode takes late ranks that are in the group."""

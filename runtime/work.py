@@ -1,10 +1,10 @@
-"""An AllReduce in flight: one handle from the caller down to the bytes, and who may watch it."""
+"""An AllReduce in flight: the tensors it takes, its handle down to the bytes, who may watch it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -13,10 +13,44 @@ from typing import Any
 import torch
 
 from runtime.torch_versions import Work
-from verify.errors import LatecomerError
+from verify.errors import LatecomerError, TensorError
 
 ON_HOST = timedelta(days=1)
 """The time limit of a wait that is to hold up the host; the watchdog's comes first."""
+
+FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+SUMMABLE = FLOATS | INTEGERS
+
+
+def unsummable(
+    tensor: torch.Tensor, average: bool, dtypes: Collection[torch.dtype] = SUMMABLE
+) -> tuple[str, str]:
+    """Why a tensor can't be summed in place, and what is required; empty if it can."""
+    if tensor.layout is not torch.strided:
+        return f"layout {tensor.layout}", "it must be dense (torch.strided)"
+    if tensor.dtype not in dtypes:
+        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        return f"dtype {tensor.dtype}", f"it must be one of {names}"
+    if not tensor.is_contiguous():
+        return "not contiguous", "pass tensor.contiguous()"
+    if average and not tensor.dtype.is_floating_point:
+        return f"the average of {tensor.dtype}", "it is not an integer; sum instead"
+    return "", ""
+
+
+def require_summable(
+    tensor: torch.Tensor,
+    device: torch.device,
+    average: bool,
+    dtypes: Collection[torch.dtype] = SUMMABLE,
+) -> None:
+    """Raise TensorError for what can't be carried on ``device``."""
+    if tensor.device.type != device.type:
+        raise TensorError(f"the tensor is on {tensor.device}, the executor on {device}")
+    reason, requirement = unsummable(tensor, average, dtypes)
+    if reason:
+        raise TensorError(f"a tensor can't be carried: {reason}; {requirement}")
 
 
 @dataclass(frozen=True, slots=True)

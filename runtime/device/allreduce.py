@@ -22,11 +22,11 @@ from runtime.device.variants import Kernel, LoadedProgram
 from runtime.executor.closed_form import ClosedForm, proved_whole
 from runtime.executor.engine import Engine
 from runtime.executor.executor import KEPT, Executor
-from runtime.executor.load import Runnable, Verified, require_summable
+from runtime.executor.load import Runnable, Verified
 from runtime.executor.nccl.streams import Device, device_of
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
-from runtime.work import AllReduceWork
+from runtime.work import AllReduceWork, require_summable
 from verify.device.program import device_program
 from verify.errors import ArgumentError, KernelUnavailable, TensorError
 

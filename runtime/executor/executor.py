@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from runtime.executor.engine import Engine
-from runtime.executor.load import Late, Runnable, agree, require_size, require_summable
+from runtime.executor.load import Late, Runnable, agree, require_size
 from runtime.executor.nccl.engine import DeviceEngine
 from runtime.executor.nccl.streams import Device, device_of
 from runtime.executor.tcp.connection import Mismatch
@@ -26,7 +26,7 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
-from runtime.work import AllReduceWork, Observer, RankProgram
+from runtime.work import AllReduceWork, Observer, RankProgram, require_summable
 from verify.errors import ArgumentError, LatecomerError
 
 KEPT = 256  # programs: of a schedule, with a late rank
@@ -164,9 +164,9 @@ class Executor:
             ArgumentError: no such schedule, or a bad ``late``.
             RankFailure: the executor has failed before.
         """
-        late = self._late_ranks(schedule, late)
+        late_ranks = self._late_ranks(schedule, late)
         work = self.open(tensor, average)
-        self.start(work, schedule, late)
+        self.start(work, schedule, late_ranks)
         return work
 
     def open(self, tensor: torch.Tensor, average: bool) -> AllReduceWork:
@@ -187,18 +187,22 @@ class Executor:
         """Make what operations by a schedule would have to wait for, unless it is there."""
         self.schedules[schedule].make()
 
-    def start(self, work: AllReduceWork, schedule: int, late: Late = None) -> None:
-        """Run an open operation by a schedule."""
+    def start(self, work: AllReduceWork, schedule: int, late: tuple[int, ...]) -> None:
+        """Run an open operation by a schedule; ``late``: in the order of their arrival."""
         if self.failure is not None:
             return  # it is settled, and its tensor the caller's again
-        work.key = key = schedule, self._late_ranks(schedule, late)
-        if key not in self._programs:
-            self._programs[key] = self.schedules[schedule].program(self.rank, key[1])
+
+        work.key = key = (schedule, late)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self.schedules[schedule].program(self.rank, late)
             if len(self._programs) > KEPT:
                 del self._programs[next(iter(self._programs))]
-        work.program = self._programs[key]
-        k = self.schedules[schedule].schedule.chunks
-        work.bounds = tuple(work.flat.numel() * c // k for c in range(k + 1))
+
+        chunks = self.schedules[schedule].schedule.chunks
+        elements = work.flat.numel()
+        work.program = program
+        work.bounds = tuple(elements * chunk // chunks for chunk in range(chunks + 1))
         self.hand_over(work)
 
     def hand_over(self, work: AllReduceWork) -> None:

@@ -1,15 +1,14 @@
-"""The door to the executor: proved schedules, the same on all ranks; tensors it can carry."""
+"""The door to the executor: proved schedules, the same on all ranks."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
-import torch
 
 from runtime.executor.program import rank_program
 from runtime.network.store_exchange import StoreExchange
@@ -19,14 +18,11 @@ from verify.core.format import read
 from verify.core.programs import Programs, deadlock_free, programs
 from verify.core.schedule import Schedule
 from verify.core.verdict import Report, Verdict
-from verify.errors import ArgumentError, ScheduleRefused, TensorError
+from verify.errors import ArgumentError, ScheduleRefused
 from verify.output import encode
 from verify.renaming import renamed
 from verify.report.render import render
 
-FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
-INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
-SUMMABLE = FLOATS | INTEGERS
 Late = int | Sequence[int] | None  # several: in the order of their arrival; None: as the file
 
 
@@ -210,33 +206,3 @@ def agree(group: StoreExchange, schedules: Sequence[Runnable], late: tuple[int, 
         raise ScheduleRefused(text)
     names = ", ".join(f"{verified.name} ({verified.digest[:12]})" for verified in schedules)
     raise ScheduleRefused(f"rank {group.rank} has {names}, but rank(s) {ranks} another schedule")
-
-
-def unsummable(
-    tensor: torch.Tensor, average: bool, dtypes: Collection[torch.dtype] = SUMMABLE
-) -> tuple[str, str]:
-    """Why a tensor can't be summed in place, and what is required; empty if it can."""
-    if tensor.layout is not torch.strided:
-        return f"layout {tensor.layout}", "it must be dense (torch.strided)"
-    if tensor.dtype not in dtypes:
-        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-        return f"dtype {tensor.dtype}", f"it must be one of {names}"
-    if not tensor.is_contiguous():
-        return "not contiguous", "pass tensor.contiguous()"
-    if average and not tensor.dtype.is_floating_point:
-        return f"the average of {tensor.dtype}", "it is not an integer; sum instead"
-    return "", ""
-
-
-def require_summable(
-    tensor: torch.Tensor,
-    device: torch.device,
-    average: bool,
-    dtypes: Collection[torch.dtype] = SUMMABLE,
-) -> None:
-    """Raise TensorError for what can't be carried on ``device``."""
-    if tensor.device.type != device.type:
-        raise TensorError(f"the tensor is on {tensor.device}, the executor on {device}")
-    reason, requirement = unsummable(tensor, average, dtypes)
-    if reason:
-        raise TensorError(f"a tensor can't be carried: {reason}; {requirement}")

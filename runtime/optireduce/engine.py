@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from runtime.executor.load import load, require_summable
+from runtime.executor.load import load
 from runtime.health.native_work import NativeWaits
 from runtime.network.store_exchange import StoreExchange, own_address
 from runtime.optireduce.hadamard import FLOATS, operation_seed
@@ -33,7 +33,7 @@ from runtime.optireduce.udp.compiled.choice import choose
 from runtime.optireduce.udp.loop import UdpLoop
 from runtime.optireduce.udp.protocol import UdpProtocol
 from runtime.torch_versions import PrefixStore, Store
-from runtime.work import AllReduceWork
+from runtime.work import AllReduceWork, require_summable
 from verify.errors import ArgumentError, LatecomerError
 
 logger = logging.getLogger("latecomer")

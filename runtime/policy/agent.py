@@ -10,6 +10,7 @@ again, is its ``head``'s part. Why no two ranks can act on different decisions: 
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections import deque
@@ -18,13 +19,15 @@ from dataclasses import dataclass
 
 from runtime.network.clock import Aligned, Clock, Ping, Pong
 from runtime.network.protocol import Protocol
+from runtime.policy.arrivals import Arrival
 from runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
 from runtime.policy.epochs import EpochCommit
 from runtime.policy.head import Head
-from runtime.policy.messages import NATIVE, Arrival, Arrive, Decide, Decision, Message
+from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message
 from runtime.policy.options import DETERMINISTIC, PolicyInputs
 from runtime.policy.rules import RULES, next_epoch, predicted, small, static
 
+KEPT_SIZES = 256  # of buffers, for which what needs no message is decided once
 ASKING = 4  # operations between two forecasts while ranks ask: then it can only save messages
 
 
@@ -57,6 +60,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self.made = inputs.made  # bits: the candidates that this rank has made
         self._faulty = False
         self._forecast_at = 0
+        # by bytes of the buffer: most operations have the size of one before
+        self._own_decision = functools.lru_cache(KEPT_SIZES)(self._decide_alone)
         self._collect(self.clock, 0.0)
 
     def arrive(
@@ -175,7 +180,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         alignment = self.clock.alignment(now_s)
         return at_s + alignment.offset_s if math.isfinite(alignment.uncertainty_s) else math.nan
 
-    def _own_decision(self, nbytes: int) -> Decision | None:
+    def _decide_alone(self, nbytes: int) -> Decision | None:
         """How an operation runs about which nothing has to be sent."""
         mode = self.inputs.options.mode
         if mode in DETERMINISTIC:

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 
 from runtime.network.clock import Clock
 from runtime.network.protocol import Protocol
+from runtime.policy.arrivals import Arrival, Buffer
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
-from runtime.policy.messages import NATIVE, Arrival, Arrive, Buffer, Decide, Decision, Message
+from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message
 from runtime.policy.options import PolicyInputs
-from runtime.policy.rules import RULES, ArrivalState
+from runtime.policy.rules import RULES, OperationState
 
 QUIET = Decision(NATIVE, (), "no straggler lately: no rank asks")
 REMEMBERED = 1024  # operations whose arrivals and ends are kept until all have told
@@ -53,7 +54,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._clock = clock
         heads = range(0, self.world_size, inputs.stride)
         self._rule = RULES.get(inputs.options.mode)
-        self._states: dict[int, ArrivalState] = {}
+        self._states: dict[int, OperationState] = {}
         self._undecided: set[int] = set()  # may have to be decided here
         self._started: set[int] = set()  # by a schedule, and still miss a rank
         self._decided: dict[int, Decide] = {}
@@ -71,7 +72,9 @@ class Coordinator(Protocol[Message, Fault]):
     def receive_message(self, message: Message, sender: int, now_s: float) -> None:
         """A rank has come to an operation, or says so again; or what it did while nobody asked."""
         assert isinstance(message, Arrive)
-        message.require(self.inputs.speaks_for(sender))
+        ranks = self.inputs.speaks_for(sender)
+        for arrival in message.arrivals:
+            arrival.require(ranks)
         if message.asks:
             self._note(message, sender)
             for arrival in message.arrivals:
@@ -128,8 +131,8 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._enter(state, arrival, sender, now_s)
 
-    def _open(self, operation: int, buffer: Buffer) -> ArrivalState:
-        state = self._states[operation] = ArrivalState(operation, buffer, range(self.world_size))
+    def _open(self, operation: int, buffer: Buffer) -> OperationState:
+        state = self._states[operation] = OperationState(operation, buffer, range(self.world_size))
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
         return state
@@ -139,7 +142,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._started.discard(operation)
 
-    def _enter(self, state: ArrivalState, arrival: Arrival, sender: int, now_s: float) -> bool:
+    def _enter(self, state: OperationState, arrival: Arrival, sender: int, now_s: float) -> bool:
         """Take down the arrivals that are not known yet; whether there are any."""
         if not state.enter(arrival, sender, now_s):
             return False
@@ -189,7 +192,7 @@ class Coordinator(Protocol[Message, Fault]):
             self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
     def _occupy(
-        self, state: ArrivalState, decision: Decision, now_s: float, *, complete: bool
+        self, state: OperationState, decision: Decision, now_s: float, *, complete: bool
     ) -> None:
         """The links are busy with an operation that starts, or (``complete``) is complete now."""
         factor = self.inputs.correction.factor(decision.candidate == NATIVE)
@@ -238,7 +241,7 @@ class Coordinator(Protocol[Message, Fault]):
                 if state.aligned:
                     self._learn(state)
 
-    def _learn(self, state: ArrivalState) -> None:
+    def _learn(self, state: OperationState) -> None:
         """Compare what an operation took, from the last arrival on, with the prediction."""
         last_s = float(state.at_s.max())
         end_s = max(state.done_s.values())

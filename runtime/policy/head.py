@@ -22,9 +22,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runtime.network.protocol import Protocol
-from runtime.policy.messages import Arrival, Arrive, Decide, Message
+from runtime.policy.arrivals import Arrival, ArrivalState
+from runtime.policy.messages import Arrive, Decide, Message
 from runtime.policy.options import PolicyInputs
-from runtime.policy.rules import RULES, ArrivalState
+from runtime.policy.rules import RULES
 
 TOGETHER_S = 0.001
 RETRY_S = 0.1  # well above a round trip through busy links
@@ -76,7 +77,8 @@ class Head(Protocol[Message, None]):
                 if message.operation in self._states:
                     self._states[message.operation].again_s = math.inf
         elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
-            message.require(self._heard[sender])
+            for arrival in message.arrivals:
+                arrival.require(self._heard[sender])
             if message.asks:
                 self._note(message, sender)
                 for arrival in message.arrivals:

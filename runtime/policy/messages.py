@@ -6,19 +6,11 @@ the version of the epoch they are about, and mean the same however often they co
 
 from __future__ import annotations
 
-import math
-import struct
-from typing import NamedTuple
-
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from runtime.network.clock import Ping, Pong
+from runtime.policy.arrivals import Arrival, Buffer
 
-ABSENT = -math.inf  # the stamp of a rank that has not come
-STAMP = np.dtype("<f8")  # as it is sent
-NOBODY = struct.pack("<d", ABSENT)
 NATIVE = -1  # the candidate that stands for the library's own all-reduce
 
 
@@ -45,23 +37,6 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""  # and why
     quiet: bool = False
     made: int = -1  # bits: the candidates that all ranks have made (mode predict)
-
-
-Buffer = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
-
-
-class Arrival(NamedTuple):
-    """Ranks have come to an operation: of those that its sender speaks for, or it alone."""
-
-    operation: int
-    buffer: Buffer
-    stamps: bytearray  # by rank: when, on the reference rank's clock (NaN: not aligned; ABSENT)
-    odd: dict[int, Buffer]  # by rank: other buffers than ``buffer``
-
-    @property
-    def at_s(self) -> NDArray[np.float64]:
-        """The stamps, in place."""
-        return np.frombuffer(self.stamps, STAMP)
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):
@@ -103,12 +78,6 @@ class Arrive(_Message, frozen=True):
     made: int  # bits: the candidates that these ranks have made
     done: tuple[tuple[int, float], ...] = ()  # since the last message, and when (reference clock)
     to: int | None = None  # the coordinator, if the receiver has to pass it on
-
-    def require(self, ranks: range) -> None:
-        """Raise ValueError unless all arrivals have a stamp for each of ``ranks``, and no other."""
-        for _, _, stamps, odd in self.arrivals:
-            if len(stamps) != 8 * len(ranks) or (odd and not all(rank in ranks for rank in odd)):
-                raise ValueError(f"{len(stamps)} bytes, {odd} are no arrivals of {ranks}")
 
 
 class Decide(_Message, frozen=True):

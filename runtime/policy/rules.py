@@ -15,12 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
+from runtime.policy.arrivals import ArrivalState
 from runtime.policy.cost_model import LEAST_GAIN, Times, Wait, break_even, learned, worth_s
 from runtime.policy.history import LATELY
-from runtime.policy.messages import ABSENT, NATIVE, NOBODY, STAMP, Arrival, Buffer, Decision, Epoch
+from runtime.policy.messages import NATIVE, Decision, Epoch
 from runtime.policy.options import PolicyInputs
 
 PATIENCE = "missing for longer than a needless start would cost"
@@ -41,15 +40,10 @@ class Later:
 
 
 @dataclass
-class ArrivalState:
-    """What the coordinator, or a head, knows of one operation."""
+class OperationState(ArrivalState):
+    """What the coordinator knows of one operation."""
 
-    operation: int
-    buffer: Buffer  # of the rank that was heard of first
-    ranks: range  # of whom
-    last_s: float = -math.inf  # when the last arrival was heard of: own clock
     done_s: dict[int, float] = field(default_factory=dict)  # by sender, result: reference clock
-    odd: dict[int, Buffer] = field(default_factory=dict)  # by rank: other buffers than that
     asking: set[int] = field(default_factory=set)  # who is told the decision, besides heads
     decision: Decision | None = None
     free_s: float = -math.inf  # when the links will have done those before, by prediction
@@ -57,53 +51,9 @@ class ArrivalState:
     ready_s: float = -math.inf  # when a schedule's waiting phases end, by prediction
     unready_s: float = 0.0  # what of them the profile left to do when the last rank came
 
-    def __post_init__(self) -> None:
-        self.absent = len(self.ranks)  # so many have not come
-        self.stamps = bytearray(self.absent * NOBODY)
-        self.at_s: NDArray[np.float64] = np.frombuffer(self.stamps, STAMP)  # the same, in place
-
-    def enter(self, arrival: Arrival, sender: int, now_s: float) -> bool:
-        """Take down what ``sender`` tells that is not known yet; whether there is any."""
-        first = sender - self.ranks.start
-        told = arrival.stamps
-        count = len(arrival.stamps) // 8
-        begin = 8 * first
-        end = 8 * (first + count)
-        alike = arrival.buffer == self.buffer and not arrival.odd
-        if alike and NOBODY not in told and self.stamps[begin:end] == NOBODY * count:
-            self.stamps[begin:end] = told  # usual, and takes as long however many ranks there are
-        else:
-            here = self.at_s[first : first + count]
-            at_s = arrival.at_s
-            new = (here == ABSENT) & (at_s != ABSENT)
-            here[new] = at_s[new]
-            count = int(np.count_nonzero(new))
-            for rank in () if alike else (np.flatnonzero(new) + sender).tolist():
-                if (buffer := arrival.odd.get(rank, arrival.buffer)) != self.buffer:
-                    self.odd[rank] = buffer
-        if count:
-            self.absent = self.absent - count
-            self.last_s = now_s
-        return count > 0
-
-    @property
-    def missing(self) -> Ranks:
-        """The ranks that have not come, in order."""
-        return tuple(self.ranks[at] for at in (self.at_s == ABSENT).nonzero()[0].tolist())
-
-    @property
-    def aligned(self) -> bool:
-        """All ranks have come, and all stamps are of one clock."""
-        return math.isfinite(self.at_s.sum())
-
-    @property
-    def arrival(self) -> Arrival:
-        """Who has come, as it is told."""
-        return Arrival(self.operation, self.buffer, bytearray(self.stamps), dict(self.odd))
-
 
 Ranks = tuple[int, ...]
-Rule = Callable[[float, ArrivalState, PolicyInputs], Decision | Later]
+Rule = Callable[[float, OperationState, PolicyInputs], Decision | Later]
 
 
 def small(nbytes: int, inputs: PolicyInputs) -> str:
@@ -127,7 +77,7 @@ def predicted(nbytes: int, epoch: Epoch, inputs: PolicyInputs) -> Decision:
     return _for_late(nbytes, epoch, epoch.reason or NO_STRAGGLER, inputs)
 
 
-def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
+def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision | Later:
     """Start without missing ranks when no other came for the threshold, once links are free."""
     threshold_s = inputs.options.threshold_s
 
@@ -143,7 +93,7 @@ def eager(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision |
     return _decide(now_s, state, inputs, wait)
 
 
-def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | Later:
+def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision | Later:
     """Start without who is missing when that is faster on average, by the delays seen lately."""
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
@@ -165,7 +115,7 @@ def auto(now_s: float, state: ArrivalState, inputs: PolicyInputs) -> Decision | 
 RULES: dict[str, Rule] = {"eager": eager, "auto": auto}  # where a coordinator decides
 
 
-def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
+def _patient(wait: Wait, state: OperationState, free_s: float) -> Wait:
     """A break-even wait behind other operations: it counts from when the links are free.
 
     Where those before were started without a rank that is still missing, that rank has to have been
@@ -179,7 +129,7 @@ def _patient(wait: Wait, state: ArrivalState, free_s: float) -> Wait:
 
 def _decide(
     now_s: float,
-    state: ArrivalState,
+    state: OperationState,
     inputs: PolicyInputs,
     wait: Callable[[Ranks, float, float], tuple[Wait, str]],
 ) -> Decision | Later:

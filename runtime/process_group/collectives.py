@@ -7,6 +7,7 @@ for that lock with the GIL held, as torch's base class makes it for a Python gro
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import Counter
@@ -18,14 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from runtime.executor.load import SUMMABLE, unsummable
 from runtime.executor.nccl.groups import nccl
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
 from runtime.process_group import reductions
 from runtime.process_group.starting import Engine, Starting
 from runtime.torch_versions import PrefixStore, Store, Work, count_operations, own_connection
-from runtime.work import PendingWork
+from runtime.work import SUMMABLE, PendingWork, unsummable
 
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
@@ -36,6 +36,7 @@ class Collectives:
     """The collectives of one group; subclasses run the all-reduces that are theirs."""
 
     dtypes = SUMMABLE
+    path: str  # the name of what the subclass does
 
     def __init__(self, group: StoreExchange, chosen: Any) -> None:
         store = group.store
@@ -58,16 +59,15 @@ class Collectives:
             count_operations(backend)
             self.native._register_backend(torch.device(device), kind, backend)
         self.waits = NativeWaits(self._gloo, rank, size)
+        self._unfit = functools.cache(self.unfit)
         self._engines: dict[str, Starting] = {}
         self._lock = threading.Lock()
 
-    @property
-    def path(self) -> str:
-        """The name of what the subclass does."""
-        raise NotImplementedError
-
     def unfit(self, device: torch.device) -> str:
-        """Why an all-reduce of one suitable tensor can't go the subclass's way; empty if it can."""
+        """Why all-reduces on ``device`` can't go the subclass's way; empty if they can.
+
+        Asked once for each device: it is the same for all suitable tensors.
+        """
         raise NotImplementedError
 
     def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
@@ -141,8 +141,9 @@ class Collectives:
         starting = self._starting(tensor.device)
         if tensor.device.type == "cuda":
             _ = starting.engine  # what is submitted from another thread would miss this stream
+        engine = starting.ready or starting
         average = operation == "AVG"
-        return PendingWork(starting.submit(tensor, average=average, **self.options()))
+        return PendingWork(engine.submit(tensor, average=average, **self.options()))
 
     def _reason(self, tensors: list[torch.Tensor], operation: str) -> str:
         if self.size < 2:
@@ -152,7 +153,7 @@ class Collectives:
         if len(tensors) != 1:
             return f"{len(tensors)} tensors at once"
         reason, _ = unsummable(tensors[0], operation == "AVG", self.dtypes)
-        return reason or self.unfit(tensors[0].device)
+        return reason or self._unfit(tensors[0].device)
 
     def _count(self, path: str) -> None:
         self.paths[path] += 1

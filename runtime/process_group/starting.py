@@ -40,15 +40,11 @@ class Starting:
     def __init__(self, start: Callable[[], Engine]) -> None:
         self._start = start
         self._started: Future[Engine] = Future()
+        # the engine, once it runs and has been handed all that has waited for it
+        self.ready: Engine | None = None
         self._numbers = itertools.count()
         self._lock = threading.RLock()  # nothing overtakes what has waited for the engine
         threading.Thread(target=self._run, name="latecomer-start", daemon=True).start()
-
-    @property
-    def ready(self) -> Engine | None:
-        """The engine, if it runs."""
-        started = self._started
-        return started.result() if started.done() and not started.exception() else None
 
     @property
     def engine(self) -> Engine:
@@ -71,8 +67,10 @@ class Starting:
         except TimeoutError:
             text = "the group was destroyed before its first all-reduce began"
             self._settle(LatecomerError(text))
-        if self.ready is not None:
-            self.ready.close()
+        with self._lock:  # while waiting operations are handed over it is not ready yet
+            engine = self.ready
+        if engine is not None:
+            engine.close()
 
     def _run(self) -> None:
         try:
@@ -93,7 +91,8 @@ class Starting:
             if isinstance(outcome, LatecomerError):
                 self._started.set_exception(outcome)
             else:
-                self._started.set_result(outcome)
+                self._started.set_result(outcome)  # hands over, in order, what has waited
+                self.ready = outcome
             return True
 
     def _hand_over(self, work: AllReduceWork, options: dict[str, Any]) -> None:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.executor.load import SUMMABLE
 from runtime.network.store_exchange import StoreExchange
 from runtime.torch_versions import Store
+from runtime.work import SUMMABLE
 from verify.errors import LatecomerError
 
 AllReduce = Callable[[torch.Tensor, bool], torch.Tensor]

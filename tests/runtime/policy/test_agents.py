@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.policy.agent import RankAgent
+from runtime.policy.arrivals import Arrival
 from runtime.policy.coordinator import QUIET, Coordinator
-from runtime.policy.messages import NATIVE, Arrival, Arrive, Decision
+from runtime.policy.messages import NATIVE, Arrive, Decision
 from runtime.policy.options import Options
 from tests.runtime.policy.network import LARGE, MESSAGES, Network, inputs
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.policy import rules
+from runtime.policy.arrivals import Arrival
 from runtime.policy.cost_model import LEAST_GAIN, Times, break_even, learned
 from runtime.policy.history import LEAST, MOST, ModelCorrection
-from runtime.policy.messages import NATIVE, Arrival, Epoch
+from runtime.policy.messages import NATIVE, Epoch
 from runtime.policy.options import Options
 from tests.runtime.policy.network import LARGE, inputs
 from verify.errors import ArgumentError
@@ -74,7 +75,7 @@ def _known(rows=(), mode="auto", **options):
 
 
 def _here(*ranks):
-    state = rules.ArrivalState(0, (LARGE, "float32"), range(8))
+    state = rules.OperationState(0, (LARGE, "float32"), range(8))
     for rank in ranks:
         state.enter(Arrival(0, state.buffer, bytearray(8), {}), rank, 0.0)
     return state
