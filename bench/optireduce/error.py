@@ -28,7 +28,7 @@ import torch
 
 from runtime.optireduce import hadamard
 from runtime.optireduce.udp.bucket import shard_bounds
-from runtime.optireduce.udp.compiled.data_path import NUMPY
+from runtime.optireduce.udp.data_path import NUMPY
 
 EACH = 356
 """float32 elements in a datagram of 1472 bytes."""

@@ -22,8 +22,10 @@ import torch
 from runtime.optireduce import hadamard
 from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.compiled.choice import choose
-from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
-from runtime.optireduce.udp.datagram import Header
+from runtime.optireduce.udp.data_path import NUMPY, DataPath
+from runtime.optireduce.udp.datagram import Codec
+from runtime.optireduce.udp.events import Burst, Bytes, ExpectedShard, Header
+from runtime.optireduce.udp.placement import Placer
 
 NUMEL = 2**22
 
@@ -77,8 +79,13 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
     size = 1472
     payload = size - HEADER_BYTES
     nbytes = count * payload
-    source = np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8)
-    passed = np.arange(count)
+    burst = Burst(
+        header=Header(stage=0, receiver=0, operation=1),
+        source=np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8),
+        first=0,
+        marks_from=99,
+        passed=np.arange(count),
+    )
     print("\n| 128 datagrams of 1472 bytes | us | GB/s |\n|:--|--:|--:|")
 
     def row(name: str, run: Callable[[], object]) -> None:
@@ -92,15 +99,16 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
 
     for name, path in (("numpy", NUMPY), ("compiled", compiled)):
         rows = np.zeros((count, size), np.uint8)
-        into = np.zeros(nbytes, np.uint8)
         for tags, key in (("", b""), (", tags", b"k" * 16)):
             sender, receiver = (path.codec(1, rank, 2, size, key) for rank in (1, 0))
-            header = Header(0, 0, 1)
-            row(f"{name}: write{tags}", lambda: sender.data(rows, source, 0, 99, header, passed))  # noqa: B023
-            row(f"{name}: check{tags}", lambda: list(receiver.read(rows, Counter())))  # noqa: B023
-        (batch,) = receiver.read(rows, Counter())
-        numbers = batch.offsets // payload
-        row(f"{name}: place", lambda: path.place(into, payload, batch.payload, numbers))  # noqa: B023
+            row(f"{name}: write{tags}", functools.partial(sender.write, rows, burst))
+            row(f"{name}: check{tags}", functools.partial(_check, receiver, rows))
+            placer = path.placer(receiver)
+            arrived = np.zeros(count, bool)
+            into = np.zeros(nbytes, np.uint8)
+            placer.open(1, [ExpectedShard(stage=0, sender=1, arrived=arrived, into=into)])
+            place = functools.partial(_place, placer, rows, arrived)
+            row(f"{name}: check and place{tags}", place)
         for ranks in (2, 4):
             own = torch.rand(nbytes // 4)
             pieces = np.zeros((ranks - 1, count, payload), np.uint8)
@@ -112,6 +120,16 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
         own = torch.rand(nbytes // 4)
         others = torch.rand(ranks - 1, nbytes // 4)
         row(f"torch, add_ and div_: average of {ranks}", lambda: _average(own, others))  # noqa: B023
+
+
+def _check(receiver: Codec, rows: Bytes) -> None:
+    for _ in receiver.read(rows, Counter()):
+        pass
+
+
+def _place(placer: Placer, rows: Bytes, arrived: np.ndarray) -> None:
+    arrived[:] = False
+    placer.read(rows)
 
 
 def _average(own: torch.Tensor, others: torch.Tensor) -> None:

@@ -30,6 +30,7 @@ from runtime.optireduce.recorder import EngineRecorder
 from runtime.optireduce.sync import Reliable, SyncPoint
 from runtime.optireduce.udp.bucket import Bucket, shard_bounds
 from runtime.optireduce.udp.compiled.choice import choose
+from runtime.optireduce.udp.endpoint import Endpoint
 from runtime.optireduce.udp.loop import UdpLoop
 from runtime.optireduce.udp.protocol import UdpProtocol
 from runtime.torch_versions import PrefixStore, Store
@@ -223,10 +224,18 @@ class OptiReduceEngine:
             return
         key = session.key if options.authenticate else b""
         codec = self._path.codec(session.number, self.rank, self.size, options.datagram_bytes, key)
-        protocol = UdpProtocol(options, codec, self.sync_point.bound_s, self._channel.together)
-        stats.dropped = protocol.dropped
-        stats.dropped_from = protocol.dropped_from
-        self._loop = UdpLoop(protocol, self._channel, self._done, self._broke)
+        endpoint = Endpoint(self._channel, self._path.placer(codec))
+        stats.dropped = endpoint.placer.dropped
+        stats.dropped_from = endpoint.placer.dropped_from
+        protocol = UdpProtocol(
+            options,
+            rank=self.rank,
+            world_size=self.size,
+            bound_s=self.sync_point.bound_s,
+            placer=endpoint.placer,
+            together=self._channel.together,
+        )
+        self._loop = UdpLoop(protocol, endpoint, self._done, self._broke)
 
     def _done(self, bucket: Bucket) -> None:
         assert self._loop is not None

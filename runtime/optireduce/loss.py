@@ -114,7 +114,7 @@ class LossStats:
         record = self._open[bucket.step]
         record.add(bucket, protocol, seconds)
         if self.missing is not None:
-            self.missing.append(missing(bucket.stages))
+            self.missing.append(missing(bucket))
         if not record.sealed or record.operations < record.submitted:
             return None
         del self._open[bucket.step]

@@ -5,12 +5,12 @@ It is made only where it is asked for (``LossStats.missing``): by the self-test 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
-from runtime.optireduce.udp.reassembly import StageReceiver
+from runtime.optireduce.udp.bucket import Bucket
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -26,17 +26,20 @@ class Missing(msgspec.Struct, frozen=True):
         return sum(map(len, (*self.contributions.values(), *self.results.values())))
 
 
-def missing(stages: Sequence[StageReceiver]) -> Missing:
-    """The record of an operation that is over, from the receivers of its two stages."""
-    contributions, results = (_missing_by_sender(stage) for stage in stages)
-    due = sum(stage.due for stage in stages)
-    return Missing(contributions, results, due)
+def missing(bucket: Bucket) -> Missing:
+    """The record of an operation that is over."""
+    arrived_contributions, arrived_results = bucket.arrived
+    return Missing(
+        contributions=_missing_by_sender(arrived_contributions),
+        results=_missing_by_sender(arrived_results),
+        due=sum(stage.due for stage in bucket.stages),
+    )
 
 
-def _missing_by_sender(stage: StageReceiver) -> dict[int, list[int]]:
+def _missing_by_sender(arrived: Mapping[int, np.ndarray]) -> dict[int, list[int]]:
     """The numbers of the datagrams that did not arrive, of each sender that has such."""
     return {
-        rank: np.flatnonzero(~sender.arrived).tolist()
-        for rank, sender in stage.senders.items()
-        if not sender.complete
+        sender: np.flatnonzero(~datagrams).tolist()
+        for sender, datagrams in arrived.items()
+        if not datagrams.all()
     }

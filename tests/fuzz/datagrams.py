@@ -23,8 +23,9 @@ import numpy as np
 import typer
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION, Header, Type
-from runtime.optireduce.udp.reassembly import SenderBitmap
+from runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION
+from runtime.optireduce.udp.events import Burst, Control, Header, Type
+from runtime.optireduce.udp.placement import Placer
 from tests.runtime.optireduce.compiled import checked
 from tests.runtime.optireduce.simulation import SESSION, Host, content, options, result
 
@@ -63,11 +64,13 @@ def genuine(operation, key):
         for stage in (0, 1):
             source = shard(sender, stage)
             count = -(-len(source) // PAYLOAD)
-            rows = np.zeros((count, OPTIONS.datagram_bytes), np.uint8)
-            codec.data(rows, source, 0, count - 1, Header(stage, 0, operation))
-            found += [row.tobytes() for row in rows]
-            found.append(codec.control(Type.END, Header(stage, 0, operation)))
-            found.append(codec.control(Type.CREDIT, Header(stage, 0, operation), offset=1000))
+            header = Header(stage, receiver=0, operation=operation)
+            passed = np.zeros(count, np.int64)
+            burst = Burst(header, source, first=0, marks_from=count - 1, passed=passed)
+            found += [row.tobytes() for row in codec.burst(burst)]
+            end = Control(Type.END, stage, peer=0, operation=operation)
+            credit = Control(Type.CREDIT, stage, peer=0, operation=operation, passed=1000)
+            found += [codec.control(end), codec.control(credit)]
     return found
 
 
@@ -124,7 +127,7 @@ def attack(data, guard=lambda array: array):
     host.enter(0, operation, list(SIZES), 0.0)
     bucket = host.buckets[operation]
     bucket.move(guard)
-    host.codec.expect(operation, bucket.places())
+    host.placer.open(operation, bucket.expected())  # in the other memory
     now = 0.0
     batch = []
     answers = []
@@ -133,7 +136,7 @@ def attack(data, guard=lambda array: array):
         nonlocal batch
         for size in sorted({len(one) for one in batch if one}):
             rows = np.frombuffer(b"".join(d for d in batch if len(d) == size), np.uint8)
-            host.protocol.receive_datagrams(guard(rows).reshape(-1, size), now)
+            host.receive(guard(rows).reshape(-1, size), now)
         batch = []
         answers.extend(host.advance(now))
 
@@ -151,25 +154,25 @@ def attack(data, guard=lambda array: array):
             feed()
             now = min(now + program.number() / 4000, 0.9 * DEADLINE_S)
     feed()
-    for stage in bucket.stages:
-        for expected in stage.senders.values():
-            assert expected.seen == expected.arrived.sum() <= expected.count
+    for stage, arrived in zip(bucket.stages, bucket.arrived, strict=True):
+        for peer, progress in stage.senders.items():
+            assert progress.seen == arrived[peer].sum() <= progress.count
     host.advance(DEADLINE_S + 1e-6)
     assert all(stage.end is not None for stage in bucket.stages), "not over by t_B"
     assert operation in host.over_s, "still open after t_B"
     bucket.check_results()
-    return answers, +host.protocol.dropped, [shard.tobytes() for shard in bucket.shards]
+    return answers, +host.placer.dropped, [shard.tobytes() for shard in bucket.shards]
 
 
 def plant():
     """A fault to be found: offsets need not be those of a datagram."""
-    take = SenderBitmap.take
+    place = Placer.place
 
-    def careless(self, batch, *rest):
-        offsets = batch.offsets // self.payload * self.payload
-        return take(self, batch._replace(offsets=offsets), *rest)
+    def careless(self, shard, batch):
+        offsets = batch.offsets // PAYLOAD * PAYLOAD
+        return place(self, shard, batch._replace(offsets=offsets))
 
-    SenderBitmap.take = careless
+    Placer.place = careless
 
 
 def instrument(atheris):

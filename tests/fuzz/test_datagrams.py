@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.optireduce.udp.reassembly import SenderBitmap
+from runtime.optireduce.udp.placement import Placer
 from tests.fuzz.datagrams import attack, plant
 from tests.runtime.spawning import python
 
@@ -27,7 +27,7 @@ def test_nothing_that_arrives_breaks_a_node_at_length(program):
 
 
 def test_a_planted_fault_is_found(monkeypatch):
-    monkeypatch.setattr(SenderBitmap, "take", SenderBitmap.take)
+    monkeypatch.setattr(Placer, "place", Placer.place)
     plant()
     dice = random.Random(1)
 

@@ -23,7 +23,7 @@ IMPORTED = [
     "networkx",
     "ortools.sat.python.cp_model",
     "pytest",
-    "runtime.optireduce.udp.compiled.batches",
+    "runtime.optireduce.udp.compiled.placement",
     "runtime.pipeline",
     "runtime.selftest.suite",
     "synth.arrivals.generate",

@@ -24,9 +24,9 @@ import torch
 
 from runtime.optireduce import hadamard
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
-from runtime.optireduce.udp.datagram import Bytes, operation_id
-from runtime.optireduce.udp.reassembly import Numbers, SenderBitmap, StageReceiver
+from runtime.optireduce.udp.data_path import NUMPY, DataPath
+from runtime.optireduce.udp.events import Bytes, ExpectedShard, operation_id
+from runtime.optireduce.udp.reassembly import StageReceiver
 from runtime.work import AllReduceWork
 
 KEPT_BYTES = 256 * 2**20
@@ -40,9 +40,9 @@ class ScratchPool:
 
     def take(self, nbytes: int) -> Bytes:
         """So much, with anything in it."""
-        for place, memory in enumerate(self._free):
+        for index, memory in enumerate(self._free):
             if len(memory) == nbytes:
-                return self._free.pop(place)
+                return self._free.pop(index)
         return np.empty(nbytes, np.uint8)
 
     def give(self, memory: Bytes) -> None:
@@ -70,53 +70,60 @@ class Bucket:
     fresh: int = 0  # datagrams of the own shard since it was last looked for complete runs
 
     def __post_init__(self) -> None:
-        self.number, self.operation = self.work.number, operation_id(self.step, self.index)
+        self.number = self.work.number
+        self.operation = operation_id(self.step, self.index)
 
     def encode(self, pool: ScratchPool) -> None:
         """Transform the tensor (where that is on), lay out its shards, allocate scratch."""
         flat = self.work.flat
-        payload = self.options.payload_bytes
+        payload_bytes = self.options.payload_bytes
         if self.seed is not None:
             hadamard.transform(flat, self.seed, block=self.options.hadamard_block)
+
         raw = flat.view(torch.uint8).numpy()
-        width = flat.element_size()
-        size = len(self.bounds) - 1
-        self._each = payload // width
-        ends = itertools.pairwise(bound * width for bound in self.bounds)
+        element_bytes = flat.element_size()
+        world_size = len(self.bounds) - 1
+        self._datagram_elements = payload_bytes // element_bytes
+        ends = itertools.pairwise(bound * element_bytes for bound in self.bounds)
         self.shards: list[Bytes] = [raw[first:stop] for first, stop in ends]
-        count = -(-len(self.shards[self.rank]) // payload)
-        self.memory = pool.take((size - 1) * count * payload)  # for contributions to the own shard
-        self._pieces = self.memory.reshape(size - 1, count, payload)
-        peers = [peer for peer in range(size) if peer != self.rank]
-        self.scratch: dict[int, Bytes] = dict(zip(peers, self._pieces, strict=True))
+
+        # contributions to the own shard, whose last datagram is full here: so that each is a row
+        count = self._datagrams(self.rank)
+        self.memory = pool.take((world_size - 1) * count * payload_bytes)
+        self._contributions = self.memory.reshape(world_size - 1, count, payload_bytes)
+        peers = [peer for peer in range(world_size) if peer != self.rank]
+        self.scratch: dict[int, Bytes] = dict(zip(peers, self._contributions, strict=True))
         self._reduced = np.zeros(count, bool)
 
     def open(self, now_s: float, bound_s: float) -> None:
         """Receive from now on; ``bound_s``: of a stage."""
-        payload = self.options.payload_bytes
         absence_s = self.options.absence_s
-        own = dict.fromkeys(self.scratch, len(self.shards[self.rank]))
-        others = {peer: len(self.shards[peer]) for peer in self.scratch}
-        bounds_s = (own, bound_s), (others, 2 * bound_s)
-        when = payload, now_s, absence_s
-        self.stages = tuple(StageReceiver(s, *when, b, self.path.bitmap) for s, b in bounds_s)
-        self._arrived = np.zeros(self._pieces.shape[:2], bool)  # of the first stage, in one table
-        for row, bitmap in zip(self._arrived, self.stages[0].senders.values(), strict=True):
-            bitmap.arrived = row
+        own_count = self._datagrams(self.rank)
+        contribution_counts = dict.fromkeys(self.scratch, own_count)
+        result_counts = {peer: self._datagrams(peer) for peer in self.scratch}
+        self.stages = (
+            StageReceiver(contribution_counts, now_s=now_s, absence_s=absence_s, bound_s=bound_s),
+            StageReceiver(result_counts, now_s=now_s, absence_s=absence_s, bound_s=2 * bound_s),
+        )
+        # of the first stage in one table, since a datagram is reduced when all of a column is there
+        self._arrived_contributions = np.zeros((len(self.scratch), own_count), bool)
+        self.arrived: tuple[dict[int, np.ndarray], dict[int, np.ndarray]] = (
+            dict(zip(self.scratch, self._arrived_contributions, strict=True)),
+            {peer: np.zeros(count, bool) for peer, count in result_counts.items()},
+        )
 
     def source(self, stage: int, peer: int) -> Bytes:
         """The bytes that go to ``peer``: its shard first, then the own one."""
         return self.shards[peer if stage == 0 else self.rank]
 
-    def places(self) -> Iterator[tuple[int, int, SenderBitmap, Bytes]]:
-        """Of each stage that is not over: it, a sender, its bitmap, and where its bytes belong."""
-        for number, stage in enumerate(self.stages):
-            for sender, bitmap in stage.senders.items() if stage.end is None else ():
-                yield number, sender, bitmap, self._into(number, sender)
-
-    def place(self, stage: int, sender: int, rows: Bytes, numbers: Numbers) -> None:
-        """Copy payloads, uint8 [datagrams, bytes], to where they belong; no number comes twice."""
-        self.path.place(self._into(stage, sender), self.options.payload_bytes, rows, numbers)
+    def expected(self) -> Iterator[ExpectedShard]:
+        """What each peer has to send in both stages, and where that belongs."""
+        own_bytes = len(self.shards[self.rank])
+        for peer, arrived in self.arrived[0].items():
+            into = self.scratch[peer].reshape(-1)[:own_bytes]
+            yield ExpectedShard(stage=0, sender=peer, arrived=arrived, into=into)
+        for peer, arrived in self.arrived[1].items():
+            yield ExpectedShard(stage=1, sender=peer, arrived=arrived, into=self.shards[peer])
 
     def reduce_runs(self, least: int) -> Iterator[tuple[int, int]]:
         """Reduce what can be, in runs of at least so many datagrams: (first, one past the last).
@@ -124,24 +131,31 @@ class Bucket:
         While the first stage goes on that is where all contributions have arrived; then the rest.
         """
         self.fresh = 0
-        every = self.stages[0].end is not None
-        for first, stop in self.path.runs(self._arrived, self._reduced, least, every):
+        is_over = self.stages[0].end is not None
+        for first, stop in self.path.runs(
+            self._arrived_contributions, self._reduced, least, is_over
+        ):
             self.reduce(first, stop)
             yield first, stop
 
     def reduce(self, first: int, stop: int) -> None:
         """No more comes of datagrams ``first`` to ``stop`` - 1 of the own shard: their mean."""
-        each = self.options.payload_bytes
-        what = (self.work.flat.dtype, self.rank, self._pieces)
-        own = self.shards[self.rank][first * each : stop * each]
-        arrived = self._arrived
-        self.path.average(own, *what, first, arrived[:, first:stop], self.work.average)
+        payload_bytes = self.options.payload_bytes
+        self.path.average(
+            self.shards[self.rank][first * payload_bytes : stop * payload_bytes],
+            self.work.flat.dtype,
+            self.rank,
+            self._contributions,
+            first,
+            self._arrived_contributions[:, first:stop],
+            self.work.average,
+        )
 
     def finish(self) -> None:
         """The second stage is over: make the result of what is in the tensor."""
         if not self.work.average:
-            for rank, sender in self.stages[1].senders.items():
-                for number in np.flatnonzero(~sender.arrived).tolist():
+            for rank, arrived in self.arrived[1].items():
+                for number in np.flatnonzero(~arrived).tolist():
                     self.scale_missing(rank, number)
         if self.seed is not None:
             block = self.options.hadamard_block
@@ -149,15 +163,16 @@ class Bucket:
 
     def scale_missing(self, rank: int, number: int) -> None:
         """Let the own contribution stand for the sum in a lost datagram of a rank's shard."""
-        self._run(rank, number, number + 1).mul_(len(self.shards))
+        self.elements(rank, number, number + 1).mul_(len(self.shards))
 
-    def _into(self, stage: int, sender: int) -> Bytes:
-        return self.scratch[sender].reshape(-1) if stage == 0 else self.shards[sender]
-
-    def _run(self, rank: int, first: int, stop: int) -> torch.Tensor:
-        """The elements of datagrams ``first`` to ``stop`` - 1 of a rank's shard (a view)."""
+    def elements(self, rank: int, first: int, stop: int) -> torch.Tensor:
+        """Those of datagrams ``first`` to ``stop`` - 1 of a rank's shard (a view)."""
         shard = self.work.flat[self.bounds[rank] : self.bounds[rank + 1]]
-        return shard[first * self._each : stop * self._each]
+        return shard[first * self._datagram_elements : stop * self._datagram_elements]
+
+    def _datagrams(self, rank: int) -> int:
+        """How many datagrams a rank's shard is."""
+        return -(-len(self.shards[rank]) // self.options.payload_bytes)
 
 
 def shard_bounds(numel: int, world_size: int) -> list[int]:

@@ -13,42 +13,26 @@ import hmac
 import struct
 from collections import Counter
 from collections.abc import Iterable
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from nacl.bindings import crypto_shorthash_siphash24
 
 from runtime.optireduce.options import HEADER_BYTES
+from runtime.optireduce.udp.events import Burst, Bytes, Control, Header, Type
 
 MAGIC = 0x5542
 VERSION = 3
-LAST = 1
-OVER = 2
-GONE = 4
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+LAST = 1  # flag of data: it belongs to the last percentile of its shard
 PACKED = struct.Struct("<HBBHHQQIHBBIIQ")
 FLAGS_AT = 30
 TAG_AT = 40
 FIXED = np.uint64(0xFFFF0000_00FFFFFF)  # magic, version and receiver in the first word
-
-
-class Type(IntEnum):
-    """What a datagram is for."""
-
-    DATA = 1
-    CREDIT = 2
-    END = 3
-
-
-class Header(NamedTuple):
-    """What datagrams to one peer have in common; the field ``operation`` is bucket and step."""
-
-    stage: int
-    receiver: int
-    operation: int
-    incast: int = 1
-    expected_us: int = 0
+MAGIC_AND_VERSION = np.uint64(0xFFFFFF)  # these two in it
+# of the header's words of 4, and of 2 bytes
+OFFSET_WORD = 6
+PASSED_WORD = 9
+LENGTH_HALF_WORD = 14
 
 
 class Batch(NamedTuple):
@@ -65,17 +49,6 @@ class Batch(NamedTuple):
     incast: int  # and the next two: of the last one
     expected_us: int
     passed: int
-    placed: tuple[int, int, int, bool] | None = None  # as they were read: all, right, new; marked
-
-
-def operation_id(step: int, bucket: int) -> int:
-    """Step and bucket as the one number that is on the wire."""
-    return (step % 2**32) << 32 | bucket % 2**32
-
-
-def is_before(a: int, b: int) -> bool:
-    """Whether operation ``a`` is older than ``b``: serial number arithmetic (RFC 1982), 64 bits."""
-    return 0 < (b - a) % 2**64 < 2**63
 
 
 class Codec:
@@ -88,59 +61,58 @@ class Codec:
         self.rank = rank
         self.world_size = world_size
         self.key = key
-        self.datagram_bytes, self.payload_bytes = datagram_bytes, datagram_bytes - HEADER_BYTES
+        self.datagram_bytes = datagram_bytes
+        self.payload_bytes = datagram_bytes - HEADER_BYTES
         self._fixed = np.uint64(MAGIC | VERSION << 16 | rank << 48)
 
-    def expect(self, operation: int, places: Iterable[tuple[int, int, Any, Bytes]]) -> None:
-        """Data may be placed as it is read (here not): stage, sender, bitmap, where to, of each."""
-
-    def data(
-        self,
-        rows: Bytes,
-        source: Bytes,
-        first: int,
-        marks_from: int,
-        header: Header,
-        passed: int | np.ndarray = 0,
-    ) -> None:
-        """Fill ``rows``, uint8 [datagrams, datagram_bytes], with consecutive ones of a shard.
-
-        ``source`` has the shard's bytes, ``first`` is the number of the first datagram, those from
-        ``marks_from`` on are marked; ``passed`` were sent with these and before (or with each).
-        """
-        count = len(rows)
-        nbytes = self.payload_bytes
-        head = self._pack(Type.DATA, header, length=nbytes)
-        rows[:, :HEADER_BYTES] = np.frombuffer(head, np.uint8)
-        words = rows[:, :HEADER_BYTES].view("<u4")
-        words[:, 6] = np.arange(first * nbytes, (first + count) * nbytes, nbytes)
-        words[:, 9] = passed
-        if first + count > marks_from:
-            rows[max(0, marks_from - first) :, FLAGS_AT] = LAST
-        part = source[first * nbytes : (first + count) * nbytes]
-        whole = len(part) // nbytes
-        rows[:whole, HEADER_BYTES:] = part[: whole * nbytes].reshape(whole, nbytes)
-        if whole < count:
-            left = part[whole * nbytes :]
-            rows[whole, HEADER_BYTES : HEADER_BYTES + len(left)] = left
-            rows[whole, HEADER_BYTES + len(left) :] = 0
-            rows[whole, :HEADER_BYTES].view("<u2")[14] = len(left)
-        self._seal(rows)
-
-    def burst(self, count: int, source: Bytes, first: int, *what: Any) -> Any:
-        """So many rows (see :meth:`data`), or what stands for them until the next ones."""
-        rows: Bytes = np.empty((count, self.datagram_bytes), np.uint8)
-        self.data(rows, source, first, *what)
+    def burst(self, burst: Burst) -> Any:
+        """Its datagrams, uint8 [datagrams, datagram_bytes], or what stands for them at a socket."""
+        rows: Bytes = np.empty((burst.datagrams, self.datagram_bytes), np.uint8)
+        self.write(rows, burst)
         return rows
 
-    def control(
-        self, kind: Type, header: Header, *, offset: int = 0, length: int = 0, flags: int = 0
-    ) -> bytes:
+    def write(self, rows: Bytes, burst: Burst) -> None:
+        """Fill ``rows``, uint8 [datagrams, datagram_bytes], with those of a burst."""
+        count = len(rows)
+        first = burst.first
+        payload_bytes = self.payload_bytes
+        header = self._pack(Type.DATA, burst.header, length=payload_bytes)
+        rows[:, :HEADER_BYTES] = np.frombuffer(header, np.uint8)
+        words = rows[:, :HEADER_BYTES].view("<u4")
+        begin = first * payload_bytes
+        end = begin + count * payload_bytes
+        words[:, OFFSET_WORD] = np.arange(begin, end, payload_bytes)
+        words[:, PASSED_WORD] = burst.passed
+        if first + count > burst.marks_from:
+            rows[max(0, burst.marks_from - first) :, FLAGS_AT] = LAST
+
+        payload = burst.source[begin:end]
+        full = len(payload) // payload_bytes
+        rows[:full, HEADER_BYTES:] = payload[: full * payload_bytes].reshape(full, payload_bytes)
+        if full < count:  # the shard's last datagram is filled up with zeros
+            remainder = payload[full * payload_bytes :]
+            padding_at = HEADER_BYTES + len(remainder)
+            rows[full, HEADER_BYTES:padding_at] = remainder
+            rows[full, padding_at:] = 0
+            rows[full, :HEADER_BYTES].view("<u2")[LENGTH_HALF_WORD] = len(remainder)
+
+        self._seal(rows)
+
+    def control(self, message: Control) -> bytes:
         """A credit or an end."""
-        head = self._pack(kind, header, offset, length, flags)
+        header = Header(
+            message.stage, message.peer, message.operation, message.incast, message.expected_us
+        )
+        datagram = self._pack(
+            message.type,
+            header,
+            offset=message.passed,
+            length=message.window,
+            flags=message.flags,
+        )
         if not self.key:
-            return head
-        row = np.frombuffer(head, np.uint8).reshape(1, HEADER_BYTES).copy()
+            return datagram
+        row = np.frombuffer(datagram, np.uint8).reshape(1, HEADER_BYTES).copy()
         self._seal(row)
         return row.tobytes()
 
@@ -152,14 +124,16 @@ class Codec:
             dropped["malformed"] += len(rows)
             return
         words = rows[:, :HEADER_BYTES].view("<u8")
+
         # the usual batch is of one sender and operation: then the first row speaks for all
         alike = len(rows) == 1 or bool((words[1:, :3] == words[0, :3]).all())
         if not (alike and words[0, 0] & FIXED == self._fixed and words[0, 1] == self.session):
-            good = (words[:, 0] & FIXED == self._fixed) & (words[:, 1] == self.session)
-            if not good.all():
-                self._count_bad(words[~good], dropped)
-                rows = rows[good]
-                words = words[good]
+            ours = (words[:, 0] & FIXED == self._fixed) & (words[:, 1] == self.session)
+            if not ours.all():
+                self._count_not_ours(words[~ours], dropped)
+                rows = rows[ours]
+                words = words[ours]
+
         if self.key and len(rows):
             tags = (row[TAG_AT:HEADER_BYTES].tobytes() for row in rows)
             sealed = [*map(hmac.compare_digest, map(self._tag, rows), tags)]
@@ -167,48 +141,76 @@ class Codec:
                 dropped["forged"] += len(rows) - sum(sealed)
                 rows = rows[sealed]
                 words = words[sealed]
+
         if not len(rows):
             return
-        for part in [slice(0, len(rows))] if alike else _parts(words[:, [0, 2]]):
+        parts = [slice(0, len(rows))] if alike else _rows_by_shard(words[:, [0, 2]])
+        for part in parts:
             batch = self._batch(rows[part], words[part])
             if isinstance(batch, str):
                 dropped[batch] += len(rows[part])
             else:
                 yield batch
 
+    def first_word(self, kind: Type, stage: int, sender: int) -> int:
+        """The first 8 bytes of the header of a datagram that comes to this rank."""
+        return int(self._fixed) | (2 * kind + stage) << 24 | sender << 32
+
     def _batch(self, rows: Bytes, words: np.ndarray) -> Batch | str:
-        """The batch, or why it is dropped."""
-        head, _, operation, third, fourth, _ = words[-1].tolist()
-        kind = head >> 24 & 0xFF
-        sender = head >> 32 & 0xFFFF
-        nbytes = HEADER_BYTES if kind >> 1 != Type.DATA else self.datagram_bytes
-        if not 2 <= kind <= 7 or rows.shape[1] != nbytes:
+        """The batch, or why it is dropped; ``words``: of the headers, uint64 [datagrams, 6]."""
+        first_word, _, operation, fourth_word, fifth_word, _ = words[-1].tolist()
+        kind = first_word >> 24 & 0xFF
+        sender = first_word >> 32 & 0xFFFF
+        datagram_bytes = HEADER_BYTES if kind >> 1 != Type.DATA else self.datagram_bytes
+        if not 2 <= kind <= 7 or rows.shape[1] != datagram_bytes:
             return "malformed"
         if sender >= self.world_size or sender == self.rank:
             return "misdirected"
-        places = words[:, 3].view(np.int64)
-        each = places & 0xFFFFFFFF, places >> 32 & 0xFFFF, places >> 48 & 0xFF
-        latest = third >> 56, fourth & 0xFFFFFFFF, fourth >> 32
-        payload = rows[:, HEADER_BYTES:]
-        return Batch(Type(kind >> 1), kind & 1, sender, operation, *each, payload, *latest)
+        fourth_words = words[:, 3].view(np.int64)
+        return Batch(
+            type=Type(kind >> 1),
+            stage=kind & 1,
+            sender=sender,
+            operation=operation,
+            offsets=fourth_words & 0xFFFFFFFF,
+            lengths=fourth_words >> 32 & 0xFFFF,
+            flags=fourth_words >> 48 & 0xFF,
+            payload=rows[:, HEADER_BYTES:],
+            incast=fourth_word >> 56,
+            expected_us=fifth_word & 0xFFFFFFFF,
+            passed=fifth_word >> 32,
+        )
 
     def _pack(
         self, kind: Type, header: Header, offset: int = 0, length: int = 0, flags: int = 0
     ) -> bytes:
-        stage, receiver, operation, incast, expected_us = header
-        ends = MAGIC, VERSION, 2 * kind + stage, self.rank, receiver, self.session, operation
-        place = min(offset, 2**32 - 1), min(length, 2**16 - 1), flags
-        return PACKED.pack(*ends, *place, min(incast, 255), min(expected_us, 2**32 - 1), 0, 0)
+        return PACKED.pack(
+            MAGIC,
+            VERSION,
+            2 * kind + header.stage,
+            self.rank,
+            header.receiver,
+            self.session,
+            header.operation,
+            min(offset, 2**32 - 1),
+            min(length, 2**16 - 1),
+            flags,
+            min(header.incast, 255),
+            min(header.expected_us, 2**32 - 1),
+            0,  # passed: each datagram of a burst has its own
+            0,  # the tag
+        )
 
-    def _count_bad(self, words: np.ndarray, dropped: Counter[str]) -> None:
-        malformed = words[:, 0] & np.uint64(0xFFFFFF) != self._fixed & np.uint64(0xFFFFFF)
+    def _count_not_ours(self, words: np.ndarray, dropped: Counter[str]) -> None:
+        malformed = words[:, 0] & MAGIC_AND_VERSION != self._fixed & MAGIC_AND_VERSION
         foreign = ~malformed & (words[:, 1] != self.session)
-        about = {"malformed": malformed, "foreign": foreign, "misdirected": ~(malformed | foreign)}
-        dropped.update({kind: int(rows.sum()) for kind, rows in about.items()})
+        dropped["malformed"] += int(malformed.sum())
+        dropped["foreign"] += int(foreign.sum())
+        dropped["misdirected"] += int((~(malformed | foreign)).sum())
 
     def _tag(self, row: Bytes) -> bytes:
-        whole = row.tobytes()
-        return crypto_shorthash_siphash24(whole[:TAG_AT] + whole[HEADER_BYTES:], self.key)
+        datagram = row.tobytes()
+        return crypto_shorthash_siphash24(datagram[:TAG_AT] + datagram[HEADER_BYTES:], self.key)
 
     def _seal(self, rows: Bytes) -> None:
         if self.key:
@@ -216,11 +218,20 @@ class Codec:
                 row[TAG_AT:HEADER_BYTES] = np.frombuffer(self._tag(row), np.uint8)
 
 
-def _parts(ids: np.ndarray) -> list[slice | np.ndarray]:
-    """The rows of each sender and operation, in the order of their first ones."""
+def _rows_by_shard(ids: np.ndarray) -> list[slice | np.ndarray]:
+    """The rows of each sender and operation, in the order of their first ones.
+
+    ids: uint64 [datagrams, 2], the first word of the header and the operation.
+    """
     order = np.lexsort((ids[:, 1], ids[:, 0]))
     ids = ids[order]
     parts = np.split(order, np.flatnonzero((ids[1:] != ids[:-1]).any(axis=1)) + 1)
     parts.sort(key=lambda part: int(part[0]))
-    ends = ((part, int(part[0]), int(part[-1]) + 1) for part in parts)
-    return [slice(low, high) if high - low == len(p) else p for p, low, high in ends]
+    return [_as_slice(part) for part in parts]
+
+
+def _as_slice(rows: np.ndarray) -> slice | np.ndarray:
+    """Rising numbers as a slice where they follow each other: to index by it copies nothing."""
+    first = int(rows[0])
+    stop = int(rows[-1]) + 1
+    return slice(first, stop) if stop - first == len(rows) else rows

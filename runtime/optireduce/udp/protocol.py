@@ -1,68 +1,73 @@
-"""UBT on one rank, without sockets: datagrams and the clock in, datagrams and events out.
+"""UBT on one rank, without sockets or bytes: events and the clock in, messages and buckets out.
 
-A batch that was read goes to the stage it belongs to and its payload to its place; what of the own
-shard has come from all is reduced and broadcast; credits go out as data comes in. What belongs to
-an operation that is over is answered by saying so.
+Below it data is put in its place, and the rest decoded: two events come of that, ``Placed`` and
+``Control``. What of the own shard has come from all is reduced and broadcast; credits go out as
+data comes in. What belongs to an operation that is over is answered by saying so.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections import Counter, deque
-from typing import Any, NamedTuple
+from collections import deque
 
 import numpy as np
 
 from runtime.optireduce.options import KIB, Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast
 from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.datagram import GONE, OVER, Batch, Bytes, Codec, Type, is_before
-from runtime.optireduce.udp.reassembly import EarlyBuffer
+from runtime.optireduce.udp.events import (
+    GONE,
+    OVER,
+    Burst,
+    Control,
+    Event,
+    Message,
+    Placed,
+    ShardPlacer,
+    Type,
+)
 from runtime.optireduce.udp.sender import AckSender, BurstSender, ShardSend
 
-RUN = 16  # of the own shard that are reduced together, if more are to come
+RUN = 16  # datagrams of the own shard that are reduced together, if more are to come
 RUN_BYTES = 22 * KIB
-BURSTS = 32  # written together at most
+BURSTS = 32  # handed over together at most
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 LOOK_S = 0.01  # the clock is looked at so often while a bucket is open: a pause shows by it
-
-
-class Outgoing(NamedTuple):
-    """Datagrams for a peer: of a shard (``Codec.burst``), or a short one, uint8 [1, bytes]."""
-
-    peer: int
-    rows: Any
-    shard: ShardSend | None = None
 
 
 class UdpProtocol:
     """One rank's UBT; one call to the kernel takes ``together`` datagrams at most.
 
-    ``buckets`` has those that are open, by operation; ``dropped`` counts datagrams by kind, and
-    ``dropped_from`` by sender and kind, where it is known.
+    ``placer`` is told what may be placed; ``buckets`` has those that are open, by operation.
     """
 
-    def __init__(self, options: Options, codec: Codec, bound_s: float, together: int = 1) -> None:
+    def __init__(
+        self,
+        options: Options,
+        rank: int,
+        world_size: int,
+        bound_s: float,
+        placer: ShardPlacer,
+        together: int = 1,
+    ) -> None:
         self.options = options
-        self.codec = codec
-        self.peers = [r for r in range(codec.world_size) if r != codec.rank]
-        self.sender = BurstSender(options, codec.rank, codec.world_size)
-        self.estimators = [CompletionEstimator(options, bound_s) for _ in (0, 1)]
+        self.rank = rank
+        self.world_size = world_size
+        self.peers = [peer for peer in range(world_size) if peer != rank]
+        self.sender = BurstSender(options, rank, world_size)
+        self.estimators = [CompletionEstimator(options, bound_s) for _ in range(2)]
         self.incast = Incast(options, len(self.peers), self.sender.pacers.values())
-        self.acks = AckSender(options, codec, self.incast, self.estimators)
-        self.dropped = Counter[str]()
-        self.dropped_from = Counter[tuple[int, str]]()
+        self.acks = AckSender(options, self.incast, self.estimators)
         self.buckets: dict[int, Bucket] = {}
-        self._newest: int | None = None
-        self._early = EarlyBuffer()
+        self._placer = placer
         self._over = deque[Bucket]()
         self._together = together
-        self._bursts = 1
+        self._bursts = 1  # handed over together now: twice as many each time, while there is room
         self._run = max(1, min(RUN, RUN_BYTES // options.payload_bytes))
-        self._burst_ends = (np.arange(BURSTS * options.burst) // options.burst + 1) * options.burst
-        self._written: tuple[ShardSend, Any] | None = None
+        numbers = np.arange(BURSTS * options.burst)
+        self._burst_ends = (numbers // options.burst + 1) * options.burst
+        self._pending: tuple[ShardSend, Burst] | None = None  # given out, and not reported on
         self._send_s = math.inf
         self._look_s = 0.0
         self.set_bound(bound_s)
@@ -79,68 +84,91 @@ class UdpProtocol:
     def open(self, bucket: Bucket, now_s: float) -> None:
         """Enter an operation: tell the peers, and queue the sends."""
         bucket.open(now_s, self.bound_s)
-        self.buckets[bucket.operation], self._newest = bucket, bucket.operation
-        self.codec.expect(bucket.operation, bucket.places())
+        self.buckets[bucket.operation] = bucket
+        early_events = self._placer.open(bucket.operation, bucket.expected())
         self.acks.enter(bucket, now_s)
+
         for peer, stage in itertools.product(self.peers, (0, 1)):
-            if count := -(-len(bucket.source(stage, peer)) // self.options.payload_bytes):
-                order = bucket.number, stage, (peer - self.codec.rank) % self.codec.world_size
-                self.sender.add(shard := ShardSend(peer, stage, bucket.operation, count, order))
-                if stage == 0:
-                    shard.offer(0, count)
-        for batch in self._early.take(bucket.operation):
-            self._receive(batch, now_s)
+            count = -(-len(bucket.source(stage, peer)) // self.options.payload_bytes)
+            if not count:
+                continue
+            # not all ranks begin with the same peer
+            order = bucket.number, stage, (peer - self.rank) % self.world_size
+            shard = ShardSend(peer, stage, bucket.operation, count, order)
+            self.sender.add(shard)
+            if stage == 0:
+                shard.offer(0, count)
 
-    def receive_datagrams(self, rows: Bytes, now_s: float) -> int:
-        """What came in, uint8 [datagrams, bytes of each]; how many of them are data."""
-        count = 0
-        for batch in self.codec.read(rows, self.dropped):
-            self._receive(batch, now_s)
-            if batch.type is Type.DATA:
-                count += batch.placed[0] if batch.placed else len(batch.offsets)
-        return count
+        for event in early_events:
+            self.receive_message(event, now_s)
 
-    def datagrams_to_send(self, now_s: float, *, data: bool = True) -> Outgoing | None:
-        """What must go out next (short ones only, or ``data``, too); :meth:`sent` reports on it."""
+    def receive_message(self, event: Event, now_s: float) -> None:
+        """Data was placed, or a control datagram has come."""
+        bucket = self.buckets.get(event.operation)
+        if bucket is None:
+            self._receive_too_late(event, now_s)
+            return
+        peer = event.peer
+        bucket.due_s = 0.0
+        self.incast.announced(peer, event.incast)
+        self.estimators[event.stage].announced(peer, event.expected_us / 1e6)
+        if isinstance(event, Control) and event.type is Type.CREDIT and event.window:
+            self.sender.windows[peer] = event.window
+        if peer in bucket.stages[0].absent:
+            self._entered(bucket, peer, now_s)
+
+        if isinstance(event, Placed):
+            self._receive_placed(bucket, event, now_s)
+        elif event.type is Type.END:
+            bucket.stages[event.stage].all_sent(peer, now_s)
+        else:
+            self._receive_credit(bucket, event, now_s)
+
+    def message_to_send(self, now_s: float, *, data: bool = True) -> Message | None:
+        """What must go out next (control, or ``data``, too); :meth:`sent` reports on it."""
         if self.acks.outbox:
-            peer, short = self.acks.outbox[0]
-            return Outgoing(peer, np.frombuffer(short, np.uint8)[None])
+            return self.acks.outbox[0]
         if not data:
             return None
-        if self._written is None or self._written[0].key not in self.sender.shards:
+        if self._pending is None or self._pending[0].key not in self.sender.shards:
             most = self._bursts * self.options.burst
             step = self.sender.next(now_s, self.incast.allowed, most)
             if isinstance(step, float):
                 self._send_s = step
                 return None
-            self._written = step[0], self._write(*step)
-        shard, rows = self._written
-        return Outgoing(shard.peer, rows, shard)
+            shard, first, count = step
+            self._pending = shard, self._burst(shard, first, count)
+        return self._pending[1]
 
-    def sent(self, out: Outgoing, count: int, now_s: float) -> None:
-        """``count`` datagrams of ``out`` are on their way; the rest comes again later."""
-        whole = count == len(out.rows)
-        self._send_s = now_s if whole else math.inf  # else the owner knows when there is room
-        if out.shard is None:
-            if whole:
+    def sent(self, message: Message, count: int, now_s: float) -> None:
+        """``count`` datagrams of a message are on their way; the others come again later."""
+        all_sent = count == message.datagrams
+        self._send_s = now_s if all_sent else math.inf  # else the owner knows when there is room
+        if isinstance(message, Control):
+            if all_sent:
                 self.acks.outbox.popleft()
             return
-        self._bursts = min(BURSTS, 2 * self._bursts) if whole else 1
-        if not count:  # it stays written
+        self._bursts = min(BURSTS, 2 * self._bursts) if all_sent else 1
+        if not count:  # the same one comes again
             return
-        self._written = None
-        if out.shard.stage == 1 and not out.shard.sent:
-            self.acks.follows(out.shard)
-        self.sender.sent(out.shard, count, now_s)
-        if out.shard.sent == out.shard.count:
-            self.sender.finish(out.shard)
-            self.acks.all_sent(out.shard, now_s)
-            self.buckets[out.shard.operation].due_s = 0.0
+        assert self._pending is not None
+        shard = self._pending[0]
+        self._pending = None
+        if shard.stage == 1 and not shard.sent:
+            self.acks.follows(shard)
+        self.sender.sent(shard, count, now_s)
+        if shard.sent == shard.count:
+            self.sender.finish(shard)
+            self.acks.all_sent(shard, now_s)
+            self.buckets[shard.operation].due_s = 0.0
 
     def get_timer(self) -> float:
-        """When :meth:`handle_timer` or :meth:`datagrams_to_send` has something to do."""
-        due_s = [self._look_s, *(b.due_s for b in self.buckets.values())] if self.buckets else []
-        return min([self._send_s, self.acks.get_timer(), *due_s])
+        """When :meth:`handle_timer` or :meth:`message_to_send` has something to do."""
+        due_s = [self._send_s, self.acks.get_timer()]
+        if self.buckets:
+            due_s.append(self._look_s)
+            due_s += [bucket.due_s for bucket in self.buckets.values()]
+        return min(due_s)
 
     def paused(self, by_s: float) -> None:
         """This rank did not run for so long, though it wanted to: that counts against nobody."""
@@ -153,13 +181,9 @@ class UdpProtocol:
     def handle_timer(self, now_s: float, *, socket_empty: bool) -> None:
         """Move the clock on; ``socket_empty``: what had come by then has been received."""
         self._look_s = now_s + LOOK_S
-        for bucket in [b for b in self.buckets.values() if b.due_s <= now_s]:
-            for number, stage in enumerate(bucket.stages):
-                grace_s = self.estimators[number].grace_s(stage.elapsed_s)
-                if stage.end is None and stage.handle_timer(now_s, grace_s, socket_empty):
-                    self._end_stage(bucket, number, now_s)
-                if stage.end is None:
-                    break
+        due_buckets = [bucket for bucket in self.buckets.values() if bucket.due_s <= now_s]
+        for bucket in due_buckets:
+            self._end_stages(bucket, now_s, socket_empty)
             last = bucket.stages[1]
             pending = [s for s in self.sender.shards.values() if s.operation == bucket.operation]
             if last.end and (not pending or now_s >= last.hard_s):
@@ -169,109 +193,107 @@ class UdpProtocol:
                 self._over.append(bucket)
                 continue
             self.acks.repeat(bucket, now_s)
-            times = [bucket.repeat_s, last.hard_s] if socket_empty else [now_s]
-            times += [stage.deadline_s for stage in bucket.stages if stage.end is None][:1]
-            bucket.due_s = min(times)
+            bucket.due_s = _due_s(bucket, now_s, socket_empty)
         self.acks.handle_timer(now_s)
 
     def next_event(self) -> Bucket | None:
         """The next bucket that is over: nothing of it is received or sent any more."""
         return self._over.popleft() if self._over else None
 
-    def _write(self, shard: ShardSend, first: int, count: int) -> Any:
-        last = first + (count - 1) // self._together * self._together  # the last call's
-        marks_from = max(last, shard.marks_from(first, count, self.options.last_share))
-        source = self.buckets[shard.operation].source(shard.stage, shard.peer)
-        header = self.acks.header(shard.stage, shard.peer, shard.operation)
-        passed = shard.sent + np.minimum(self._burst_ends[:count], count)
-        return self.codec.burst(count, source, first, marks_from, header, passed)
+    def _burst(self, shard: ShardSend, first: int, count: int) -> Burst:
+        # a mark says that all is sent: only what goes with the last call to the kernel may have one
+        last_call = first + (count - 1) // self._together * self._together
+        marks_from = max(last_call, shard.marks_from(first, count, self.options.last_share))
+        return Burst(
+            header=self.acks.header(shard.stage, shard.peer, shard.operation),
+            source=self.buckets[shard.operation].source(shard.stage, shard.peer),
+            first=first,
+            marks_from=marks_from,
+            passed=shard.sent + np.minimum(self._burst_ends[:count], count),
+        )
 
-    def _receive(self, batch: Batch, now_s: float) -> None:
-        sender = batch.sender
-        if (bucket := self.buckets.get(batch.operation)) is None:
-            self._receive_other(batch, now_s)
-            return
-        bucket.due_s = 0.0
-        self.incast.announced(sender, batch.incast)
-        self.estimators[batch.stage].announced(sender, batch.expected_us / 1e6)
-        if batch.type is Type.CREDIT and batch.lengths[-1]:
-            self.sender.windows[sender] = int(batch.lengths[-1])
-        if sender in bucket.stages[0].absent:
-            for number, stage in enumerate(bucket.stages):
-                stage.enter(sender, now_s)
-                if shard := self.sender.shards.get((bucket.operation, number, sender)):
-                    self.sender.enter(shard, now_s)
-        if batch.type is Type.DATA:
-            self._receive_data(bucket, batch, now_s)
-        elif batch.type is Type.END:
-            bucket.stages[batch.stage].all_sent(sender, now_s)
-        else:
-            self._receive_credit(bucket, batch, now_s)
+    def _entered(self, bucket: Bucket, peer: int, now_s: float) -> None:
+        """The first sign that a peer has entered an operation."""
+        for number, stage in enumerate(bucket.stages):
+            stage.enter(peer, now_s)
+            if shard := self.sender.shards.get((bucket.operation, number, peer)):
+                self.sender.enter(shard, now_s)
 
-    def _receive_data(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
-        stage = bucket.stages[batch.stage]
-        sender = batch.sender
-        rows, numbers, count = stage.take(batch, now_s, functools.partial(self._drop, sender))
-        if count and batch.placed is None:
-            bucket.place(batch.stage, sender, batch.payload[rows], numbers)
+    def _receive_placed(self, bucket: Bucket, event: Placed, now_s: float) -> None:
+        stage = bucket.stages[event.stage]
+        peer = event.peer
         if stage.end is not None:
-            self.estimators[batch.stage].late(bucket.operation, len(batch.offsets), now_s)
-            self.acks.send(Type.CREDIT, bucket.operation, batch.stage, sender, flags=OVER)
+            self.estimators[event.stage].late(bucket.operation, event.datagrams, now_s)
+            self.acks.over(bucket.operation, event.stage, peer)
             return
-        bitmap = stage.senders[sender]
-        bitmap.passed = max(bitmap.passed, min(batch.passed, bitmap.count))
-        self.acks.received(bucket, batch.stage, sender)
-        if batch.stage == 0:
-            bucket.fresh += count
+        stage.placed(peer, event.fresh, marked=event.marked, now_s=now_s)
+        progress = stage.senders[peer]
+        progress.passed = max(progress.passed, min(event.passed, progress.count))
+        self.acks.received(bucket, event.stage, peer)
+        if event.stage == 0:
+            bucket.fresh += event.fresh
             if bucket.fresh >= self._run * len(self.peers):
                 self._broadcast(bucket, self._run)
         else:  # a sender begins with its second stage to a peer when its first is sent
-            bucket.stages[0].all_sent(sender, now_s)
+            bucket.stages[0].all_sent(peer, now_s)
 
-    def _receive_credit(self, bucket: Bucket, batch: Batch, now_s: float) -> None:
-        flags = int(batch.flags[-1])
-        sender = batch.sender
-        if flags & GONE:
+    def _receive_credit(self, bucket: Bucket, credit: Control, now_s: float) -> None:
+        if credit.flags & GONE:
             for stage in bucket.stages:
-                stage.all_sent(sender, now_s)
-        shard = self.sender.shards.get((bucket.operation, batch.stage, sender))
-        if shard is not None and flags & (OVER | GONE):
-            self.sender.finish(shard)
-        elif shard is not None:
-            self.sender.credit(shard, max(batch.offsets.tolist()), now_s)
-
-    def _receive_other(self, batch: Batch, now_s: float) -> None:
-        """Something of an operation that is not open here."""
-        if self._newest is None or is_before(self._newest, batch.operation):
-            if not self._early.keep(batch):
-                self._drop(batch.sender, "early", len(batch.offsets))
+                stage.all_sent(credit.peer, now_s)
+        shard = self.sender.shards.get((bucket.operation, credit.stage, credit.peer))
+        if shard is None:
             return
-        if batch.type is Type.DATA:
-            self._drop(batch.sender, "stale", len(batch.offsets))
-            self.estimators[batch.stage].late(batch.operation, len(batch.offsets), now_s)
-        if batch.type is not Type.END and not int(batch.flags[-1]) & OVER:
-            place = batch.operation, batch.stage, batch.sender
-            self.acks.send(Type.CREDIT, *place, flags=OVER | GONE)
+        if credit.flags & (OVER | GONE):
+            self.sender.finish(shard)
+        else:
+            self.sender.credit(shard, credit.passed, now_s)
+
+    def _receive_too_late(self, event: Event, now_s: float) -> None:
+        """Something of an operation that is over here: say so, unless it asks for nothing."""
+        if isinstance(event, Placed):
+            self.estimators[event.stage].late(event.operation, event.datagrams, now_s)
+        elif event.type is Type.END or event.flags & OVER:
+            return
+        self.acks.over(event.operation, event.stage, event.peer, gone=True)
 
     def _broadcast(self, bucket: Bucket, least: int) -> None:
         """Reduce what is there in runs of at least so many datagrams, and queue it for all."""
-        shards = [s for s in self.sender.shards.values() if s.key[:2] == (bucket.operation, 1)]
+        shards = [
+            shard
+            for shard in self.sender.shards.values()
+            if shard.operation == bucket.operation and shard.stage == 1
+        ]
         for first, stop in bucket.reduce_runs(least):
             for shard in shards:
                 shard.offer(first, stop)
 
+    def _end_stages(self, bucket: Bucket, now_s: float, socket_empty: bool) -> None:
+        """End the stages of a bucket that are over: the first, and then perhaps the second."""
+        for number, stage in enumerate(bucket.stages):
+            grace_s = self.estimators[number].grace_s(stage.elapsed_s)
+            if stage.end is None and stage.handle_timer(now_s, grace_s, socket_empty):
+                self._end_stage(bucket, number, now_s)
+            if stage.end is None:
+                return
+
     def _end_stage(self, bucket: Bucket, number: int, now_s: float) -> None:
         stage = bucket.stages[number]
-        self.codec.expect(bucket.operation, bucket.places())
+        self._placer.close(bucket.operation, number)
         self.estimators[number].ended(stage, bucket.operation, now_s)
         self.incast.ended(stage)
         if number == 0:
             bucket.stages[1].began_s = now_s
             self._broadcast(bucket, 1)
-        for peer, bitmap in stage.senders.items():
-            if not bitmap.complete:
-                self.acks.send(Type.CREDIT, bucket.operation, number, peer, flags=OVER)
+        for peer, progress in stage.senders.items():
+            if not progress.complete:
+                self.acks.over(bucket.operation, number, peer)
 
-    def _drop(self, sender: int, kind: str, count: int) -> None:
-        self.dropped[kind] += count
-        self.dropped_from[sender, kind] += count
+
+def _due_s(bucket: Bucket, now_s: float, socket_empty: bool) -> float:
+    """When the timers of a bucket have something to do, if nothing comes for it."""
+    times_s = [bucket.repeat_s, bucket.stages[1].hard_s] if socket_empty else [now_s]
+    open_stages = [stage for stage in bucket.stages if stage.end is None]
+    if open_stages:  # the second one does not end before the first
+        times_s.append(open_stages[0].deadline_s)
+    return min(times_s)

@@ -1,32 +1,19 @@
-"""The receive side of one stage: what is expected, where it goes, and when the stage is over.
+"""The receive side of one stage: what is expected of whom, and when the stage is over.
 
 Source: OptiReduce (arXiv 2310.06993), sections 3.2.1 and 3.2.2: a hard bound t_B, and an early end
 when the last percentile of every sender has been seen, the socket is empty and a part of t_C has
 passed since. Deviations: the clock of t_B starts when the last rank has entered the operation (or
 ``absence_s`` after this one has), and a sender says twice more that it has sent everything.
 
-Invariants: a datagram that is not exactly one of the expected ones is refused; each is placed at
-most once; after the end nothing is placed; the end is within ``absence_s + bound_s`` of the entry,
-in which time that this rank wanted to run and could not does not count (:meth:`extend`).
+Invariants: after the end nothing counts any more; the end is within ``absence_s + bound_s`` of the
+entry, in which time that this rank wanted to run and could not does not count (:meth:`extend`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
-
-import numpy as np
-
-from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import LAST, Batch, is_before
-
-EARLY_BYTES = 1 << 20  # kept of each sender; and of all
-EARLY_OPERATIONS = 64
-STEPS = np.arange(1024)
-Drop = Callable[[str, int], None]  # is given the kind and number of datagrams that are refused
-Numbers = slice | np.ndarray
 
 
 class End(StrEnum):
@@ -37,84 +24,44 @@ class End(StrEnum):
     TIMEOUT = "timeout"
 
 
-class SenderBitmap:
-    """The datagrams of one sender: ``nbytes`` bytes, ``payload`` in a datagram."""
+class SenderProgress:
+    """How far one sender has come in a stage of ``count`` datagrams."""
 
-    def __init__(self, nbytes: int, payload: int) -> None:
-        self.nbytes, self.payload, self.count = nbytes, payload, -(-nbytes // payload)
-        self.arrived = np.zeros(self.count, bool)
-        self.seen = self.passed = 0  # that have arrived; that had been sent with the latest of them
-        self.credit_at = 0.0  # ``passed`` for the next credit; at the last repeat
-        self.repeated = 0
-        self.marked = self.count == 0  # its last percentile has been seen, or its "all is sent"
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.seen = 0  # datagrams that are in their place
+        self.passed = 0  # datagrams that had been sent with the latest of those
+        self.credit_at = 0.0  # ``passed`` for the next credit
+        self.repeated = 0  # ``passed`` at the last repeat
+        self.marked = count == 0  # its last percentile has been seen, or its "all is sent"
 
     @property
     def complete(self) -> bool:
         """Everything has arrived."""
         return self.seen == self.count
 
-    def take(self, batch: Batch, drop: Drop) -> tuple[Numbers, Numbers, int]:
-        """(rows to place, their datagram numbers, how many); the others go to ``drop``."""
-        offsets, lengths, count = batch.offsets, batch.lengths, len(batch.offsets)
-        if (first := self._run(offsets, lengths)) is not None:
-            self.arrived[first : first + count] = True
-            self.seen += count
-            return slice(0, count), slice(first, first + count), count
-        numbers = offsets // self.payload
-        due = np.minimum(self.payload, self.nbytes - offsets)
-        right = (offsets % self.payload == 0) & (numbers < self.count) & (lengths == due)
-        rows = np.flatnonzero(right)
-        if len(rows) < count:
-            drop("out of range", count - len(rows))
-        numbers = numbers[rows]
-        once = np.zeros(len(numbers), bool)  # the same one may come twice in a batch
-        once[np.unique(numbers, return_index=True)[1]] = True
-        fresh = once & ~self.arrived[numbers]
-        if not fresh.all():
-            drop("duplicate", int((~fresh).sum()))
-            rows = rows[fresh]
-            numbers = numbers[fresh]
-        self.arrived[numbers] = True
-        self.seen += len(numbers)
-        return rows, numbers, len(rows)
-
-    def _run(self, offsets: np.ndarray, lengths: np.ndarray) -> int | None:
-        """The usual case: new datagrams that follow each other; the number of the first."""
-        first = int(offsets[0]) // self.payload
-        count = len(offsets)
-        if first + count > self.count or count > len(STEPS):
-            return None
-        due = np.minimum(self.payload, self.nbytes - offsets)
-        right = (offsets == (STEPS[:count] + first) * self.payload) & (lengths == due)
-        return first if right.all() and not self.arrived[first : first + count].any() else None
-
 
 class StageReceiver:
     """One receive stage of one operation, which this rank enters now.
 
-    ``sizes`` are the bytes due from each sender, ``payload`` in a datagram; ``absence_s`` is how
-    long to wait for ranks that have not entered it, ``bound_s`` from then on.
+    ``counts`` are the datagrams due from each sender; ``absence_s`` is how long to wait for ranks
+    that have not entered it, ``bound_s`` from then on.
     """
 
     def __init__(
-        self,
-        sizes: Mapping[int, int],
-        payload: int,
-        now_s: float,
-        absence_s: float,
-        bound_s: float,
-        bitmap: type[SenderBitmap] = SenderBitmap,
+        self, counts: Mapping[int, int], *, now_s: float, absence_s: float, bound_s: float
     ) -> None:
-        self.senders = {rank: bitmap(nbytes, payload) for rank, nbytes in sizes.items()}
-        self.due = self.lost = sum(sender.count for sender in self.senders.values())
-        self.absent = set(sizes)  # have given no sign of having entered the operation
+        self.senders = {rank: SenderProgress(count) for rank, count in counts.items()}
+        self.due = sum(counts.values())
+        self.lost = self.due
+        self.absent = set(counts)  # have given no sign of having entered the operation
         self.end: End | None = None
         self.began_s = now_s  # the second stage begins when the first is over
         self.ended_s = 0.0
         self.quiet_s: float | None = None  # since when all is marked and nothing new has come
         self._grace_s = 0.0
         self._bound_s = bound_s
-        self._all_there_s = now_s + absence_s if sizes else now_s
+        self._all_there_s = now_s + absence_s if counts else now_s
         self._marked_s = math.inf
         self._last_s = now_s
 
@@ -158,21 +105,18 @@ class StageReceiver:
         self._bound_s += by_s
         self.quiet_s = None if self.quiet_s is None else self.quiet_s + by_s
 
-    def take(self, batch: Batch, now_s: float, drop: Drop) -> tuple[Numbers, Numbers, int]:
-        """Data arrives; see :meth:`SenderBitmap.take`. After the end everything is stale."""
-        if self.end is not None or batch.sender not in self.senders:
-            drop("stale", len(batch.offsets))
-            return slice(0, 0), slice(0, 0), 0
-        self.enter(batch.sender, now_s)
-        bitmap = self.senders[batch.sender]
-        rows, numbers, count = bitmap.take(batch, drop)
+    def placed(self, sender: int, count: int, *, marked: bool, now_s: float) -> None:
+        """``count`` new datagrams are in their place; ``marked``: one of the last percentile."""
+        if self.end is not None:
+            return
+        self.enter(sender, now_s)
         if count:
+            progress = self.senders[sender]
+            progress.seen += count
+            progress.marked = progress.marked or marked
             self.lost -= count
             self.quiet_s = None
             self._last_s = now_s
-            ends = batch.placed[3] if batch.placed else bool((batch.flags[rows] & LAST).any())
-            bitmap.marked = bitmap.marked or ends
-        return rows, numbers, count
 
     def all_sent(self, sender: int, now_s: float) -> None:
         """``sender`` says that it has sent everything."""
@@ -196,34 +140,3 @@ class StageReceiver:
             if now_s >= self.quiet_s + grace_s:
                 self.end = End.EARLY
         return self.end
-
-
-class EarlyBuffer:
-    """What came for operations that this rank has not entered yet, within limits."""
-
-    def __init__(self) -> None:
-        self._batches = dict[int, list[Batch]]()
-        self._nbytes = Counter[int]()
-
-    def keep(self, batch: Batch) -> bool:
-        """Copy a batch; whether there was room."""
-        nbytes = _nbytes(batch)
-        known = batch.operation in self._batches or len(self._batches) < EARLY_OPERATIONS
-        if not known or self._nbytes[batch.sender] + nbytes > EARLY_BYTES:
-            return False
-        self._nbytes[batch.sender] += nbytes
-        copied = {k: getattr(batch, k).copy() for k in ("offsets", "lengths", "flags", "payload")}
-        self._batches.setdefault(batch.operation, []).append(batch._replace(**copied))
-        return True
-
-    def take(self, operation: int) -> list[Batch]:
-        """What came for an operation, in order; what is older is forgotten."""
-        taken = self._batches.pop(operation, [])
-        gone = [o for o in self._batches if is_before(o, operation)]
-        for batch in [*taken, *(b for o in gone for b in self._batches.pop(o))]:
-            self._nbytes[batch.sender] -= _nbytes(batch)
-        return taken
-
-
-def _nbytes(batch: Batch) -> int:
-    return len(batch.offsets) * HEADER_BYTES + batch.payload.nbytes

@@ -22,13 +22,15 @@ from dataclasses import dataclass, field
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
 from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.datagram import Codec, Header, Type
+from runtime.optireduce.udp.events import GONE, OVER, Control, Header, Type
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
 REPEATS_IN_BOUND = 10  # of a credit: one that got lost must not cost the rest of a stage
 REPEAT_S = 0.005  # but it takes so long at least, and at most
 REPEAT_MOST_S = 0.05
+ShardKey = tuple[int, int, int]
+"""Operation, stage and peer."""
 
 
 @dataclass(eq=False)
@@ -50,8 +52,8 @@ class ShardSend:
     bursts: deque[tuple[int, float]] = field(default_factory=deque)
 
     @property
-    def key(self) -> tuple[int, int, int]:
-        """Operation, stage and peer."""
+    def key(self) -> ShardKey:
+        """By which it is found."""
         return self.operation, self.stage, self.peer
 
     @property
@@ -82,7 +84,7 @@ class BurstSender:
     def __init__(self, options: Options, rank: int, world_size: int) -> None:
         self._options = options
         self.pacers = {peer: Pacer(options) for peer in range(world_size) if peer != rank}
-        self.shards: dict[tuple[int, int, int], ShardSend] = {}  # not over, by their keys
+        self.shards: dict[ShardKey, ShardSend] = {}  # those that are not over
         self._grant = max(1, options.grant_bytes // options.datagram_bytes)
         self.windows = dict.fromkeys(self.pacers, self._grant)  # as the receivers announced them
 
@@ -164,18 +166,18 @@ class BurstSender:
 
 
 class AckSender:
-    """Writes what a rank has to announce to ``outbox``: (peer, datagram)."""
+    """Puts what a rank has to announce into ``outbox``."""
 
     def __init__(
-        self, options: Options, codec: Codec, incast: Incast, estimators: list[CompletionEstimator]
+        self, options: Options, incast: Incast, estimators: list[CompletionEstimator]
     ) -> None:
         self._end_copies = options.end_copies
-        self._codec = codec
         self._incast = incast
         self._estimators = estimators
-        self._least_s = self._most_s = REPEAT_S
-        self._ends: dict[tuple[int, int, int], tuple[float, int]] = {}  # when due, how many more
-        self.outbox: deque[tuple[int, bytes]] = deque()
+        self._least_s = REPEAT_S  # between two ends, and from an entry to the first repeated credit
+        self._most_s = REPEAT_S  # between two repeated credits
+        self._ends: dict[ShardKey, tuple[float, int]] = {}  # when due, how many more
+        self.outbox: deque[Control] = deque()
 
     def set_bound(self, bound_s: float) -> None:
         """t_B, which says how often to repeat."""
@@ -183,14 +185,18 @@ class AckSender:
         self._least_s = max(REPEAT_S, self._most_s / 2)
 
     def header(self, stage: int, peer: int, operation: int) -> Header:
-        """Of a datagram: with what this rank announces."""
-        expected_us = int(self._estimators[stage].own_s * 1e6)
-        return Header(stage, peer, operation, self._incast.own, expected_us)
+        """Of data: with what this rank announces."""
+        return Header(
+            stage=stage,
+            receiver=peer,
+            operation=operation,
+            incast=self._incast.own,
+            expected_us=self._expected_us(stage),
+        )
 
-    def send(self, kind: Type, operation: int, stage: int, peer: int, **fields: int) -> None:
-        """A credit or an end; ``flags`` ``OVER``, ``GONE``: of the stage, operation."""
-        header = self.header(stage, peer, operation)
-        self.outbox.append((peer, self._codec.control(kind, header, **fields)))
+    def over(self, operation: int, stage: int, peer: int, *, gone: bool = False) -> None:
+        """Nothing more is taken of a stage (``gone``: of the operation)."""
+        self._send(Type.CREDIT, operation, stage, peer, flags=OVER | GONE if gone else OVER)
 
     def enter(self, bucket: Bucket, now_s: float) -> None:
         """This rank has entered an operation: grant everyone a window, good for both stages."""
@@ -201,8 +207,8 @@ class AckSender:
 
     def received(self, bucket: Bucket, stage: int, peer: int) -> None:
         """Data has come: grant more when a third of the window has passed since the last time."""
-        bitmap = bucket.stages[stage].senders[peer]
-        if bitmap.passed >= bitmap.credit_at:
+        progress = bucket.stages[stage].senders[peer]
+        if progress.passed >= progress.credit_at:
             self._credit(bucket, stage, peer)
 
     def all_sent(self, shard: ShardSend, now_s: float) -> None:
@@ -222,7 +228,8 @@ class AckSender:
         """Repeat the ends that are due."""
         for key, (due_s, copies) in list(self._ends.items()):
             if due_s <= now_s:
-                self.send(Type.END, *key)
+                operation, stage, peer = key
+                self._send(Type.END, operation, stage, peer)
                 self._ends[key] = now_s + self._least_s, copies - 1
                 if copies == 1:
                     del self._ends[key]
@@ -233,22 +240,52 @@ class AckSender:
             return
         bucket.repeat_s = now_s + self._most_s
         for number, stage in enumerate(bucket.stages):
-            for peer, bitmap in stage.senders.items():
-                silent = bitmap.passed == bitmap.repeated
-                bitmap.repeated = bitmap.passed
-                begun = number == 0 or bitmap.passed
-                if stage.end is None and silent and begun and not bitmap.complete:
+            for peer, progress in stage.senders.items():
+                silent = progress.passed == progress.repeated
+                progress.repeated = progress.passed
+                begun = number == 0 or progress.passed
+                if stage.end is None and silent and begun and not progress.complete:
                     self._credit(bucket, number, peer)
 
     def _credit(self, bucket: Bucket, stage: int, peer: int) -> None:
         window = self._grant(bucket, stage, peer)
         passed = bucket.stages[stage].senders[peer].passed
-        self.send(Type.CREDIT, bucket.operation, stage, peer, offset=passed, length=window)
+        self._send(Type.CREDIT, bucket.operation, stage, peer, passed=passed, window=window)
 
     def _grant(self, bucket: Bucket, stage: int, peer: int) -> int:
         """The window; sets when the next credit is due: never if all has room in it."""
         window = self._incast.window
-        bitmap = bucket.stages[stage].senders[peer]
-        fits = not bitmap.passed and window >= bitmap.count
-        bitmap.credit_at = math.inf if fits else bitmap.passed + max(1, window // 3)
+        progress = bucket.stages[stage].senders[peer]
+        if not progress.passed and window >= progress.count:
+            progress.credit_at = math.inf
+        else:
+            progress.credit_at = progress.passed + max(1, window // 3)
         return window
+
+    def _send(
+        self,
+        kind: Type,
+        operation: int,
+        stage: int,
+        peer: int,
+        *,
+        passed: int = 0,
+        window: int = 0,
+        flags: int = 0,
+    ) -> None:
+        self.outbox.append(
+            Control(
+                type=kind,
+                stage=stage,
+                peer=peer,
+                operation=operation,
+                passed=passed,
+                window=window,
+                flags=flags,
+                incast=self._incast.own,
+                expected_us=self._expected_us(stage),
+            )
+        )
+
+    def _expected_us(self, stage: int) -> int:
+        return int(self._estimators[stage].own_s * 1e6)

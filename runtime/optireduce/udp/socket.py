@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from runtime.optireduce.options import Options
-from runtime.optireduce.udp.datagram import Bytes
+from runtime.optireduce.udp.events import Bytes
 
 UDP_SEGMENT = 103
 UDP_GRO = 104

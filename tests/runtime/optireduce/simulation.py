@@ -12,7 +12,8 @@ import torch
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.bucket import Bucket, ScratchPool
-from runtime.optireduce.udp.compiled.data_path import NUMPY
+from runtime.optireduce.udp.data_path import NUMPY
+from runtime.optireduce.udp.events import Burst
 from runtime.optireduce.udp.protocol import UdpProtocol
 from runtime.optireduce.udp.socket import UdpSocket
 from runtime.work import AllReduceWork
@@ -46,11 +47,11 @@ class SimulatedBucket(Bucket):
 
     def move(self, guard):
         """Have all that datagrams are written to elsewhere in memory."""
-        self._arrived = guard(self._arrived)
-        arrived = [*self._arrived, *(guard(b.arrived) for b in self.stages[1].senders.values())]
-        bitmaps = (b for stage in self.stages for b in stage.senders.values())
-        for bitmap, row in zip(bitmaps, arrived, strict=True):
-            bitmap.arrived = row
+        self._arrived_contributions = guard(self._arrived_contributions)
+        self.arrived = (
+            dict(zip(self.scratch, self._arrived_contributions, strict=True)),
+            {peer: guard(arrived) for peer, arrived in self.arrived[1].items()},
+        )
         self.shards = [guard(shard) for shard in self.shards]
         self.scratch = {peer: guard(rows) for peer, rows in self.scratch.items()}
 
@@ -61,7 +62,7 @@ class SimulatedBucket(Bucket):
         part = slice(first * payload, min(stop * payload, len(own)))
         stage = self.stages[0]
         for peer, scratch in self.scratch.items():
-            assert stage.end is not None or stage.senders[peer].arrived[first:stop].all()
+            assert stage.end is not None or self.arrived[0][peer][first:stop].all()
             right = content(peer, self.rank, len(own))
             before = np.full(len(own), UNTOUCHED)
             self.check(0, peer, scratch.reshape(-1)[: len(own)], right, before)
@@ -80,10 +81,10 @@ class SimulatedBucket(Bucket):
     def check(self, stage, sender, found, right, before):
         """Datagrams marked as arrived hold the right bytes, all others what was there before."""
         payload = self.options.payload_bytes
-        for number, there in enumerate(self.stages[stage].senders[sender].arrived):
+        for number, arrived in enumerate(self.arrived[stage][sender]):
             part = slice(number * payload, (number + 1) * payload)
-            expected = right[part] if there else before[part]
-            assert (found[part] == expected).all(), (stage, sender, number, there)
+            expected = right[part] if arrived else before[part]
+            assert (found[part] == expected).all(), (stage, sender, number, arrived)
 
 
 class Host:
@@ -93,18 +94,22 @@ class Host:
         self.rank = rank
         self.options = chosen
         self.codec = PATH.codec(SESSION, rank, world_size, chosen.datagram_bytes, key)
-        self.protocol = UdpProtocol(chosen, self.codec, chosen.bound_s)
+        self.placer = PATH.placer(self.codec)
+        self.protocol = UdpProtocol(chosen, rank, world_size, chosen.bound_s, self.placer)
         self.buckets = {}
         self.entered_s = {}
         self.over_s = {}
 
     def enter(self, number, operation, sizes, now_s):
         bucket = SimulatedBucket(self.rank, number, operation, sizes, self.options)
-        self.buckets[operation], self.entered_s[operation] = bucket, now_s
+        self.buckets[operation] = bucket
+        self.entered_s[operation] = now_s
         self.protocol.open(bucket, now_s)
 
-    def receive(self, data, now_s):
-        self.protocol.receive_datagrams(np.frombuffer(data, np.uint8).reshape(1, -1), now_s)
+    def receive(self, rows, now_s):
+        """Datagrams of one length, uint8 [datagrams, bytes]."""
+        for event in self.placer.read(rows):
+            self.protocol.receive_message(event, now_s)
 
     def advance(self, now_s, *, socket_empty=True):
         """Datagrams to send now, (peer, bytes)."""
@@ -113,9 +118,13 @@ class Host:
             self.over_s[bucket.operation] = now_s
             bucket.check_results()
         sent = []
-        while out := self.protocol.datagrams_to_send(now_s):
-            sent += [(out.peer, row.tobytes()) for row in out.rows]
-            self.protocol.sent(out, len(out.rows), now_s)
+        while message := self.protocol.message_to_send(now_s):
+            if isinstance(message, Burst):
+                rows = self.codec.burst(message)
+                sent += [(message.header.receiver, row.tobytes()) for row in rows]
+            else:
+                sent.append((message.peer, self.codec.control(message)))
+            self.protocol.sent(message, message.datagrams, now_s)
         return sent
 
 
@@ -155,7 +164,8 @@ def simulate(
             host.enter(*what, now)
         else:
             unread[rank] -= kind == "unread"
-            host.receive(*what, now)
+            (data,) = what
+            host.receive(np.frombuffer(data, np.uint8).reshape(1, -1), now)
         for peer, data in host.advance(now, socket_empty=not unread[rank]):
             for _ in range(1 + (dice.random() < twice)):
                 if peer in hosts and dice.random() >= loss:

@@ -12,6 +12,8 @@ from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.hadamard import FLOATS
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.bucket import Bucket
+from runtime.optireduce.udp.compiled.choice import choose
+from runtime.optireduce.udp.placement import Placer
 from runtime.selftest import conformance
 from runtime.selftest.audit import Audit
 from tests.runtime.optireduce.simulation import lose
@@ -41,25 +43,39 @@ ALTERED = {  # (rank, stage, sender) where datagrams are placed, None: all; what
 
 def _plant(fault, rank):
     """A contribution or a result that one rank takes wrong; or one that is made wrong."""
-    place = Bucket.place
-    reduce = Bucket.reduce
-
-    def placed(self, stage, sender, rows, numbers):
-        (where, at_stage, of), alter = ALTERED[fault]
-        wrong = (rank, stage) == (where, at_stage) and of in (None, sender)
-        place(self, stage, sender, alter(rows.copy()) if wrong else rows, numbers)
-
-    def off(self, first, stop):
-        reduce(self, first, stop)
-        self._run(self.rank, first, stop)[:1] += rank == 1
-
     if fault in ALTERED:
-        Bucket.place = placed  # nothing is placed as it is read
-        Bucket.places = lambda self: ()
-    elif fault == "wrong sum":
-        Bucket.reduce = off
+        (altering_rank, stage, sender), alter = ALTERED[fault]
+        if rank == altering_rank:
+            _alter_payloads(stage, sender, alter)
+    elif fault == "wrong sum" and rank == 1:
+        _add_one_to_results()
     elif fault == "unscaled":
         Bucket.scale_missing = lambda *_: None
+
+
+def _alter_payloads(stage, sender, alter):
+    """Let what is placed of a stage and sender (None: any) be altered."""
+    place = Placer.place
+
+    def place_altered(self, shard, batch):
+        payload = batch.payload.copy()
+        if shard.stage == stage and sender in (None, shard.sender):
+            payload = alter(payload)
+        return place(self, shard, batch._replace(payload=payload))
+
+    Placer.place = place_altered
+    # an empty table: the compiled path, if it runs, leaves all to numpy's
+    choose("auto").placer._tabulate = lambda _: None
+
+
+def _add_one_to_results():
+    reduce = Bucket.reduce
+
+    def reduce_wrong(self, first, stop):
+        reduce(self, first, stop)
+        self.elements(self.rank, first, stop)[:1] += 1
+
+    Bucket.reduce = reduce_wrong
 
 
 @pytest.mark.parametrize("fault", FAULTS)

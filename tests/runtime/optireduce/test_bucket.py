@@ -15,7 +15,7 @@ from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.options import Options
 from runtime.optireduce.sync import Replicas, SyncPoint
 from runtime.optireduce.udp.bucket import Bucket, ScratchPool, shard_bounds
-from runtime.optireduce.udp.compiled.data_path import NUMPY
+from runtime.optireduce.udp.data_path import NUMPY
 from runtime.work import AllReduceWork
 
 PAYLOAD = 32
@@ -66,10 +66,10 @@ def test_a_lost_piece_of_a_sum_is_the_own_contribution_times_the_ranks():
     """Rank 1's shard: 20 elements, 3 datagrams, of which the second is lost."""
     chosen = Options(datagram_bytes=PAYLOAD + 48 + 48)  # 80 bytes of payload: 20 elements
     work = AllReduceWork(0, torch.ones(80), False, 0.0)
-    bucket = Bucket(work, 0, 0, 0, shard_bounds(80, 2), chosen)
+    bucket = Bucket(work, step=0, index=0, rank=0, bounds=shard_bounds(80, 2), options=chosen)
     bucket.encode(ScratchPool())
     bucket.open(0.0, 1.0)
-    bucket.stages[1].senders[1].arrived[0] = True
+    bucket.arrived[1][1][0] = True
     bucket.finish()
     assert work.tensor.tolist() == [1.0] * 60 + [2.0] * 20
 

@@ -20,7 +20,7 @@ import runtime
 from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 from runtime.optireduce.sync import Replicas
-from runtime.optireduce.udp.datagram import Header
+from runtime.optireduce.udp.events import Burst, Header
 from runtime.selftest.audit import Audit
 from runtime.selftest.conformance import Case
 from tests.runtime.spawning import on_ranks, together
@@ -73,9 +73,10 @@ def test_a_flood_is_counted_and_does_not_hold_up_or_corrupt_anything(rank, size,
     engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=30)
     over = threading.Event()
     if rank == 2:
-        stale = np.zeros((1, options.datagram_bytes), np.uint8)
-        codec = engine._loop.protocol.codec
-        codec.data(stale, stale[0], 0, 9, Header(0, 0, 2**63 + 5))
+        header = Header(stage=0, receiver=0, operation=2**63 + 5)
+        source = np.zeros(options.payload_bytes, np.uint8)
+        burst = Burst(header, source, first=0, marks_from=9, passed=np.zeros(1, np.int64))
+        (stale,) = engine._loop.endpoint.placer.codec.burst(burst)
 
         def flood():
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as attacker:

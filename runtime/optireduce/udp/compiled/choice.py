@@ -18,7 +18,6 @@ import platform
 import select
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -26,15 +25,29 @@ from typing import cast
 import numpy as np
 
 from runtime.optireduce.options import Options, When
-from runtime.optireduce.udp.compiled.data_path import NUMPY, DataPath
-from runtime.optireduce.udp.datagram import Header, Type
+from runtime.optireduce.udp.data_path import NUMPY, DataPath
+from runtime.optireduce.udp.endpoint import Endpoint
+from runtime.optireduce.udp.events import (
+    Burst,
+    Control,
+    Event,
+    ExpectedShard,
+    Header,
+    Message,
+    Placed,
+    Type,
+)
+from runtime.optireduce.udp.placement import Placer
 from verify.errors import ArgumentError
 
 logger = logging.getLogger("latecomer")
 MACHINES = ("x86_64", "aarch64")
-COMPILE_S = 120.0  # waits: for another process; between looks; to arrive
-LOOK_S = 0.05
-TRY_S = 1.0
+COMPILE_S = 120.0  # how long to wait for another process that compiles
+LOOK_S = 0.05  # between two looks whether it has ended
+TRY_S = 1.0  # how long datagrams to oneself may take
+TRIED_OPERATION = 7
+TRIED_BYTES = 399  # of a shard of five datagrams, of which the last one is filled up
+TRIED_DATAGRAM_BYTES = 128
 REMEDY = "pip install 'latecomer[fast]'"
 
 
@@ -64,7 +77,7 @@ def _compiled() -> tuple[DataPath | None, str]:
     if not reason:
         began_s = time.monotonic()
         with _alone():
-            from runtime.optireduce.udp.compiled.batches import COMPILED
+            from runtime.optireduce.udp.compiled.placement import COMPILED
         took_s = time.monotonic() - began_s
         if not (reason := fault(COMPILED)):
             logger.info("UBT's data path is compiled; loaded in %.1f s", took_s)
@@ -86,41 +99,66 @@ def unfit() -> str:
 
 def fault(path: DataPath) -> str:
     """What goes wrong when datagrams are sent to oneself and read by ``path``, or nothing."""
-    source = np.arange(399, dtype=np.int64).astype(np.uint8)
-    codec, sender, numpys = path.codec(1, 0, 2, 128), path.codec(1, 1, 2, 128), NUMPY.codec
-    what = 5, source, 0, 4, Header(0, 0, 7), np.arange(5)
-    rows = sender.burst(*what)
-    right = numpys(1, 1, 2, 128).burst(*what)
-    wrote = (np.stack([*rows]) == right).all()
-    for key in (b"", bytes(range(16))):
-        written = [np.zeros_like(right) for _ in range(2)]
-        for kind, into in zip((path.codec, numpys), written, strict=True):
-            kind(1, 1, 2, 128, key).data(into, *what[1:])
-        wrote = wrote and (written[0] == written[1]).all()
-    if not wrote:
+    burst = Burst(
+        header=Header(stage=0, receiver=0, operation=TRIED_OPERATION),
+        source=np.arange(TRIED_BYTES, dtype=np.int64).astype(np.uint8),
+        first=0,
+        marks_from=4,
+        passed=np.arange(5),
+    )
+    if not _writes_like_numpy(path, burst):
         return "it wrote other datagrams than numpy's path"
-    short = np.frombuffer(sender.control(Type.CREDIT, Header(1, 0, 9), offset=6), np.uint8)
-    found = np.zeros(399, np.uint8)
-    kinds = list[Type]()
-    seen = 0
-    own = path.socket(Options(datagram_bytes=128), "127.0.0.1", path.reader)
+
+    credit = Control(Type.CREDIT, stage=1, peer=0, operation=TRIED_OPERATION, passed=6)
+    placer = path.placer(path.codec(1, 0, 2, TRIED_DATAGRAM_BYTES))
+    into = np.zeros(TRIED_BYTES, np.uint8)
+    arrived = np.zeros(5, bool)
+    shard = ExpectedShard(stage=0, sender=1, arrived=arrived, into=into)
+    placer.open(TRIED_OPERATION, [shard])
     try:
-        with contextlib.closing(own):
-            own.peers = {0: own.address}
-            until_s = time.monotonic() + TRY_S
-            sent = own.send(0, rows) + own.send(0, short[None])
-            while seen < 6 and select.select([own], [], [], until_s - time.monotonic())[0]:
-                while (taken := own.receive()) is not None:
-                    for batch in codec.read(taken, Counter()):
-                        kinds = [*kinds, batch.type]
-                        seen = seen + len(batch.offsets)
-                        if batch.type is Type.DATA:
-                            path.place(found, 80, batch.payload, batch.offsets // 80)
+        taken, events = _to_oneself(path, placer, [burst, credit])
     except OSError as error:
         return f"it can't send to itself, or not read that: {error}"
-    if (sent, seen, set(kinds)) != (6, 6, {Type.DATA, Type.CREDIT}) or (found != source).any():
+    placed = sum(event.fresh for event in events if isinstance(event, Placed))
+    credits = [event for event in events if isinstance(event, Control)]
+    seen = placed + len(credits)
+    as_sent = [credit._replace(peer=1)]
+    if (taken, seen) != (6, 6) or credits != as_sent or (into != burst.source).any():
         return f"it read {seen} of 6 datagrams to itself rightly: the layouts must be others"
     return ""
+
+
+def _writes_like_numpy(path: DataPath, burst: Burst) -> bool:
+    """Whether the datagrams of a burst are the same, bit by bit, with and without tags."""
+    for key in (b"", bytes(range(16))):
+        codec = path.codec(1, 1, 2, TRIED_DATAGRAM_BYTES, key)
+        right = NUMPY.codec(1, 1, 2, TRIED_DATAGRAM_BYTES, key).burst(burst)
+        written = np.zeros_like(right)
+        codec.write(written, burst)
+        if (written != right).any() or (np.stack([*codec.burst(burst)]) != right).any():
+            return False
+    return True
+
+
+def _to_oneself(path: DataPath, placer: Placer, messages: list[Message]) -> tuple[int, list[Event]]:
+    """(datagrams that the kernel took, events of what came back), as rank 1 sends to rank 0."""
+    options = Options(datagram_bytes=TRIED_DATAGRAM_BYTES)
+    channel = path.socket(options, "127.0.0.1", path.reader)
+    sender = path.codec(1, 1, 2, TRIED_DATAGRAM_BYTES)
+    events: list[Event] = []
+    with contextlib.closing(channel):
+        channel.peers = {0: channel.address}
+        sending = Endpoint(channel, path.placer(sender))
+        receiving = Endpoint(channel, placer)
+        taken = sum(sending.send(message) for message in messages)
+        until_s = time.monotonic() + TRY_S
+        read = 0
+        while read < taken and select.select([channel], [], [], until_s - time.monotonic())[0]:
+            while (received := receiving.receive()) is not None:
+                count, new_events = received
+                read += count
+                events += new_events
+    return taken, events
 
 
 @contextlib.contextmanager

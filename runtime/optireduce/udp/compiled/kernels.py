@@ -8,7 +8,7 @@ A buffer is uint8, and a datagram in it a start and a size; words are little-end
 """
 
 import numpy as np
-from numba import boolean, float32, float64, int64, njit, types, uint8, uint64, void
+from numba import boolean, float32, float64, int64, njit, uint8, uint64, void
 
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags
 
@@ -77,36 +77,6 @@ def number_of(offset, length, nbytes, payload):
     """Of a datagram of a shard of ``nbytes``; -1 if it is not exactly one of these."""
     whole = offset >= 0 and offset % payload == 0 and offset < nbytes
     return offset // payload if whole and length == min(payload, nbytes - offset) else -1
-
-
-@njit(types.UniTuple(int64, 2)(boolean[::1], int64, int64, LONGS, LONGS, int64[:, ::1]), **HOW)
-def mark(arrived, nbytes, payload, offsets, lengths, chosen):
-    """Mark the new among datagrams of a shard of ``nbytes`` as arrived: (how many, how many right).
-
-    chosen: int64 [2, datagrams], filled with their places in the batch and their numbers.
-    """
-    new = right = 0
-    for i in range(len(offsets)):
-        number = number_of(offsets[i], lengths[i], nbytes, payload)
-        if not 0 <= number < len(arrived):
-            continue
-        right += 1
-        if not arrived[number]:
-            arrived[number] = True
-            chosen[0, new], chosen[1, new] = i, number
-            new += 1
-    return new, right
-
-
-@njit(void(uint8[::1], int64, BYTES, LONGS, LONGS), **HOW)
-def place(into, payload, buffer, starts, numbers):
-    """Copy payloads from their starts to where their numbers say; the last one in part."""
-    for i in range(len(numbers)):
-        to = numbers[i] * payload
-        start = starts[i]
-        size = min(payload, len(into) - to)
-        if to >= 0 and start >= 0 and 0 < size <= len(buffer) - start:
-            copy(into[to : to + size], buffer[start : start + size])
 
 
 def _average(own, pieces, arrived, first, rank, mean):

@@ -1,7 +1,7 @@
 """The compiled data path's socket: reads and sends many datagrams by one call, moves none of them.
 
 Where they came to lie in the receive buffer datagrams stay until they are placed: ``Scattered``
-says where that is; what is sent goes out from where it lies in the tensor (``Burst``).
+says where that is; what is sent goes out from where it lies in the tensor (``UnwrittenBurst``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from runtime.optireduce.options import HEADER_BYTES, Options
 from runtime.optireduce.udp.compiled import kernels, messages
-from runtime.optireduce.udp.datagram import Bytes
-from runtime.optireduce.udp.reassembly import Numbers
+from runtime.optireduce.udp.events import Burst, Bytes
+from runtime.optireduce.udp.placement import Numbers
 from runtime.optireduce.udp.socket import (
     MESSAGES,
     STRIDE_BYTES,
@@ -67,47 +67,46 @@ class Scattered:
 
     def copy(self) -> Bytes:
         """An array of its own."""
-        count = len(self)
         size = int(self.sizes[0]) if len(self) else 0
-        rows: Bytes = np.zeros((count, size), np.uint8)
-        kernels.place(rows.reshape(-1), size, self.buffer, self.starts, np.arange(count))
+        rows: Bytes = np.empty((len(self), size), np.uint8)
+        for row, start in zip(rows, self.starts.tolist(), strict=True):
+            row[:] = self.buffer[start : start + size]
         return rows
 
 
-class Burst:
-    """Datagrams of a shard from number ``first`` on, which are sent from where they lie.
+class UnwrittenBurst:
+    """A burst whose headers are written when it is sent, each beside its payload in the tensor.
 
-    ``common`` is what their headers begin with, ``source`` the shard's bytes, ``passed`` int64
-    [datagrams].
+    ``common`` is what the headers begin with, ``payload_bytes`` are those of a datagram.
     """
 
-    def __init__(
-        self,
-        common: Bytes,
-        source: Bytes,
-        first: int,
-        marks_from: int,
-        passed: np.ndarray,
-        payload: int,
-    ) -> None:
+    def __init__(self, burst: Burst, common: Bytes, payload_bytes: int) -> None:
         self.common = common
-        self.source = source
-        self.first = first
-        self.marks_from = marks_from
-        self.passed = passed
-        self.payload = payload
+        self.source = burst.source
+        self.first = burst.first
+        self.marks_from = burst.marks_from
+        self.passed = burst.passed
+        self.payload_bytes = payload_bytes
 
     def __len__(self) -> int:
         return len(self.passed)
 
     def __iter__(self) -> Iterator[Bytes]:
-        """Each as it will be on the wire."""
-        heads: Bytes = np.zeros((len(self), HEADER_BYTES), np.uint8)
-        about = len(self.source), self.payload, self.first, self.marks_from, self.common
-        kernels.head(heads, *about, self.passed)
-        for number, head in enumerate(heads, self.first):
-            part = self.source[number * self.payload : (number + 1) * self.payload]
-            yield np.concatenate([head, part, np.zeros(self.payload - len(part), np.uint8)])
+        """Each datagram as it will be on the wire."""
+        nbytes = self.payload_bytes
+        headers: Bytes = np.zeros((len(self), HEADER_BYTES), np.uint8)
+        kernels.head(
+            headers,
+            len(self.source),
+            nbytes,
+            self.first,
+            self.marks_from,
+            self.common,
+            self.passed,
+        )
+        for number, header in enumerate(headers, self.first):
+            payload = self.source[number * nbytes : (number + 1) * nbytes]
+            yield np.concatenate([header, payload, np.zeros(nbytes - len(payload), np.uint8)])
 
 
 class CompiledReader(BatchReader):
@@ -115,16 +114,20 @@ class CompiledReader(BatchReader):
 
     def __init__(self, source: socket.socket) -> None:
         super().__init__(source)
-        tables = [a.view(np.int64).reshape(len(a), -1) for a in self._structures]
         self._source = source
-        self._tables = tables
+        self._message_headers, self._controls = (
+            structures.view(np.int64).reshape(len(structures), -1)
+            for structures in self._structures
+        )
 
     def read(self) -> tuple[int, list[Any]]:
         """(messages taken, what is in them: at most one batch, valid until the next)."""
-        about = *self._tables, STRIDE_BYTES, GRO
-        taken, found = messages.receive(self._source.fileno(), *about)
+        taken, starts_and_sizes = messages.receive(
+            self._source.fileno(), self._message_headers, self._controls, STRIDE_BYTES, GRO
+        )
         if taken >= 0:
-            return taken, [Scattered(self._flat, *found)] if found.size else []
+            starts, sizes = starts_and_sizes
+            return taken, [Scattered(self._flat, starts, sizes)] if len(starts) else []
         return (0 if is_full(-taken) else 1), []
 
 
@@ -133,39 +136,65 @@ class CompiledSocket(UdpSocket):
 
     def __init__(self, options: Options, address: str, reader: type[BatchReader]) -> None:
         super().__init__(options, address, reader)
-        self._names = dict[int, Bytes]()
+        self._socket_addresses = dict[int, Bytes]()  # struct sockaddr_in, by rank
         segment = socket.IPPROTO_UDP | UDP_SEGMENT << 32
         self._control = np.array([CONTROL_BYTES, segment, options.datagram_bytes])
-        sizes = (MESSAGES, 8), (3 * DATAGRAMS, 2)
-        self._tables = tuple(np.zeros(size, np.int64) for size in sizes)
-        self._heads: Bytes = np.zeros((DATAGRAMS, HEADER_BYTES), np.uint8)
+        self._message_headers = np.zeros((MESSAGES, 8), np.int64)
+        self._vectors = np.zeros((3 * DATAGRAMS, 2), np.int64)
+        self._headers: Bytes = np.zeros((DATAGRAMS, HEADER_BYTES), np.uint8)
         self._zeros: Bytes = np.zeros(options.payload_bytes, np.uint8)
 
     def send(self, peer: int, rows: Any) -> int:
         """See :meth:`UdpSocket.send`."""
-        if (to := self._names.get(peer)) is None:
-            host, port = self.peers[peer]
-            name = struct.pack("=H", socket.AF_INET) + struct.pack(
-                "!H4s8x", port, socket.inet_aton(socket.gethostbyname(host))
-            )
-            to = self._names[peer] = np.frombuffer(name, np.uint8)
-        done = 0
+        to = self._socket_addresses.get(peer)
+        if to is None:
+            to = _socket_address(*self.peers[peer])
+            self._socket_addresses[peer] = to
+        sent = 0
         count = len(rows)
-        while done < count:
-            taken = self._part(to, rows, done)
+        while sent < count:
+            taken = self._hand_over(to, rows, sent)
             if taken <= 0:
                 if is_full(-taken):
-                    return done
+                    return sent
                 taken = self.together  # as good as lost on the way
-            done += taken
+            sent += taken
         return count
 
-    def _part(self, to: Bytes, rows: Any, done: int) -> int:
-        """Hand over some, from row ``done`` on; how many, or -errno."""
-        own = (self._socket.fileno(), to)
-        tables = (self.together, *self._tables, self._control)
-        if not isinstance(rows, Burst):
-            return int(messages.send_rows(*own, rows[done:], *tables))
-        about = rows.source, rows.payload, rows.first + done, rows.marks_from
-        more: Any = self._heads, rows.common, rows.passed[done:], *about, *tables, self._zeros
-        return int(messages.send(*own, *more))
+    def _hand_over(self, to: Bytes, rows: Any, begin: int) -> int:
+        """Give the kernel some, from row ``begin`` on; how many it took, or -errno."""
+        if not isinstance(rows, UnwrittenBurst):
+            taken = messages.send_rows(
+                self._socket.fileno(),
+                to,
+                rows[begin:],
+                self.together,
+                self._message_headers,
+                self._vectors,
+                self._control,
+            )
+            return int(taken)
+        taken = messages.send(
+            self._socket.fileno(),
+            to,
+            self._headers,
+            rows.common,
+            rows.passed[begin:],
+            rows.source,
+            rows.payload_bytes,
+            rows.first + begin,
+            rows.marks_from,
+            self.together,
+            self._message_headers,
+            self._vectors,
+            self._control,
+            self._zeros,
+        )
+        return int(taken)
+
+
+def _socket_address(host: str, port: int) -> Bytes:
+    """A ``struct sockaddr_in``, uint8 [16]: the family as this machine writes it."""
+    family = struct.pack("=H", socket.AF_INET)
+    address = socket.inet_aton(socket.gethostbyname(host))
+    return np.frombuffer(family + struct.pack("!H4s8x", port, address), np.uint8)

@@ -14,7 +14,7 @@ from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.compiled import choice
 from runtime.optireduce.udp.compiled.choice import choose, fault
-from runtime.optireduce.udp.compiled.data_path import NUMPY
+from runtime.optireduce.udp.data_path import NUMPY
 from runtime.selftest.audit import Audit
 from runtime.selftest.conformance import Case
 from tests.runtime.spawning import on_ranks, together
@@ -65,33 +65,34 @@ def test_where_it_can_not_be_compiled_numpy_runs_and_says_so_once(
 
 def test_what_reads_or_writes_wrongly_is_not_used(monkeypatch):
     pytest.importorskip("numba")
-    from runtime.optireduce.udp.compiled import batches
+    from runtime.optireduce.udp.compiled import placement, sockets
 
-    class Shifted(batches.CompiledReader):
+    class Shifted(sockets.CompiledReader):
         """As if the structures were laid out otherwise."""
 
         def read(self):
-            taken, found = super().read()
-            return taken, [batches.Scattered(f.buffer, f.starts + 8, f.sizes) for f in found]
+            taken, batches = super().read()
+            shifted = [sockets.Scattered(b.buffer, b.starts + 8, b.sizes) for b in batches]
+            return taken, shifted
 
-    class Careless(batches.CompiledCodec):
-        def data(self, rows, *rest):
-            super().data(rows, *rest)
+    class Careless(placement.CompiledCodec):
+        def write(self, rows, burst):
+            super().write(rows, burst)
             rows[0, 41] = 1
 
-    class Unframed(batches.CompiledSocket):
+    class Unframed(sockets.CompiledSocket):
         """As if the kernel did not segment what it is told to."""
 
         def send(self, peer, rows):
             self._control[1] = 0
             return super().send(peer, rows)
 
-    compiled = batches.COMPILED
+    compiled = placement.COMPILED
     assert (fault(compiled), fault(NUMPY)) == ("", "")
     assert "0 of 6" in fault(compiled._replace(reader=Shifted))
     assert "can't send" in fault(compiled._replace(socket=Unframed))
     assert "wrote" in fault(compiled._replace(codec=Careless))
-    monkeypatch.setattr(batches, "COMPILED", compiled._replace(reader=Shifted))
+    monkeypatch.setattr(placement, "COMPILED", compiled._replace(reader=Shifted))
     assert "numpy: it read 0 of 6" in choose("auto").how
     monkeypatch.undo()
     choice._compiled.cache_clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import signal
 import socket
@@ -18,9 +17,11 @@ from hypothesis import strategies as st
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.compiled.batches import COMPILED, Burst, Scattered
-from runtime.optireduce.udp.compiled.data_path import NUMPY
-from runtime.optireduce.udp.datagram import Batch, Header, Type
+from runtime.optireduce.udp.compiled.placement import COMPILED
+from runtime.optireduce.udp.compiled.sockets import Scattered, UnwrittenBurst
+from runtime.optireduce.udp.data_path import NUMPY
+from runtime.optireduce.udp.datagram import LAST, MAGIC, PACKED, VERSION
+from runtime.optireduce.udp.events import Burst, Control, ExpectedShard, Header, Type
 from tests.fuzz.datagrams import GENUINE, KEY, OPEN, OPTIONS, Program, attack, changed, forged
 from tests.runtime.optireduce import simulation
 from tests.runtime.optireduce.compiled.guards import Guards
@@ -83,19 +84,21 @@ def test_batches_and_what_is_refused_are_the_same(data, key, noise):
 )
 def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, each):
     source = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
-    first = min(first, (nbytes - 1) // (size - HEADER_BYTES))
-    count = min(count, -(-nbytes // (size - HEADER_BYTES)) - first)
-    passed = np.arange(count) + 2**32 - 9 if each else 77
-    header = Header(1, 2, 2**64 - 1, 300, 2**33)
+    payload_bytes = size - HEADER_BYTES
+    first = min(first, (nbytes - 1) // payload_bytes)
+    count = min(count, -(-nbytes // payload_bytes) - first)
+    passed = np.arange(count) + 2**32 - 9 if each else np.full(count, 77)
+    burst = Burst(Header(1, 2, 2**64 - 1, 300, 2**33), source, first, marks, passed)
+    end = Control(Type.END, stage=1, peer=2, operation=2**64 - 1, passed=5, expected_us=2**33)
     written = []
     for path in PATHS:
-        rows = np.full((count, size), 0xEE, np.uint8)
         codec = path.codec(SESSION, 1, 3, size, key)
-        codec.data(rows, source, first, marks, header, passed)
-        burst = codec.burst(count, source, first, marks, header, passed)
-        assert len(burst) == count
-        assert b"".join(row.tobytes() for row in burst) == rows.tobytes()
-        written.append((rows.tobytes(), codec.control(Type.END, header, offset=5)))
+        rows = np.full((count, size), 0xEE, np.uint8)
+        codec.write(rows, burst)
+        to_send = codec.burst(burst)
+        assert len(to_send) == count
+        assert b"".join(row.tobytes() for row in to_send) == rows.tobytes()
+        written.append((rows.tobytes(), codec.control(end)))
     assert written[0] == written[1]
 
 
@@ -119,7 +122,7 @@ def test_what_is_sent_is_the_same(offload, key):
             codec = path.codec(SESSION, 0, 3, SIZE, key)
             header = Header(0, 1, 5)
             for first, count in [(0, 200), (199, 1), (70, 65)]:
-                burst = codec.burst(count, source, first, 150, header, np.arange(count))
+                burst = codec.burst(Burst(header, source, first, 150, np.arange(count)))
                 assert own.send(1, burst) == count
                 found += [plain.recv(4096) for _ in range(count)]
                 assert own.send(2, burst) == count  # nobody is there: as good as lost
@@ -130,58 +133,94 @@ def test_what_the_kernel_does_not_take_is_not_sent():
     """A burst beyond the shard, or to a socket that is closed."""
     own = COMPILED.socket(options(), "127.0.0.1", COMPILED.reader)
     own.peers = {1: own.address}
-    common = np.zeros(48, np.uint8)
-    source = np.zeros(9, np.uint8)
-    passed = np.zeros(1, np.int64)
+    common = np.zeros(HEADER_BYTES, np.uint8)
+
+    def unwritten(first):
+        header = Header(stage=0, receiver=1, operation=5)
+        burst = Burst(header, np.zeros(9, np.uint8), first, 0, np.zeros(1, np.int64))
+        return UnwrittenBurst(burst, common, 80)
+
     for first in (3, -1, 2**40):
         with pytest.raises(OSError, match="Success"):
-            own.send(1, Burst(common, source, first, 0, passed, 80))
+            own.send(1, unwritten(first))
     own.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        own.send(1, Burst(common, source, 0, 0, passed, 80))
+        own.send(1, unwritten(0))
 
 
-LAST = 3
-"""Datagrams of a shard of which the last one holds a part only."""
+FULL = 3
+"""Datagrams of a shard before the last one, which holds a part only."""
+REMAINDER = 30
+datagram_numbers = st.integers(0, FULL + 1)
+offsets_within = st.sampled_from([0, 0, 0, 1])
+lengths = st.sampled_from([PAYLOAD, PAYLOAD, REMAINDER])
 
 
-def _count(drops, kind, count):
-    drops[kind] += count
+def _shard_rows(key, operation, datagrams, dice):
+    """From rank 1, uint8 [datagrams, bytes]: of each (number, bytes beside its offset, length)."""
+    rows = []
+    for number, beside, length in datagrams:
+        offset = number * PAYLOAD + beside
+        header = PACKED.pack(
+            MAGIC,
+            VERSION,
+            2 * Type.DATA,
+            1,  # sender
+            0,  # receiver
+            SESSION,
+            operation,
+            offset,
+            length,
+            int(dice.choice([0, LAST])),
+            3,  # incast
+            77,  # expected_us
+            offset,  # passed
+            0,  # the tag
+        )
+        payload = dice.integers(0, 256, PAYLOAD, np.uint8).tobytes()
+        row = np.frombuffer(header + payload, np.uint8).copy()
+        NUMPY.codec(SESSION, 1, 3, SIZE, key)._seal(row[None])
+        rows.append(row)
+    return np.stack(rows)
 
 
+@settings(max_examples=100, deadline=None)
 @given(
-    st.lists(
-        st.tuples(
-            st.integers(0, LAST + 1), st.sampled_from([0, 0, 0, 1]), st.sampled_from([80, 80, 30])
-        ),
-        min_size=1,
-        max_size=20,
-    ),
+    st.lists(st.tuples(datagram_numbers, offsets_within, lengths), min_size=1, max_size=20),
     st.booleans(),
+    st.sampled_from([b"", KEY]),
+    st.sampled_from(["before", "after", "closed"]),
 )
-def test_what_is_marked_and_placed_is_the_same(datagrams, in_order):
-    """Also beyond the shard, twice, at odd offsets and of wrong lengths."""
+def test_what_is_placed_and_told_is_the_same(datagrams, in_order, key, opened):
+    """Also beyond the shard, twice, at odd offsets, of wrong lengths, too early and too late."""
     if in_order:
-        datagrams = [(n, 0, 30 if n == LAST else 80) for n in range(min(len(datagrams), LAST + 1))]
-    nbytes = LAST * PAYLOAD + 30
-    offsets = np.array([number * PAYLOAD + off for number, off, _ in datagrams])
-    lengths = np.array([length for *_, length in datagrams])
-    payload = np.random.default_rng(len(datagrams)).integers(0, 256, (len(offsets), 80), np.uint8)
-    flags = np.zeros(len(offsets), int)
-    found = []
+        count = min(len(datagrams), FULL + 1)
+        datagrams = [(number, 0, PAYLOAD) for number in range(count)]
+        if count > FULL:
+            datagrams[FULL] = (FULL, 0, REMAINDER)
+    operation = 7
+    dice = np.random.default_rng(len(datagrams))
+    rows = _shard_rows(key, operation, datagrams, dice)
+    outcomes = []
     for path in PATHS:
-        bitmap = path.bitmap(nbytes, PAYLOAD)
-        drops = Counter()
-        shard = np.zeros(nbytes, np.uint8)
-        for part in (slice(0, 5), slice(5, None)):
-            if len(offsets[part]):
-                each = offsets[part], lengths[part], flags[part], payload[part]
-                batch = Batch(Type.DATA, 0, 1, 7, *each, 1, 0, 0)
-                drop = functools.partial(_count, drops)
-                rows, numbers, _ = bitmap.take(batch, drop)
-                path.place(shard, PAYLOAD, payload[part][rows], numbers)
-        found.append((bitmap.arrived.tolist(), bitmap.seen, drops, shard.tobytes()))
-    assert found[0] == found[1]
+        placer = path.placer(path.codec(SESSION, 0, 3, SIZE, key))
+        arrived = np.zeros(FULL + 1, bool)
+        into = np.zeros(FULL * PAYLOAD + REMAINDER, np.uint8)
+        shard = ExpectedShard(stage=0, sender=1, arrived=arrived, into=into)
+        events = []
+        if opened == "after":
+            events += placer.read(rows[:5])
+            assert not events
+        events += placer.open(operation, [shard])
+        if opened == "closed":
+            placer.close(operation, 0)
+        for part in (rows[:5], rows[5:], rows[:1]):
+            events += placer.read(part)
+        assert arrived.sum() == sum(event.fresh for event in events)
+        outcomes.append(
+            (events, arrived.tolist(), into.tobytes(), +placer.dropped, placer.dropped_from)
+        )
+    assert outcomes[0] == outcomes[1]
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,6 +9,7 @@ import pytest
 
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.compiled.choice import choose
+from runtime.optireduce.udp.endpoint import Endpoint
 from runtime.optireduce.udp.loop import UdpLoop
 
 
@@ -19,10 +20,13 @@ def test_deadlines_are_judged_by_a_clock_before_which_no_pause_was_missed(when):
     path = choose(when)
     options = Options()
     protocol = MagicMock(options=options, **{"get_timer.return_value": 9e9})
-    protocol.next_event.return_value = protocol.datagrams_to_send.return_value = None
+    protocol.next_event.return_value = None
+    protocol.message_to_send.return_value = None
     protocol.set_bound = lambda _: (began.append(time.monotonic()), time.sleep(0.05))
     channel = path.socket(options, "127.0.0.1", path.reader)
-    loop = UdpLoop(protocol, channel, print, print)
+    codec = path.codec(session=1, rank=0, world_size=2, datagram_bytes=options.datagram_bytes)
+    endpoint = Endpoint(channel, path.placer(codec))
+    loop = UdpLoop(protocol, endpoint, print, print)
     loop.set_bound(1.0)
     while not began:
         time.sleep(0.001)

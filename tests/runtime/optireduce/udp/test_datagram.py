@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import LAST, Codec, Header, Type, is_before, operation_id
+from runtime.optireduce.udp.datagram import LAST, Codec
+from runtime.optireduce.udp.events import (
+    Burst,
+    Control,
+    Header,
+    Type,
+    is_before,
+    operation_id,
+)
 from tests.runtime.optireduce.simulation import SESSION
 
 SIZE = 128
@@ -22,7 +30,10 @@ RECEIVER = Codec(SESSION, 0, 3, SIZE)
 
 def _rows(codec, source, operation=5, marks=10**6, passed=0, **announced):
     rows = np.zeros((-(-len(source) // PAYLOAD), SIZE), np.uint8)
-    codec.data(rows, source, 0, marks, Header(1, 0, operation, **announced), passed)
+    header = Header(stage=1, receiver=0, operation=operation, **announced)
+    all_passed = np.full(len(rows), passed)
+    burst = Burst(header, source, first=0, marks_from=marks, passed=all_passed)
+    codec.write(rows, burst)
     return rows
 
 
@@ -45,7 +56,8 @@ def test_data_comes_back_as_it_was(data, operation, marks):
 
 
 def test_a_control_datagram_comes_back():
-    data = SENDER.control(Type.CREDIT, Header(0, 0, 7, incast=300), offset=2**40, flags=2)
+    credit = Control(Type.CREDIT, stage=0, peer=0, operation=7, passed=2**40, flags=2, incast=300)
+    data = SENDER.control(credit)
     (batch,) = RECEIVER.read(np.frombuffer(data, np.uint8).reshape(1, -1), Counter())
     assert (batch.type, int(batch.offsets[0]), int(batch.flags[0])) == (Type.CREDIT, 2**32 - 1, 2)
     assert batch.incast == 255

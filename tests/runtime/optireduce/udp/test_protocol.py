@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.datagram import operation_id
+from runtime.optireduce.udp.events import operation_id
 from runtime.optireduce.udp.reassembly import End
 from tests.runtime.optireduce.simulation import Host, options, simulate
 

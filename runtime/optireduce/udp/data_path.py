@@ -1,4 +1,4 @@
-"""What UBT does to bytes, in one of two ways: by numpy (here), or compiled (``batches``).
+"""What UBT does to bytes, in one of two ways: by numpy (here), or compiled (``compiled``).
 
 Which one runs is chosen once, at the start; ranks of both kinds work together, since what is on the
 wire, what is decided and every bit of a result are the same.
@@ -7,13 +7,14 @@ wire, what is decided and every bit of a result are the same.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from runtime.optireduce.udp.datagram import Bytes, Codec
-from runtime.optireduce.udp.reassembly import Numbers, SenderBitmap
+from runtime.optireduce.udp.datagram import Codec
+from runtime.optireduce.udp.events import Bytes
+from runtime.optireduce.udp.placement import Placer
 from runtime.optireduce.udp.socket import BatchReader, UdpSocket
 
 
@@ -24,28 +25,9 @@ class DataPath(NamedTuple):
     socket: type[UdpSocket]  # sends, and
     reader: type[BatchReader]  # takes datagrams from a socket
     codec: type[Codec]  # checks and writes them
-    bitmap: type[SenderBitmap]  # what has come of a sender
-    place: Callable[[Bytes, int, Any, Numbers], None]
+    placer: type[Placer]  # puts their payloads in place, and makes events of them
     runs: Callable[[np.ndarray, np.ndarray, int, bool], list[tuple[int, int]]]
     average: Callable[[Bytes, torch.dtype, int, Bytes, int, np.ndarray, bool], None]
-
-
-def place(into: Bytes, payload: int, rows: Bytes, numbers: Numbers) -> None:
-    """Copy ``rows``, uint8 [datagrams, payload], to where they belong; no number comes twice.
-
-    ``into`` has a shard's bytes, of which the last datagram may fill a part only.
-    """
-    whole = len(into) // payload
-    table = into[: whole * payload].reshape(whole, payload)
-    if isinstance(numbers, slice):
-        if numbers.stop <= whole:
-            table[numbers] = rows
-            return
-        numbers = np.arange(numbers.start, numbers.stop)
-    inside = numbers < whole
-    table[numbers[inside]] = rows[inside]
-    for row in rows[~inside]:
-        into[whole * payload :] = row[: len(into) - whole * payload]
 
 
 def runs(
@@ -59,11 +41,11 @@ def runs(
     padded = np.zeros(len(reduced) + 2, bool)  # so that every run has two edges
     padded[1:-1] = ~reduced if every else ~reduced & arrived.all(axis=0)
     edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
-    ends = zip(edges[::2], edges[1::2], strict=True)
-    found = [(first, stop) for first, stop in ends if stop - first >= least]
-    for first, stop in found:
+    all_runs = zip(edges[::2], edges[1::2], strict=True)
+    long_runs = [(first, stop) for first, stop in all_runs if stop - first >= least]
+    for first, stop in long_runs:
         reduced[first:stop] = True
-    return found
+    return long_runs
 
 
 def average(
@@ -88,20 +70,26 @@ def average(
     complete = bool(arrived.all())
     if not complete:
         received[~arrived] = 0
+
     total: np.ndarray
     for sender in range(ranks):
-        came = own if sender == rank else received[sender - (sender > rank)].reshape(-1)[: len(own)]
-        if sender == 0:
-            total = _numbers(came, dtype).astype(wide)
+        if sender == rank:
+            contribution = own
         else:
-            total += _numbers(came, dtype)
+            row = sender if sender < rank else sender - 1
+            contribution = received[row].reshape(-1)[: len(own)]
+        if sender == 0:
+            total = _numbers(contribution, dtype).astype(wide)
+        else:
+            total += _numbers(contribution, dtype)
+
     if not complete:  # an element depends on what came of it alone: not on its neighbours' losses
         divisors = 1 + arrived.sum(axis=0)
-        each = pieces.shape[2] // dtype.itemsize
+        elements = pieces.shape[2] // dtype.itemsize
         if mean:
-            total /= np.repeat(divisors, each)[: len(total)].astype(wide)
+            total /= np.repeat(divisors, elements)[: len(total)].astype(wide)
         else:
-            total *= np.repeat(ranks / divisors, each)[: len(total)].astype(wide)
+            total *= np.repeat(ranks / divisors, elements)[: len(total)].astype(wide)
     elif mean:
         total /= wide(ranks)
     torch.from_numpy(own).view(dtype).copy_(torch.from_numpy(total))
@@ -114,4 +102,12 @@ def _numbers(raw: Bytes, dtype: torch.dtype) -> np.ndarray:
     return raw.view(f"f{dtype.itemsize}")
 
 
-NUMPY = DataPath("numpy", UdpSocket, BatchReader, Codec, SenderBitmap, place, runs, average)
+NUMPY = DataPath(
+    how="numpy",
+    socket=UdpSocket,
+    reader=BatchReader,
+    codec=Codec,
+    placer=Placer,
+    runs=runs,
+    average=average,
+)
