@@ -15,7 +15,6 @@ from itertools import islice, product
 
 import numpy as np
 
-from synth.arrivals import fixed_trees
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.listing import Priorities, drawn, list_schedule
 from synth.arrivals.normal import LARGEST, NormalForm
@@ -43,8 +42,6 @@ FIRST_OVERLAPS = 10
 """short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
 TOGETHER_WORK = 4
 """One try for ranks that come together is as much work as so many lists."""
-TREES_WORK = 3.0
-"""What the question about trees may take."""
 FREE_TREES_WORK = 40.0
 """What the question about ranks that come together may take, whatever the trees,"""
 FREE_TREES_SHARE = 0.5
@@ -122,25 +119,24 @@ class Attempts:
     def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
         """From one round less than listed down, as far as it goes."""
         search = Together(arrivals, self.solving.seed)
-        effort = self.solving.effort
         for rounds in reversed(range(least_rounds(arrivals), fewest)):
-            self._progress(f"together, {arrivals.chunks} chunks, {rounds} rounds")
-            for completion in search.completions(rounds, effort):
-                self._pay(arrivals, TOGETHER_WORK * rounds)
-                if not completion.missing or self._spent:
-                    break
-            found = [] if completion.missing else completion.rounds
-            if completion.missing and arrivals.ranks * arrivals.chunks <= fixed_trees.LARGEST:
-                for question in search.tree_questions(rounds):
-                    answer = self.solving.ask(question.model, TREES_WORK)
-                    if isinstance(answer, Found):
-                        found = question.decode(answer)
-                        break
-            found = found or self._any_trees(search, rounds)
-            if not found:
+            completion = self._drawn(search, rounds) or self._any_trees(search, rounds)
+            if not completion:
                 return
-            for all_rounds in search.with_wait(found):
+            for all_rounds in search.with_wait(completion):
                 yield "together", all_rounds
+
+    def _drawn(self, search: Together, rounds: int) -> list[Round]:
+        """A completion of so many rounds by drawing and changing; none if that finds none."""
+        chunks = search.arrivals.chunks
+        self._progress(f"together, {chunks} chunks, {rounds} rounds")
+        for completion in search.completions(rounds, self.solving.effort):
+            self._pay(search.arrivals, TOGETHER_WORK * rounds)
+            if not completion.missing:
+                return completion.rounds
+            if self._spent:
+                break
+        return []
 
     def _any_trees(self, search: Together, rounds: int) -> list[Round]:
         """A completion with any trees, if the solver finds one; none leaves fewer to be tried."""

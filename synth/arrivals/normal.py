@@ -5,6 +5,10 @@ chunk per helper), owners are left open. Normal form: in round c < k the late ra
 chunk c exchange it; until then, sums of that chunk may be finished; after that it is copied. A
 search that ends without an answer has exhausted this form only, which proves nothing.
 
+Kept because without it four instances with one late rank (n = 7 to 10, one chunk per helper) take
+one round more, and it would not be true that all up to n = 15 are at the bound
+(docs/explanation/arrivals.md).
+
 Legend: helpers are 0 .. n-2, the late rank is n-1; t counts rounds of the completion. As in
 :mod:`synth.straggler.completion` there are no variables for pairs: of each chunk, in each round,
 there are no more receives than sends. Merges are told backwards: "collecting" before round t means

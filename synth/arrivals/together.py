@@ -20,9 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from synth.arrivals.addition import Cut, Shape
 from synth.arrivals.choices import BoolArray, Choices
-from synth.arrivals.fixed_trees import TreeQuestion
 from synth.arrivals.free_trees import LARGEST, FreeTrees, question_size
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.spread import Spread
@@ -32,8 +30,6 @@ DRAWN = 100
 """So many completions are drawn for each number of rounds,"""
 CHANGES = 500
 """and so often the one that came nearest is changed."""
-ASKED_CUTS: tuple[Cut, ...] = ("power", "halves")
-"""Shapes of trees that a solver is asked about."""
 WAITS = 20
 """So many waits are drawn."""
 
@@ -76,19 +72,12 @@ class Together:
                 least = spread.missing
             yield spread
 
-    def tree_questions(self, rounds: int) -> Iterator[TreeQuestion]:
-        """The same, with trees of some shapes: each late rank is a leaf, and P the last one."""
-        part = np.minimum(np.arange(self.arrivals.ranks), self._late)
-        start = np.repeat(part[:, None], self.arrivals.chunks, axis=1)
-        for cut in ASKED_CUTS:
-            yield TreeQuestion(Shape(self._late + 1, cut), start, rounds)
-
     def can_be_asked(self, rounds: int) -> bool:
-        """Whether the question about all trees is small enough for a solver."""
+        """Whether :meth:`question` is small enough for a solver."""
         return question_size(*self._size(rounds)) <= LARGEST
 
     def question(self, rounds: int) -> FreeTrees:
-        """The same question about all trees: where it is exhausted, no schedule is so short."""
+        """Is there one with any trees? Where that is exhausted, no schedule is so short."""
         return FreeTrees(*self._size(rounds))
 
     def _size(self, rounds: int) -> tuple[int, int, int, int]:
