@@ -28,7 +28,7 @@ what it had at first needs a second buffer. Doubling takes no more rounds, but f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, get_args
 
 from synth.standard import require_ranks
@@ -61,18 +61,26 @@ def transpose(
         (14, 8, 4)
     """
     _require(n, incast, groups, exchange)
-    size = n // groups
-    if exchange == "transpose" and groups > 1:
-        shards = [range(place, n, size) for place in range(size)]  # one chunk for each group
-        between = _between_transpose(size, groups, incast)
+    ranks_per_group = n // groups
+    shards = _shards(n, groups, exchange)
+    steps = list(_steps(ranks_per_group, incast))
+
+    scatter = [_inside(groups, shards, shifts, "reduce") for shifts in steps]
+    gather = [_inside(groups, shards, shifts, "copy") for shifts in steps]
+    if groups > 1 and exchange == "transpose":
+        between = _between_transpose(ranks_per_group, groups, incast)
     else:
-        shards = [range(place, place + 1) for place in range(size)]
-        between = _between_doubling(size, groups)
-    scatter, gather = (
-        [_inside(groups, size, shards, shifts, op) for shifts in _blocks(size, incast)]
-        for op in ("reduce", "copy")
-    )
-    phases = {"reduce_scatter": scatter, "exchange": between, "all_gather": gather}
+        between = _between_doubling(ranks_per_group, groups)
+
+    phases = []
+    for name, rounds in (
+        ("reduce_scatter", scatter),
+        ("exchange", between),
+        ("all_gather", gather),
+    ):
+        if rounds:
+            phases.append(Phase(name, (), tuple(rounds)))
+
     meta: dict[str, Scalar] = {"method": "transpose", "incast": incast, "groups": groups}
     if groups > 1:
         meta["exchange"] = exchange
@@ -80,74 +88,103 @@ def transpose(
         ranks=n,
         chunks=sum(map(len, shards)),
         ports=Incast(_busiest([*scatter, *between, *gather])),
-        phases=tuple(Phase(name, (), tuple(rounds)) for name, rounds in phases.items() if rounds),
+        phases=tuple(phases),
         meta=meta,
     )
 
 
-def _inside(groups: int, size: int, shards: list[range], shifts: range, op: Op) -> Round:
-    """One round of TAR within every group: to the owner (reduce) or from it (copy)."""
-    return tuple(
-        Transfer(first + place, first + other, chunk, op)
-        for shift in shifts
-        for first in range(0, groups * size, size)
-        for place in range(size)
-        for other in [(place + shift) % size]
-        for chunk in shards[other if op == "reduce" else place]
-    )
+def _shards(n: int, groups: int, exchange: Exchange) -> list[range]:
+    """The chunks of each shard; in every group the rank with the shard's index owns them."""
+    ranks_per_group = n // groups
+    if groups > 1 and exchange == "transpose":
+        # one chunk for each group: the one that the group adds up between the two stages
+        return [range(index, n, ranks_per_group) for index in range(ranks_per_group)]
+    return [range(index, index + 1) for index in range(ranks_per_group)]
 
 
-def _between_transpose(size: int, groups: int, incast: int) -> list[Round]:
-    """TAR among the ranks of one place; chunk c is owned by rank c, the n chunks as n ranks."""
-    n = size * groups
+def _inside(groups: int, shards: list[range], shifts: range, op: Op) -> Round:
+    """One round of TAR within every group: to the owner (reduce) or from it (copy).
+
+    Args:
+        shards: the chunks that each rank of a group owns.
+        shifts: every rank sends to the ranks so much further on in its group.
+    """
+    ranks_per_group = len(shards)
+    transfers = []
+    for shift in shifts:
+        for first_rank in range(0, groups * ranks_per_group, ranks_per_group):
+            for sender in range(ranks_per_group):
+                receiver = (sender + shift) % ranks_per_group
+                owner = receiver if op == "reduce" else sender
+                for chunk in shards[owner]:
+                    src = first_rank + sender
+                    dst = first_rank + receiver
+                    transfers.append(Transfer(src, dst, chunk, op))
+    return tuple(transfers)
+
+
+def _between_transpose(ranks_per_group: int, groups: int, incast: int) -> list[Round]:
+    """TAR among the groups' ranks of one index; chunk c is owned by rank c, the n chunks by n
+    ranks.
+    """
+    n = ranks_per_group * groups
 
     def round_of(shifts: range, op: Op) -> Round:
-        return tuple(
-            Transfer(rank, other, other if op == "reduce" else rank, op)
-            for shift in shifts
-            for rank in range(n)
-            for other in [(rank + shift * size) % n]
-        )
+        transfers = []
+        for shift in shifts:
+            for src in range(n):
+                dst = (src + shift * ranks_per_group) % n
+                owner = dst if op == "reduce" else src
+                transfers.append(Transfer(src, dst, owner, op))
+        return tuple(transfers)
 
-    ops: tuple[Op, ...] = ("reduce", "copy")
-    return [round_of(shifts, op) for op in ops for shifts in _blocks(groups, incast)]
+    scatter = [round_of(shifts, "reduce") for shifts in _steps(groups, incast)]
+    gather = [round_of(shifts, "copy") for shifts in _steps(groups, incast)]
+    return scatter + gather
 
 
-def _between_doubling(size: int, groups: int) -> list[Round]:
-    """Recursive doubling among the ranks of one place; groups beyond a power of two fold first."""
+def _between_doubling(ranks_per_group: int, groups: int) -> list[Round]:
+    """Recursive doubling among the groups' ranks of one index; groups beyond a power of two send
+    theirs to another one first, and get the sum in the end.
+    """
     power = 1 << (groups.bit_length() - 1)
 
-    def round_of(pairs: Iterator[tuple[int, int]], op: Op) -> Round:
-        return tuple(
-            Transfer(a * size + place, b * size + place, place, op)
-            for a, b in pairs
-            for place in range(size)
-        )
+    def round_of(pairs: Iterable[tuple[int, int]], op: Op) -> Round:
+        transfers = []
+        for src_group, dst_group in pairs:
+            for index in range(ranks_per_group):
+                src = src_group * ranks_per_group + index
+                dst = dst_group * ranks_per_group + index
+                transfers.append(Transfer(src, dst, index, op))
+        return tuple(transfers)
 
-    rounds = [
-        round_of(((g, g ^ 1 << bit) for g in range(power)), "reduce")
-        for bit in range(power.bit_length() - 1)
-    ]
+    rounds = []
+    for bit in range(power.bit_length() - 1):
+        pairs = [(group, group ^ 1 << bit) for group in range(power)]
+        rounds.append(round_of(pairs, "reduce"))
+
     if groups > power:
-        extra = range(power, groups)
-        rounds.insert(0, round_of(((g, g - power) for g in extra), "reduce"))
-        rounds.append(round_of(((g - power, g) for g in extra), "copy"))
+        fold = [(group, group - power) for group in range(power, groups)]
+        unfold = [(group - power, group) for group in range(power, groups)]
+        rounds.insert(0, round_of(fold, "reduce"))
+        rounds.append(round_of(unfold, "copy"))
     return rounds
 
 
-def _blocks(ranks: int, incast: int) -> Iterator[range]:
-    """The places 1 .. ranks - 1 to send on by, ``incast`` of them per round."""
-    return (range(low, min(low + incast, ranks)) for low in range(1, ranks, incast))
+def _steps(ranks: int, incast: int) -> Iterator[range]:
+    """For each round the shifts to send on by: 1 .. ranks - 1, ``incast`` of them at a time."""
+    for first in range(1, ranks, incast):
+        yield range(first, min(first + incast, ranks))
 
 
 def _busiest(rounds: list[Round]) -> int:
     """The most transfers that a rank sends or receives in a round."""
-    return max(
-        count
-        for transfers in rounds
-        for ends in ((t.src for t in transfers), (t.dst for t in transfers))
-        for count in Counter(ends).values()
-    )
+    busiest = 0
+    for transfers in rounds:
+        sent = Counter(transfer.src for transfer in transfers)
+        received = Counter(transfer.dst for transfer in transfers)
+        busiest = max(busiest, *sent.values(), *received.values())
+    return busiest
 
 
 def _require(n: int, incast: int, groups: int, exchange: str) -> None:

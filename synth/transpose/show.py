@@ -23,28 +23,39 @@ LATENCIES: dict[str, Latency] = {"one at a time": "message", "overlapped": "roun
 
 def text(path: str, answer: show.Collective, setting: Setting | None) -> str:
     """The lines for people."""
-    schedule, incast, fewest = answer.schedule, _incast(answer.schedule), _fewest(answer.schedule)
+    schedule = answer.schedule
+    incast = _incast(schedule)
     assert isinstance(schedule.ports, Incast)
-    chunks = schedule.ports.incast
-    messages = "" if chunks <= incast else f" of messages, {chunks} of chunks"
+    chunks_at_once = schedule.ports.incast
+
+    claim = f": {answer.claim}" if answer.optimal else ""
     lines = [
         f"rounds        {show.phases(schedule)} = {schedule.rounds}",
-        f"lower bound   {answer.bound} rounds for any AllReduce through these ports"
-        + (f": {answer.claim}" if answer.optimal else ""),
+        f"lower bound   {answer.bound} rounds for any AllReduce through these ports{claim}",
     ]
-    if fewest is not None:
-        lines.append(f"              {fewest} without detours over a third rank")
+    fewest_rounds = _fewest_without_detours(schedule)
+    if fewest_rounds is not None:
+        lines.append(f"              {fewest_rounds} without detours over a third rank")
     for name, latency in LATENCIES.items():
-        cost = completion_cost(schedule, latency)
-        bound = _time_bound(schedule, latency)
-        line = f"{name:<13} {cost}"
-        least = f"{bound.messages} alpha, or {float(bound.share):.4g} S*beta"
-        if setting is not None:
-            line += f" = {format_seconds(setting.seconds(cost))}"
-            least = format_seconds(_least_seconds(bound, setting))
-        lines.append(f"{line}; no AllReduce takes less than {least}")
-    title = f"transpose {show.size(schedule)}, incast {incast}{messages}"
+        lines.append(f"{name:<13} {_predicted_text(schedule, latency, setting)}")
+
+    title = f"transpose {show.size(schedule)}, incast {incast}"
+    if chunks_at_once > incast:
+        title += f" of messages, {chunks_at_once} of chunks"
     return show.text(path, title, [*lines, show.legend(setting)])
+
+
+def _predicted_text(schedule: Schedule, latency: Latency, setting: Setting | None) -> str:
+    """What it costs, and what no AllReduce goes below; with a setting in seconds, too."""
+    cost = completion_cost(schedule, latency)
+    bound = _time_bound(schedule, latency)
+    if setting is None:
+        predicted = str(cost)
+        at_least = f"{bound.messages} alpha, or {float(bound.share):.4g} S*beta"
+    else:
+        predicted = f"{cost} = {format_seconds(setting.seconds(cost))}"
+        at_least = format_seconds(_least_seconds(bound, setting))
+    return f"{predicted}; no AllReduce takes less than {at_least}"
 
 
 def facts(path: str, answer: show.Collective, setting: Setting | None) -> dict[str, Any]:
@@ -58,7 +69,7 @@ def facts(path: str, answer: show.Collective, setting: Setting | None) -> dict[s
         **show.facts(path, answer),
         "incast": _incast(schedule),
         "rounds": schedule.rounds,
-        "fewest_rounds_without_detours": _fewest(schedule),
+        "fewest_rounds_without_detours": _fewest_without_detours(schedule),
         "buffer": buffer,
         "predicted": {
             name.replace(" ", "_"): _prediction(schedule, latency, setting)
@@ -74,7 +85,7 @@ def _incast(schedule: Schedule) -> int:
     return incast
 
 
-def _fewest(schedule: Schedule) -> int | None:
+def _fewest_without_detours(schedule: Schedule) -> int | None:
     """Rounds of any schedule without detours; None with groups, where sums do take one."""
     if schedule.meta["groups"] != 1:
         return None
@@ -99,5 +110,6 @@ def _time_bound(schedule: Schedule, latency: Latency) -> Cost:
 
 
 def _least_seconds(bound: Cost, setting: Setting) -> float:
-    parts = Cost(bound.messages, Fraction(0)), Cost(0, bound.share)
-    return max(map(setting.seconds, parts))
+    latency_alone = Cost(bound.messages, Fraction(0))
+    bytes_alone = Cost(0, bound.share)
+    return max(setting.seconds(latency_alone), setting.seconds(bytes_alone))

@@ -29,13 +29,12 @@ from verify.core.bounds import dissemination_bound
 def bound_s(machine: Machine, buffer_bytes: int, chunks: int) -> float:
     """Seconds that any schedule of so many chunks takes after the late rank's arrival."""
     rounds = dissemination_bound(machine.ranks, chunks)
-    network = _network_rounds(machine, chunks)
+    network_rounds = _network_rounds(machine, chunks)
     chunk_bytes = buffer_bytes / chunks
-    inner, outer = (
-        link.alpha_s + chunk_bytes / link.bandwidth for link in (machine.inner, machine.outer)
-    )
-    usable = _usable(machine, inner, outer)
-    return network * outer + max(0, rounds - network) * usable
+    inner_s = machine.inner.alpha_s + chunk_bytes / machine.inner.bandwidth
+    outer_s = machine.outer.alpha_s + chunk_bytes / machine.outer.bandwidth
+    other_s = _cheapest_link(machine, inner_s, outer_s)
+    return network_rounds * outer_s + max(0, rounds - network_rounds) * other_s
 
 
 def bound_any_chunks_s(machine: Machine, buffer_bytes: int) -> float:
@@ -53,19 +52,30 @@ def balanced_chunks(machine: Machine, buffer_bytes: int) -> float:
 def _relaxed(machine: Machine, buffer_bytes: int) -> tuple[float, float, float]:
     """A (seconds per chunk), C (seconds), D (seconds times chunks) of the bound A k + C + D / k."""
     outer_bytes_s = buffer_bytes / machine.outer.bandwidth
-    alpha_s = _usable(machine, machine.inner.alpha_s, machine.outer.alpha_s)
-    bytes_least_s = _usable(machine, buffer_bytes / machine.inner.bandwidth, outer_bytes_s)
-    per_chunk = 0.0 if machine.nodes == 1 else 1 / machine.network_ports
-    network_more = 0 if machine.nodes == 1 else _network_rounds(machine, 1) - 1
-    more = dissemination_bound(machine.ranks, 1) - 1 - network_more
-    slope = per_chunk * machine.outer.alpha_s + (1 - per_chunk) * alpha_s
-    fixed = (
-        per_chunk * outer_bytes_s
-        + (1 - per_chunk) * bytes_least_s
-        + network_more * machine.outer.alpha_s
-        + more * alpha_s
+    alpha_s = _cheapest_link(machine, machine.inner.alpha_s, machine.outer.alpha_s)
+    cheapest_bytes_s = _cheapest_link(
+        machine, buffer_bytes / machine.inner.bandwidth, outer_bytes_s
     )
-    return slope, fixed, network_more * outer_bytes_s + more * bytes_least_s
+
+    # rounds = chunks + what does not depend on them, and of either so many use the network
+    if machine.nodes == 1:
+        network_per_chunk = 0.0
+        network_besides = 0
+    else:
+        network_per_chunk = 1 / machine.network_ports
+        network_besides = _network_rounds(machine, 1) - 1
+    inner_per_chunk = 1 - network_per_chunk
+    inner_besides = dissemination_bound(machine.ranks, 1) - 1 - network_besides
+
+    slope = network_per_chunk * machine.outer.alpha_s + inner_per_chunk * alpha_s
+    fixed = (
+        network_per_chunk * outer_bytes_s
+        + inner_per_chunk * cheapest_bytes_s
+        + network_besides * machine.outer.alpha_s
+        + inner_besides * alpha_s
+    )
+    shrinking = network_besides * outer_bytes_s + inner_besides * cheapest_bytes_s
+    return slope, fixed, shrinking
 
 
 def bytes_s(machine: Machine, buffer_bytes: int) -> float:
@@ -75,7 +85,7 @@ def bytes_s(machine: Machine, buffer_bytes: int) -> float:
     inner_s = buffer_bytes / machine.inner.bandwidth
     outer_s = buffer_bytes / machine.outer.bandwidth
     network_s = outer_s / machine.network_ports if machine.nodes > 1 else 0.0
-    return max(_usable(machine, inner_s, outer_s), network_s)
+    return max(_cheapest_link(machine, inner_s, outer_s), network_s)
 
 
 def _network_rounds(machine: Machine, chunks: int) -> int:
@@ -84,7 +94,11 @@ def _network_rounds(machine: Machine, chunks: int) -> int:
     return dissemination_bound(machine.nodes, chunks, machine.network_ports)
 
 
-def _usable(machine: Machine, inner: float, outer: float) -> float:
-    """The lesser of what the links that exist here cost."""
-    kinds = ([inner] if machine.per_node > 1 else []) + ([outer] if machine.nodes > 1 else [])
-    return min(kinds)
+def _cheapest_link(machine: Machine, inner: float, outer: float) -> float:
+    """The lesser of two costs, of those links that the machine has."""
+    costs = []
+    if machine.per_node > 1:
+        costs.append(inner)
+    if machine.nodes > 1:
+        costs.append(outer)
+    return min(costs)

@@ -16,7 +16,7 @@ Source: the alpha-beta model with a level for each link, as in MPI's hierarchica
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from heapq import heapreplace
 
@@ -42,39 +42,46 @@ def overlapped_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> flo
     ("At most" where the schedule keeps to the network ports.)
     """
     chunk_bytes = buffer_bytes / schedule.chunks
-    ready = [0.0] * machine.ranks
-    ports = {
-        (node, way): [0.0] * machine.network_ports
-        for node in range(machine.nodes)
-        for way in ("out", "in")
-    }
+    ready_s = [0.0] * machine.ranks
+    # per node, a heap of the times at which its network ports are free
+    ports_out = [[0.0] * machine.network_ports for _ in range(machine.nodes)]
+    ports_in = [[0.0] * machine.network_ports for _ in range(machine.nodes)]
     node_of = machine.node_of
-    for transfers in (r for phase in _completion(schedule) for r in phase.rounds):
-        before = list(ready)
-        out = list(ready)  # when a rank's port is free, within this round
-        into = list(ready)
+
+    for transfers in _rounds(_completion(schedule)):
+        ready_before_s = list(ready_s)
+        # when a rank's own ports are free, within this round
+        may_send_s = list(ready_s)
+        may_receive_s = list(ready_s)
+
         for (src, dst), chunks in _messages(transfers).items():
-            start = max(before[src], before[dst], out[src], into[dst])
+            start_s = max(
+                ready_before_s[src], ready_before_s[dst], may_send_s[src], may_receive_s[dst]
+            )
+            out = ports_out[node_of[src]]
+            into = ports_in[node_of[dst]]
             crosses = node_of[src] != node_of[dst]
             if crosses:
-                start = max(start, ports[node_of[src], "out"][0], ports[node_of[dst], "in"][0])
-            end = start + _message_s(machine, src, dst, chunks * chunk_bytes)
+                start_s = max(start_s, out[0], into[0])
+
+            end_s = start_s + _message_s(machine, src, dst, chunks * chunk_bytes)
             if crosses:
-                heapreplace(ports[node_of[src], "out"], end)
-                heapreplace(ports[node_of[dst], "in"], end)
-            out[src] = into[dst] = end
-            ready[src], ready[dst] = max(ready[src], end), max(ready[dst], end)
-    return max(ready)
+                heapreplace(out, end_s)
+                heapreplace(into, end_s)
+            may_send_s[src] = end_s
+            may_receive_s[dst] = end_s
+            ready_s[src] = max(ready_s[src], end_s)
+            ready_s[dst] = max(ready_s[dst], end_s)
+    return max(ready_s)
 
 
 def network_rounds(schedule: Schedule, machine: Machine) -> int:
     """Completion rounds in which at least one message crosses the network."""
     node_of = machine.node_of
-    return sum(
-        any(node_of[t.src] != node_of[t.dst] for t in transfers)
-        for phase in _completion(schedule)
-        for transfers in phase.rounds
-    )
+    crossed = 0
+    for transfers in _rounds(_completion(schedule)):
+        crossed += any(node_of[t.src] != node_of[t.dst] for t in transfers)
+    return crossed
 
 
 def level_costs(schedule: Schedule, machine: Machine) -> tuple[Cost, Cost]:
@@ -83,14 +90,18 @@ def level_costs(schedule: Schedule, machine: Machine) -> tuple[Cost, Cost]:
     A round counts as one message of as many chunks as its busiest rank sends or receives; what
     shares a round with the network is not counted apart, as in :func:`completion_s`.
     """
-    nodes = machine.node_of
-    costs = {crosses: Cost(0, Fraction(0)) for crosses in (True, False)}
-    for phase in _completion(schedule):
-        for transfers in phase.rounds:
-            crossing = [t for t in transfers if nodes[t.src] != nodes[t.dst]]
-            chunks = _busiest_rank(crossing or transfers)
-            costs[bool(crossing)] += Cost(1, Fraction(chunks, schedule.chunks))
-    return costs[True], costs[False]
+    node_of = machine.node_of
+    network_cost = Cost(0, Fraction(0))
+    inner_cost = Cost(0, Fraction(0))
+    for transfers in _rounds(_completion(schedule)):
+        crossing = [t for t in transfers if node_of[t.src] != node_of[t.dst]]
+        chunks = _busiest_rank(crossing or transfers)
+        cost = Cost(1, Fraction(chunks, schedule.chunks))
+        if crossing:
+            network_cost += cost
+        else:
+            inner_cost += cost
+    return network_cost, inner_cost
 
 
 def _busiest_rank(transfers: Iterable[Transfer]) -> int:
@@ -104,23 +115,27 @@ def _completion(schedule: Schedule) -> list[Phase]:
     return [phase for phase in schedule.phases if not phase.absent]
 
 
+def _rounds(phases: Iterable[Phase]) -> Iterator[Round]:
+    for phase in phases:
+        yield from phase.rounds
+
+
 def _barriers(
     schedule: Schedule, machine: Machine, buffer_bytes: int, phases: Iterable[Phase]
 ) -> float:
     chunk_bytes = buffer_bytes / schedule.chunks
-    return sum(
-        _round_s(machine, transfers, chunk_bytes) for phase in phases for transfers in phase.rounds
-    )
+    return sum(_round_s(machine, transfers, chunk_bytes) for transfers in _rounds(phases))
 
 
 def _round_s(machine: Machine, transfers: Round, chunk_bytes: float) -> float:
     """The busiest port of any rank, in seconds."""
-    busy: dict[tuple[str, int], float] = defaultdict(float)
+    sending_s: dict[int, float] = defaultdict(float)
+    receiving_s: dict[int, float] = defaultdict(float)
     for (src, dst), chunks in _messages(transfers).items():
-        took = _message_s(machine, src, dst, chunks * chunk_bytes)
-        busy["out", src] += took
-        busy["in", dst] += took
-    return max(busy.values(), default=0.0)
+        message_s = _message_s(machine, src, dst, chunks * chunk_bytes)
+        sending_s[src] += message_s
+        receiving_s[dst] += message_s
+    return max([*sending_s.values(), *receiving_s.values()], default=0.0)
 
 
 def _messages(transfers: Round) -> Counter[tuple[int, int]]:

@@ -29,7 +29,8 @@ class Machine:
     Examples:
         >>> from synth.cost import Link
         >>> from synth.twolevel.machine import Machine
-        >>> inner, outer = Link(3e-6, 450e9), Link(10e-6, 50e9)
+        >>> inner = Link(alpha_s=3e-6, bandwidth=450e9)
+        >>> outer = Link(alpha_s=10e-6, bandwidth=50e9)
         >>> machine = Machine(nodes=2, per_node=4, network_ports=4, inner=inner, outer=outer)
         >>> machine.ranks, machine.node_of
         (8, (0, 0, 0, 0, 1, 1, 1, 1))
@@ -76,5 +77,5 @@ class Machine:
 
     def link(self, src: int, dst: int) -> Link:
         """The link between two ranks."""
-        same = src // self.per_node == dst // self.per_node
-        return self.inner if same else self.outer
+        same_node = src // self.per_node == dst // self.per_node
+        return self.inner if same_node else self.outer

@@ -8,6 +8,7 @@ ranks in one round are one message.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
@@ -33,24 +34,26 @@ def network_ports(schedule: Schedule, node_of: Sequence[int], ports: int) -> Res
     """
     for phase, number, transfers in schedule.located_rounds():
         crossing = [t for t in transfers if node_of[t.src] != node_of[t.dst]]
-        for verb, end in (("sends", "src"), ("receives", "dst")):
-            messages: dict[int, dict[tuple[int, int], Transfer]] = {}
-            for t in crossing:
-                of_node = messages.setdefault(node_of[getattr(t, end)], {})
-                of_node.setdefault((t.src, t.dst), t)
-                if len(of_node) > ports:
+        for verb in ("sends", "receives"):
+            messages_of_node: dict[int, dict[tuple[int, int], Transfer]] = {}
+            for transfer in crossing:
+                rank = transfer.src if verb == "sends" else transfer.dst
+                messages = messages_of_node.setdefault(node_of[rank], {})
+                messages.setdefault((transfer.src, transfer.dst), transfer)
+                if len(messages) > ports:
+                    shown = list(messages.values())[-SHOWN:]
                     return refuted(
                         Counterexample(
                             property="network_ports",
                             phase=phase.name,
                             round=number,
-                            rank=getattr(t, end),
-                            chunk=t.chunk,
+                            rank=rank,
+                            chunk=transfer.chunk,
                             expected=f"at most {ports} network {verb} per node and round",
-                            found=f"node {node_of[getattr(t, end)]} {verb} {len(of_node)} or more",
+                            found=f"node {node_of[rank]} {verb} {len(messages)} or more",
                             transfers=tuple(
-                                LocatedTransfer(phase.name, number, s.src, s.dst, s.chunk, s.op)
-                                for s in list(of_node.values())[-SHOWN:]
+                                LocatedTransfer(phase.name, number, t.src, t.dst, t.chunk, t.op)
+                                for t in shown
                             ),
                         )
                     )
@@ -66,19 +69,18 @@ def fitted(schedule: Schedule, node_of: Sequence[int], ports: int) -> Schedule:
     one port is enough. Rounds that fit stay as they are; if any does not, claims about the number
     of rounds are dropped from ``meta``.
     """
-    phases = tuple(
-        Phase(
-            phase.name,
-            phase.absent,
-            tuple(part for r in phase.rounds for part in _split(r, node_of, ports)),
-        )
-        for phase in schedule.phases
-    )
-    if phases == schedule.phases:
+    phases = []
+    for phase in schedule.phases:
+        rounds: list[Round] = []
+        for transfers in phase.rounds:
+            rounds += _split(transfers, node_of, ports)
+        phases.append(Phase(phase.name, phase.absent, tuple(rounds)))
+    if tuple(phases) == schedule.phases:
         return schedule
+
     claims = ("rounds", "completion_rounds", "gap", "optimal")
     meta = {key: value for key, value in schedule.meta.items() if key not in claims}
-    return msgspec.structs.replace(schedule, phases=phases, meta=meta)
+    return msgspec.structs.replace(schedule, phases=tuple(phases), meta=meta)
 
 
 def _split(transfers: Round, node_of: Sequence[int], ports: int) -> list[Round]:
@@ -89,22 +91,22 @@ def _split(transfers: Round, node_of: Sequence[int], ports: int) -> list[Round]:
     for unit in _units(transfers):
         # Whoever reads what this unit writes was placed before; not earlier than that reader.
         written = {(t.dst, t.chunk) for t in unit}
-        readers = (part_of[t] for t in part_of if (t.src, t.chunk) in written)
-        at = max(readers, default=0)
-        while at < len(parts) and not _fits([*parts[at], *unit], node_of, ports):
-            at += 1
-        if at == len(parts):
+        parts_of_readers = (part_of[t] for t in part_of if (t.src, t.chunk) in written)
+        part = max(parts_of_readers, default=0)
+        while part < len(parts) and not _fits([*parts[part], *unit], node_of, ports):
+            part += 1
+        if part == len(parts):
             parts.append([])
-        parts[at] += unit
-        part_of |= dict.fromkeys(unit, at)
+        parts[part] += unit
+        part_of |= dict.fromkeys(unit, part)
     return [tuple(part) for part in parts]
 
 
 def _fits(transfers: Sequence[Transfer], node_of: Sequence[int], ports: int) -> bool:
-    crossing = {(t.src, t.dst) for t in transfers if node_of[t.src] != node_of[t.dst]}
-    senders = [node_of[src] for src, _ in crossing]
-    receivers = [node_of[dst] for _, dst in crossing]
-    return all(ends.count(v) <= ports for ends in (senders, receivers) for v in set(ends))
+    messages = {(t.src, t.dst) for t in transfers if node_of[t.src] != node_of[t.dst]}
+    sent_by_node = Counter(node_of[src] for src, _ in messages)
+    received_by_node = Counter(node_of[dst] for _, dst in messages)
+    return max([*sent_by_node.values(), *received_by_node.values()], default=0) <= ports
 
 
 def _units(transfers: Round) -> Iterator[list[Transfer]]:
@@ -113,28 +115,32 @@ def _units(transfers: Round) -> Iterator[list[Transfer]]:
     Where every transfer that is left writes what another one reads, some of them form a cycle. The
     smallest set that is closed under "who reads what I write" is such a cycle.
     """
-    readers = {
-        t: [s for s in transfers if s != t and (s.src, s.chunk) == (t.dst, t.chunk)]
-        for t in transfers
-    }
-    left = dict.fromkeys(transfers)
-    while left:
-        units = [[t] for t in left if not any(s in left for s in readers[t])]
-        for unit in units or [min((_closure(t, readers, left) for t in left), key=len)]:
+    readers: dict[Transfer, list[Transfer]] = {}
+    for writer in transfers:
+        buffer = (writer.dst, writer.chunk)
+        readers[writer] = [t for t in transfers if t != writer and (t.src, t.chunk) == buffer]
+
+    pending = dict.fromkeys(transfers)  # a set in the order of the round
+    while pending:
+        units = [[t] for t in pending if not any(reader in pending for reader in readers[t])]
+        if not units:
+            cycles = [_closure(t, readers, pending) for t in pending]
+            units = [min(cycles, key=len)]
+        for unit in units:
             yield unit
-            for t in unit:
-                del left[t]
+            for transfer in unit:
+                del pending[transfer]
 
 
 def _closure(
-    start: Transfer, readers: dict[Transfer, list[Transfer]], left: Collection[Transfer]
+    start: Transfer, readers: dict[Transfer, list[Transfer]], pending: Collection[Transfer]
 ) -> list[Transfer]:
     """``start``, those that read what it writes, those that read what these write, and so on."""
-    found = {start: None}
-    pending = [start]
-    while pending:
-        for t in readers[pending.pop()]:
-            if t in left and t not in found:
-                found[t] = None
-                pending.append(t)
-    return list(found)
+    reached = {start: None}
+    to_visit = [start]
+    while to_visit:
+        for reader in readers[to_visit.pop()]:
+            if reader in pending and reader not in reached:
+                reached[reader] = None
+                to_visit.append(reader)
+    return list(reached)

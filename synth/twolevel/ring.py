@@ -20,33 +20,38 @@ def hierarchical_ring(machine: Machine) -> Schedule:
     per_node = machine.per_node
 
     def inside(step: int, lag: int, op: Op) -> Round:
-        """Local rank i sends group (i + lag - step) mod G on to the next of its node."""
-        return tuple(
-            Transfer(v * per_node + i, v * per_node + (i + 1) % per_node, group * nodes + b, op)
-            for v in range(nodes)
-            for i in range(per_node)
-            for group in [(i + lag - step) % per_node]
-            for b in range(nodes)
-        )
+        """Local rank i sends group (i + lag - step) mod G on to the next of its node.
+
+        Args:
+            lag: 0 while sums grow, 1 when they are full: each rank then starts one group further.
+        """
+        transfers = []
+        for node in range(nodes):
+            for local_rank in range(per_node):
+                src = node * per_node + local_rank
+                dst = node * per_node + (local_rank + 1) % per_node
+                group = (local_rank + lag - step) % per_node
+                for chunk in range(group * nodes, (group + 1) * nodes):
+                    transfers.append(Transfer(src, dst, chunk, op))
+        return tuple(transfers)
 
     def between(step: int, lag: int, op: Op) -> Round:
         """Node v sends block (v + lag - step) mod M of each local rank's group to the next."""
-        return tuple(
-            Transfer(
-                v * per_node + i,
-                (v + 1) % nodes * per_node + i,
-                (i + 1) % per_node * nodes + (v + lag - step) % nodes,
-                op,
-            )
-            for v in range(nodes)
-            for i in range(per_node)
-        )
+        transfers = []
+        for node in range(nodes):
+            for local_rank in range(per_node):
+                src = node * per_node + local_rank
+                dst = (node + 1) % nodes * per_node + local_rank
+                group = (local_rank + 1) % per_node
+                block = (node + lag - step) % nodes
+                transfers.append(Transfer(src, dst, group * nodes + block, op))
+        return tuple(transfers)
 
     phases = [
-        ("reduce_scatter_inside", [inside(s, 0, "reduce") for s in range(per_node - 1)]),
-        ("reduce_scatter_between", [between(s, 0, "reduce") for s in range(nodes - 1)]),
-        ("all_gather_between", [between(s, 1, "copy") for s in range(nodes - 1)]),
-        ("all_gather_inside", [inside(s, 1, "copy") for s in range(per_node - 1)]),
+        ("reduce_scatter_inside", [inside(step, 0, "reduce") for step in range(per_node - 1)]),
+        ("reduce_scatter_between", [between(step, 0, "reduce") for step in range(nodes - 1)]),
+        ("all_gather_between", [between(step, 1, "copy") for step in range(nodes - 1)]),
+        ("all_gather_inside", [inside(step, 1, "copy") for step in range(per_node - 1)]),
     ]
     return Schedule(
         ranks=machine.ranks,

@@ -45,7 +45,7 @@ AROUND = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CostedSchedule:
     """A proved schedule that keeps to the network ports, and what it costs.
 
     ``bound_s`` is for so many chunks; None where it does not apply (a message of several chunks).
@@ -74,12 +74,12 @@ class TwoLevelAnswer(Answer[Schedule, Report]):
     machine: Machine
     late: int
     buffer_bytes: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CostedSchedule, ...]
     bytes_s: float
     left_out: tuple[str, ...]
 
     @property
-    def winner(self) -> Candidate:
+    def winner(self) -> CostedSchedule:
         """The least time with barriers."""
         return self.candidates[0]
 
@@ -130,10 +130,13 @@ def search(
         >>> answer.winner.name, answer.bound < answer.value  # seconds
         ('two-level, burst 4', True)
     """
-    late = machine.ranks - 1 if late is None else late
-    chunks = (machine.ranks - 1) * m if chunks is None and m is not None else chunks
+    if late is None:
+        late = machine.ranks - 1
+    if chunks is None and m is not None:
+        chunks = (machine.ranks - 1) * m
     _require(machine, late, buffer_bytes, m, chunks)
-    flat = partial(
+
+    find_flat = partial(
         search_flat,
         machine.ranks,
         late=late,
@@ -144,23 +147,20 @@ def search(
         progress=progress,
     )
     left_out: list[str] = []
-    made = [
-        _candidate(name, schedule, machine, buffer_bytes)
-        for name, schedule in _schedules(
-            machine, buffer_bytes, late, chunks, flat, progress, left_out
-        )
-    ]
-    made.sort(key=lambda candidate: candidate.seconds)
+    schedules = _schedules(machine, buffer_bytes, late, chunks, find_flat, progress, left_out)
+    candidates = [_costed(name, made, machine, buffer_bytes) for name, made in schedules]
+    candidates.sort(key=lambda candidate: candidate.seconds)
+    winner = candidates[0]
     return TwoLevelAnswer(
-        schedule=made[0].schedule,
-        report=made[0].report,
+        schedule=winner.schedule,
+        report=winner.report,
         bound=bound.bound_any_chunks_s(machine, buffer_bytes),
         basis=Basis.UNKNOWN,
         reason="the best of the candidates; the bound on time is hardly ever reached",
         machine=machine,
         late=late,
         buffer_bytes=buffer_bytes,
-        candidates=tuple(made),
+        candidates=tuple(candidates),
         bytes_s=bound.bytes_s(machine, buffer_bytes),
         left_out=tuple(left_out),
     )
@@ -190,31 +190,37 @@ def _schedules(
     machine: Machine,
     buffer_bytes: int,
     late: int,
-    given: int | None,
-    search: Callable[..., StragglerAnswer],
+    given_chunks: int | None,
+    find_flat: Callable[..., StragglerAnswer],
     progress: Progress,
     left_out: list[str],
 ) -> Iterator[tuple[str, Schedule]]:
     """Names and schedules; what can't be made is told in ``left_out``."""
     n = machine.ranks
     ports = machine.network_ports
+
     if machine.per_node == 1:
         left_out.append("two-level: the late rank is alone in its node")
+        numbers_of_chunks = []
+    elif given_chunks is None:
+        numbers_of_chunks = _tried_chunks(machine, buffer_bytes)
     else:
-        tried = _tried_chunks(machine, buffer_bytes) if given is None else [given]
-        for chunks in tried:
-            if n * chunks > LARGEST:
-                left_out.append(f"two-level, {chunks} chunks: too large")
-                continue
-            for burst in sorted({1, ports}):
-                progress(f"two-level, {chunks} chunks, burst {burst}")
-                yield f"two-level, burst {burst}", two_level(machine, late, chunks, burst)
+        numbers_of_chunks = [given_chunks]
+    for chunks in numbers_of_chunks:
+        if n * chunks > LARGEST:
+            left_out.append(f"two-level, {chunks} chunks: too large")
+            continue
+        for burst in sorted({1, ports}):
+            progress(f"two-level, {chunks} chunks, burst {burst}")
+            yield f"two-level, burst {burst}", two_level(machine, late, chunks, burst)
+
     progress("hierarchical ring")
     yield "hierarchical ring", fitted(hierarchical_ring(machine), machine.node_of, ports)
-    slow = machine.outer if machine.nodes > 1 else machine.inner
-    chunks = given or best_chunks(n, buffer_bytes, slow, MOST_FLAT_M * (n - 1))
+
+    slowest_link = machine.outer if machine.nodes > 1 else machine.inner
+    chunks = given_chunks or best_chunks(n, buffer_bytes, slowest_link, MOST_FLAT_M * (n - 1))
     try:
-        yield "flat", fitted(search(chunks=chunks).schedule, machine.node_of, ports)
+        yield "flat", fitted(find_flat(chunks=chunks).schedule, machine.node_of, ports)
     except (ArgumentError, SearchTimeout) as error:
         left_out.append(f"flat: {error}")
 
@@ -228,21 +234,29 @@ def _tried_chunks(machine: Machine, buffer_bytes: int) -> list[int]:
     return [ports * count for count in sorted(groups)]
 
 
-def _candidate(name: str, schedule: Schedule, machine: Machine, buffer_bytes: int) -> Candidate:
+def _costed(name: str, schedule: Schedule, machine: Machine, buffer_bytes: int) -> CostedSchedule:
+    """Proved, checked against the network ports, and costed.
+
+    Raises:
+        SynthesisError: it is not proved, or over the ports; a fault of this package.
+    """
     report = checked(schedule)
     crossing = network_ports(schedule, machine.node_of, machine.network_ports)
     if crossing.verdict is not Verdict.PROVED:
         raise SynthesisError(f"internal error: {name} is over the ports: {crossing.counterexample}")
-    duplex = schedule.ports == "duplex"
-    return Candidate(
-        name,
-        schedule,
-        report,
-        completion_s(schedule, machine, buffer_bytes),
-        overlapped_s(schedule, machine, buffer_bytes),
-        waiting_s(schedule, machine, buffer_bytes),
-        network_rounds(schedule, machine),
-        bound.bound_s(machine, buffer_bytes, schedule.chunks) if duplex else None,
+
+    bound_s = None
+    if schedule.ports == "duplex":
+        bound_s = bound.bound_s(machine, buffer_bytes, schedule.chunks)
+    return CostedSchedule(
+        name=name,
+        schedule=schedule,
+        report=report,
+        seconds=completion_s(schedule, machine, buffer_bytes),
+        overlapped_s=overlapped_s(schedule, machine, buffer_bytes),
+        waiting_s=waiting_s(schedule, machine, buffer_bytes),
+        network_rounds=network_rounds(schedule, machine),
+        bound_s=bound_s,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synth import show
-from synth.twolevel.search import Candidate, TwoLevelAnswer
+from synth.twolevel.search import CostedSchedule, TwoLevelAnswer
 from synth.units import format_bandwidth, format_bytes, format_seconds
 
 
@@ -35,7 +35,7 @@ def text(path: str, answer: TwoLevelAnswer) -> str:
         f"  {'':<22}{'chunks':>7}{'rounds':>8}{'network':>9}{'time':>11}{'no barrier':>12}"
         f"{'wait':>11}",
         *show.marked(((number == 0, row) for number, row in enumerate(rows)), 0),
-        *(f"  left out: {what}" for what in answer.left_out),
+        *(f"  left out: {reason}" for reason in answer.left_out),
         f"lower bound {format_seconds(answer.bound)} with barriers and a chunk per message "
         f"(the winner takes {winner.seconds / answer.bound:.2f} times that);",
         f"            {format_seconds(answer.bytes_s)} for the bytes alone. "
@@ -64,7 +64,7 @@ def facts(path: str, answer: TwoLevelAnswer) -> dict[str, Any]:
     }
 
 
-def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+def _candidate_json(candidate: CostedSchedule) -> dict[str, Any]:
     return {
         "name": candidate.name,
         "chunks": candidate.schedule.chunks,
