@@ -20,6 +20,7 @@ its slowest message.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from synth.twolevel.machine import Machine
@@ -52,9 +53,9 @@ class _Completion:
         self.home = self.node_of[late]
         self._nodes = range(machine.nodes)
         mates = mates_of(machine, late)
-        self.pending = {
-            mate: list(range(first, chunks, len(mates))) for first, mate in enumerate(mates)
-        }
+        self.pending: dict[int, list[int]] = {}
+        for first, mate in enumerate(mates):
+            self.pending[mate] = list(range(first, chunks, len(mates)))
         self.full: list[set[int]] = [set() for _ in range(machine.ranks)]
         self._begin_round()
 
@@ -67,11 +68,11 @@ class _Completion:
         """Whether the next round should use the network."""
         if self.machine.nodes == 1:
             return False
-        held = [self._in_node(node) for node in self._nodes]
+        held_in = [self._in_node(node) for node in self._nodes]
         if not any(self.pending.values()):
-            return any(chunks != held[self.home] for chunks in held)
-        elsewhere = set().union(*held[: self.home], *held[self.home + 1 :])
-        return len(held[self.home] - elsewhere) >= burst
+            return any(chunks != held_in[self.home] for chunks in held_in)
+        elsewhere = set().union(*held_in[: self.home], *held_in[self.home + 1 :])
+        return len(held_in[self.home] - elsewhere) >= burst
 
     def round(self, *, network: bool) -> Round:
         """The next round; the state is the one after it."""
@@ -83,8 +84,8 @@ class _Completion:
             self._cross_rest()
         for node in self._nodes:
             self._pass_on(node)
-        for t in self._moves:
-            self.full[t.dst].add(t.chunk)
+        for move in self._moves:
+            self.full[move.dst].add(move.chunk)
         return tuple(self._moves)
 
     # -- one round ---------------------------------------------------------------------------------
@@ -94,10 +95,12 @@ class _Completion:
         self._moves: list[Transfer] = []
         self._may_send = set(range(self.machine.ranks))
         self._may_receive = set(range(self.machine.ranks))
-        self._out = [ports for _ in self._nodes]  # free
-        self._into = [ports for _ in self._nodes]
-        self._held = [self._in_node(node) for node in self._nodes]
-        self._coming = [set(chunks) for chunks in self._held]
+        # of each node: free network ports, either way
+        self._ports_out = [ports for _ in self._nodes]
+        self._ports_in = [ports for _ in self._nodes]
+        # of each node: the full chunks at the start of the round, and with what comes in it
+        self._held_in = [self._in_node(node) for node in self._nodes]
+        self._coming_to = [set(chunks) for chunks in self._held_in]
 
     def _in_node(self, node: int) -> set[int]:
         return set().union(*(self.full[rank] for rank in self.machine.ranks_of(node)))
@@ -109,10 +112,10 @@ class _Completion:
 
     def _cross_fresh(self) -> None:
         """As many as the ports allow of the chunks that only home has, once each."""
-        chunks = [c for c in sorted(self._held[self.home]) if self._nodes_with(c) == 1]
+        chunks = [c for c in sorted(self._held_in[self.home]) if self._nodes_with(c) == 1]
         ports = self.machine.network_ports
-        sender = _matching(chunks, lambda chunk: self._senders(self.home, chunk), ports)
-        for chunk, src in sender.items():
+        sender_of = _matching(chunks, lambda chunk: self._senders(self.home, chunk), ports)
+        for chunk, src in sender_of.items():
             self._send_across(chunk, src)
 
     def _cross_rest(self) -> None:
@@ -120,51 +123,56 @@ class _Completion:
         progress = True
         while progress:
             progress = False
-            for chunk in sorted(self._held[self.home], key=lambda c: (self._nodes_with(c), c)):
-                sources = [v for v in self._nodes if chunk in self._held[v] and self._out[v]]
-                for node in sorted(sources, key=lambda v: -self._out[v]):
+            for chunk in sorted(self._held_in[self.home], key=lambda c: (self._nodes_with(c), c)):
+                for node in self._sources(chunk):
                     senders = self._senders(node, chunk)
                     if senders and self._send_across(chunk, senders[0]):
                         progress = True
                         break
 
+    def _sources(self, chunk: int) -> list[int]:
+        """Nodes that can send it across, those with most free ports first."""
+        able = [node for node in self._nodes if chunk in self._held_in[node]]
+        able = [node for node in able if self._ports_out[node]]
+        return sorted(able, key=lambda node: -self._ports_out[node])
+
     def _nodes_with(self, chunk: int) -> int:
-        return sum(chunk in chunks for chunks in self._coming)
+        """How many nodes have the chunk after this round."""
+        return sum(chunk in chunks for chunks in self._coming_to)
 
     def _send_across(self, chunk: int, src: int) -> bool:
         """``chunk`` from ``src`` to the emptiest node that lacks it and has a free port, if any."""
-        able = [
-            rank
-            for rank in self._may_receive
-            if self._into[self.node_of[rank]] and chunk not in self._coming[self.node_of[rank]]
-        ]
+        able = []
+        for rank in self._may_receive:
+            node = self.node_of[rank]
+            if self._ports_in[node] and chunk not in self._coming_to[node]:
+                able.append(rank)
         if not able:
             return False
-        dst = min(able, key=lambda r: (len(self._coming[self.node_of[r]]), len(self.full[r]), r))
+
+        def emptiest(rank: int) -> tuple[int, int, int]:
+            return len(self._coming_to[self.node_of[rank]]), len(self.full[rank]), rank
+
+        dst = min(able, key=emptiest)
         self._copy(src, dst, chunk)
-        self._out[self.node_of[src]] -= 1
-        self._into[self.node_of[dst]] -= 1
-        self._coming[self.node_of[dst]].add(chunk)
+        self._ports_out[self.node_of[src]] -= 1
+        self._ports_in[self.node_of[dst]] -= 1
+        self._coming_to[self.node_of[dst]].add(chunk)
         return True
 
     def _senders(self, node: int, chunk: int) -> list[int]:
         """The free ranks of a node that hold it; first those that are not about to exchange, and
         of these the ones that hold little besides.
         """
-        busy = (self.late, self._next_mate(self.pending))
-        return sorted(
-            (
-                r
-                for r in self.machine.ranks_of(node)
-                if r in self._may_send and chunk in self.full[r]
-            ),
-            key=lambda r: (r in busy, len(self.full[r])),
-        )
+        about_to_exchange = (self.late, self._next_mate(self.pending))
+        free = [rank for rank in self.machine.ranks_of(node) if rank in self._may_send]
+        holders = [rank for rank in free if chunk in self.full[rank]]
+        return sorted(holders, key=lambda rank: (rank in about_to_exchange, len(self.full[rank])))
 
     def _next_mate(self, mates: Iterable[int]) -> int | None:
         """The one of ``mates`` with the lowest chunk to exchange, if any."""
-        left = (mate for mate in mates if self.pending[mate])
-        return min(left, key=lambda mate: self.pending[mate][0], default=None)
+        unfinished = (mate for mate in mates if self.pending[mate])
+        return min(unfinished, key=lambda mate: self.pending[mate][0], default=None)
 
     def _exchange(self) -> None:
         """The late rank and a mate whose ports are all free, the one with the lowest chunk."""
@@ -181,49 +189,51 @@ class _Completion:
     def _pass_on(self, node: int) -> None:
         """A largest matching of receivers and senders inside a node, rarest chunks first."""
         ranks = self.machine.ranks_of(node)
-        senders = [r for r in ranks if r in self._may_send]
-        receivers = [r for r in ranks if r in self._may_receive]
-        holders: dict[int, int] = {}
+        senders = [rank for rank in ranks if rank in self._may_send]
+        receivers = [rank for rank in ranks if rank in self._may_receive]
+        holders = Counter[int]()  # of each chunk
         for rank in ranks:
-            for chunk in self.full[rank]:
-                holders[chunk] = holders.get(chunk, 0) + 1
+            holders.update(self.full[rank])
 
-        def rarest(src: int, dst: int) -> int | None:
-            wanted = self.full[src] - self.full[dst]
-            return min(wanted, key=lambda c: (holders[c], c), default=None)
+        # [receiver][sender]: the rarest chunk that the one has and the other needs, if any
+        gifts: dict[int, dict[int, int]] = {}
+        for dst in receivers:
+            gifts[dst] = {}
+            for src in senders:
+                wanted = self.full[src] - self.full[dst]
+                if wanted:
+                    gifts[dst][src] = min(wanted, key=lambda chunk: (holders[chunk], chunk))
 
-        gives = {dst: {src: rarest(src, dst) for src in senders if src != dst} for dst in receivers}
-        chosen = _matching(
-            sorted(receivers, key=lambda r: len(self.full[r])),
-            lambda dst: sorted(
-                (src for src, chunk in gives[dst].items() if chunk is not None),
-                key=lambda src: holders[gives[dst][src] or 0],
-            ),
-            len(senders),
-        )
-        for dst, src in chosen.items():
-            given = gives[dst][src]
-            assert given is not None
-            self._copy(src, dst, given)
+        def rarest_first(dst: int) -> list[int]:
+            return sorted(gifts[dst], key=lambda src: holders[gifts[dst][src]])
+
+        emptiest_first = sorted(receivers, key=lambda rank: len(self.full[rank]))
+        sender_of = _matching(emptiest_first, rarest_first, limit=len(senders))
+        for dst, src in sender_of.items():
+            self._copy(src, dst, gifts[dst][src])
 
 
 def _matching(
-    takers: Iterable[int], senders_for: Callable[[int], list[int]], most: int
+    takers: Iterable[int], senders_for: Callable[[int], list[int]], limit: int
 ) -> dict[int, int]:
-    """A largest set of pairs (taker -> sender), up to ``most``, by augmenting paths."""
+    """A largest set of pairs (taker -> sender), up to ``limit``, by augmenting paths.
+
+    By hand, though networkx has one: of all largest sets it matters which, so takers are served in
+    their order, each by the first of its senders that can be had.
+    """
     taker_of: dict[int, int] = {}
 
-    def augment(taker: int, seen: set[int]) -> bool:
+    def augment(taker: int, visited: set[int]) -> bool:
         for src in senders_for(taker):
-            if src not in seen:
-                seen.add(src)
-                if src not in taker_of or augment(taker_of[src], seen):
+            if src not in visited:
+                visited.add(src)
+                if src not in taker_of or augment(taker_of[src], visited):
                     taker_of[src] = taker
                     return True
         return False
 
     for taker in takers:
-        if len(taker_of) == most:
+        if len(taker_of) == limit:
             break
         augment(taker, set())
     return {taker: src for src, taker in taker_of.items()}

@@ -16,7 +16,7 @@ it (see ``waiting_s``), the completion needs the network in one direction only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 
 from synth.twolevel.machine import Machine
 from verify.core.schedule import Round, Transfer
@@ -37,42 +37,57 @@ def waiting(machine: Machine, late: int, chunks: int) -> tuple[Round, ...]:
     """The rounds before the late rank arrives; it has at least one mate."""
     home = late // machine.per_node
     mates = mates_of(machine, late)
-    holders = [
-        mates if node == home else list(machine.ranks_of(node)) for node in range(machine.nodes)
-    ]
-    inside = zip_longest(*(_reduce_scatter(ranks, chunks) for ranks in holders), fillvalue=())
-    chain = [ranks for node, ranks in enumerate(holders) if node != home] + [mates]
-    width = min(machine.network_ports, len(mates))
-    return tuple(
-        tuple(t for part in parts for t in part)
-        for parts in [*inside, *_along(chain, chunks, width)]
-        if any(parts)
+    other_nodes = [list(machine.ranks_of(node)) for node in range(machine.nodes) if node != home]
+    helpers_by_node = [*other_nodes[:home], mates, *other_nodes[home:]]
+
+    # in one round all nodes, or all links of the chain, do their parts of it
+    inside = zip_longest(
+        *(_reduce_scatter(ranks, chunks) for ranks in helpers_by_node), fillvalue=()
     )
+    width = min(machine.network_ports, len(mates))
+    between = _along([*other_nodes, mates], chunks, width)
+    return tuple(tuple(chain(*parts)) for parts in (*inside, *between) if any(parts))
 
 
 def _reduce_scatter(ranks: Sequence[int], chunks: int) -> Iterator[Round]:
     """Chunk c to the rank numbered c mod (how many there are), by rotation, block by block."""
-    size = len(ranks)
-    for first in range(0, chunks, size):
-        for turn in range(1, size):
+    count = len(ranks)
+    for first_chunk in range(0, chunks, count):
+        owners = range(min(count, chunks - first_chunk))
+        for shift in range(1, count):
             yield tuple(
-                Transfer(ranks[(to - turn) % size], ranks[to], first + to, "reduce")
-                for to in range(size)
-                if first + to < chunks
+                Transfer(
+                    ranks[(owner - shift) % count], ranks[owner], first_chunk + owner, "reduce"
+                )
+                for owner in owners
             )
 
 
-def _along(chain: Sequence[Sequence[int]], chunks: int, width: int) -> Iterator[list[Round]]:
-    """Groups of ``width`` chunks down the chain, one link behind the other."""
+def _along(nodes: Sequence[Sequence[int]], chunks: int, width: int) -> Iterator[list[Round]]:
+    """Groups of ``width`` chunks from node to node, one link behind the other.
+
+    Args:
+        nodes: the ranks of each, in the order of the chain.
+    """
     groups = -(-chunks // width)
-    links = len(chain) - 1
-    for step in range(groups + links - 1 if links else 0):
-        yield [
-            tuple(
-                Transfer(src[chunk % len(src)], dst[chunk % len(dst)], chunk, "reduce")
-                for chunk in range(group * width, min(chunks, (group + 1) * width))
-            )
-            for link, (src, dst) in enumerate(pairwise(chain))
-            for group in [step - link]
-            if 0 <= group < groups
-        ]
+    links = list(pairwise(nodes))
+    if not links:
+        return
+    for step in range(groups + len(links) - 1):
+        parts = []
+        for link, (senders, receivers) in enumerate(links):
+            group = step - link
+            if 0 <= group < groups:
+                chunks_of_group = range(group * width, min(chunks, (group + 1) * width))
+                parts.append(_over(senders, receivers, chunks_of_group))
+        yield parts
+
+
+def _over(senders: Sequence[int], receivers: Sequence[int], chunks: range) -> Round:
+    """Sums of these chunks from their owners in one node to those in the next."""
+    transfers = []
+    for chunk in chunks:
+        src = senders[chunk % len(senders)]
+        dst = receivers[chunk % len(receivers)]
+        transfers.append(Transfer(src, dst, chunk, "reduce"))
+    return tuple(transfers)
