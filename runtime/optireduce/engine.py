@@ -116,8 +116,14 @@ class OptiReduceEngine:
             started.callback(self._channel.close)
             self._session = meet(group.under("ubt"), self._channel.address, self.options)
             self._channel.peers = self._session.addresses
-            place = load(transpose(size)), PrefixStore("reliable", store), rank, size
-            self.reliable = Reliable(*place, timeout_s=timeout_s, native_waits=native_waits)
+            self.reliable = Reliable(
+                load(transpose(size)),
+                PrefixStore("reliable", store),
+                rank,
+                size,
+                timeout_s=timeout_s,
+                native_waits=native_waits,
+            )
             started.pop_all()
         channel = self.reliable.datagrams
         watchdog = self.reliable.watchdog
