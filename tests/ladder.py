@@ -60,7 +60,7 @@ RUNGS_OF_RUNTIME = (
     ("executor",),
     ("health", "telemetry"),
     ("network", "work"),
-    ("torch_versions",),
+    ("at_exit", "torch_versions"),
 )
 """What lies directly in ``runtime``, from the highest rung to the lowest."""
 

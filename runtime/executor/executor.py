@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from runtime.at_exit import close_at_exit, has_closed
 from runtime.executor.engine import Engine
 from runtime.executor.load import Late, Runnable, agree, require_size
 from runtime.executor.nccl.engine import DeviceEngine
@@ -120,6 +121,7 @@ class Executor:
         self.watchdog.on_failure(self._fail_open)
         if native_waits is not None:
             native_waits.watch(self.watchdog)
+        close_at_exit(self)
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -219,8 +221,14 @@ class Executor:
             work.settle(error)
             self.observer.done(work)
 
-    def close(self) -> None:
-        """Release threads and connections; what is not done after some seconds fails."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Release threads and connections; what is not done after some seconds fails.
+
+        ``at_once``: what is under way fails now.
+        """
+        has_closed(self)
+        if at_once:
+            self.engine.abort()
         self.engine.close()
         self.watchdog.close()
         self._closed = LatecomerError(f"rank {self.rank} has closed its executor")

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 
+from runtime.at_exit import close_at_exit, has_closed
 from runtime.executor.load import load
 from runtime.health.native_work import NativeWaits
 from runtime.network.store_exchange import StoreExchange, own_address
@@ -133,6 +134,7 @@ class OptiReduceEngine:
         noticed = f"rank {rank} heard nothing over UBT"
         watchdog.suspect(self._suspects, noticed, self.options.dead_s)
         self._begin_where_due()
+        close_at_exit(self)
 
     @property
     def failure(self) -> LatecomerError | None:
@@ -207,11 +209,12 @@ class OptiReduceEngine:
         )
         return work
 
-    def close(self) -> None:
-        """Release threads and connections."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Release threads and connections; ``at_once``: without waiting for TCP's operations."""
+        has_closed(self)
         self.source.close()
         (self._loop or self._channel).close()
-        self.reliable.close()
+        self.reliable.close(at_once=at_once)
 
     def _between_steps(self) -> None:
         self._begin_where_due()

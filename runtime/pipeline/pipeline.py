@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from runtime.at_exit import close_at_exit, has_closed
 from runtime.executor.executor import Executor
 from runtime.health.watchdog import Watchdog
 from runtime.network.control_channel import ControlChannel
@@ -117,6 +118,7 @@ class Pipeline:
             raise ArgumentError("timeout_s", timeout_s, "must be positive")
         self.verified = load(schedule)
         self._closed = False
+        self._leaves_at_once = False
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         require_ranks(self.verified, self.size)
@@ -140,7 +142,7 @@ class Pipeline:
             watchdog.add(mailbox)
             watchdog.on_failure(mailbox.fail)
             how = plan, mailbox, staging, faults or Faults(), watchdog
-            transport = Transport(ranks.under("links"), channel, *how)
+            transport = self._transport = Transport(ranks.under("links"), channel, *how)
             opened.callback(transport.close, CLOSE_S)
             watchdog.on_failure(lambda _: transport.abort())
             ours = (transport, self._recorder)
@@ -156,6 +158,7 @@ class Pipeline:
                 self._agent = AdaptationAgent(adaptation, keys, channel, self.verified, watchdog)
                 opened.callback(self._agent.close)
             self._opened = opened.pop_all()
+        close_at_exit(self)
 
     @property
     def events(self) -> list[Event]:
@@ -210,9 +213,13 @@ class Pipeline:
         require_same_shape(verified, self.verified)
         self._run(verified)
 
-    def close(self) -> None:
-        """Wait until all ranks are done (unless one has failed) and disconnect."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Wait until all ranks are done (unless one has failed, or ``at_once``) and disconnect."""
+        has_closed(self)
         self._closed = True
+        self._leaves_at_once = at_once
+        if at_once:
+            self._transport.abort()
         self._opened.close()
 
     def _require_same_schedule(self) -> None:
@@ -242,11 +249,14 @@ class Pipeline:
 
     def _leave_together(self) -> None:
         """A rank that is gone looks dead to those that are not done."""
+        if self._leaves_at_once:
+            return
         limit_s = min(CLOSE_S, self._ranks.timeout_s)
         deadline = time.monotonic() + limit_s
         leaving = replace(self._ranks, timeout_s=limit_s).under("done")
         keys = {rank: str(rank) for rank in range(self.size)}
-        with contextlib.suppress(RankFailure):  # the store has gone before us
+        # The store has gone before us; or, at the end of a program, there are no threads any more.
+        with contextlib.suppress(RankFailure, RuntimeError):
             if self.failure is None:
                 leaving.send(str(self.rank))
             while time.monotonic() < deadline and self.failure is None:

@@ -29,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from runtime.at_exit import close_at_exit, has_closed
 from runtime.device.choice import make_executor
 from runtime.executor.native import native_way
 from runtime.executor.nccl.streams import Device, device_of
@@ -52,6 +53,7 @@ from runtime.work import ON_HOST, AllReduceWork
 from verify.errors import ArgumentError, LatecomerError, RankFailure
 
 CLOSE_S = 5.0
+AT_ONCE_S = 0.2  # how long a native operation is waited for that is given up
 KEPT_SIZES = 256  # of buffers, for which what they want is looked up
 logger = logging.getLogger("latecomer")
 ALIGN_S = 2.0  # how long the start waits for aligned clocks; without them arrivals are not compared
@@ -135,6 +137,7 @@ class AllReduceDispatcher:
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()
+        close_at_exit(self)
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
@@ -165,14 +168,20 @@ class AllReduceDispatcher:
         self._prepare(nbytes)
         self.control_plane.arrive(work.number, nbytes, kind, on_device=on_device)
 
-    def close(self) -> None:
-        """End the threads and release the connections, when the operations in flight are done."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the threads and release the connections, when the operations in flight are done.
+
+        ``at_once``: without them.
+        """
+        has_closed(self)
         self.source.close()
+        if at_once:
+            self.control_plane.close()  # ends the dispatcher's wait for a decision
         self._queue.put(None)
         self._maker.shutdown(wait=False, cancel_futures=True)
         self._thread.join(CLOSE_S)
-        self._native.close(CLOSE_S)
-        self.executor.close()
+        self._native.close(AT_ONCE_S if at_once else CLOSE_S)
+        self.executor.close(at_once=at_once)
         self.control_plane.close()
 
     @property

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from runtime.at_exit import close_at_exit, has_closed
 from runtime.executor.nccl.groups import nccl
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
@@ -62,6 +63,7 @@ class Collectives:
         self._unfit = functools.cache(self.unfit)
         self._engines: dict[str, Starting] = {}
         self._lock = threading.Lock()
+        close_at_exit(self)
 
     def unfit(self, device: torch.device) -> str:
         """Why all-reduces on ``device`` can't go the subclass's way; empty if they can.
@@ -122,10 +124,15 @@ class Collectives:
 
     def shutdown(self) -> None:
         """Release threads and connections."""
-        for starting in self._engines.values():
-            starting.close()
-        self._engines.clear()
+        self.close()
         self.native.shutdown()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Release what runs our all-reduces; ``at_once``: without waiting for operations."""
+        has_closed(self)
+        for starting in self._engines.values():
+            starting.close(at_once=at_once)
+        self._engines.clear()
 
     def _allreduce(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
         """Start it the subclass's way, if it fits."""
@@ -174,6 +181,7 @@ class Collectives:
             timeout_s = self.timeout.total_seconds()
             engine = self.start(device, *place, timeout_s=timeout_s, native_waits=self.waits)
         self.waits.detector = engine
+        close_at_exit(self)  # again: it closes the engine, and so comes before it
         return engine
 
     def _apply(self, timeout: timedelta) -> None:

@@ -30,8 +30,8 @@ class Engine(FailureDetector, Protocol):
     def submit(self, tensor: torch.Tensor, *, average: bool) -> AllReduceWork:
         """Start the sum or average of ``tensor``, in place; returns at once."""
 
-    def close(self) -> None:
-        """Release threads and connections."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Release threads and connections; ``at_once``: without waiting for operations."""
 
 
 class Starting:
@@ -60,17 +60,17 @@ class Starting:
                 return work
         return self.engine.submit(tensor, average=average, **options)
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         """Release the engine; one that has not started after some seconds is released later."""
         try:
-            self._started.exception(CLOSE_S)
+            self._started.exception(0.0 if at_once else CLOSE_S)
         except TimeoutError:
             text = "the group was destroyed before its first all-reduce began"
             self._settle(LatecomerError(text))
         with self._lock:  # while waiting operations are handed over it is not ready yet
             engine = self.ready
         if engine is not None:
-            engine.close()
+            engine.close(at_once=at_once)
 
     def _run(self) -> None:
         try:

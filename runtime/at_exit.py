@@ -1,0 +1,67 @@
+"""Closes what still runs when the program ends, while the interpreter is whole.
+
+A program should call ``destroy_process_group()``, or ``close()`` of what it has attached. In one
+that does neither, threads of ours are inside torch when the interpreter is taken down. Python then
+ends each thread that asks for the interpreter's lock, by unwinding its stack; but a thread that
+comes back from a wait in torch asks for it in a C++ destructor, which must not be unwound. So the
+process would abort ("terminate called without an active exception") instead of ending with its
+exit code.
+
+A program that ends well gets what is under way done, within :data:`PATIENCE_S`. After an exception
+that nobody has caught it is given up at once: the other ranks must not learn later that this one is
+gone, just because it has tidied up.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+from typing import Protocol
+
+PATIENCE_S = 5.0  # from here on all that is still open is closed at once
+
+logger = logging.getLogger("latecomer")
+
+
+class Closable(Protocol):
+    """What has threads and connections: an executor, a dispatcher, a process group."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Release them; ``at_once``: without waiting for what is under way."""
+
+
+_open: dict[Closable, None] = {}  # in the order in which they began
+
+
+def close_at_exit(closable: Closable) -> None:
+    """Close it when the program ends, unless :func:`has_closed` is told before.
+
+    The last comes first: what is made of others closes them, too.
+    """
+    has_closed(closable)  # which puts it behind what has begun since
+    _open[closable] = None
+
+
+def has_closed(closable: Closable) -> None:
+    """It is closed, or is being closed."""
+    _open.pop(closable, None)
+
+
+def _close_all() -> None:
+    # Python sets it for exceptions that end a program; neither for sys.exit() nor for those caught.
+    has_failed = hasattr(sys, "last_value")
+    give_up_s = time.monotonic() + PATIENCE_S
+    while _open:
+        closable, _ = _open.popitem()
+        at_once = has_failed or time.monotonic() > give_up_s
+        try:
+            closable.close(at_once=at_once)
+        except Exception:
+            logger.exception("%r could not be closed at the end of the program", closable)
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_open.clear)  # the threads are the parent's
