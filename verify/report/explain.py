@@ -43,12 +43,18 @@ class _Histories(Algebra):
         return np.array([values] * (high - low), object).T.copy()
 
     def copied(self, moved: Values, index: IntArray) -> Values:
-        made = [_Value(m.count, i, m) for m, i in zip(moved, index.tolist(), strict=True)]
-        return np.array(made, object)
+        copies = [
+            _Value(count=value.count, transfer=transfer, moved=value)
+            for value, transfer in zip(moved, index.tolist(), strict=True)
+        ]
+        return np.array(copies, object)
 
     def added(self, kept: Values, moved: Values, index: IntArray) -> Values:
-        each = zip(kept, moved, index.tolist(), strict=True)
-        return np.array([_Value(k.count + m.count, i, m, k) for k, m, i in each], object)
+        sums = [
+            _Value(held.count + added.count, transfer=transfer, moved=added, kept=held)
+            for held, added, transfer in zip(kept, moved, index.tolist(), strict=True)
+        ]
+        return np.array(sums, object)
 
 
 def explained(schedule: Schedule, found: Counterexample) -> Counterexample:
@@ -68,34 +74,40 @@ def _two_sums(schedule: Schedule, rank: int, chunk: int) -> Counterexample:
     table = schedule.table
     operands = list(trees.sums)
     held = ends[:, chunk - low].tolist()
-    written = np.flatnonzero((table.chunk == chunk) & ((table.dst == rank) | (table.dst == 0)))
-    places = tuple(locate(schedule, int(i)) for i in written[-4:])
+
+    into_either = (table.dst == rank) | (table.dst == 0)
+    written = np.flatnonzero((table.chunk == chunk) & into_either)
+    transfers = tuple(locate(schedule, int(index)) for index in written[-4:])
+    last = transfers[-1] if transfers else None
     return Counterexample(
         property="same_bits",
-        phase=places[-1].phase if places else None,
-        round=places[-1].round if places else None,
+        phase=last.phase if last else None,
+        round=last.round if last else None,
         rank=rank,
         chunk=chunk,
         expected=f"the sum that rank 0 ends with: {_sum(held[0], operands, schedule.ranks)}",
         found=_sum(held[rank], operands, schedule.ranks),
-        transfers=places,
+        transfers=transfers,
     )
 
 
 def _sum(tree: int, operands: list[tuple[int, int]], ranks: int) -> str:
-    """The tree as a sum of ``x0`` .. ``x(n-1)``, cut where it gets long."""
-    parts: list[str] = []
+    """The tree as a sum of ``x0`` .. ``x(n-1)``, cut where it gets long.
+
+    With a stack in place of recursion: a wrong schedule's tree can have 2**rounds leaves.
+    """
+    text = ""
     pending: list[int | str] = [tree]
-    length = 0
-    while pending and length < SHOWN_CHARACTERS:
+    while pending and len(text) < SHOWN_CHARACTERS:
         item = pending.pop()
-        if isinstance(item, int) and item >= ranks:
-            left, right = operands[item - ranks]
-            pending += [")", right, " + ", left, "("]
+        if isinstance(item, str):
+            text += item
+        elif item < ranks:
+            text += f"x{item}"
         else:
-            parts.append(item if isinstance(item, str) else f"x{item}")
-            length += len(parts[-1])
-    return "".join(parts) + (" ..." if pending else "")
+            first, second = operands[item - ranks]
+            pending += [")", second, " + ", first, "("]  # the last is taken first
+    return f"{text} ..." if pending else text
 
 
 def explain(schedule: Schedule, rank: int, chunk: int, contribution: int) -> Counterexample:
@@ -111,70 +123,88 @@ def explain(schedule: Schedule, rank: int, chunk: int, contribution: int) -> Cou
 def _twice(
     schedule: Schedule, value: _Value, rank: int, chunk: int, contribution: int
 ) -> Counterexample:
-    total = value.count
-    after = 0
+    """Walk back from ``value`` to the reduce whose two operands held the contribution once each."""
+    doubling = value
     while True:
-        assert value.moved is not None
-        holders = [v for v in (value.moved, value.kept) if v is not None and v.count]
-        double = next((v for v in holders if v.count > 1), None)
-        if double is None:
+        assert doubling.moved is not None
+        holders = [
+            operand
+            for operand in (doubling.moved, doubling.kept)
+            if operand is not None and operand.count
+        ]
+        earlier = next((operand for operand in holders if operand.count > 1), None)
+        if earlier is None:
             break
-        value = double
-        after = after + 1
-    assert value.transfer is not None
-    ways = {value.transfer}
+        doubling = earlier
+
+    assert doubling.transfer is not None
+    transfers = {doubling.transfer}
     for holder in holders:
-        ways.update(_way(holder))
-    place = locate(schedule, value.transfer)
-    spread = f", and rank {rank} ends with {total}" if after or place.dst != rank else ""
+        transfers.update(_transfers_of(holder))
+
+    fault = locate(schedule, doubling.transfer)
+    found = "it is added to a sum that already holds it"
+    if doubling is not value or fault.dst != rank:
+        found += f", and rank {rank} ends with {value.count}"
     return Counterexample(
         property="exactly_once",
-        phase=place.phase,
-        round=place.round,
-        rank=place.dst,
+        phase=fault.phase,
+        round=fault.round,
+        rank=fault.dst,
         chunk=chunk,
         expected=f"the contribution of rank {contribution} once",
-        found=f"it is added to a sum that already holds it{spread}",
-        transfers=_shown(schedule, ways),
+        found=found,
+        transfers=_shown(schedule, transfers),
     )
 
 
 def _missing(
     schedule: Schedule, final: list[_Value], rank: int, chunk: int, contribution: int
 ) -> Counterexample:
-    last = final[rank].transfer
-    matter = set() if last is None else {last}
-    for value in final:
+    """Show the last transfer into ``rank``, and how the contribution came to where it ends."""
+    transfers = set()
+    holders = []
+    for holder, value in enumerate(final):
         if value.count:
-            matter.update(_way(value))
-    place = None if last is None else locate(schedule, last)
-    holders = [str(r) for r, value in enumerate(final) if value.count]
-    found = "it never arrives" if last is None else "the last transfer into it does not bring it"
-    ends = f"; it ends at rank(s) {', '.join(holders[:8])}" if holders else "; nobody ends with it"
+            holders.append(str(holder))
+            transfers.update(_transfers_of(value))
+
+    last = None
+    found = "it never arrives"
+    last_index = final[rank].transfer
+    if last_index is not None:
+        last = locate(schedule, last_index)
+        found = "the last transfer into it does not bring it"
+        transfers.add(last_index)
+
+    if holders:
+        found += f"; it ends at rank(s) {', '.join(holders[:8])}"
+    else:
+        found += "; nobody ends with it"
     return Counterexample(
         property="exactly_once",
-        phase=place.phase if place else None,
-        round=place.round if place else None,
+        phase=last.phase if last else None,
+        round=last.round if last else None,
         rank=rank,
         chunk=chunk,
         expected=f"the contribution of rank {contribution} once",
-        found=found + ends,
-        transfers=_shown(schedule, matter),
+        found=found,
+        transfers=_shown(schedule, transfers),
     )
 
 
-def _way(value: _Value) -> list[int]:
+def _transfers_of(value: _Value) -> list[int]:
     """The transfers that brought the contribution into ``value`` (one way, newest first)."""
-    way: list[int] = []
+    transfers: list[int] = []
     while value.transfer is not None:
         assert value.moved is not None
         if value.moved.count:
-            way.append(value.transfer)
+            transfers.append(value.transfer)
             value = value.moved
         else:
             assert value.kept is not None
             value = value.kept
-    return way
+    return transfers
 
 
 def _shown(schedule: Schedule, indices: set[int]) -> tuple[LocatedTransfer, ...]:

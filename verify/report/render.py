@@ -58,8 +58,10 @@ def to_json(schedule: Schedule, report: Report) -> dict[str, Any]:
     if doubt:
         notes["optimal"] = doubt
 
-    found = report.counterexample
-    plain = found and msgspec.to_builtins(explained(schedule, found))
+    counterexample = None
+    if report.counterexample is not None:
+        fields = msgspec.to_builtins(explained(schedule, report.counterexample))
+        counterexample = {name: fields[name] for name in EVIDENCE}
     return {
         "verdict": report.verdict.value,
         "kind": report.kind,
@@ -70,33 +72,39 @@ def to_json(schedule: Schedule, report: Report) -> dict[str, Any]:
         "lower_bound": report.lower_bound,
         "optimal": report.optimal,
         "staging": report.staging,
-        "properties": {name: r.verdict.value for name, r in report.results.items()},
+        "properties": {name: result.verdict.value for name, result in report.results.items()},
         "notes": notes,
-        "counterexample": plain and {name: plain[name] for name in EVIDENCE},
+        "counterexample": counterexample,
     }
 
 
 def instance_in_words(schedule: Schedule) -> str:
     """What was checked, in a line."""
     ports = schedule.ports
-    shown = f"incast {ports.incast}" if isinstance(ports, Incast) else ports
-    late = f", late {_ranks(schedule.late)}" if schedule.late else ""
-    return (
+    kind_of_ports = f"incast {ports.incast}" if isinstance(ports, Incast) else ports
+    text = (
         f"{schedule.kind} of {schedule.ranks} ranks in {schedule.chunks} chunks, "
-        f"{shown} ports{late}"
+        f"{kind_of_ports} ports"
     )
+    if schedule.late:
+        text += f", late {_ranks(schedule.late)}"
+    return text
 
 
 def _phases(schedule: Schedule) -> str:
-    return " + ".join(
-        f"{len(phase.rounds)} {phase.name}"
-        + (f" (without {_ranks(phase.absent)})" if phase.absent else "")
-        for phase in schedule.phases
-    )
+    """Each phase with its rounds, and who is absent from it."""
+    texts = []
+    for phase in schedule.phases:
+        text = f"{len(phase.rounds)} {phase.name}"
+        if phase.absent:
+            text += f" (without {_ranks(phase.absent)})"
+        texts.append(text)
+    return " + ".join(texts)
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return f"{noun} {', '.join(map(str, ranks))}"
 
 
 def reservation(schedule: Schedule, report: Report) -> str:
@@ -106,9 +114,10 @@ def reservation(schedule: Schedule, report: Report) -> str:
     for earlier, phase in pairwise(schedule.phases):
         again = set(phase.absent) - set(earlier.absent)
         if again:
-            who = f"rank {min(again)} is absent again after its arrival, in {phase.name}"
-            at_bound = report.completion_rounds == report.lower_bound
-            return f"optimal only given its other phases: {who}" if at_bound else who
+            reason = f"rank {min(again)} is absent again after its arrival, in {phase.name}"
+            if report.completion_rounds == report.lower_bound:
+                return f"optimal only given its other phases: {reason}"
+            return reason
     return ""
 
 
@@ -142,16 +151,22 @@ def listed(results: dict[str, Result]) -> list[str]:
 
 def evidence(found: Counterexample) -> list[str]:
     """A counterexample, of any family, as lines of text."""
-    names = ("phase", "round", "rank", "chunk", "position")
-    place = [f"{name} {getattr(found, name)}" for name in names if getattr(found, name) is not None]
+    location = [
+        f"{field} {getattr(found, field)}"
+        for field in ("phase", "round", "rank", "chunk", "position")
+        if getattr(found, field) is not None
+    ]
     if found.action is not None:
-        place.append(found.action)
-    lines = [f"  {found.property} fails" + (f" at {', '.join(place)}" if place else "")]
-    lines.append(f"    expected: {found.expected}")
-    lines.append(f"    found:    {found.found}")
-    for what, items in (("transfers", found.transfers), ("actions", found.actions)):
+        location.append(found.action)
+
+    headline = f"  {found.property} fails"
+    if location:
+        headline += f" at {', '.join(location)}"
+    lines = [headline, f"    expected: {found.expected}", f"    found:    {found.found}"]
+    for title, items in (("transfers", found.transfers), ("actions", found.actions)):
         if items:
-            lines.append(f"    {what} that matter:")
+            lines.append(f"    {title} that matter:")
             lines += [f"      {item}" for item in items[:MOST_SHOWN]]
-            lines += [f"      ... ({len(items)} in all)"] * (len(items) > MOST_SHOWN)
+        if len(items) > MOST_SHOWN:
+            lines.append(f"      ... ({len(items)} in all)")
     return lines

@@ -11,13 +11,21 @@ Event = dict[str, Any]
 
 def name(pid: int, text: str, tid: int | None = None) -> Event:
     """What a process, or one of its threads, is called."""
-    kind, thread = ("process_name", {}) if tid is None else ("thread_name", {"tid": tid})
-    return {"ph": "M", "name": kind, "pid": pid, **thread, "args": {"name": text}}
+    event: Event = {"ph": "M", "name": "process_name", "pid": pid}
+    if tid is not None:
+        event |= {"name": "thread_name", "tid": tid}
+    return {**event, "args": {"name": text}}
 
 
-def span(where: Event, begin: float, end: float, **about: Any) -> list[Event]:
-    """Something that may overlap others; ``where``: name, cat, id, pid and tid."""
-    return [{**where, "ph": "b", "ts": begin, **about}, {**where, "ph": "e", "ts": end}]
+def span(identity: Event, begin: float, end: float, **details: Any) -> list[Event]:
+    """Something that may overlap others.
+
+    Args:
+        identity: its name, cat, id, pid and tid.
+        begin, end: microseconds.
+        details: further fields of the event at its begin, such as ``args``.
+    """
+    return [{**identity, "ph": "b", "ts": begin, **details}, {**identity, "ph": "e", "ts": end}]
 
 
 def document(events: Iterable[Event]) -> str:

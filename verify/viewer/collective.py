@@ -6,12 +6,12 @@ some of the chunks is right for these; that is how large schedules are cut.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from verify.core.bounds import bandwidth_bound, dissemination_bound, lower_bound, spread_bound
-from verify.core.schedule import Incast, Schedule
+from verify.core.schedule import Incast, Op, Schedule, Transfer
 from verify.core.verdict import Counterexample, LocatedTransfer, Report, Verdict
 from verify.errors import ArgumentError
 from verify.report.explain import explained
@@ -42,16 +42,20 @@ def model(name: str, schedule: Schedule, report: Report, part: Part | None) -> d
     n = schedule.ranks
     k = schedule.chunks
     rounds = schedule.rounds
-    for what, size, most in (("ranks", n, MOST_RANKS), ("rounds", rounds, MOST_ROUNDS)):
-        if size > most:
+    for noun, count, limit in (("ranks", n, MOST_RANKS), ("rounds", rounds, MOST_ROUNDS)):
+        if count > limit:
             remedy = "Draw a smaller one of the same kind"
-            raise ArgumentError("--html", name, f"has {size} {what}, at most {most:,}", remedy)
-    found = [explained(schedule, c) for c in counterexamples(report.results.values())]
-    low, high = _chunks(schedule, part, found)
-    proper = report.results["well_formed"].verdict is Verdict.PROVED
-    wrong = report.results["exactly_once"].verdict is Verdict.REFUTED
-    made = head(name, "collective", report.verdict, instance_in_words(schedule), report.results)
-    made |= {
+            raise ArgumentError("--html", name, f"has {count} {noun}, at most {limit:,}", remedy)
+
+    refutations = [
+        explained(schedule, counterexample)
+        for counterexample in counterexamples(report.results.values())
+    ]
+    low, high = _chunks(schedule, part, refutations)
+    is_well_formed = report.results["well_formed"].verdict is Verdict.PROVED
+    sums_are_wrong = report.results["exactly_once"].verdict is Verdict.REFUTED
+    shown = head(name, "collective", report.verdict, instance_in_words(schedule), report.results)
+    shown |= {
         "ranks": n,
         "chunks": k,
         "shown": [low, high],
@@ -67,56 +71,69 @@ def model(name: str, schedule: Schedule, report: Report, part: Part | None) -> d
         ],
         "rounds": _rounds(schedule, low, high),
         "load": np.bincount(schedule.table.round, minlength=rounds).tolist(),
-        "meaningful": proper,
-        "bound": _bound(schedule, report) if proper else None,
-        "faults": [fault(c, **_places(schedule, c, wrong)) for c in found],
+        "meaningful": is_well_formed,
+        "bound": _bound(schedule, report) if is_well_formed else None,
+        "faults": [
+            fault(counterexample, **_highlighted(schedule, counterexample, sums_are_wrong))
+            for counterexample in refutations
+        ],
     }
     if (low, high) != (0, k):
-        made["cut"] = (
+        shown["cut"] = (
             f"Shown are chunks {low} to {high - 1} of {k}: chunks do not interact, so what is "
             f"shown of them is exact. Others: --html-part FROM-TO, for example "
             f"--html-part {_next(low, high, k)}."
         )
     if report.staging:
-        made["facts"] = [["staging", f"{report.staging} chunk buffer(s) per rank"]]
-    return made
+        shown["facts"] = [["staging", f"{report.staging} chunk buffer(s) per rank"]]
+    return shown
 
 
-def _chunks(schedule: Schedule, part: Part | None, found: list[Counterexample]) -> tuple[int, int]:
-    """The chunks to show, from and up to (not included)."""
+def _chunks(
+    schedule: Schedule, part: Part | None, refutations: list[Counterexample]
+) -> tuple[int, int]:
+    """The chunks to show, from and up to (not included).
+
+    Those that were asked for; else all; else as many as a page takes, from the first chunk on that
+    a counterexample is about.
+    """
     n = schedule.ranks
     k = schedule.chunks
     table = schedule.table
-    known = table.chunk[(table.chunk >= 0) & (table.chunk < k)]
-    moves = np.cumsum(np.bincount(known, minlength=k))  # transfers of chunks 0 .. c
+    in_range = table.chunk[(table.chunk >= 0) & (table.chunk < k)]
+    moves = np.cumsum(np.bincount(in_range, minlength=k))  # transfers of chunks 0 .. c
 
     def transfers(low: int, high: int) -> int:
         return int(moves[high - 1] - (moves[low - 1] if low else 0))
 
-    most = max(1, min(MOST_COUNTS // (n * n), MOST_CELLS // n))
+    most_chunks = max(1, min(MOST_COUNTS // (n * n), MOST_CELLS // n))
     if part is not None:
         low, high = part.within(k, "chunks")
-        if high - low > most or transfers(low, high) > MOST_TRANSFERS:
-            raise ArgumentError("--html-part", part.text, _too_many(transfers(low, high), most))
+        count = transfers(low, high)
+        if high - low > most_chunks or count > MOST_TRANSFERS:
+            raise ArgumentError("--html-part", part.text, _too_many(count, most_chunks))
         return low, high
-    if k <= most and len(table) <= MOST_TRANSFERS:
+
+    if k <= most_chunks and len(table) <= MOST_TRANSFERS:
         return 0, k
-    named = (c.chunk for c in found if c.chunk is not None and 0 <= c.chunk < k)
-    low = next(named, 0)
-    high = min(k, low + most)
+
+    faulty_chunks = [counterexample.chunk for counterexample in refutations]
+    low = next((chunk for chunk in faulty_chunks if chunk is not None and 0 <= chunk < k), 0)
+    high = min(k, low + most_chunks)
     before = int(moves[low - 1]) if low else 0
     high = min(high, int(np.searchsorted(moves, before + MOST_TRANSFERS, "right")))
     return low, max(low + 1, high)
 
 
-def _too_many(transfers: int, most: int) -> str:
+def _too_many(transfers: int, most_chunks: int) -> str:
     return (
         f"has {transfers:,} transfers; a page shows at most {MOST_TRANSFERS:,} of them, "
-        f"and {most:,} chunks of so many ranks"
+        f"and {most_chunks:,} chunks of so many ranks"
     )
 
 
 def _next(low: int, high: int, chunks: int) -> str:
+    """As many chunks as those shown, after them, or from the first on; as the option takes it."""
     begin = high if high < chunks else 0
     return f"{begin}-{min(chunks, begin + high - low) - 1}"
 
@@ -138,14 +155,18 @@ def _bound(schedule: Schedule, report: Report) -> dict[str, Any]:
     """The completion against its bound, with each of the three bounds and which of them decides."""
     n = schedule.ranks
     k = schedule.chunks
-    each = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
+    per_rank = schedule.ports.incast if isinstance(schedule.ports, Incast) else 1
     elsewhere = schedule.rounds - schedule.completion_rounds
-    dissemination = dissemination_bound(n, k, each)
-    spread = spread_bound(n, k, schedule.ports)
-    own = max(dissemination, spread)
-    all_in_all = bandwidth_bound(n, k, each)
     bound = lower_bound(schedule)
-    by_bandwidth = max(0, all_in_all - elsewhere) == bound and bound > 0
+
+    bandwidth = bandwidth_bound(n, k, per_rank)
+    bandwidth_decides = max(0, bandwidth - elsewhere) == bound and bound > 0
+    bandwidth_text = "in all phases: each chunk moves 2(n - 1) times, n times the ports a round"
+    if elsewhere:
+        bandwidth_text += f"; {elsewhere} rounds are outside the completion"
+
+    dissemination = dissemination_bound(n, k, per_rank)
+    spread = spread_bound(n, k, schedule.ports)
     return {
         "of": "completion rounds",
         "value": report.completion_rounds,
@@ -153,59 +174,61 @@ def _bound(schedule: Schedule, report: Report) -> dict[str, Any]:
         "text": bound_in_words(schedule, report),
         "terms": [
             {
-                "name": name,
-                "value": value,
-                "text": text,
-                "decides": decides,
-            }
-            for name, value, text, decides in (
-                (
-                    "dissemination",
-                    dissemination,
-                    "a rank's chunks leave it one port at a time, and then spread to all",
-                    own == dissemination and not by_bandwidth,
-                ),
-                (
-                    "spread",
-                    spread,
-                    "every rank receives its share of what a rank brings after it came",
-                    own == spread and own != dissemination and not by_bandwidth,
-                ),
-                (
-                    "bandwidth",
-                    all_in_all,
-                    "in all phases: each chunk moves 2(n - 1) times, n times the ports a round"
-                    + (f"; {elsewhere} rounds are outside the completion" if elsewhere else ""),
-                    by_bandwidth,
-                ),
-            )
+                "name": "dissemination",
+                "value": dissemination,
+                "text": "a rank's chunks leave it one port at a time, and then spread to all",
+                "decides": dissemination >= spread and not bandwidth_decides,
+            },
+            {
+                "name": "spread",
+                "value": spread,
+                "text": "every rank receives its share of what a rank brings after it came",
+                "decides": spread > dissemination and not bandwidth_decides,
+            },
+            {
+                "name": "bandwidth",
+                "value": bandwidth,
+                "text": bandwidth_text,
+                "decides": bandwidth_decides,
+            },
         ],
     }
 
 
-def _places(schedule: Schedule, found: Counterexample, wrong_anyway: bool) -> dict[str, object]:
+def _highlighted(
+    schedule: Schedule, counterexample: Counterexample, sums_are_wrong: bool
+) -> dict[str, object]:
     """Where to look: the transfers that matter as [round, src, dst, chunk], and the faulty ones.
 
-    Where sums are ``wrong_anyway``, that bits differ is a consequence, and says nothing of a place.
+    Where sums are wrong, that bits differ is a consequence, and says nothing of where the fault is.
     """
-    located = [(_round_of(schedule, t), t) for t in found.transfers]
-    ways = [[number, t.src, t.dst, t.chunk] for number, t in located]
-    place = found.phase, found.round
-    here = [
-        way
-        for way, (number, t) in zip(ways, located, strict=True)
-        if (t.phase, t.round) == place and number >= 0
+    transfers = []
+    in_faulty_round = []
+    for transfer in counterexample.transfers:
+        number = _round_of(schedule, transfer)
+        row = [number, transfer.src, transfer.dst, transfer.chunk]
+        transfers.append(row)
+        is_there = (transfer.phase, transfer.round) == (counterexample.phase, counterexample.round)
+        if is_there and number >= 0:
+            in_faulty_round.append(row)
+
+    into_faulty = [
+        row
+        for row in in_faulty_round
+        if row[2] == counterexample.rank and row[3] == counterexample.chunk
     ]
-    aimed = [way for way in here if (way[2], way[3]) == (found.rank, found.chunk)]
-    if found.property == "same_bits":  # the place is that of the last transfer, whatever it did
-        here = []
-        if wrong_anyway:
-            return {"transfers": ways, "faulty": [], "rank": None, "chunk": None}
+    if counterexample.property != "same_bits":
+        faulty = into_faulty or in_faulty_round
+    elif not sums_are_wrong:
+        # Its round is that of the last transfer, whatever that did.
+        faulty = into_faulty
+    else:
+        return {"transfers": transfers, "faulty": [], "rank": None, "chunk": None}
     return {
-        "transfers": ways,
-        "faulty": aimed or here,
-        "rank": found.rank,
-        "chunk": found.chunk,
+        "transfers": transfers,
+        "faulty": faulty,
+        "rank": counterexample.rank,
+        "chunk": counterexample.chunk,
     }
 
 
@@ -214,8 +237,8 @@ def _round_of(schedule: Schedule, transfer: LocatedTransfer) -> int:
     begin = 0
     for phase in schedule.phases:
         if phase.name == transfer.phase and transfer.round < len(phase.rounds):
-            same = (transfer.src, transfer.dst, transfer.chunk, transfer.op)
-            if any((t.src, t.dst, t.chunk, t.op) == same for t in phase.rounds[transfer.round]):
+            wanted = Transfer(transfer.src, transfer.dst, transfer.chunk, cast(Op, transfer.op))
+            if wanted in phase.rounds[transfer.round]:
                 return begin + transfer.round
         begin += len(phase.rounds)
     return -1

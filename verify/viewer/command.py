@@ -49,13 +49,13 @@ def model_of(
         >>> model["family"], model["ranks"], model["shown"]
         ('collective', 64, [16, 32])
     """
-    some = None if part is None else parse_part(part)
+    parsed_part = None if part is None else parse_part(part)
     if isinstance(schedule, Schedule) and isinstance(report, Report):
-        return collective.model(name, schedule, report, some)
+        return collective.model(name, schedule, report, parsed_part)
     if isinstance(schedule, PipelineSchedule) and isinstance(report, PipelineReport):
-        return pipeline.model(name, schedule, report, some)
+        return pipeline.model(name, schedule, report, parsed_part)
     if isinstance(report, AsynchronousReport):
-        return blocks.model(name, report, some)
+        return blocks.model(name, report, parsed_part)
     assert isinstance(report, FlowReport)
     if part is not None:
         raise ArgumentError("--html-part", part, "is not for flows of TE-CCL")
@@ -87,5 +87,5 @@ def write_page(
 ) -> None:
     """Write the page of the file ``path``, if there is a target; ArgumentError if it can't be."""
     if target is not None:
-        made = model_of(path.name, data, schedule, report, part)
-        write_atomically(target, page_of(made).encode())
+        model = model_of(path.name, data, schedule, report, part)
+        write_atomically(target, page_of(model).encode())

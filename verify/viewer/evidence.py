@@ -63,11 +63,14 @@ def head(
 
 def fault(found: Counterexample, **more: object) -> dict[str, Any]:
     """A counterexample in words, with ``more`` for its family's view."""
-    names = ("phase", "round", "rank", "chunk", "position", "action")
-    place = [f"{name} {getattr(found, name)}" for name in names if getattr(found, name) is not None]
+    location = [
+        f"{field} {getattr(found, field)}"
+        for field in ("phase", "round", "rank", "chunk", "position", "action")
+        if getattr(found, field) is not None
+    ]
     return {
         "property": found.property,
-        "place": ", ".join(place),
+        "place": ", ".join(location),
         "expected": found.expected,
         "found": found.found,
         "lines": [str(line) for line in (*found.transfers, *found.actions)],
@@ -77,4 +80,4 @@ def fault(found: Counterexample, **more: object) -> dict[str, Any]:
 
 def counterexamples(results: Iterable[Result]) -> list[Counterexample]:
     """Those of the refuted properties, in order."""
-    return [r.counterexample for r in results if r.counterexample is not None]
+    return [result.counterexample for result in results if result.counterexample is not None]

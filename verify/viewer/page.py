@@ -23,9 +23,9 @@ SHARED = ("base.js", "surface.js", "player.js", "report.js")
 Model = dict[str, Any]
 
 
-def source(package: str, *place: str) -> str:
-    """The text of a file in a package."""
-    return files(package).joinpath(*place).read_text("utf-8")
+def source(package: str, *path: str) -> str:
+    """The text of a file in a package; ``path`` as folders and a name."""
+    return files(package).joinpath(*path).read_text("utf-8")
 
 
 def shared(name: str) -> str:
@@ -53,8 +53,11 @@ def page(model: Model, scripts: Mapping[str, str]) -> str:
         "SCRIPT": script,
     }
     assert "</script" not in script
-    text: list[str] = []
-    for piece in shared("page.html").split("{{"):
-        name, closed, rest = piece.partition("}}")
-        text.append(parts[name] + rest if closed and text else piece)
+
+    # The template is filled in one pass, so "{{" in a part is text, and no name of another part.
+    before_first, *pieces = shared("page.html").split("{{")
+    text = [before_first]
+    for piece in pieces:
+        name, _, after = piece.partition("}}")
+        text.append(parts[name] + after)
     return "".join(text)

@@ -16,10 +16,10 @@ class Part(NamedTuple):
     text: str
     option: str
 
-    def within(self, size: int, what: str) -> tuple[int, int]:
-        """The part as a range of so many; ArgumentError if it is not in 0 .. size-1."""
-        if self.high > size:
-            raise ArgumentError(self.option, self.text, f"must be {what} of 0 .. {size - 1}")
+    def within(self, count: int, noun: str) -> tuple[int, int]:
+        """The part as a range of so many; ArgumentError if it is not in 0 .. count-1."""
+        if self.high > count:
+            raise ArgumentError(self.option, self.text, f"must be {noun} of 0 .. {count - 1}")
         return self.low, self.high
 
 
@@ -29,8 +29,10 @@ def parse_part(text: str, option: str = "--html-part") -> Part:
     Raises:
         ArgumentError: it says none.
     """
-    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII)
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-    if low > high:
-        raise ArgumentError(option, text, "must be FROM-TO, as for example 16-31")
-    return Part(low, high + 1, text, option)
+    numbers = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII)
+    if numbers is not None:
+        first = int(numbers[1])
+        last = int(numbers[2] or numbers[1])
+        if first <= last:
+            return Part(low=first, high=last + 1, text=text, option=option)
+    raise ArgumentError(option, text, "must be FROM-TO, as for example 16-31")
