@@ -76,23 +76,25 @@ class Chain:
 def lower_bound(schedule: PipelineSchedule, costs: Costs) -> int:
     """The bound in ticks; only sizes, placement and instance of ``schedule`` are looked at."""
     chain = Chain.of(schedule, costs)
-    found = [_links(schedule, costs, chain)]
-    on: dict[int, list[int]] = defaultdict(list)
+    bounds = [_links(schedule, costs, chain)]
+    stages_of: dict[int, list[int]] = defaultdict(list)
     for stage, rank in schedule.rank_of.items():
-        on[rank].append(stage)
+        stages_of[rank].append(stage)
+
     n = schedule.microbatches
-    for rank, stages in on.items():
+    for rank, stages in stages_of.items():
         low = min(stages)
         high = max(stages)
-        all_f, all_i, all_w = (
-            n * sum(durations[s] for s in stages)
-            for durations in (chain.forward, chain.backward, chain.weight)
-        )
-        start = max(chain.head[low] + all_f, chain.head[high] + chain.turn[high])
-        found.append(start + all_i + max(all_w, chain.tail[low]))
+        all_f = n * sum(chain.forward[s] for s in stages)
+        all_i = n * sum(chain.backward[s] for s in stages)
+        all_w = n * sum(chain.weight[s] for s in stages)
+        first_i = max(chain.head[low] + all_f, chain.head[high] + chain.turn[high])
+        bounds.append(first_i + all_i + max(all_w, chain.tail[low]))
+
         if costs.memory is not None and low == high:
-            found.append(_capped(chain, low, n, max(1, -(-costs.memory[rank] // 2))))
-    return max(found)
+            limit = max(1, -(-costs.memory[rank] // 2))
+            bounds.append(_capped(chain, low, n, limit))
+    return max(bounds)
 
 
 def _capped(chain: Chain, s: int, microbatches: int, limit: int) -> int:
@@ -115,13 +117,12 @@ def _links(schedule: PipelineSchedule, costs: Costs, chain: Chain) -> int:
     best = 0
     for s in range(schedule.stages - 1):
         latency, occupancy, half = costs.link(schedule.rank_of[s], schedule.rank_of[s + 1])
-        there = chain.head[s] + chain.forward[s]
-        back = chain.turn[s + 1] + chain.backward[s + 1]
+        first_send = chain.head[s] + chain.forward[s]
+        turn = chain.turn[s + 1] + chain.backward[s + 1]
         end = latency + chain.backward[s] + chain.tail[s]
-        best = max(
-            best,
-            there + n * occupancy + latency + back + occupancy + end,
-            chain.head[s + 1] + back + n * occupancy + end,
-            there + 2 * n * occupancy + end if half else 0,
-        )
+        by_forwards = first_send + n * occupancy + latency + turn + occupancy + end
+        by_gradients = chain.head[s + 1] + turn + n * occupancy + end
+        best = max(best, by_forwards, by_gradients)
+        if half:
+            best = max(best, first_send + 2 * n * occupancy + end)
     return best

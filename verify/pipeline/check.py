@@ -74,8 +74,11 @@ def check(schedule: PipelineSchedule) -> PipelineReport:
         for name, decide in BY_PROGRAM.items():
             results[name] = _lacking(results, NEEDS.get(name, ())) or decide(schedule)
         costs = Costs.of(schedule.instance)
-        lacking = _lacking(results, COMPLETE)
-        results["deadlock_free"], measures = (lacking, None) if lacking else _run(schedule, costs)
+        incomplete = _lacking(results, COMPLETE)
+        if incomplete is not None:
+            results["deadlock_free"] = incomplete
+        else:
+            results["deadlock_free"], measures = _run(schedule, costs)
         results["memory"] = memory(schedule, costs)
         results["claims"] = claims(schedule, measures)
     else:
@@ -102,20 +105,25 @@ def _run(schedule: PipelineSchedule, costs: Costs) -> tuple[Result, Measures | N
     graph = build(schedule, costs)
     if graph.cyclic:
         return _deadlock(graph, "even if sends are buffered"), None
+
     complete = lowered(schedule, costs)
     graph = build(complete, costs)
     in_order = build(complete, costs, rendezvous=True)
-    if not in_order.cyclic:
-        note = ""
-    elif schedule.instance.sends == "rendezvous":
-        return _deadlock(in_order, "sends are rendezvous, on one in-order stream per rank"), None
-    else:
+    note = ""
+    if in_order.cyclic:
+        if schedule.instance.sends == "rendezvous":
+            problem = "sends are rendezvous, on one in-order stream per rank"
+            return _deadlock(in_order, problem), None
         note = "only because sends are buffered: as rendezvous in order they wait in a cycle"
     return Result(Verdict.PROVED, note=note), _measures(complete, costs, graph, in_order)
 
 
 def _deadlock(graph: Graph, circumstances: str) -> Result:
     cycle = graph.cycle()
+    waits = []
+    for (node, why), (next_node, _) in pairwise([*cycle, cycle[0]]):
+        waits.append(f"{graph.nodes[node]} waits for {graph.nodes[next_node]} ({why})")
+
     first = graph.nodes[cycle[0][0]]
     return refuted(
         Counterexample(
@@ -124,10 +132,7 @@ def _deadlock(graph: Graph, circumstances: str) -> Result:
             action=str(first.action),
             expected="every rank's program to run to its end",
             found=f"{len(cycle)} actions wait for each other in a cycle ({circumstances})",
-            actions=tuple(
-                f"{graph.nodes[node]} waits for {graph.nodes[other]} ({why})"
-                for (node, why), (other, _) in pairwise([*cycle, cycle[0]])
-            ),
+            actions=tuple(waits),
         )
     )
 
@@ -142,11 +147,13 @@ def _measures(schedule: PipelineSchedule, costs: Costs, graph: Graph, in_order: 
         lower_bound=lower_bound(schedule, costs),
         peak_memory=peak_memory(schedule),
     )
-    slowed = numbers.makespan_in_order
+    makespan_in_order = None
+    if numbers.makespan_in_order is not None:
+        makespan_in_order = costs.shown(numbers.makespan_in_order)
     return Measures(
         exact=numbers,
         makespan=costs.shown(numbers.makespan),
-        makespan_in_order=None if slowed is None else costs.shown(slowed),
+        makespan_in_order=makespan_in_order,
         peak_memory=tuple(
             halves // 2 if halves % 2 == 0 else halves / 2 for halves in numbers.peak_memory
         ),
@@ -160,9 +167,13 @@ def _bar(graph: Graph, costs: Costs, finish: list[int], number: int) -> Bar:
     """When a node starts and ends; a message ends when it is there."""
     node = graph.nodes[number]
     end = finish[number]
-    start = costs.shown(end - node.length)
-    there = costs.shown(end + node.lag)
-    return Bar(str(node.action), node.rank, start, there, node.receiver)
+    return Bar(
+        action=str(node.action),
+        rank=node.rank,
+        start=costs.shown(end - node.length),
+        end=costs.shown(end + node.lag),
+        receiver=node.receiver,
+    )
 
 
 def timeline(schedule: PipelineSchedule, *, in_order: bool = False) -> list[Bar]:
@@ -191,12 +202,17 @@ def timeline(schedule: PipelineSchedule, *, in_order: bool = False) -> list[Bar]
 
 def _slack(graph: Graph, costs: Costs, link: tuple[int, int]) -> LinkSlack:
     corners, final_slope = growth(graph, link)
-    shown = tuple((costs.shown(latency), costs.shown(makespan)) for latency, makespan in corners)
+    corners_shown = tuple(
+        (costs.shown(latency), costs.shown(makespan)) for latency, makespan in corners
+    )
+    slack = None
+    if corners_shown:
+        slack, _ = corners_shown[0]
     return LinkSlack(
         between=link,
         messages=sum(node.link == link for node in graph.nodes),
-        slack=shown[0][0] if shown else None,
-        growth=shown,
+        slack=slack,
+        growth=corners_shown,
         final_slope=final_slope,
     )
 
@@ -206,19 +222,21 @@ def claims(schedule: PipelineSchedule, measures: Measures | None) -> Result:
     claimed = {name: schedule.meta[name] for name in CLAIMS if name in schedule.meta}
     if claimed and measures is None:
         return unknown("the schedule can't be measured")
+
     for name, value in claimed.items():
         assert measures is not None
-        found = measures.exact
+        measured = measures.exact
         if name == "optimal":
-            if value is True and found.makespan != found.lower_bound:
+            if value is True and measured.makespan != measured.lower_bound:
                 makespan, bound = told_apart(
-                    found.time(found.makespan), found.time(found.lower_bound)
+                    measured.time(measured.makespan), measured.time(measured.lower_bound)
                 )
                 return unknown(
                     f"meta claims optimal; {makespan} against the bound {bound} decides nothing"
                 )
             continue
-        recomputed = found.time(getattr(found, name))
+
+        recomputed = measured.time(getattr(measured, name))
         if isinstance(value, bool | str | None) or exact(value) != recomputed:
             expected = f"{name} = {written(recomputed)} (recomputed)"
             claim = f"meta claims {name} = {value!r}"

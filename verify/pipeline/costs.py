@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from itertools import chain
 from operator import add
 
 from verify.pipeline.schedule import Action, Instance, Number
@@ -41,8 +42,8 @@ def written(value: Fraction) -> str:
     scaled = value * 10**DECIMALS
     if scaled.denominator != 1:
         return str(value)
-    whole, decimals = divmod(scaled.numerator, 10**DECIMALS)
-    return f"{whole}.{decimals:0{DECIMALS}d}".rstrip("0").rstrip(".")
+    units, decimals = divmod(scaled.numerator, 10**DECIMALS)
+    return f"{units}.{decimals:0{DECIMALS}d}".rstrip("0").rstrip(".")
 
 
 def told_apart(*values: Fraction) -> list[str]:
@@ -86,17 +87,19 @@ def _faults(instance: Instance, stages: int, ranks: int) -> Iterator[str]:
             yield f"{name} has {len(durations)} durations for {stages} stages"
         for stage, duration in enumerate(durations):
             yield from _time_faults(f"{name}[{stage}]", duration)
-    seen = set()
+
+    linked_pairs = set()
     for position, link in enumerate(instance.links):
-        place = f"links[{position}]"
+        field = f"links[{position}]"
         pair = tuple(sorted(link.between))
         if link.between[0] == link.between[1] or not 0 <= pair[0] <= pair[1] < ranks:
-            yield f"{place}.between is {list(link.between)}, must be two ranks of 0..{ranks - 1}"
-        if pair in seen:
-            yield f"{place} is a second link between {pair[0]} and {pair[1]}"
-        seen.add(pair)
-        yield from _time_faults(f"{place}.latency", link.latency)
-        yield from _time_faults(f"{place}.occupancy", link.occupancy)
+            yield f"{field}.between is {list(link.between)}, must be two ranks of 0..{ranks - 1}"
+        if pair in linked_pairs:
+            yield f"{field} is a second link between {pair[0]} and {pair[1]}"
+        linked_pairs.add(pair)
+        yield from _time_faults(f"{field}.latency", link.latency)
+        yield from _time_faults(f"{field}.occupancy", link.occupancy)
+
     limits = instance.memory
     if limits is not None and len(limits) != ranks:
         yield f"memory has {len(limits)} limits for {ranks} ranks"
@@ -134,18 +137,22 @@ class Costs:
         """The costs of an instance in which ``fault`` finds none."""
         durations = [instance.forward, instance.backward, instance.weight, instance.fused or ()]
         delays = [(link.latency, link.occupancy) for link in instance.links]
-        times = [time for group in (*durations, *delays) for time in group]
+        times = [*chain(*durations), *chain(*delays)]
         ticks = math.lcm(*(exact(time).denominator for time in times))
 
-        def whole(values: tuple[Number, ...]) -> tuple[int, ...]:
+        def in_ticks(values: tuple[Number, ...]) -> tuple[int, ...]:
             return tuple(int(exact(value) * ticks) for value in values)
 
-        forward, backward, weight, fused = map(whole, durations)
+        forward, backward, weight, fused = map(in_ticks, durations)
         links = {}
         for link, delay in zip(instance.links, delays, strict=True):
             low, high = sorted(link.between)
-            latency, occupancy = whole(delay)
+            latency, occupancy = in_ticks(delay)
             links[low, high] = (latency, occupancy, link.duplex == "half")
+
+        memory = None
+        if instance.memory is not None:
+            memory = tuple(int(2 * exact(limit)) for limit in instance.memory)
         return cls(
             ticks=ticks,
             forward=forward,
@@ -153,9 +160,7 @@ class Costs:
             weight=weight,
             fused=fused or tuple(map(add, backward, weight)),
             links=links,
-            memory=None
-            if instance.memory is None
-            else tuple(int(2 * exact(limit)) for limit in instance.memory),
+            memory=memory,
         )
 
     def duration(self, action: Action) -> int:
@@ -163,9 +168,10 @@ class Costs:
         by_kind = {"F": self.forward, "I": self.backward, "W": self.weight, "B": self.fused}
         return by_kind[action.kind][action.stage]
 
-    def link(self, one: int, other: int) -> tuple[int, int, bool]:
-        """(latency, occupancy, half duplex) between two ranks."""
-        return self.links.get((min(one, other), max(one, other)), (0, 0, False))
+    def link(self, rank: int, other_rank: int) -> tuple[int, int, bool]:
+        """(latency, occupancy, half duplex) between two ranks, in ticks."""
+        pair = (min(rank, other_rank), max(rank, other_rank))
+        return self.links.get(pair, (0, 0, False))
 
     def shown(self, ticks: int | Fraction) -> Number:
         """A time in the unit of the instance: whole, or the nearest float."""

@@ -82,6 +82,10 @@ NO_DELAY = Delay()
 class Graph:
     """Numbered nodes, and what their waits mean for a run.
 
+    Order, longest paths and cycles are found here and not by networkx: ``check`` builds two or
+    three graphs of as many nodes as there are actions, and one pass over lists gives the order and
+    the cyclic nodes together.
+
     Attributes:
         cyclic: nodes that can never start; empty if the schedule runs to its end.
         order: all other nodes, each after all it waits for.
@@ -110,12 +114,12 @@ class Graph:
         assert not self.cyclic
         times = delay.latency.denominator
         nodes = self.nodes
-        there = [delay.lag(node) for node in nodes]
+        lags = [delay.lag(node) for node in nodes]
         finish = [0] * len(nodes)
         for number in self.order:
             start = 0
             for before, _, data in nodes[number].waits:
-                start = max(start, finish[before] + (there[before] if data else 0))
+                start = max(start, finish[before] + (lags[before] if data else 0))
             finish[number] = start + nodes[number].length * times
         return finish
 
@@ -123,16 +127,21 @@ class Graph:
         """Nodes of a longest path, first to last, for what ``finishes`` gave with the same."""
         if not finish:
             return []
-        path = [max(range(len(finish)), key=finish.__getitem__)]
-        while start := finish[path[-1]] - self.nodes[path[-1]].length * delay.latency.denominator:
-            path.append(
-                next(
-                    before
-                    for before, _, data in self.nodes[path[-1]].waits
-                    if start == finish[before] + (delay.lag(self.nodes[before]) if data else 0)
-                )
-            )
+
+        number = max(range(len(finish)), key=finish.__getitem__)
+        path = [number]
+        while start := finish[number] - self.nodes[number].length * delay.latency.denominator:
+            number = self._last_awaited(number, start, finish, delay)
+            path.append(number)
         return path[::-1]
+
+    def _last_awaited(self, number: int, start: int, finish: list[int], delay: Delay) -> int:
+        """A node because of which node ``number`` starts no sooner than ``start``."""
+        for before, _, data in self.nodes[number].waits:
+            lag = delay.lag(self.nodes[before]) if data else 0
+            if start == finish[before] + lag:
+                return before
+        raise AssertionError("a start is the longest path to it, or 0")
 
     def cycle(self) -> list[tuple[int, str]]:
         """A cycle, as short as a quick search finds: (node, why it waits for the next one)."""
@@ -143,11 +152,13 @@ class Graph:
             node = next(w.node for w in self.nodes[node].waits if w.node in self.cyclic)
         walked = list(path)
         loop = walked[walked.index(node) :]
-        best = min((self._back_to(begin) for begin in loop[:16]), key=len)
-        return [
-            (one, next(why for before, why, _ in self.nodes[one].waits if before == other))
-            for one, other in pairwise([*best, best[0]])
-        ]
+        shortest = min((self._back_to(begin) for begin in loop[:16]), key=len)
+
+        cycle = []
+        for waiting, awaited in pairwise([*shortest, shortest[0]]):
+            reasons = (why for before, why, _ in self.nodes[waiting].waits if before == awaited)
+            cycle.append((waiting, next(reasons)))
+        return cycle
 
     def _back_to(self, begin: int) -> list[int]:
         """A shortest path from a node on a cycle back to itself, over what each waits for."""

@@ -56,47 +56,53 @@ def lowered(schedule: PipelineSchedule, costs: Costs) -> PipelineSchedule:
 
 def _in_order_of_finish(schedule: PipelineSchedule, costs: Costs) -> list[tuple[int, Action]]:
     """All actions with their ranks, in the order in which they finish in a dry run."""
-    at = [0] * schedule.ranks
-    free = [0] * schedule.ranks
-    there: dict[Action, int] = {}  # RECV -> when its message is there
-    waiting: dict[Action, int] = {}  # RECV -> the rank that stands still for it
+    positions = [0] * schedule.ranks  # per rank of the action that runs, or waits
+    free = [0] * schedule.ranks  # per rank when its last compute action was over
+    arrivals: dict[Action, int] = {}  # RECV -> when its message is there
+    waiting_ranks: dict[Action, int] = {}  # RECV -> the rank that stands still for it
     link_free: Counter[tuple[int, int]] = Counter()
     running: list[tuple[int, int]] = []  # (end, rank)
     done: list[tuple[int, Action]] = []
 
-    def proceed(rank: int) -> None:
+    def start_next(rank: int) -> None:
         """Start the next compute action of a rank, or note what it waits for."""
         program = schedule.programs[rank]
-        while at[rank] < len(program) and program[at[rank]].kind in PER_STAGE:
-            done.append((rank, program[at[rank]]))
-            at[rank] += 1
-        if at[rank] == len(program):
+        while positions[rank] < len(program) and program[positions[rank]].kind in PER_STAGE:
+            done.append((rank, program[positions[rank]]))
+            positions[rank] += 1
+        if positions[rank] == len(program):
             return
-        action = program[at[rank]]
+
+        action = program[positions[rank]]
+        start = free[rank]
         need = schedule.awaited(action)
-        if need is not None and need not in there:
-            waiting[need] = rank
-            return
-        start = max(free[rank], 0 if need is None else there[need])
+        if need is not None:
+            if need not in arrivals:
+                waiting_ranks[need] = rank
+                return
+            start = max(start, arrivals[need])
         heapq.heappush(running, (start + costs.duration(action), rank))
 
     for rank in range(schedule.ranks):
-        proceed(rank)
+        start_next(rank)
+
     while running:
-        now, rank = heapq.heappop(running)
-        action = schedule.programs[rank][at[rank]]
+        end, rank = heapq.heappop(running)
+        action = schedule.programs[rank][positions[rank]]
         done.append((rank, action))
-        at[rank] += 1
-        free[rank] = now
+        positions[rank] += 1
+        free[rank] = end
         receive = schedule.crossing(action)
         if receive is not None:
             receiver = schedule.rank_of[receive.stage]
             latency, occupancy, half = costs.link(rank, receiver)
             line = (min(rank, receiver), max(rank, receiver)) if half else (rank, receiver)
-            link_free[line] = max(now, link_free[line]) + occupancy
-            there[receive] = link_free[line] + latency
-            if receive in waiting:
-                proceed(waiting.pop(receive))
-        proceed(rank)
-    assert all(position == len(p) for position, p in zip(at, schedule.programs, strict=True))
+            link_free[line] = max(end, link_free[line]) + occupancy
+            arrivals[receive] = link_free[line] + latency
+            if receive in waiting_ranks:
+                start_next(waiting_ranks.pop(receive))
+        start_next(rank)
+
+    for position, program in zip(positions, schedule.programs, strict=True):
+        assert position == len(program)
     return done

@@ -13,8 +13,6 @@ and stage.py of torch 2.13.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 from verify.pipeline.schedule import (
     COMPUTE,
@@ -39,28 +37,30 @@ def communication(schedule: PipelineSchedule) -> Result:
         if receive is not None:
             needed[send_of(receive)] = action
             needed[receive] = schedule.consumer(receive)
-    seen: set[Action] = set()
-    for place in schedule.located():
-        action = place.action
+
+    done: set[Action] = set()
+    for located in schedule.located():
+        action = located.action
         problem = None
         if action.kind in SENDS + RECEIVES:
             if action not in needed:
                 expected = "messages that another rank waits for"
                 problem = "no rank needs it"
-            elif action in seen:
+            elif action in done:
                 expected = "each message once"
                 problem = "it is there a second time"
-            elif action.kind in SENDS and needed[action] not in seen:
+            elif action.kind in SENDS and needed[action] not in done:
                 expected = f"{needed[action]} before it"
                 problem = "it is not computed yet"
-            elif action.kind in RECEIVES and needed[action] in seen:
+            elif action.kind in RECEIVES and needed[action] in done:
                 expected = f"it before {needed[action]}"
                 problem = "that has run already"
         if problem is not None:
-            return refuted_at(place, "communication", expected, problem)
-        seen.add(action)
+            return refuted_at(located, "communication", expected, problem)
+        done.add(action)
+
     for action, compute in needed.items():
-        if action not in seen:
+        if action not in done:
             verb = "sent" if action.kind in SENDS else "received"
             expected = f"what {compute} computes or needs to be {verb}"
             return missing(schedule, action, "communication", expected, "it is not there")
@@ -69,14 +69,19 @@ def communication(schedule: PipelineSchedule) -> Result:
 
 def pairs(schedule: PipelineSchedule) -> dict[tuple[int, int], tuple[list[Action], list[Action]]]:
     """(sender, receiver) -> its sends and its receives, each in the order of the programs."""
-    found: dict[tuple[int, int], tuple[list[Action], list[Action]]] = defaultdict(lambda: ([], []))
+    sent: dict[tuple[int, int], list[Action]] = {}
+    received: dict[tuple[int, int], list[Action]] = {}
     for rank, _, action in schedule.located():
         if action.kind in SENDS:
-            other = action.stage + (1 if action.kind == "SEND_F" else -1)
-            found[rank, schedule.rank_of[other]][0].append(action)
+            target_stage = action.stage + (1 if action.kind == "SEND_F" else -1)
+            pair = (rank, schedule.rank_of[target_stage])
+            sent.setdefault(pair, []).append(action)
+            received.setdefault(pair, [])
         elif action.kind in RECEIVES:
-            found[schedule.rank_of[send_of(action).stage], rank][1].append(action)
-    return dict(found)
+            pair = (schedule.rank_of[send_of(action).stage], rank)
+            sent.setdefault(pair, [])
+            received.setdefault(pair, []).append(action)
+    return {pair: (sent[pair], received[pair]) for pair in sent}
 
 
 def message_order(schedule: PipelineSchedule) -> Result:
@@ -102,8 +107,8 @@ def message_order(schedule: PipelineSchedule) -> Result:
 def reduce_grad(schedule: PipelineSchedule) -> Result:
     """Property 7; every compute action occurs once."""
     reduced: set[int] = set()
-    for place in schedule.located():
-        action = place.action
+    for located in schedule.located():
+        action = located.action
         problem = None
         if action.kind == "REDUCE_GRAD":
             if action.stage in reduced:
@@ -114,7 +119,8 @@ def reduce_grad(schedule: PipelineSchedule) -> Result:
             expected = f"{action.stage}REDUCE_GRAD after the last backward of the stage"
             problem = f"{action} comes after it"
         if problem is not None:
-            return refuted_at(place, "reduce_grad", expected, problem)
+            return refuted_at(located, "reduce_grad", expected, problem)
+
     if not reduced and not schedule.has_messages:
         return Result(PROVED.verdict, note="compute only: the runtime adds REDUCE_GRAD")
     for stage in range(schedule.stages):

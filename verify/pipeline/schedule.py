@@ -83,9 +83,9 @@ def parse_action(text: str) -> Action:
     match = _ACTION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no action, as for example 0F3 or 2SEND_B1")
-    stage, kind, microbatch, whole = match.groups()
-    if whole is not None:
-        return Action(int(stage), whole)  # type: ignore[arg-type]
+    stage, kind, microbatch, kind_of_stage = match.groups()
+    if kind_of_stage is not None:
+        return Action(int(stage), kind_of_stage)  # type: ignore[arg-type]
     return Action(int(stage), kind, int(microbatch))  # type: ignore[arg-type]
 
 
@@ -141,8 +141,8 @@ def uniform(stages: int, forward: Number = 1, backward: Number = 1, weight: Numb
 Program = tuple[Action, ...]
 
 
-class Place(NamedTuple):
-    """An action and where it stands."""
+class LocatedAction(NamedTuple):
+    """An action and where it stands: the position in the program of its rank, from 0."""
 
     rank: int
     position: int
@@ -171,20 +171,20 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     @cached_property
     def rank_of(self) -> dict[int, int]:
         """The rank of each stage: the first whose program names it."""
-        found: dict[int, int] = {}
+        rank_of: dict[int, int] = {}
         for rank, _, action in self.located():
-            found.setdefault(action.stage, rank)
-        return found
+            rank_of.setdefault(action.stage, rank)
+        return rank_of
 
     @cached_property
     def _fused(self) -> set[Action]:
         return {action for _, _, action in self.located() if action.kind == "B"}
 
-    def located(self) -> Iterator[Place]:
-        """All actions with their places, rank by rank."""
+    def located(self) -> Iterator[LocatedAction]:
+        """All actions with where they stand, rank by rank."""
         for rank, program in enumerate(self.programs):
             for position, action in enumerate(program):
-                yield Place(rank, position, action)
+                yield LocatedAction(rank, position, action)
 
     def crossing(self, action: Action) -> Action | None:
         """The receive in which the result of an action ends; None if no other rank needs it."""
@@ -201,7 +201,8 @@ class PipelineSchedule(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         receiver = self.rank_of.get(target)
         if sender is None or receiver is None or sender == receiver:
             return None
-        return Action(target, "RECV_F" if action.kind == "F" else "RECV_B", action.microbatch)
+        kind: Kind = "RECV_F" if action.kind == "F" else "RECV_B"
+        return Action(target, kind, action.microbatch)
 
     def consumer(self, receive: Action) -> Action:
         """The compute action that uses what ``receive`` brings."""

@@ -19,7 +19,7 @@ from verify.pipeline.graph import Delay, Graph
 MOST_CORNERS = 64
 
 
-class Line(NamedTuple):
+class PathLength(NamedTuple):
     """A longest path at some extra latency: its length there is ``at_zero + slope * x``."""
 
     at_zero: int
@@ -43,7 +43,7 @@ def growth(graph: Graph, link: tuple[int, int]) -> tuple[list[Corner], int]:
     """
     makespan = _line(graph, link, Fraction(0)).at_zero
     last = _line(graph, link, Fraction(2 * makespan + 1))  # so far out the steepest is the longest
-    current = Line(makespan, 0)
+    current = PathLength(makespan, 0)
     corners: list[Corner] = []
     while current.slope < last.slope and len(corners) < MOST_CORNERS:
         corner, following = _next_corner(graph, link, current, last)
@@ -53,26 +53,27 @@ def growth(graph: Graph, link: tuple[int, int]) -> tuple[list[Corner], int]:
 
 
 def _next_corner(
-    graph: Graph, link: tuple[int, int], current: Line, last: Line
-) -> tuple[Fraction, Line]:
+    graph: Graph, link: tuple[int, int], current: PathLength, last: PathLength
+) -> tuple[Fraction, PathLength]:
     """Where the curve leaves ``current``, and the line it follows then (Newton, from the right)."""
     line = last
     while True:
         x = Fraction(current.at_zero - line.at_zero, line.slope - current.slope)
-        found = _line(graph, link, x)
-        if found.at(x) == current.at(x):
+        longest = _line(graph, link, x)
+        if longest.at(x) == current.at(x):
             return x, line
-        line = found
+        line = longest
 
 
-def _line(graph: Graph, link: tuple[int, int], x: Fraction) -> Line:
+def _line(graph: Graph, link: tuple[int, int], x: Fraction) -> PathLength:
     """A longest path with ``x`` more latency on ``link``."""
     delay = Delay(link, x)
     finish = graph.finishes(delay)
-    slope = sum(  # only who waits for the data waits for its latency, not who waits for the link
-        graph.nodes[node].link == link and graph.nodes[user].receiver is None
-        for node, user in pairwise(graph.critical(finish, delay))
-    )
+    slope = 0
+    for node, user in pairwise(graph.critical(finish, delay)):
+        # only who waits for the data waits for its latency, not who waits for the link
+        if graph.nodes[node].link == link and graph.nodes[user].receiver is None:
+            slope += 1
     at_zero = Fraction(max(finish, default=0), x.denominator) - slope * x
     assert at_zero.denominator == 1
-    return Line(int(at_zero), slope)
+    return PathLength(int(at_zero), slope)

@@ -23,8 +23,8 @@ from verify.pipeline.schedule import (
     TOWARDS,
     Action,
     Kind,
+    LocatedAction,
     PipelineSchedule,
-    Place,
     Program,
 )
 from verify.pipeline.verdict import missing, refuted_at
@@ -43,8 +43,10 @@ def well_formed(schedule: PipelineSchedule) -> Result:
             problem = f"{size} is {value}, must be 1 or more"
     if problem is not None:
         return _ill_formed("an instance that makes sense", problem)
-    for place in schedule.located():
-        (rank, _, action), found = place, None
+
+    for located in schedule.located():
+        rank, _, action = located
+        found = None
         if not 0 <= action.stage < stages:
             expected = f"stages in 0..{stages - 1}"
             found = f"stage {action.stage}"
@@ -55,7 +57,8 @@ def well_formed(schedule: PipelineSchedule) -> Result:
             expected = "each stage on one rank"
             found = f"stage {action.stage} on rank {schedule.rank_of[action.stage]} and here"
         if found is not None:
-            return refuted_at(place, "well_formed", expected, found)
+            return refuted_at(located, "well_formed", expected, found)
+
     for stage in range(stages):
         if stage not in schedule.rank_of:
             return _ill_formed("a rank for each stage", f"stage {stage} is on none")
@@ -71,23 +74,28 @@ def _ill_formed(expected: str, found: str) -> Result:
 
 def exactly_once(schedule: PipelineSchedule) -> Result:
     """Property 2, of the compute actions; messages have their own."""
-    seen: set[Action] = set()
-    for place in schedule.located():
-        action = place.action
+    ran: set[Action] = set()
+    for located in schedule.located():
+        action = located.action
         if action.kind not in COMPUTE:
             continue
-        for other in (action, *(action._replace(kind=k) for k in CLASHES.get(action.kind, ()))):
-            if other in seen:
-                found = "it runs a second time" if other == action else f"{other} runs, too"
-                expected = "one F and one backward (B, or I and W) per stage and microbatch"
-                return refuted_at(place, "exactly_once", expected, found)
-        seen.add(action)
+
+        expected = "one F and one backward (B, or I and W) per stage and microbatch"
+        if action in ran:
+            return refuted_at(located, "exactly_once", expected, "it runs a second time")
+        for kind in CLASHES.get(action.kind, ()):
+            clashing = action._replace(kind=kind)
+            if clashing in ran:
+                return refuted_at(located, "exactly_once", expected, f"{clashing} runs, too")
+        ran.add(action)
+
     for stage in range(schedule.stages):
         for microbatch in range(schedule.microbatches):
-            full = Action(stage, "B", microbatch) in seen
-            needed: tuple[Kind, ...] = ("F",) if full else ("F", "I", "W")
-            for action in [Action(stage, kind, microbatch) for kind in needed]:
-                if action not in seen:
+            is_fused = Action(stage, "B", microbatch) in ran
+            needed: tuple[Kind, ...] = ("F",) if is_fused else ("F", "I", "W")
+            for kind in needed:
+                action = Action(stage, kind, microbatch)
+                if action not in ran:
                     expected = "one F and one backward per stage and microbatch"
                     return missing(schedule, action, "exactly_once", expected, "it never runs")
     return PROVED
@@ -99,46 +107,46 @@ def dependencies(schedule: PipelineSchedule) -> Result:
     Every compute action occurs once.
     """
     done: set[Action] = set()
-    for place in schedule.located():
-        if place.action.kind not in COMPUTE:
+    for located in schedule.located():
+        if located.action.kind not in COMPUTE:
             continue
-        for need in _needs(schedule, place):
+        for need in _needs(schedule, located):
             if done.isdisjoint(need):
                 expected = f"{need[0]} before it on the same rank"
                 found = f"{need[0]} comes later"
-                return refuted_at(place, "dependencies", expected, found)
-        done.add(place.action)
+                return refuted_at(located, "dependencies", expected, found)
+        done.add(located.action)
     return PROVED
 
 
-def _needs(schedule: PipelineSchedule, place: Place) -> Iterator[tuple[Action, ...]]:
+def _needs(schedule: PipelineSchedule, located: LocatedAction) -> Iterator[tuple[Action, ...]]:
     """What an action needs of its own rank: of each tuple, one."""
-    stage, kind, microbatch = place.action
+    stage, kind, microbatch = located.action
     if kind == "W":
         yield (Action(stage, "I", microbatch),)
         return
     source = stage - TOWARDS[kind]
     if kind != "F":
         yield (Action(stage, "F", microbatch),)
-    if schedule.rank_of.get(source) == place.rank:
+    if schedule.rank_of.get(source) == located.rank:
         kinds: tuple[Kind, ...] = ("F",) if kind == "F" else ("I", "B")
-        yield tuple(Action(source, made, microbatch) for made in kinds)
+        yield tuple(Action(source, source_kind, microbatch) for source_kind in kinds)
 
 
 def loss_order(schedule: PipelineSchedule) -> Result:
     """Property 4."""
-    last = schedule.stages - 1
-    expected = 0
-    for place in schedule.located():
-        stage, kind, microbatch = place.action
-        if stage == last and kind == "F":
-            if microbatch != expected:
-                right = (
-                    f"the last stage to run F{expected} now, for PyTorch numbers losses as they "
-                    "are computed"
+    last_stage = schedule.stages - 1
+    next_microbatch = 0
+    for located in schedule.located():
+        stage, kind, microbatch = located.action
+        if stage == last_stage and kind == "F":
+            if microbatch != next_microbatch:
+                expected = (
+                    f"the last stage to run F{next_microbatch} now, for PyTorch numbers losses as "
+                    "they are computed"
                 )
-                return refuted_at(place, "loss_order", right, f"F{microbatch}")
-            expected += 1
+                return refuted_at(located, "loss_order", expected, f"F{microbatch}")
+            next_microbatch += 1
     return PROVED
 
 
@@ -156,36 +164,43 @@ def memory(schedule: PipelineSchedule, costs: Costs) -> Result:
     """Property 10: no rank ever holds more than its limit."""
     if costs.memory is None:
         return Result(PROVED.verdict, note="no limit is given")
-    held = [halves for program in schedule.programs for halves in _held(program)]
-    for place, halves in zip(schedule.located(), held, strict=True):
-        limit = costs.memory[place.rank]
-        if halves > limit:
-            peak = max(_held(schedule.programs[place.rank]))
-            allowed, here, most = (written(Fraction(n, 2)) for n in (limit, halves, peak))
-            expected = f"at most {allowed} activations on rank {place.rank}"
-            found = f"{here} are held here, {most} at the most"
-            return refuted_at(place, "memory", expected, found)
+
+    for rank, program in enumerate(schedule.programs):
+        limit = costs.memory[rank]
+        held = _held(program)
+        for position, halves in enumerate(held):
+            if halves > limit:
+                expected = f"at most {_activations(limit)} activations on rank {rank}"
+                found = (
+                    f"{_activations(halves)} are held here, {_activations(max(held))} at the most"
+                )
+                located = LocatedAction(rank, position, program[position])
+                return refuted_at(located, "memory", expected, found)
     return PROVED
+
+
+def _activations(halves: int) -> str:
+    return written(Fraction(halves, 2))
 
 
 def sharding(schedule: PipelineSchedule) -> Result:
     """Property 8: of the stages that are gathered anywhere, none computes while it is freed."""
     gathered = {action.stage for _, _, action in schedule.located() if action.kind == "UNSHARD"}
-    here: set[int] = set()
-    for place in schedule.located():
-        stage, kind, _ = place.action
+    gathered_now: set[int] = set()
+    for located in schedule.located():
+        stage, kind, _ = located.action
         problem = None
         if kind == "UNSHARD":
-            if stage in here:
+            if stage in gathered_now:
                 problem = "it is gathered already"
-            here.add(stage)
+            gathered_now.add(stage)
         elif kind == "RESHARD":
-            if stage not in here:
+            if stage not in gathered_now:
                 problem = "it is not gathered"
-            here.discard(stage)
-        elif kind in COMPUTE and stage in gathered and stage not in here:
+            gathered_now.discard(stage)
+        elif kind in COMPUTE and stage in gathered and stage not in gathered_now:
             problem = "its weights are not gathered"
         if problem is not None:
             expected = f"stage {stage} to be gathered (UNSHARD), used, freed (RESHARD) in turn"
-            return refuted_at(place, "sharding", expected, problem)
+            return refuted_at(located, "sharding", expected, problem)
     return PROVED

@@ -12,21 +12,20 @@ import msgspec
 
 from verify.core.verdict import BaseReport, Counterexample, Result, Verdict, refuted
 from verify.pipeline.costs import json_number
-from verify.pipeline.schedule import Action, Number, PipelineSchedule, Place
+from verify.pipeline.schedule import Action, LocatedAction, Number, PipelineSchedule
 
 EVIDENCE = ("property", "rank", "position", "action", "expected", "found", "actions")
 """What is printed of a counterexample in JSON; its other fields are those of collectives."""
 
 
-def refuted_at(place: Place, broken: str, expected: str, found: str) -> Result:
+def refuted_at(located: LocatedAction, broken: str, expected: str, found: str) -> Result:
     """A refutation at one action of a program."""
-    rank, position, action = place
     return refuted(
         Counterexample(
             property=broken,
-            rank=rank,
-            position=position,
-            action=str(action),
+            rank=located.rank,
+            position=located.position,
+            action=str(located.action),
             expected=expected,
             found=found,
         )
@@ -173,14 +172,11 @@ class PipelineReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``verify --json`` prints; times are exact, some of them as Decimal."""
-        found = self.measures
-        wrong = self.counterexample
-        times: dict[str, Any] = dict.fromkeys(("makespan", "makespan_in_order", "lower_bound"))
-        if found is not None:
-            for name in times:
-                ticks = getattr(found.exact, name)
-                if ticks is not None:
-                    times[name] = json_number(found.exact.time(ticks))
+        counterexample = self.counterexample
+        evidence = None
+        if counterexample is not None:
+            evidence = {name: getattr(counterexample, name) for name in EVIDENCE}
+        measured = _measures_json(self.measures)
         return {
             "verdict": self.verdict.value,
             "kind": "pipeline",
@@ -188,18 +184,42 @@ class PipelineReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
             "stages": self.stages,
             "microbatches": self.microbatches,
             "form": self.form,
-            **times,
-            "gap": found and found.gap,
+            "makespan": measured["makespan"],
+            "makespan_in_order": measured["makespan_in_order"],
+            "lower_bound": measured["lower_bound"],
+            "gap": measured["gap"],
             "optimal": self.optimal,
-            "peak_memory": found and list(found.peak_memory),
-            "slack": found and {link.name: link.slack for link in found.links},
-            "sensitivity": found
-            and {
-                link.name: {"growth": link.growth, "final_slope": link.final_slope}
-                for link in found.links
-            },
-            "critical_path": found and msgspec.to_builtins(found.critical_path),
+            "peak_memory": measured["peak_memory"],
+            "slack": measured["slack"],
+            "sensitivity": measured["sensitivity"],
+            "critical_path": measured["critical_path"],
             "properties": {name: r.verdict.value for name, r in self.results.items()},
             "notes": {name: r.note for name, r in self.results.items() if r.note},
-            "counterexample": wrong and {name: getattr(wrong, name) for name in EVIDENCE},
+            "counterexample": evidence,
         }
+
+
+TIMES_JSON = ("makespan", "makespan_in_order", "lower_bound")
+MEASURES_JSON = (*TIMES_JSON, "gap", "peak_memory", "slack", "sensitivity", "critical_path")
+
+
+def _measures_json(measures: Measures | None) -> dict[str, Any]:
+    """The fields of ``MEASURES_JSON``; each is None for a schedule that can't run to its end."""
+    fields: dict[str, Any] = dict.fromkeys(MEASURES_JSON)
+    if measures is None:
+        return fields
+
+    exact = measures.exact
+    for name in TIMES_JSON:
+        ticks = getattr(exact, name)
+        if ticks is not None:
+            fields[name] = json_number(exact.time(ticks))
+    fields["gap"] = measures.gap
+    fields["peak_memory"] = list(measures.peak_memory)
+    fields["slack"] = {link.name: link.slack for link in measures.links}
+    fields["sensitivity"] = {
+        link.name: {"growth": link.growth, "final_slope": link.final_slope}
+        for link in measures.links
+    }
+    fields["critical_path"] = msgspec.to_builtins(measures.critical_path)
+    return fields
