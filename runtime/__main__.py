@@ -56,7 +56,7 @@ def selftest(
         raise ArgumentError("--ranks", ranks, "must be at least 2")
     say = functools.partial(print, flush=True)
     schedules = None
-    what = "of optireduce"
+    subject = "of optireduce"
     if device != "cpu" and algorithm == "schedule" and not schedule:
         from runtime.selftest.device.command import on_gpus
 
@@ -64,7 +64,7 @@ def selftest(
     ranks = ranks or 4
     if algorithm == "schedule":
         schedules = _from_files(schedule, ranks) if schedule else _of_each_kind(ranks)
-        what = f"on {device}"
+        subject = f"on {device}"
     elif device != "cpu" or schedule:
         raise ArgumentError("--algorithm", algorithm, "takes no --schedule; cpu only")
     if json:
@@ -72,17 +72,19 @@ def selftest(
     from runtime.selftest.suite import selftest as run_suite
 
     passed = run_suite(schedules, ranks, device, say)
-    print(f"selftest {what}: {'passed' if passed else 'FAILED'}")
+    print(f"selftest {subject}: {'passed' if passed else 'FAILED'}")
     raise typer.Exit(0 if passed else 1)
 
 
 def _from_files(paths: list[Path], ranks: int) -> dict[str, Schedule]:
     from runtime.executor.load import load, require_size
 
-    found = {str(path): load(path) for path in paths}
-    for verified in found.values():
+    schedules = {}
+    for path in paths:
+        verified = load(path)
         require_size(verified, ranks)
-    return {name: verified.schedule for name, verified in found.items()}
+        schedules[str(path)] = verified.schedule
+    return schedules
 
 
 def _of_each_kind(ranks: int) -> dict[str, Schedule]:
@@ -114,11 +116,13 @@ def profile(
     from runtime.policy.dispatcher import AllReduceDispatcher
     from runtime.policy.profile import run as measure
 
-    found = measure(AllReduceDispatcher, out)
+    measured = measure(AllReduceDispatcher, out)
     if os.environ["RANK"] == "0":
-        for name, of in (("native", found.native), ("schedule", found.schedule)):
-            print(f"{name:<9} {of.alpha_s * 1e6:9.1f} us a message, {1e-6 / of.beta_s:9.1f} MB/s")
-        print(f"written: {out} ({found.ranks} ranks)")
+        for name, cost in (("native", measured.native), ("schedule", measured.schedule)):
+            latency_us = cost.alpha_s * 1e6
+            megabytes_per_s = 1e-6 / cost.beta_s
+            print(f"{name:<9} {latency_us:9.1f} us a message, {megabytes_per_s:9.1f} MB/s")
+        print(f"written: {out} ({measured.ranks} ranks)")
 
 
 app.command()(pipeline)

@@ -14,12 +14,11 @@ and rates are the worst of those put together: the smallest incast and pacing ra
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from runtime.telemetry.records import Rank, Record, Step
@@ -82,25 +81,26 @@ class Losses:
     @classmethod
     def of(cls, ranks: Sequence[Rank]) -> Losses:
         """Put together what the ranks remember."""
-        by_rank = {rank.rank: list(rank.steps) for rank in ranks if rank.steps}
-        by_step: dict[int, list[Step]] = defaultdict(list)
-        for step in itertools.chain.from_iterable(by_rank.values()):
-            by_step[step.step].append(step)
-        lines = (
-            tuple(_loss_line(number, steps[number]) for number in sorted(steps))
-            for steps in (by_rank, by_step)
-        )
-        return cls(*lines)
+        steps_by_rank = {rank.rank: list(rank.steps) for rank in ranks if rank.steps}
+
+        steps_by_number: dict[int, list[Step]] = defaultdict(list)
+        for steps in steps_by_rank.values():
+            for step in steps:
+                steps_by_number[step.step].append(step)
+
+        return cls(ranks=_loss_lines(steps_by_rank), steps=_loss_lines(steps_by_number))
 
     def __str__(self) -> str:
         titles = "loss", "worst", "complete/early/time-out", "incast", "MB/s", "t_B", "skipped"
         head = "{:>8} {:>8} {:>24} {:>7} {:>7} {:>10} {:>8}".format(*titles)
         rows = [f"rank {head}", *map(str, self.ranks)]
-        worst = sorted((s for s in self.steps if s.lost), key=lambda s: (-s.loss, s.number))[:SHOWN]
-        if worst:
-            rows += ["", f"step {head}", *map(str, worst)]
-        lossy = sum(step.lost > 0 for step in self.steps)
-        rows.append(f"{lossy} of {len(self.steps)} steps lost something")
+
+        lossy_steps = [step for step in self.steps if step.lost > 0]
+        if lossy_steps:
+            lossy_steps.sort(key=lambda step: (-step.loss, step.number))
+            rows += ["", f"step {head}", *map(str, lossy_steps[:SHOWN])]
+
+        rows.append(f"{len(lossy_steps)} of {len(self.steps)} steps lost something")
         return "\n".join(rows)
 
 
@@ -129,11 +129,12 @@ class Summary:
         titles = ("wait", "last", "late p50", "late p99", "wasted")
         rows = ["rank {:>10} {:>6} {:>10} {:>10} {:>10}".format(*titles)]
         rows += map(str, self.lines)
-        sure = max((line.uncertainty_s for line in self.lines), default=math.nan)
-        rows += ["", f"clocks are aligned within {sure * 1e3:.3f} ms"]
-        for counts, what in ((self.ways, "operations ran"), (self.reasons, "times because")):
-            for text, count in sorted(counts.items(), key=lambda item: -item[1]):
-                rows.append(f"{count:>6} {what}: {text}")
+
+        uncertainty_s = max((line.uncertainty_s for line in self.lines), default=math.nan)
+        rows += ["", f"clocks are aligned within {uncertainty_s * 1e3:.3f} ms"]
+
+        rows += _count_rows(self.ways, "operations ran")
+        rows += _count_rows(self.reasons, "times because")
         if self.messages or self.decision_p99_s > 0:
             rows.append(
                 f"decided {self.decision_p50_s * 1e3:.2f} ms after a rank's arrival (p50), "
@@ -141,6 +142,7 @@ class Summary:
                 f"{self.latency_p50_s * 1e3:.2f} ms, {self.latency_p99_s * 1e3:.2f} ms"
             )
             rows.append(f"{self.messages:.1f} messages per operation")
+
         rows.append(f"done {self.completion_s * 1e3:.2f} ms after the last arrival (median)")
         if self.losses.ranks:
             rows += ["", str(self.losses)]
@@ -159,64 +161,100 @@ def summarize(ranks: Sequence[Rank], size: int) -> Summary:
     for rank in ranks:
         for record in rank.records:
             by_operation[record.operation][rank.rank] = record
-    whole = [found for found in by_operation.values() if len(found) == len(ranks) > 0]
-    lines = _lines([rank.rank for rank in ranks], whole)
-    first = [found[min(found)] for found in whole]
-    decided = sorted(r.decided_s - r.arrived_s for found in whole for r in found.values())
-    latencies = sorted(_latency_s(found) for found in whole)
-    completions = [
-        max(r.done_s for r in found.values()) - max(r.arrived_s for r in found.values())
-        for found in whole
-    ]
+
+    # by rank, the records of each operation that all ranks have
+    operations = [records for records in by_operation.values() if len(records) == len(ranks) > 0]
+    lines = _lines([rank.rank for rank in ranks], operations)
+
+    ways: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    decisions_s: list[float] = []
+    latencies_s: list[float] = []
+    completions_s: list[float] = []
+    for records in operations:
+        lowest_rank = min(records)
+        ways[records[lowest_rank].description] += 1
+        reasons[records[lowest_rank].reason] += 1
+        decisions_s += [record.decided_s - record.arrived_s for record in records.values()]
+        latencies_s.append(_latency_s(records))
+        completions_s.append(_completion_s(records))
+    decisions_s.sort()
+    latencies_s.sort()
+
     return Summary(
         lines=tuple(sorted(lines, key=lambda line: (-line.wasted_s, line.rank))),
-        ways=dict(Counter(record.description for record in first)),
-        reasons=dict(Counter(record.reason for record in first)),
-        decision_p50_s=quantile(decided, 0.5),
-        decision_p99_s=quantile(decided, 0.99),
-        latency_p50_s=quantile(latencies, 0.5),
-        latency_p99_s=quantile(latencies, 0.99),
-        completion_s=statistics.median(completions) if completions else math.nan,
+        ways=dict(ways),
+        reasons=dict(reasons),
+        decision_p50_s=quantile(decisions_s, 0.5),
+        decision_p99_s=quantile(decisions_s, 0.99),
+        latency_p50_s=quantile(latencies_s, 0.5),
+        latency_p99_s=quantile(latencies_s, 0.99),
+        completion_s=statistics.median(completions_s) if completions_s else math.nan,
         messages=sum(rank.messages for rank in ranks) / max(1, len(by_operation)),
         missing=tuple(sorted(set(range(size)) - {rank.rank for rank in ranks})),
         losses=Losses.of(ranks),
     )
 
 
-def _lines(ranks: list[int], whole: list[dict[int, Record]]) -> list[Line]:
-    waits: dict[int, list[float]] = {rank: [] for rank in ranks}
-    lateness: dict[int, list[float]] = {rank: [] for rank in ranks}
-    last, wasted_s, uncertainty = (dict.fromkeys(ranks, 0.0) for _ in range(3))
-    for found in whole:
-        order = sorted(found.values(), key=lambda record: record.arrived_s)
-        median_s = statistics.median(record.arrived_s for record in order)
-        for record in order:
-            waits[record.rank].append(order[-1].arrived_s - record.arrived_s)
-            lateness[record.rank].append(max(0.0, record.arrived_s - median_s))
-            uncertainty[record.rank] = max(uncertainty[record.rank], record.uncertainty_s)
-        if len(order) > 1:
-            alone_s = order[-1].arrived_s - order[-2].arrived_s
-            wasted_s[order[-1].rank] += alone_s * (len(order) - 1)
-            last[order[-1].rank] += alone_s > order[-1].uncertainty_s + order[-2].uncertainty_s
+def _lines(ranks: list[int], operations: list[dict[int, Record]]) -> list[Line]:
+    """A line per rank; each operation is given by the ranks' records of it."""
+    waits_s: dict[int, list[float]] = {rank: [] for rank in ranks}
+    lateness_s: dict[int, list[float]] = {rank: [] for rank in ranks}
+    times_last = dict.fromkeys(ranks, 0)
+    wasted_s = dict.fromkeys(ranks, 0.0)
+    uncertainty_s = dict.fromkeys(ranks, 0.0)
+
+    for records in operations:
+        by_arrival = sorted(records.values(), key=lambda record: record.arrived_s)
+        last = by_arrival[-1]
+        median_s = statistics.median(record.arrived_s for record in by_arrival)
+        for record in by_arrival:
+            rank = record.rank
+            waits_s[rank].append(last.arrived_s - record.arrived_s)
+            lateness_s[rank].append(max(0.0, record.arrived_s - median_s))
+            uncertainty_s[rank] = max(uncertainty_s[rank], record.uncertainty_s)
+
+        if len(by_arrival) > 1:
+            last_but_one = by_arrival[-2]
+            alone_s = last.arrived_s - last_but_one.arrived_s
+            wasted_s[last.rank] += alone_s * (len(by_arrival) - 1)
+            if alone_s > last.uncertainty_s + last_but_one.uncertainty_s:
+                times_last[last.rank] += 1
+
     return [
         Line(
             rank=rank,
-            operations=len(whole),
-            wait_s=statistics.fmean(waits[rank]) if waits[rank] else math.nan,
-            last=last[rank] / len(whole) if whole else math.nan,
-            lateness_p50_s=quantile(sorted(lateness[rank]), 0.5),
-            lateness_p99_s=quantile(sorted(lateness[rank]), 0.99),
+            operations=len(operations),
+            wait_s=statistics.fmean(waits_s[rank]) if waits_s[rank] else math.nan,
+            last=times_last[rank] / len(operations) if operations else math.nan,
+            lateness_p50_s=quantile(sorted(lateness_s[rank]), 0.5),
+            lateness_p99_s=quantile(sorted(lateness_s[rank]), 0.99),
             wasted_s=wasted_s[rank],
-            uncertainty_s=uncertainty[rank],
+            uncertainty_s=uncertainty_s[rank],
         )
         for rank in ranks
     ]
 
 
-def _latency_s(found: dict[int, Record]) -> float:
+def _latency_s(records: dict[int, Record]) -> float:
     """From the last arrival that a decision needed to the last rank's knowing it."""
-    needed = [record for record in found.values() if record.rank not in record.late]
-    return max(r.decided_s for r in needed) - max(r.arrived_s for r in needed)
+    needed = [record for record in records.values() if record.rank not in record.late]
+    last_decided_s = max(record.decided_s for record in needed)
+    last_arrived_s = max(record.arrived_s for record in needed)
+    return last_decided_s - last_arrived_s
+
+
+def _completion_s(records: dict[int, Record]) -> float:
+    """From the last arrival to the last result."""
+    last_done_s = max(record.done_s for record in records.values())
+    last_arrived_s = max(record.arrived_s for record in records.values())
+    return last_done_s - last_arrived_s
+
+
+def _count_rows(counts: dict[str, int], meaning: str) -> list[str]:
+    """A row per text, the most frequent first."""
+    most_frequent_first = sorted(counts.items(), key=lambda item: -item[1])
+    return [f"{count:>6} {meaning}: {text}" for text, count in most_frequent_first]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -226,6 +264,12 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:>7.1f} ms"
+
+
+def _loss_lines(steps_by_number: Mapping[int, Sequence[Step]]) -> tuple[LossLine, ...]:
+    """A line for each rank's steps, or for all ranks' steps of each number; in order."""
+    numbers = sorted(steps_by_number)
+    return tuple(_loss_line(number, steps_by_number[number]) for number in numbers)
 
 
 def _loss_line(number: int, steps: Sequence[Step]) -> LossLine:

@@ -22,7 +22,9 @@ _ROUND = re.compile(r"(.*) round (\d+)")
 _STAGE = re.compile(r"stage (\d+), (\w+)")
 
 
-class _About(msgspec.Struct, frozen=True):
+class _Arguments(msgspec.Struct, frozen=True):
+    """What is written with an arrival, or with a stage over UBT."""
+
     bytes: int = 0
     way: str = ""
     late: tuple[int, ...] = ()
@@ -63,66 +65,79 @@ def read_trace(path: str | os.PathLike[str]) -> list[Rank]:
         raise FormatError(os.fspath(path), f"is no trace of runtime.watch: {error}") from None
 
 
+_Key = tuple[int, str, int | str]
+"""(rank, kind, operation): kinds are "decision", and the category of any other event."""
+
+
 def _ranks(trace: _Trace, name: str) -> list[Rank]:
-    begun: dict[tuple[int, str, str, int | str], float] = {}
-    ended: dict[tuple[int, str, int | str], float] = {}  # decisions, and operations
-    arrivals: list[tuple[int, _Event]] = []
+    begun_s: dict[tuple[int, str, str, int | str], float] = {}
+    ended_s: dict[_Key, float] = {}  # decisions, operations and stages
+    arrivals: list[tuple[int, _Event]] = []  # with their operations
     rounds: dict[int, list[Round]] = defaultdict(list)
     stages: dict[int, list[Stage]] = defaultdict(list)
+
     for event in trace.traceEvents:
         key = (event.pid, event.cat, event.name, event.id)
         time_s = event.ts / 1e6
-        if event.ph == "i" and (found := _ARRIVAL.fullmatch(event.name)):
-            arrivals.append((int(found[1]), event))
+        if event.ph == "i" and (match := _ARRIVAL.fullmatch(event.name)):
+            arrivals.append((int(match[1]), event))
         elif event.ph == "b":
-            begun[key] = time_s
-            if found := _STAGE.fullmatch(event.name):
-                about = msgspec.json.decode(event.args, type=_About)
-                stage = Stage(
-                    int(event.id), int(found[1]), time_s, math.nan, found[2], about.due, about.lost
-                )
-                stages[event.pid].append(stage)
-        elif event.ph == "e" and key in begun:
-            if event.cat == "round" and (found := _ROUND.fullmatch(event.name)):
-                each = Round(int(event.id), found[1], int(found[2]), begun[key], time_s)
-                rounds[event.pid].append(each)
+            begun_s[key] = time_s
+            if match := _STAGE.fullmatch(event.name):
+                stages[event.pid].append(_stage(match, event))
+        elif event.ph == "e" and key in begun_s:
+            if event.cat == "round" and (match := _ROUND.fullmatch(event.name)):
+                phase = match[1]
+                number = int(match[2])
+                ended_round = Round(int(event.id), phase, number, begun_s[key], time_s)
+                rounds[event.pid].append(ended_round)
             else:
                 kind = "decision" if event.name == "decision" else event.cat
-                ended[event.pid, kind, event.id] = time_s
+                ended_s[event.pid, kind, event.id] = time_s
+
     if not arrivals:
         raise FormatError(name, "has no arrival in it, so it is no trace of runtime.watch")
+
     records: dict[int, list[Record]] = defaultdict(list)
-    for number, event in arrivals:
-        records[event.pid].append(_record(number, event, ended))
-    return [
-        Rank(
-            rank,
-            tuple(sorted(records[rank], key=lambda record: record.operation)),
-            tuple(rounds[rank]),
-            tuple(
-                msgspec.structs.replace(
-                    stage,
-                    ended_s=ended.get((rank, f"stage {stage.stage}", stage.operation), math.nan),
-                )
-                for stage in stages[rank]
-            ),
-        )
-        for rank in sorted(records)
-    ]
+    for operation, event in arrivals:
+        records[event.pid].append(_record(operation, event, ended_s))
+
+    ranks = []
+    for rank in sorted(records):
+        by_operation = sorted(records[rank], key=lambda record: record.operation)
+        ended_stages = [_with_end(stage, rank, ended_s) for stage in stages[rank]]
+        ranks.append(Rank(rank, tuple(by_operation), tuple(rounds[rank]), tuple(ended_stages)))
+    return ranks
 
 
-def _record(number: int, event: _Event, ended: dict[tuple[int, str, int | str], float]) -> Record:
-    about = msgspec.json.decode(event.args, type=_About)
+def _stage(match: re.Match[str], event: _Event) -> Stage:
+    """A stage that begins; when it ended is said by another event."""
+    arguments = msgspec.json.decode(event.args, type=_Arguments)
+    operation = int(event.id)
+    began_s = event.ts / 1e6
+    how_ended = match[2]
+    return Stage(
+        operation, int(match[1]), began_s, math.nan, how_ended, arguments.due, arguments.lost
+    )
+
+
+def _with_end(stage: Stage, rank: int, ended_s: dict[_Key, float]) -> Stage:
+    key = (rank, f"stage {stage.stage}", stage.operation)
+    return msgspec.structs.replace(stage, ended_s=ended_s.get(key, math.nan))
+
+
+def _record(operation: int, event: _Event, ended_s: dict[_Key, float]) -> Record:
+    arguments = msgspec.json.decode(event.args, type=_Arguments)
     arrived_s = event.ts / 1e6
     return Record(
-        operation=number,
+        operation=operation,
         rank=event.pid,
         arrived_s=arrived_s,
-        decided_s=ended.get((event.pid, "decision", number), arrived_s),
-        done_s=ended.get((event.pid, "operation", number), math.nan),
-        uncertainty_s=about.clock_uncertainty_us / 1e6,
-        bytes=about.bytes,
-        way=about.way,
-        late=about.late,
-        reason=about.reason,
+        decided_s=ended_s.get((event.pid, "decision", operation), arrived_s),
+        done_s=ended_s.get((event.pid, "operation", operation), math.nan),
+        uncertainty_s=arguments.clock_uncertainty_us / 1e6,
+        bytes=arguments.bytes,
+        way=arguments.way,
+        late=arguments.late,
+        reason=arguments.reason,
     )
