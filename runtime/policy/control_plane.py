@@ -54,7 +54,17 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
 
     def decision(self, operation: int) -> Decision:
         """Wait for the decision on ``operation``, the next; or raise ControlPlaneClosed."""
-        decided = self._decisions.get()
+        return self._decision_of(operation, self._decisions.get())
+
+    def decision_if_known(self, operation: int) -> Decision | None:
+        """As :meth:`decision`, without waiting: None if it is not known yet."""
+        try:
+            decided = self._decisions.get_nowait()
+        except queue.Empty:
+            return None
+        return self._decision_of(operation, decided)
+
+    def _decision_of(self, operation: int, decided: Decided | None) -> Decision:
         if decided is None:
             self._decisions.put(None)  # for those that ask later
             raise ControlPlaneClosed

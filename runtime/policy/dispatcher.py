@@ -3,17 +3,20 @@
     submit ── arrive ──> control plane         the caller's thread: stamps the arrival, sends it
        │
        ├──> maker                              what the size's number of chunks needs, if it is new
-       └──> queue ──> dispatcher               waits for decisions, starts operations in order
-                          ├──> native          runtime.executor.native
-                          └──> executor        runtime.executor.executor
+       ├──> start                              where the decision is known, and none before waits
+       └──> queue ──> dispatcher ──> start     else: waits for decisions, starts in order
 
-All ranks submit in the same order and act on the same decision for the same operation, so the
-executor and the native group each see the same operations in the same order everywhere. Should a
-rank act on another decision nevertheless, the executor's connections notice it, and all ranks
-raise. Whatever fails ends in the watchdog's verdict, which every operation raises then.
+    start ──> native                           runtime.executor.native
+       └────> executor                         runtime.executor.executor
 
-On a device with streams (CUDA) both ways are one engine's, and there is no thread between: the one
-that submits finds each decision made (``runtime.policy.on_device``) and enqueues the operation.
+All ranks submit in the same order and act on the same decision for the same operation, and each
+starts its operations in that order, whichever of its threads does; so the executor and the native
+group each see the same operations in the same order everywhere. Should a rank act on another
+decision nevertheless, the executor's connections notice it, and all ranks raise. Whatever fails
+ends in the watchdog's verdict, which every operation raises then.
+
+On a device with streams (CUDA) both ways are one engine's, and the thread that submits starts all
+operations: it finds each decision made (``runtime.policy.on_device``).
 """
 
 from __future__ import annotations
@@ -132,9 +135,15 @@ class AllReduceDispatcher:
             group, self.control_plane, self.rounds, lambda: self.executor.entered
         )
         self.records = self.source.records  # of the last operations, oldest first; reference clock
-        self._submitting = threading.Lock()
+        # Held from an operation's number to its start or its place in the queue, so that both are
+        # in one order. The program's callbacks run under it only if the group has failed; should
+        # they submit again on the same thread, they are told so, and do not wait for themselves.
+        self._submitting = threading.RLock()
         self.executor.arrived = self.control_plane.reached
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
+        self._is_closing = False
+        self._queued = 0  # put into the queue so far; changed with ``_submitting`` held
+        self._taken = 0  # of those, started so far; changed by the dispatcher's thread alone
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()
         close_at_exit(self)
@@ -153,10 +162,10 @@ class AllReduceDispatcher:
         with self._submitting:
             work = self.executor.open(tensor, average)
             self._arrive(work, on_device=streams is not None and learning)
-            if streams is None:
-                self._queue.put(work)
-            else:
+            if streams is not None:
                 self._launch(work)
+            elif not self._start_if_decided(work):
+                self._enqueue(work)
         return work
 
     def _arrive(self, work: AllReduceWork, *, on_device: bool) -> None:
@@ -176,7 +185,10 @@ class AllReduceDispatcher:
         has_closed(self)
         self.source.close()
         if at_once:
-            self.control_plane.close()  # ends the dispatcher's wait for a decision
+            self.control_plane.close()  # ends waits for a decision
+        self._is_closing = True  # what is submitted from now on waits in the queue, and fails
+        if self._submitting.acquire(timeout=CLOSE_S):  # a start that is under way is over
+            self._submitting.release()
         self._queue.put(None)
         self._maker.shutdown(wait=False, cancel_futures=True)
         self._thread.join(CLOSE_S)
@@ -262,19 +274,44 @@ class AllReduceDispatcher:
         except Exception as error:
             self.executor.watchdog.broke(error)
 
+    def _start_if_decided(self, work: AllReduceWork) -> bool:
+        """Start it here if none before it waits and its decision is known; else false.
+
+        Nothing overtakes: who calls holds ``_submitting``, so the queue gets no more meanwhile,
+        and the dispatcher's thread has counted what it was given only when it was started.
+        """
+        if self._is_closing or self._taken < self._queued:
+            return False
+        try:
+            decision = self.control_plane.decision_if_known(work.number)
+            if decision is not None:
+                self._start(work, decision)
+        except ControlPlaneClosed:
+            return True  # it has failed
+        except Exception as error:  # whatever it is, nobody may be left waiting
+            self.executor.watchdog.broke(error)
+            return True
+        return decision is not None
+
+    def _enqueue(self, work: AllReduceWork) -> None:
+        """Leave it to the dispatcher's thread; who calls holds ``_submitting``."""
+        self._queued += 1
+        self._queue.put(work)
+
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             try:
-                self._start(work)
+                self._start(work, self._wait_for_decision(work))
             except ControlPlaneClosed:
-                continue
+                pass  # it has failed
             except Exception as error:  # whatever it is, nobody may be left waiting
                 self.executor.watchdog.broke(error)
+            self._taken += 1
 
     def _launch(self, work: AllReduceWork) -> None:
         """Start it on the thread that submits, which learns what is wrong with a capture."""
         try:
-            self._start(work)
+            self._start(work, self._wait_for_decision(work))
         except ControlPlaneClosed:
             return  # it has failed
         except Exception as error:
@@ -282,10 +319,13 @@ class AllReduceDispatcher:
                 self.executor.watchdog.broke(error)
             raise
 
-    def _start(self, work: AllReduceWork) -> None:
+    def _wait_for_decision(self, work: AllReduceWork) -> Decision:
         self._deciding = work.number, time.monotonic()
         decision = self.control_plane.decision(work.number)
         self._deciding = None
+        return decision
+
+    def _start(self, work: AllReduceWork, decision: Decision) -> None:
         self.moved_s = time.monotonic()
         work.before_done = functools.partial(self._note, work, decision, self.moved_s)
         if decision.candidate == NATIVE:
