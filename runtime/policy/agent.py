@@ -113,7 +113,8 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def get_timer(self) -> float | None:
         """When something is to be sent, or decided."""
-        return min([s for part in self._parts if (s := part.get_timer()) is not None], default=None)
+        timers_s = [part.get_timer() for part in self._parts]
+        return min([timer_s for timer_s in timers_s if timer_s is not None], default=None)
 
     def handle_timer(self, now_s: float) -> None:
         """Send, and decide, what is due by now."""
@@ -150,24 +151,33 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         """Decide what can be decided here, and tell of all else that this rank has come."""
         while self._to_bind:
             arrival = self._entered[self._to_bind[0]]
-            decision = self._own_decision(arrival.buffer[0])
-            told = None
+            operation = arrival.operation
+            nbytes, _ = arrival.buffer
+            decision = self._own_decision(nbytes)
+            message = None
             if decision is None:
-                if (epoch := self.epochs.bind(arrival.operation)) is None:
+                epoch = self.epochs.bind(operation)
+                if epoch is None:
                     return  # `epochs` asks for the outcome
-                beside = self._consumed, self.made, (), epoch.coordinator
-                told = Arrive((arrival,), not epoch.quiet, *beside)
+                message = Arrive(
+                    arrivals=(arrival,),
+                    asks=not epoch.quiet,
+                    consumed=self._consumed,
+                    made=self.made,
+                    to=epoch.coordinator,
+                )
                 if epoch.quiet:
                     decision = QUIET
                 elif self.inputs.options.mode == "predict":
-                    decision = predicted(arrival.buffer[0], epoch, self.inputs)
+                    decision = predicted(nbytes, epoch, self.inputs)
                     if epoch.coordinator == self.rank:
-                        self._coordinator.decided_elsewhere(*arrival[:2], decision)
+                        self._coordinator.decided_elsewhere(operation, arrival.buffer, decision)
+
             if decision is not None:
-                self._decided[arrival.operation] = Decide(*arrival[:2], decision)
+                self._decided[operation] = Decide(operation, arrival.buffer, decision)
             del self._to_bind[0]
-            if told is not None:
-                self._to_tell.append(told)
+            if message is not None:
+                self._to_tell.append(message)
                 self._tell(now_s)
 
     def _tell(self, now_s: float) -> None:
@@ -185,7 +195,9 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         mode = self.inputs.options.mode
         if mode in DETERMINISTIC:
             return static(nbytes, self.inputs)
-        reason = small(nbytes, self.inputs) if mode in RULES else ""
+        if mode not in RULES:
+            return None
+        reason = small(nbytes, self.inputs)
         return Decision(NATIVE, (), reason) if reason else None
 
     def _collect(self, part: Clock | EpochCommit | Coordinator | Head, now_s: float) -> None:
@@ -217,13 +229,14 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def _replan(self, now_s: float) -> None:
         """As coordinator: propose another epoch if the history says so."""
-        seen = self.inputs.history.added
+        operations = self.inputs.history.added
         current = self.epochs.latest
-        if seen < self._forecast_at or not self.epochs.may_propose:
+        if operations < self._forecast_at or not self.epochs.may_propose:
             return
-        asking = self.inputs.options.mode in RULES and not current.quiet
-        self._forecast_at = seen + (ASKING if asking else 1)
-        largest = self._coordinator.largest
-        if (epoch := next_epoch(current, largest, self.inputs)) is not None:
+        ranks_ask = self.inputs.options.mode in RULES and not current.quiet
+        self._forecast_at = operations + (ASKING if ranks_ask else 1)
+
+        epoch = next_epoch(current, self._coordinator.largest, self.inputs)
+        if epoch is not None:
             self.epochs.propose(epoch, now_s)
             self._collect(self.epochs, now_s)

@@ -79,10 +79,11 @@ def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableC
     """
     from synth.candidates import costs, searched, two_level_completion_costs, two_level_schedules
 
-    made: list[RunnableCandidate] = []
+    proved: list[RunnableCandidate] = []
     for name, schedule in searched(ranks, most_late):
         waiting, completion = _phases(costs(schedule))
-        made.append((load(schedule), Candidate(name, len(schedule.late), waiting, completion)))
+        candidate = Candidate(name, len(schedule.late), waiting, completion)
+        proved.append((load(schedule), candidate))
 
     if most_late and ranks_per_machine != ALONE:
         for name, schedule in two_level_schedules(ranks, ranks_per_machine):
@@ -91,14 +92,14 @@ def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableC
             between, inside = _phases(by_level)
             two_level = TwoLevelCompletion(ranks_per_machine, between, inside)
             candidate = Candidate(name, 1, waiting, completion, two_level=two_level)
-            made.append((load(schedule), candidate))
-    return tuple(made)
+            proved.append((load(schedule), candidate))
+    return tuple(proved)
 
 
-def _offer(made: tuple[RunnableCandidate, ...]) -> str:
+def _offer(proved: tuple[RunnableCandidate, ...]) -> str:
     """What rank 0 has made, for the others: JSON of OfferedCandidates."""
     offer = []
-    for runnable, candidate in made:
+    for runnable, candidate in proved:
         offer.append(OfferedCandidate(candidate, msgspec.Raw(encode(runnable.schedule))))
     return msgspec.json.encode(offer).decode()
 

@@ -81,10 +81,10 @@ class Coordinator(Protocol[Message, Fault]):
                 self._on_question(arrival, sender, now_s)
         else:
             last = self._reported.get(sender, math.inf)  # only heads that speak to it report
-            new = [each for each in message.arrivals if each.operation > last]
-            for arrival in new:  # neither doubled nor overtaken
-                self._reported[sender] = arrival.operation
-                self._on_report(arrival, sender, now_s)
+            for arrival in message.arrivals:
+                if arrival.operation > last:  # neither doubled nor overtaken
+                    self._reported[sender] = arrival.operation
+                    self._on_report(arrival, sender, now_s)
             self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -103,7 +103,8 @@ class Coordinator(Protocol[Message, Fault]):
 
     def decided_elsewhere(self, operation: int, buffer: Buffer, decision: Decision) -> None:
         """Note how an operation of this coordinator's runs that every rank decides by itself."""
-        (self._states.get(operation) or self._open(operation, buffer)).decision = decision
+        state = self._states.get(operation) or self._open(operation, buffer)
+        state.decision = decision
 
     def _on_question(self, arrival: Arrival, sender: int, now_s: float) -> None:
         operation = arrival.operation
@@ -113,12 +114,14 @@ class Coordinator(Protocol[Message, Fault]):
             state = self._open(operation, arrival.buffer)
             if self._rule is not None:
                 self._undecided.add(operation)
+
         if state is not None:
             state.asking.add(sender)
             is_new = self._enter(state, arrival, sender, now_s) and sender != self.rank
             if is_new and state.absent <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
                 self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
+
         if decided is not None:
             self._send(sender, decided)
         elif state is not None and state.absent <= self.inputs.most_late:
@@ -148,12 +151,12 @@ class Coordinator(Protocol[Message, Fault]):
             return False
         self.largest = max(self.largest, arrival.buffer[0])
         if state.odd and not self._faulty:
-            come = sorted({*state.ranks} - {*state.missing})
-            buffers = {rank: state.odd.get(rank, state.buffer) for rank in come}
-            found = disagreement(state.operation, buffers)
-            if found.ranks and (len(found.ranks) < len(come) or not state.absent):
+            arrived = sorted({*state.ranks} - {*state.missing})
+            buffers = {rank: state.odd.get(rank, state.buffer) for rank in arrived}
+            fault = disagreement(state.operation, buffers)
+            if fault.ranks and (len(fault.ranks) < len(arrived) or not state.absent):
                 self._faulty = True  # else one against one: the next arrival tells who differs
-                self._events.append(found)
+                self._events.append(fault)
         if not state.absent:
             self._started.discard(state.operation)
             if state.aligned:
@@ -178,11 +181,14 @@ class Coordinator(Protocol[Message, Fault]):
                 continue
             if state.odd or state.absent > self.inputs.most_late:
                 break
-            state.free_s, state.started = self._free_s, len(self._started)
+
+            state.free_s = self._free_s
+            state.started = len(self._started)
             decision = self._rule(now_s, state, self.inputs)
             if not isinstance(decision, Decision):
                 self._wait_s = decision.at_s
                 break
+
             state.decision = decision
             self._undecided.discard(operation)
             if decision.candidate != NATIVE and operation > self._done_to:
@@ -209,8 +215,8 @@ class Coordinator(Protocol[Message, Fault]):
         """What a method takes by the profile; native has nothing left to do after its start."""
         if decision.candidate == NATIVE:
             return Times(NATIVE, self.inputs.native_s(nbytes, corrected=False), 0.0)
-        found = self.inputs.times(len(decision.late), nbytes, corrected=False)
-        return next(each for each in found if each.candidate == decision.candidate)
+        schedules = self.inputs.times(len(decision.late), nbytes, corrected=False)
+        return next(schedule for schedule in schedules if schedule.candidate == decision.candidate)
 
     def _note(self, message: Arrive, sender: int) -> None:
         """What a rank tells beside: which operations are done, and need no decision any more."""
@@ -231,7 +237,7 @@ class Coordinator(Protocol[Message, Fault]):
     def _on_done(self, operation: int, sender: int, done_s: float) -> None:
         if operation > self._done_to:
             self._done_to = operation
-            self._started = {each for each in self._started if each > operation}
+            self._started = {started for started in self._started if started > operation}
         if operation >= self._newest:
             self._free_s = -math.inf  # where one rank is done, the links are, or nearly
         if (state := self._states.get(operation)) is not None:
@@ -249,6 +255,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._last_done_s = max(end_s, self._last_done_s)
         if state.decision is None:
             return
+
         native = state.decision.candidate == NATIVE
         times = self._times(state.decision, state.buffer[0])
         unready_s = max(0.0, state.unready_s - (begins_s - last_s))
@@ -260,5 +267,7 @@ def disagreement(operation: int, buffers: dict[int, Buffer]) -> Fault:
     """Which ranks have come to ``operation`` with another buffer (by rank) than most."""
     usual = statistics.multimode(buffers.values())
     ranks = tuple(rank for rank, buffer in buffers.items() if [buffer] != usual)
-    shown = (f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in buffers.items())
-    return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({'; '.join(shown)})")
+    shown = "; ".join(
+        f"rank {rank}: {nbytes} bytes of {kind}" for rank, (nbytes, kind) in buffers.items()
+    )
+    return Fault(ranks, f"operation {operation}: the ranks' buffers differ ({shown})")

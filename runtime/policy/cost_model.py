@@ -129,18 +129,18 @@ def times(
     candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int
 ) -> list[Times]:
     """W and C of every candidate for ``late`` late ranks of which the profile can tell them."""
-    found = []
+    predicted = []
     for index, candidate in enumerate(candidates):
         if candidate.late != late:
             continue
         if candidate.two_level is None:
             waiting_s = _phase_s(candidate.waiting, profile.schedule, nbytes)
             completion_s = _phase_s(candidate.completion, profile.schedule, nbytes)
-            found.append(Times(index, waiting_s, completion_s))
+            predicted.append(Times(index, waiting_s, completion_s))
         elif _was_measured(candidate, profile.machines):
             assert profile.machines is not None
-            found.append(_two_level_times(index, candidate, profile.machines, nbytes))
-    return found
+            predicted.append(_two_level_times(index, candidate, profile.machines, nbytes))
+    return predicted
 
 
 def _phase_s(phase: Phase, line: Line, nbytes: int) -> float:
@@ -183,53 +183,64 @@ class Wait:
     native_s: float = math.nan  # the same if all are waited for
 
 
-def worth_s(native_s: float, found: Sequence[Times]) -> float:
+def worth_s(native_s: float, schedules: Sequence[Times]) -> float:
     """What a schedule saves at best, when the rank comes late enough; 0 if nothing."""
-    best = min((each.completion_s for each in found), default=math.inf)
-    return max(0.0, native_s - best) if best < (1 - LEAST_GAIN) * native_s else 0.0
+    completion_s = min((schedule.completion_s for schedule in schedules), default=math.inf)
+    if completion_s >= (1 - LEAST_GAIN) * native_s:
+        return 0.0
+    return max(0.0, native_s - completion_s)
 
 
-def break_even(native_s: float, found: Sequence[Times]) -> Wait:
+def break_even(native_s: float, schedules: Sequence[Times]) -> Wait:
     """The wait where nothing is known of the lateness."""
-    if not worth_s(native_s, found):
+    if not worth_s(native_s, schedules):
         return Wait()
 
-    def price_s(each: Times) -> float:
-        return max(0.0, each.waiting_s + each.completion_s - native_s)
+    def price_s(schedule: Times) -> float:
+        """What a start just before the late rank's arrival loses against native."""
+        return max(0.0, schedule.waiting_s + schedule.completion_s - native_s)
 
-    best = min(found, key=lambda each: each.completion_s + price_s(each))
-    return Wait(price_s(best), best.candidate) if worth_s(native_s, [best]) else Wait()
+    best = min(schedules, key=lambda schedule: schedule.completion_s + price_s(schedule))
+    if not worth_s(native_s, [best]):
+        return Wait()
+    return Wait(price_s(best), best.candidate)
 
 
 def learned(
     lateness_s: Sequence[float],
     passed_s: float,
     native_s: float,
-    found: Sequence[Times],
+    schedules: Sequence[Times],
     free_s: float = 0.0,
 ) -> Wait:
     """The best wait for a lateness drawn from those of ``lateness_s`` that exceed ``passed_s``.
 
     At least one must. A wait for all is taken unless a schedule gains ``LEAST_GAIN``.
     """
-    seen = np.sort(np.asarray([each for each in lateness_s if each > passed_s], dtype=float))
-    assert len(seen)
-    taus = np.concatenate(([passed_s], seen[:-1]))  # after the last one nobody is missing
-    in_time = seen[None, :] <= taus[:, None]
-    native_means = np.maximum(seen, free_s) + native_s
-    mean_for_all_s = float(native_means.mean())
-    best = Wait(mean_s=mean_for_all_s, native_s=mean_for_all_s)
-    limit_s = mean_for_all_s - LEAST_GAIN * native_s
-    if not found:
-        return best
+    possible = [lateness for lateness in lateness_s if lateness > passed_s]
+    latenesses = np.sort(np.asarray(possible, dtype=float))
+    assert len(latenesses)
+
+    native_ends = np.maximum(latenesses, free_s) + native_s
+    mean_for_all_s = float(native_ends.mean())
+    wait_for_all = Wait(mean_s=mean_for_all_s, native_s=mean_for_all_s)
+    if not schedules:
+        return wait_for_all
+
+    # it pays to start only right after an arrival; after the last one nobody is missing
+    taus = np.concatenate(([passed_s], latenesses[:-1]))
+
+    # axes: schedule, tau, lateness
+    waiting_s = np.array([schedule.waiting_s for schedule in schedules])[:, None, None]
+    completion_s = np.array([schedule.completion_s for schedule in schedules])[:, None, None]
     begins = np.maximum(taus, free_s)[:, None]
-    waiting_s, completion_s = (
-        np.array(each)[:, None, None]
-        for each in zip(*((each.waiting_s, each.completion_s) for each in found), strict=True)
-    )  # candidate, tau, lateness
-    started = begins + np.maximum(seen[None, :] - begins, waiting_s) + completion_s
-    means = np.where(in_time, native_means[None, :], started).mean(2)
-    which, place = divmod(int(means.argmin()), len(taus))
-    if (mean_s := float(means[which, place])) >= limit_s:
-        return best
-    return Wait(float(taus[place]), found[which].candidate, mean_s, mean_for_all_s)
+    schedule_ends = begins + np.maximum(latenesses - begins, waiting_s) + completion_s
+    in_time = latenesses <= taus[:, None]
+    means = np.where(in_time, native_ends, schedule_ends).mean(axis=2)
+
+    best_schedule, best_tau = divmod(int(means.argmin()), len(taus))
+    mean_s = float(means[best_schedule, best_tau])
+    if mean_s >= mean_for_all_s - LEAST_GAIN * native_s:
+        return wait_for_all
+    candidate = schedules[best_schedule].candidate
+    return Wait(float(taus[best_tau]), candidate, mean_s, mean_for_all_s)

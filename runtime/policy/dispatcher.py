@@ -34,6 +34,7 @@ import torch
 
 from runtime.at_exit import close_at_exit, has_closed
 from runtime.device.choice import make_executor
+from runtime.executor.load import Runnable
 from runtime.executor.native import native_way
 from runtime.executor.nccl.streams import Device, device_of
 from runtime.health.diagnosis import WaitFor
@@ -90,9 +91,9 @@ class AllReduceDispatcher:
         native_waits: NativeWaits | None = None,
     ) -> None:
         streams = device_of(device)
-        self._how = ""  # what to say before the reason of each decision
+        self._reason_prefix = ""
         if streams is not None:
-            options, self._how = on_device(options)
+            options, self._reason_prefix = on_device(options)
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options = options
@@ -101,19 +102,14 @@ class AllReduceDispatcher:
         self.store = store
         group = StoreExchange(store, rank, size, timeout_s)
         require_equal(options, group)
-        most_late = options.at_most_late(size)
-        # the links of devices are not measured apart, so that there two levels can't be judged
-        self._ranks_per_machine = ranks_per_machine(group) if streams is None else ALONE
-        schedules, self.candidates = candidates(group, most_late, self._ranks_per_machine)
-        for each in schedules if options.mode == "static" else ():
-            each.make()  # before the first operation: the same bits in every run
-        self._maker = ThreadPoolExecutor(1, "latecomer-maker")
-        self._asked: set[int] = set()  # candidates that are made, or being made
-        self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
+
+        schedules = self._make_candidates(group, on_host=streams is None)
         self.rounds = Rounds()
         self.executor = make_executor(
             schedules,
-            *(PrefixStore("executor", store), rank, size),
+            PrefixStore("executor", store),
+            rank,
+            size,
             device=streams or device,
             by=options.device,
             timeout_s=timeout_s,
@@ -121,25 +117,17 @@ class AllReduceDispatcher:
             native_waits=native_waits,
         )
         self.find_silent = self.executor.find_silent
-        self._deciding: tuple[int, float] | None = None
-        self.moved_s = time.monotonic()
         self._connect(group, profile)
-        watchdog = self.executor.watchdog
-        self._inputs = PolicyInputs(options, size, self.candidates, self.profile)
-        agent = RankAgent(rank, self._inputs)
-        self.control_plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
-        watchdog.on_failure(lambda failure: self.control_plane.close())
-        watchdog.add(self)
-        self.control_plane.align(ALIGN_S)
+        self._start_control_plane()
         self.source = DispatcherRecorder(
             group, self.control_plane, self.rounds, lambda: self.executor.entered
         )
         self.records = self.source.records  # of the last operations, oldest first; reference clock
+
         # Held from an operation's number to its start or its place in the queue, so that both are
         # in one order. The program's callbacks run under it only if the group has failed; should
         # they submit again on the same thread, they are told so, and do not wait for themselves.
         self._submitting = threading.RLock()
-        self.executor.arrived = self.control_plane.reached
         self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
         self._is_closing = False
         self._queued = 0  # put into the queue so far; changed with ``_submitting`` held
@@ -147,6 +135,34 @@ class AllReduceDispatcher:
         self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
         self._thread.start()
         close_at_exit(self)
+
+    def _make_candidates(self, group: StoreExchange, *, on_host: bool) -> tuple[Runnable, ...]:
+        """The schedules to choose from, and what makes their parts (collective)."""
+        # the links of devices are not measured apart, so that there two levels can't be judged
+        self._ranks_per_machine = ranks_per_machine(group) if on_host else ALONE
+        most_late = self.options.at_most_late(self.size)
+        schedules, self.candidates = candidates(group, most_late, self._ranks_per_machine)
+        if self.options.mode == "static":
+            for schedule in schedules:
+                schedule.make()  # before the first operation: the same bits in every run
+
+        self._maker = ThreadPoolExecutor(1, "latecomer-maker")
+        self._asked: set[int] = set()  # candidates that are made, or being made
+        self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
+        return schedules
+
+    def _start_control_plane(self) -> None:
+        """What decides, watched for how long it takes; it waits for this rank's clock a little."""
+        self._deciding: tuple[int, float] | None = None  # the operation, and since when
+        self.moved_s = time.monotonic()
+        self._inputs = PolicyInputs(self.options, self.size, self.candidates, self.profile)
+        agent = RankAgent(self.rank, self._inputs)
+        self.control_plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
+        self.executor.arrived = self.control_plane.reached
+        watchdog = self.executor.watchdog
+        watchdog.on_failure(lambda failure: self.control_plane.close())
+        watchdog.add(self)
+        self.control_plane.align(ALIGN_S)
 
     def submit(self, tensor: torch.Tensor, *, average: bool = False) -> AllReduceWork:
         """Start the sum (or average) of ``tensor`` over all ranks, in place; returns at once.
@@ -171,9 +187,10 @@ class AllReduceDispatcher:
     def _arrive(self, work: AllReduceWork, *, on_device: bool) -> None:
         """The host comes to an operation, and with it this rank, unless ``on_device``."""
         tensor = work.tensor
-        average = work.average
-        kind = f"{tensor.dtype}{', averaged' if average else ''}"
         nbytes = tensor.numel() * tensor.element_size()
+        kind = str(tensor.dtype)
+        if work.average:
+            kind += ", averaged"
         self._prepare(nbytes)
         self.control_plane.arrive(work.number, nbytes, kind, on_device=on_device)
 
@@ -218,7 +235,7 @@ class AllReduceDispatcher:
         number, since_s = deciding
         return WaitFor(number, "decision", 0, self.control_plane.waits_for(number)), since_s
 
-    def _connect(self, group: StoreExchange, given: Profile | None) -> None:
+    def _connect(self, group: StoreExchange, given_profile: Profile | None) -> None:
         """Connect the native group and come to a profile; who is gone by now is named."""
         watchdog = self.executor.watchdog
         with contextlib.ExitStack() as started:  # closed if the start fails
@@ -226,11 +243,15 @@ class AllReduceDispatcher:
             try:
                 group.all_gather("native")
                 self._native = native_way(self.executor, group.under("native"), self._ended)
-                runs = self._native.run, lambda tensor: self.executor.submit(tensor).wait(ON_HOST)
+
+                def run_schedule(tensor: torch.Tensor) -> None:
+                    self.executor.submit(tensor).wait(ON_HOST)
+
                 self.profile = shared_profile(
                     group,
-                    given,
-                    runs,
+                    given_profile,
+                    self._native.run,
+                    run_schedule,
                     self.candidates[0],
                     self.executor.device,
                     self._two_level_runs(),
@@ -260,11 +281,14 @@ class AllReduceDispatcher:
         if wanted is None or wanted.candidate in self._asked:
             return
         self._asked.add(wanted.candidate)
-        after_ms = wanted.completion_s * 1e3
-        native_ms = self._inputs.native_s(nbytes) * 1e3
-        about = self.rank, nbytes, self.candidates[wanted.candidate].name, after_ms, native_ms
-        text = "rank %d: %d bytes go by: %s; predicted: %.3g ms after its arrival, natively %.3g ms"
-        logger.info(text, *about)
+        logger.info(
+            "rank %d: %d bytes go by: %s; predicted: %.3g ms after its arrival, natively %.3g ms",
+            self.rank,
+            nbytes,
+            self.candidates[wanted.candidate].name,
+            wanted.completion_s * 1e3,
+            self._inputs.native_s(nbytes) * 1e3,
+        )
         self._maker.submit(self._make, wanted.candidate)
 
     def _make(self, candidate: int) -> None:
@@ -342,11 +366,17 @@ class AllReduceDispatcher:
     def _note(self, work: AllReduceWork, decision: Decision, decided_s: float) -> None:
         """Tell the control plane that an operation is done, and keep a record of it."""
         self.control_plane.done(work.number)
-        is_native = decision.candidate == NATIVE
-        way = NATIVE_WAY if is_native else self.candidates[decision.candidate].name
-        decided_s = max(decided_s, work.arrived_s)  # a device comes to it later
-        how = self._how + decision.reason
-        self.source.record(work, work.number, way, how, decided_s, decision.late)
+        method = NATIVE_WAY
+        if decision.candidate != NATIVE:
+            method = self.candidates[decision.candidate].name
+        self.source.record(
+            work,
+            work.number,
+            way=method,
+            reason=self._reason_prefix + decision.reason,
+            decided_s=max(decided_s, work.arrived_s),  # a device comes to it later
+            late=decision.late,
+        )
 
     def _disagree(self, fault: Fault) -> None:
         names = ", ".join(map(str, fault.ranks))

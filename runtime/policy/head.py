@@ -54,14 +54,15 @@ class Head(Protocol[Message, None]):
         super().__init__()
         self.rank = rank
         self.inputs = inputs
-        self._above, heard, self._below = inputs.headed(rank)
-        self._heard = {each: inputs.speaks_for(each) for each in heard}
-        self._heard[rank] = range(rank, rank + 1)  # what a rank tells its own head is its own
+        # the head above; who speaks to this one, and for which ranks; for whom this one speaks
+        self._above, senders, self._below = inputs.headed(rank)
+        self._ranks_of = {sender: inputs.speaks_for(sender) for sender in senders}
+        self._ranks_of[rank] = range(rank, rank + 1)  # a rank tells its own head of itself only
         self._has_rule = inputs.options.mode in RULES
         self._states: dict[int, _Gathered] = {}
         self._decided: dict[int, Decide] = {}
-        self._consumed = dict.fromkeys(heard, 0)
-        self._made = dict.fromkeys(heard, inputs.made)
+        self._consumed = dict.fromkeys(senders, 0)
+        self._made = dict.fromkeys(senders, inputs.made)
         self._needed = 0  # operations below need no decision any more on its ranks
         self._ends: dict[int, dict[int, float]] = {}  # of operations that not all have done
         self._done: deque[tuple[int, float]] = deque(maxlen=MOST_DONE)
@@ -78,7 +79,7 @@ class Head(Protocol[Message, None]):
                     self._states[message.operation].again_s = math.inf
         elif isinstance(message, Arrive) and message.to is not None and sender in self._consumed:
             for arrival in message.arrivals:
-                arrival.require(self._heard[sender])
+                arrival.require(self._ranks_of[sender])
             if message.asks:
                 self._note(message, sender)
                 for arrival in message.arrivals:
@@ -93,7 +94,8 @@ class Head(Protocol[Message, None]):
 
     def handle_timer(self, now_s: float) -> None:
         """Say again what is due by now."""
-        for state in [each for each in self._states.values() if each.again_s <= now_s]:
+        due = [state for state in self._states.values() if state.again_s <= now_s]
+        for state in due:
             self._tell(state, now_s)
 
     def done(self, operation: int, rank: int, done_s: float) -> None:
@@ -143,21 +145,30 @@ class Head(Protocol[Message, None]):
         state.pause_s = min(LONGEST_RETRY_S, 2 * state.pause_s)
         if state.operation in self._decided or not (state.absent or self._has_rule):
             state.again_s = math.inf
-        past = state.tries % PAST_HEAD == 0
-        self._say([state.arrival], True, state.to, None if past else self._above)
+        above = self._above
+        if state.tries % PAST_HEAD == 0:
+            above = None
+        self._say([state.arrival], asks=True, to=state.to, above=above)
 
     def _report(self, to: int, now_s: float) -> None:
         """Tell what happened while nobody asked."""
-        self._report_s, most = now_s + REPORT_S, max(1, MOST_TOLD // len(self._below))
-        for at in range(0, len(self._reports), most):
-            self._say(self._reports[at : at + most], False, to, self._above)
+        self._report_s = now_s + REPORT_S
+        per_message = max(1, MOST_TOLD // len(self._below))
+        for first in range(0, len(self._reports), per_message):
+            reports = self._reports[first : first + per_message]
+            self._say(reports, asks=False, to=to, above=self._above)
         self._reports = []
 
-    def _say(self, arrivals: list[Arrival], asks: bool, to: int, above: int | None) -> None:
-        made = functools.reduce(operator.and_, self._made.values())
-        done = tuple(self._done)
-        pass_on = None if above is None else to
-        message = Arrive(tuple(arrivals), asks, self._needed, made, done, pass_on)
+    def _say(self, arrivals: list[Arrival], *, asks: bool, to: int, above: int | None) -> None:
+        """Send it to coordinator ``to``, or to the head above, which passes it on."""
+        message = Arrive(
+            arrivals=tuple(arrivals),
+            asks=asks,
+            consumed=self._needed,
+            made=functools.reduce(operator.and_, self._made.values()),
+            done=tuple(self._done),
+            to=None if above is None else to,
+        )
         self._send(to if above is None else above, message)
         self._done.clear()
 

@@ -54,15 +54,17 @@ class History:
     def lateness(self, ranks: Collection[int], recent: int, *, first: bool = False) -> list[float]:
         """Per operation: from the last arrival of all others to the last (first) of ``ranks``."""
         rows = self._last(recent)
-        found = []
-        own = self._arrivals[rows[:, None], list(ranks)].tolist()
-        last_ones = self._in_order[rows, -1 - len(ranks) :].tolist()
-        for theirs, last in zip(own, last_ones, strict=True):
-            for each in theirs:
-                if each in last:
-                    last.remove(each)
-            found.append((min(theirs) if first else max(theirs)) - last[-1])
-        return found
+        arrivals_of_ranks = self._arrivals[rows[:, None], list(ranks)].tolist()
+        last_arrivals = self._in_order[rows, -1 - len(ranks) :].tolist()  # one more than ranks
+        lateness_s = []
+        for theirs, last in zip(arrivals_of_ranks, last_arrivals, strict=True):
+            for at_s in theirs:
+                if at_s in last:
+                    last.remove(at_s)
+            last_of_others = last[-1]
+            until = min(theirs) if first else max(theirs)
+            lateness_s.append(until - last_of_others)
+        return lateness_s
 
     def usual_order(self) -> list[int]:
         """All ranks, the one that is usually earliest first; equal ones by number."""

@@ -33,12 +33,11 @@ def ranks_per_machine(group: StoreExchange) -> int:
     local_world_size = max(ALONE, _number("LOCAL_WORLD_SIZE"))
     machine = _number("GROUP_RANK")
     is_whole_job = _number("WORLD_SIZE") == group.world_size
-    told = f"{local_world_size} {machine} {is_whole_job}"
-    told_by_rank = group.all_gather("machine", told)
+    text_of_rank = group.all_gather("machine", f"{local_world_size} {machine} {is_whole_job}")
 
     if group.world_size % local_world_size or group.world_size == local_world_size:
         return ALONE
-    for rank, text in told_by_rank.items():
+    for rank, text in text_of_rank.items():
         if text != f"{local_world_size} {rank // local_world_size} True":
             return ALONE
     return local_world_size

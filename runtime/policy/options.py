@@ -66,12 +66,13 @@ class Chosen(NamedTuple):
 
 def require_equal(options: Options, group: StoreExchange) -> None:
     """Raise ArgumentError, with the ranks that differ, unless all have the same options."""
-    own = msgspec.json.encode(options).decode()
-    received = group.all_gather("options", own)
-    if differing := [peer for peer, theirs in received.items() if theirs != own]:
+    text = msgspec.json.encode(options).decode()
+    received = group.all_gather("options", text)
+    differing = [rank for rank, theirs in received.items() if theirs != text]
+    if differing:
         ranks = ", ".join(map(str, differing))
         requirement = f"must be the same on all ranks; rank(s) {ranks}: {received[differing[0]]}"
-        raise ArgumentError("options", own, requirement)
+        raise ArgumentError("options", text, requirement)
 
 
 @dataclass
@@ -89,7 +90,10 @@ class PolicyInputs:
     def __post_init__(self) -> None:
         self._times = lru_cache(1024)(partial(times, self.candidates, self.profile))
         self.speaks_for = cache(lambda rank: self.headed(rank)[2])  # by rank: for these it speaks
-        self.made = sum(1 << i for i, each in enumerate(self.candidates) if not each.on_demand)
+        self.made = 0
+        for index, candidate in enumerate(self.candidates):
+            if not candidate.on_demand:
+                self.made |= 1 << index
         self.head_of = self.head_of or (FAN_IN if self.world_size > MOST_ALONE else 1)
         self.stride = self.head_of  # of the ranks that speak to coordinators themselves
         while 1 < self.head_of < self.world_size / self.stride:
@@ -103,8 +107,8 @@ class PolicyInputs:
     @cached_property
     def most_late(self) -> int:
         """How many ranks may be missing when an operation is started."""
-        there_are = max((each.late for each in self.candidates), default=0)
-        return min(there_are, self.options.at_most_late(self.world_size))
+        most_of_any = max((candidate.late for candidate in self.candidates), default=0)
+        return min(most_of_any, self.options.at_most_late(self.world_size))
 
     def headed(self, rank: int) -> tuple[int | None, list[int], range]:
         """The head above a rank, if any; who speaks to this rank, and for whom it speaks."""
@@ -122,15 +126,25 @@ class PolicyInputs:
 
     def native_s(self, nbytes: int, *, corrected: bool = True) -> float:
         """N: the native all-reduce of ``nbytes`` bytes."""
-        return (self.correction.factor(True) if corrected else 1.0) * self.profile.native_s(nbytes)
+        predicted_s = self.profile.native_s(nbytes)
+        if not corrected:
+            return predicted_s
+        return self.correction.factor(native=True) * predicted_s
 
     def times(self, late: int, nbytes: int, corrected: bool = True, made: int = -1) -> list[Times]:
         """W and C of the candidates in ``made`` (bits) for ``late`` late ranks."""
-        found = [each for each in self._times(late, nbytes) if made >> each.candidate & 1]
-        factor = self.correction.factor(False) if corrected else 1.0
-        return [Times(i, factor * w, factor * c) for i, w, c in map(msgspec.structs.astuple, found)]
+        predicted = [
+            schedule for schedule in self._times(late, nbytes) if made >> schedule.candidate & 1
+        ]
+        if not corrected:
+            return predicted
+        factor = self.correction.factor(native=False)
+        return [
+            Times(schedule.candidate, factor * schedule.waiting_s, factor * schedule.completion_s)
+            for schedule in predicted
+        ]
 
     def wanted(self, nbytes: int) -> Times | None:
         """What ``nbytes`` bytes would run by with one late rank that is late enough, if made."""
-        found = self.times(1, nbytes, corrected=False)
-        return min(found, key=lambda each: each.completion_s, default=None)
+        schedules = self.times(1, nbytes, corrected=False)
+        return min(schedules, key=lambda schedule: schedule.completion_s, default=None)

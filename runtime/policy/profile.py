@@ -26,7 +26,8 @@ from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
 
-SIZES = SMALL, LARGE = 2**14, 2**21  # bytes
+SMALL = 2**14  # bytes
+LARGE = 2**21
 REPEATS = 3
 LEAST_ALPHA_S = 1e-7
 LEAST_BETA_S = 1e-13
@@ -53,20 +54,18 @@ def measure(
     ranks = group.world_size
     hops = 2 * (ranks - 1)
     phases = (candidate.waiting, candidate.completion)
-    natives, schedules = (
-        [_least_s(native, run, torch.zeros(nbytes // 4, device=device)) for nbytes in SIZES]
-        for run in (native, schedule)
-    )
-    messages = sum(each.messages for each in phases)
-    share = sum(each.share for each in phases)
-    native_line = _line(*natives, messages=hops, share=hops / ranks)
-    schedule_line = _line(*schedules, messages=messages, share=share)
-    if not two_level:
-        return Profile(ranks, native_line, schedule_line)
+    messages = sum(phase.messages for phase in phases)
+    share = sum(phase.share for phase in phases)
 
     def line_of(run: Run, messages: float, share: float) -> Line:
-        seconds = [_least_s(native, run, torch.zeros(nbytes // 4)) for nbytes in SIZES]
-        return _line(*seconds, messages=messages, share=share)
+        small_s = _least_s(native, run, torch.zeros(SMALL // 4, device=device))
+        large_s = _least_s(native, run, torch.zeros(LARGE // 4, device=device))
+        return _line(small_s, large_s, messages=messages, share=share)
+
+    native_line = line_of(native, hops, hops / ranks)
+    schedule_line = line_of(schedule, messages, share)
+    if not two_level:
+        return Profile(ranks, native_line, schedule_line)
 
     machines = measure_machines(group, ranks_per_machine, two_level, line_of)
     return Profile(ranks, native_line, schedule_line, machines)
@@ -74,8 +73,9 @@ def measure(
 
 def shared_profile(
     group: StoreExchange,
-    given: Profile | None,
-    methods: tuple[Run, Run],
+    given_profile: Profile | None,
+    native: Run,
+    schedule: Run,
     candidate: Candidate,
     device: torch.device,
     two_level: Mapping[str, Run],
@@ -85,11 +85,12 @@ def shared_profile(
 
     RankFailure is raised for ranks that did not join in time, or where a measurement failed.
     """
-    received = group.all_gather("profile given", "" if given is None else "yes")
+    received = group.all_gather("profile given", "" if given_profile is None else "yes")
+    profile = given_profile
     if not received[0]:
-        given = measure(group, *methods, candidate, device, two_level, ranks_per_machine)
+        profile = measure(group, native, schedule, candidate, device, two_level, ranks_per_machine)
     if group.rank == 0:
-        group.send("profile", msgspec.json.encode(given).decode())
+        group.send("profile", msgspec.json.encode(profile).decode())
     return PROFILE.decode(group.receive_from(0, "profile"))
 
 
@@ -112,11 +113,11 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
     staying = set(range(ranks))
     try:
         dispatcher = dispatch(store, rank, ranks, options=Options("native"), timeout_s=timeout_s)
-        found: Profile = dispatcher.profile
+        profile: Profile = dispatcher.profile
         if rank == 0:
-            out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+            out.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
         dispatcher.close()
-        return found
+        return profile
     except RankFailure as failure:
         staying -= set(failure.ranks)
         raise
@@ -150,11 +151,11 @@ def _line(small_s: float, large_s: float, *, messages: float, share: float) -> L
 
 def _least_s(native: Run, run: Run, data: torch.Tensor) -> float:
     """The shortest of some runs, each begun by all ranks together."""
-    start = torch.zeros(1, device=data.device)
-    found = []
+    signal = torch.zeros(1, device=data.device)
+    durations_s = []
     for _ in range(REPEATS + 1):  # the first one warms connections and buffers
-        native(start)
-        began = time.monotonic()
+        native(signal)
+        began_s = time.monotonic()
         run(data)
-        found.append(time.monotonic() - began)
-    return min(found[1:])
+        durations_s.append(time.monotonic() - began_s)
+    return min(durations_s[1:])

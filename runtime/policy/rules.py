@@ -59,9 +59,10 @@ Rule = Callable[[float, OperationState, PolicyInputs], Decision | Later]
 def small(nbytes: int, inputs: PolicyInputs) -> str:
     """Why nothing can be gained on ``nbytes`` bytes; empty if something can. Alike on all ranks."""
     native_s = inputs.native_s(nbytes, corrected=False)
-    found = (inputs.times(late + 1, nbytes, corrected=False) for late in range(inputs.most_late))
-    gains = any(worth_s(native_s, each) for each in found)
-    return "" if gains else "small: no schedule would be faster, whoever is late"
+    for late in range(1, inputs.most_late + 1):
+        if worth_s(native_s, inputs.times(late, nbytes, corrected=False)):
+            return ""
+    return "small: no schedule would be faster, whoever is late"
 
 
 def static(nbytes: int, inputs: PolicyInputs) -> Decision:
@@ -83,12 +84,14 @@ def eager(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision
 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
         nbytes = state.buffer[0]
-        times = inputs.times(len(missing), nbytes, made=inputs.made)
-        found = break_even(inputs.native_s(nbytes), times)
-        if threshold_s is None or found.candidate == NATIVE:
-            return _patient(found, state, free_s), PATIENCE
-        tau_s = max(free_s, threshold_s) if state.started else free_s + threshold_s
-        return Wait(tau_s, found.candidate), f"missing for more than {threshold_s * 1e3:g} ms"
+        schedules = inputs.times(len(missing), nbytes, made=inputs.made)
+        patient = break_even(inputs.native_s(nbytes), schedules)
+        if threshold_s is None or patient.candidate == NATIVE:
+            return _patient(patient, state, free_s), PATIENCE
+        tau_s = free_s + threshold_s
+        if state.started:  # they have been missing for those before, too
+            tau_s = max(free_s, threshold_s)
+        return Wait(tau_s, patient.candidate), f"missing for more than {threshold_s * 1e3:g} ms"
 
     return _decide(now_s, state, inputs, wait)
 
@@ -99,15 +102,17 @@ def auto(now_s: float, state: OperationState, inputs: PolicyInputs) -> Decision 
     def wait(missing: Ranks, passed_s: float, free_s: float) -> tuple[Wait, str]:
         nbytes = state.buffer[0]
         native_s = inputs.native_s(nbytes)
-        found = inputs.times(len(missing), nbytes, made=inputs.made)
+        schedules = inputs.times(len(missing), nbytes, made=inputs.made)
         # to the next arrival, not the last: who is about to come is not left out with who is late
         its_own = inputs.history.lateness(missing, LATELY, first=True)
         anybodys = inputs.history.gaps(len(missing), LATELY)
-        for seen, whose in ((its_own, "its own"), (anybodys, "anybody's")):
-            if sum(each > passed_s for each in seen) >= ENOUGH:
-                chosen = learned(seen, passed_s, native_s, found, free_s)
+        for delays_s, whose in ((its_own, "its own"), (anybodys, "anybody's")):
+            if sum(delay_s > passed_s for delay_s in delays_s) >= ENOUGH:
+                chosen = learned(delays_s, passed_s, native_s, schedules, free_s)
                 return chosen, f"missing, and likely to come much later by {whose} recent delays"
-        return _patient(break_even(native_s, found), state, free_s), f"{PATIENCE}, delays unknown"
+
+        patient = break_even(native_s, schedules)
+        return _patient(patient, state, free_s), f"{PATIENCE}, delays unknown"
 
     return _decide(now_s, state, inputs, wait)
 
@@ -137,6 +142,7 @@ def _decide(
         return Decision(NATIVE, (), "all ranks have arrived")
     if state.absent > inputs.most_late:
         return Later(math.inf)
+
     missing = state.missing
     last_s = state.last_s
     passed_s = max(0.0, now_s - last_s)
@@ -146,6 +152,7 @@ def _decide(
         return Later(math.inf)
     if now_s < last_s + chosen.tau_s:
         return Later(last_s + chosen.tau_s)
+
     if len(missing) > 1:
         missing = tuple(sorted(missing, key=inputs.history.usual_order().index))
     return Decision(chosen.candidate, missing, reason)
@@ -156,12 +163,12 @@ def _for_late(nbytes: int, epoch: Epoch, reason: str, inputs: PolicyInputs) -> D
     if not epoch.late:
         return Decision(NATIVE, (), reason)
 
-    def beyond_s(each: Times) -> float:
+    def beyond_s(schedule: Times) -> float:
         """From the late rank's arrival to the end."""
-        return max(0.0, each.waiting_s - epoch.delay_s) + each.completion_s
+        return max(0.0, schedule.waiting_s - epoch.delay_s) + schedule.completion_s
 
-    found = inputs.times(len(epoch.late), nbytes, corrected=False, made=epoch.made)
-    best = min(found, key=beyond_s, default=None)
+    schedules = inputs.times(len(epoch.late), nbytes, corrected=False, made=epoch.made)
+    best = min(schedules, key=beyond_s, default=None)
     if best is None:
         return Decision(NATIVE, (), f"there is no schedule for {len(epoch.late)} late ranks")
     if beyond_s(best) >= (1 - LEAST_GAIN) * inputs.native_s(nbytes, corrected=False):
@@ -173,20 +180,22 @@ def next_epoch(current: Epoch, nbytes: int, inputs: PolicyInputs) -> Epoch | Non
     """What to propose for operations of ``nbytes``, if anything; version and first are open."""
     if len(inputs.history) < LEAST:
         return None
-    found = current
+    proposed = current
     if inputs.options.mode == "predict":
         late, delay_s, reason = predicted_late(nbytes, inputs)
-        known = {"late": late, "delay_s": delay_s, "reason": reason, "made": inputs.made}
-        found = msgspec.structs.replace(current, **known)
+        proposed = msgspec.structs.replace(
+            current, late=late, delay_s=delay_s, reason=reason, made=inputs.made
+        )
     elif inputs.options.mode == "auto":
-        found = msgspec.structs.replace(current, quiet=quiet(nbytes, inputs, now=current.quiet))
+        is_quiet = quiet(nbytes, inputs, was_quiet=current.quiet)
+        proposed = msgspec.structs.replace(current, quiet=is_quiet)
     coordinator = better_coordinator(current.coordinator, nbytes, inputs)
-    found = msgspec.structs.replace(found, coordinator=coordinator)
+    proposed = msgspec.structs.replace(proposed, coordinator=coordinator)
 
     def what_counts(epoch: Epoch) -> tuple[set[int], int, bool, int]:
         return set(epoch.late), epoch.coordinator, epoch.quiet, epoch.made if epoch.late else 0
 
-    return found if what_counts(found) != what_counts(current) else None
+    return proposed if what_counts(proposed) != what_counts(current) else None
 
 
 def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], float, str]:
@@ -201,20 +210,20 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
     order = history.usual_order()
     for count in range(1, inputs.most_late + 1):
         late = tuple(order[-count:])
-        apart = history.lateness(late, RECENT, first=True)
+        gaps_s = history.lateness(late, RECENT, first=True)
         delay_s = statistics.median(history.lateness(late, RECENT))
-        found = inputs.times(count, nbytes, made=inputs.made)
-        if not found or sum(gap > 0 for gap in apart) < MOSTLY * len(apart):
+        schedules = inputs.times(count, nbytes, made=inputs.made)
+        if not schedules or sum(gap_s > 0 for gap_s in gaps_s) < MOSTLY * len(gaps_s):
             continue
-        gain_s = delay_s + native_s - min(each.total_s(delay_s) for each in found)
+        gain_s = delay_s + native_s - min(schedule.total_s(delay_s) for schedule in schedules)
         if gain_s > best_gain_s:
             best = (late, delay_s, "late in most of the last operations")
             best_gain_s = gain_s
     return best
 
 
-def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
-    """Mode auto: whether all ranks had better run natively, without asking, as they may do ``now``.
+def quiet(nbytes: int, inputs: PolicyInputs, *, was_quiet: bool) -> bool:
+    """Mode auto: whether all ranks had better run natively, without asking.
 
     Asking costs a decision's latency per operation. It pays where the best wait would have gained
     more than that, on average over the last ``LATELY`` operations. Once they ask, half of it will
@@ -224,11 +233,13 @@ def quiet(nbytes: int, inputs: PolicyInputs, *, now: bool) -> bool:
     gain_s = 0.0
     for late in range(1, inputs.most_late + 1):
         gaps = [max(gap, SHORTEST_S) for gap in inputs.history.gaps(late, LATELY)]
-        found = inputs.times(late, nbytes, made=inputs.made)
-        wait = learned(gaps, 0.0, native_s, found)
+        schedules = inputs.times(late, nbytes, made=inputs.made)
+        wait = learned(gaps, 0.0, native_s, schedules)
         gain_s = max(gain_s, wait.native_s - wait.mean_s)
     limit_s = LEAST_GAIN * native_s + inputs.correction.latency_s
-    return gain_s < (limit_s if now else limit_s / 2)
+    if not was_quiet:
+        limit_s /= 2
+    return gain_s < limit_s
 
 
 def better_coordinator(current: int, nbytes: int, inputs: PolicyInputs) -> int:
