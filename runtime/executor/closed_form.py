@@ -1,7 +1,7 @@
 """The closed form for one late rank, of which a rank makes no more than its own part.
 
-Whoever is late takes the place of the last rank, and each rank after it the place before its own.
-So a rank has at most three places, whoever is late: its own, the one before, and the late one's.
+Whoever is late takes the position of the last rank, and each rank after it the position before its
+own. So a rank has at most three positions, whoever is late: its own, the one before, and the last.
 What is done there is made once, for any number of ranks in O(chunks log ranks); another late rank
 changes nothing but the peers' names.
 
@@ -42,11 +42,11 @@ class ClosedForm(Runnable):
         bare = Schedule(ranks=ranks, chunks=chunks, late=late, phases=phases)
         super().__init__(bare, f"one late, k = {chunks}")
         self._rank = rank
-        self._programs: dict[int, RankProgram] = {}  # by place
+        self._programs: dict[int, RankProgram] = {}  # by position
         self._lock = threading.Lock()
 
     def make(self) -> None:
-        """Make what this rank does in its places, unless it is there already.
+        """Make what this rank does in its positions, unless it is there already.
 
         ScheduleRefused if the whole is not proved, or a part is not what the whole has there.
         """
@@ -54,34 +54,34 @@ class ClosedForm(Runnable):
 
         n = self.schedule.ranks
         k = self.schedule.chunks
-        places = {n - 1, self._rank, self._rank - 1} - {-1}
+        positions = {n - 1, self._rank, self._rank - 1} - {-1}
         with self._lock:
             if self._programs:
                 return
-            parts = {place: own_part(n, place, k) for place in places}
+            parts = {position: own_part(n, position, k) for position in positions}
 
             if n * k <= PROVED:
                 proved = proved_whole(n, k).schedule
-                for place, part in parts.items():
-                    require_part(part, place, proved)
+                for position, part in parts.items():
+                    require_part(part, position, proved)
 
             self._programs = {
-                place: rank_program(part, place, alone=True) for place, part in parts.items()
+                position: rank_program(part, position, alone=True)
+                for position, part in parts.items()
             }
 
     def program(self, rank: int, late: tuple[int, ...]) -> RankProgram:
         """Its part with this late rank; ``rank`` is its own."""
         assert rank == self._rank
         self.make()
-        (absent,) = late
-        last = self.schedule.ranks - 1
-        place = last if rank == absent else rank - (rank > absent)
-        rank_at = [*(other + (other >= absent) for other in range(last)), absent]
-        assert rank_at[place] == rank
+        (late_rank,) = late
+        in_time = [other for other in range(self.schedule.ranks) if other != late_rank]
+        rank_at = [*in_time, late_rank]  # by position
+        position = rank_at.index(rank)
 
-        made = self._programs[place]
-        ends = tuple(replace(end, peer=rank_at[end.peer]) for end in made.ends)
-        return replace(made, ends=ends)
+        program = self._programs[position]
+        ends = tuple(replace(end, peer=rank_at[end.peer]) for end in program.ends)
+        return replace(program, ends=ends)
 
 
 def proved_whole(ranks: int, chunks: int) -> Verified:
@@ -93,18 +93,19 @@ def proved_whole(ranks: int, chunks: int) -> Verified:
 
 def require_part(part: Schedule, rank: int, proved: Schedule) -> None:
     """ScheduleRefused if ``part`` is not what ``rank`` does in a schedule that is proved."""
-    own = _of_rank(part, rank)
-    expected = _of_rank(proved, rank)
-    alike = _shape(part) == _shape(proved) and np.array_equal(own, expected)
+    rows = _rows_of_rank(part, rank)
+    expected = _rows_of_rank(proved, rank)
+    is_alike = _shape(part) == _shape(proved) and np.array_equal(rows, expected)
+    has_others = len(rows) != len(part.table.src)  # transfers in which the rank has no part
 
-    if not alike or len(own) != len(part.table.src):
+    if not is_alike or has_others:
         raise ScheduleRefused(
             f"what rank {rank} of {proved.ranks} would do for {proved.chunks} chunks is not its "
             "part of the schedule that is proved; a schedule that is not proved is never run"
         )
 
 
-def _of_rank(schedule: Schedule, rank: int) -> IntArray:
+def _rows_of_rank(schedule: Schedule, rank: int) -> IntArray:
     """A row for each transfer of ``rank``: round, sender, receiver, chunk, whether it is added.
 
     Sorted: in a round without hazards, as a proved one is, the order of transfers does not matter.

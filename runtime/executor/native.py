@@ -33,11 +33,13 @@ class NativeAllReduce:
         ended: Callable[[AllReduceWork], None],
         failed: Callable[[str], None],
     ) -> None:
-        self._rank, self._size = place = group.rank, group.world_size
+        self._rank = group.rank
+        self._size = group.world_size
         self._ended = ended
         self._failed = failed
         timeout = timedelta(seconds=group.timeout_s)
-        self._gloo: Any = dist.ProcessGroupGloo(group.store, *place, timeout)  # incomplete stub
+        # Any: its stub is incomplete
+        self._gloo: Any = dist.ProcessGroupGloo(group.store, self._rank, self._size, timeout)
         self._queue: queue.SimpleQueue[tuple[AllReduceWork, Any] | None] = queue.SimpleQueue()
         self._closing = False
         self._waiting: tuple[WaitFor, float] | None = None
@@ -64,7 +66,8 @@ class NativeAllReduce:
 
     def abort(self) -> None:
         """End every wait, here and on the peers: closes all connections."""
-        if (gloo := self._gloo) is not None:
+        gloo = self._gloo
+        if gloo is not None:
             close_connections(gloo, self._rank, self._size)
 
     def set_timeout(self, timeout_s: float) -> None:
@@ -97,8 +100,9 @@ class NativeAllReduce:
 
     def _lost(self, number: int, error: RuntimeError) -> None:
         if not self._closing:
-            what = f"the all-reduce of operation {number}: {reason(error)}"
-            self._failed(f"rank {self._rank} lost {what}")
+            self._failed(
+                f"rank {self._rank} lost the all-reduce of operation {number}: {reason(error)}"
+            )
 
 
 def native_way(

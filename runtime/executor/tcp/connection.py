@@ -86,6 +86,7 @@ class Connection:
             raise PeerLost(f"lost the connection to rank {self.peer}: {error}") from None
         if length == 0:
             raise PeerLost(f"lost the connection to rank {self.peer}: it was closed")
+
         if state is not None:
             data = min(length, room)
             state.landed(self._end, data)
@@ -94,6 +95,7 @@ class Connection:
             if self._left:
                 return data == room
             self._receiving = None
+
         self._header_has += length
         if self._header_has < HEADER.size:
             return False
@@ -101,9 +103,9 @@ class Connection:
         size, transfer, operation, offset, digest = HEADER.unpack(self._header)
         if size > LARGEST_FRAME:
             raise PeerLost(f"rank {self.peer} sent a frame of {size} bytes")
-        found = self._find(self.peer, transfer, operation, offset, size, digest)
-        if found is not None:
-            self._receiving, self._end = found
+        destination = self._find(self.peer, transfer, operation, offset, size, digest)
+        if destination is not None:
+            self._receiving, self._end = destination
             self._left = size
         return state is None
 
@@ -137,20 +139,22 @@ class Connection:
         if not offered:
             return
         try:
-            taken = self._socket.sendmsg(parts)
+            sent = self._socket.sendmsg(parts)
         except (BlockingIOError, InterruptedError):
-            taken = 0
+            sent = 0
         except OSError as error:
             raise PeerLost(f"lost the connection to rank {self.peer}: {error}") from None
-        self.blocked = taken < offered
-        self.handed_over += taken
-        head = min(taken, len(self._head))
-        self._head = self._head[head:]
-        if state is not None and taken > head:
-            self._sending_left -= taken - head
+        self.blocked = sent < offered
+        self.handed_over += sent
+
+        sent_of_head = min(sent, len(self._head))
+        self._head = self._head[sent_of_head:]
+        sent_of_data = sent - sent_of_head
+        if state is not None and sent_of_data:
+            self._sending_left -= sent_of_data
             if not self._sending_left:
                 self._sending = None
-            state.advance(i, taken - head)
+            state.advance(i, sent_of_data)
 
     def unacknowledged(self) -> int:
         """Bytes that the kernel has taken and the peer's kernel has not yet confirmed."""

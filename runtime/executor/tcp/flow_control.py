@@ -72,31 +72,34 @@ class ReceiveCredits:
         """The same for one phase; true if everything in it has all its credit."""
         sizes = self._sizes
         settled = True
-        before = ahead = 0  # bytes that others need first, transfers behind the due ones
+        bytes_before = 0  # that receives before this one still need
+        transfers_ahead = 0  # that have credit though they are behind the due ones
         due_round: tuple[int, int] | None = None  # of the first receive: operation and step
         for state in queue:
             for i in state.receives_left(phase):
                 size = state.size[i]
                 credit = state.credit[i]
-                left = size - state.done[i]
-                if not left:
+                missing_bytes = size - state.done[i]
+                if not missing_bytes:
                     continue
-                place_in_order = state.number, state.program.ends[i].step
-                due_round = due_round or place_in_order
-                if before <= sizes.nearly:
+
+                its_round = (state.number, state.program.ends[i].step)
+                due_round = due_round or its_round
+                if bytes_before <= sizes.nearly:
                     window = sizes.due
-                elif ahead < AHEAD_TRANSFERS:
+                elif transfers_ahead < AHEAD_TRANSFERS:
                     window = min(max(size // AHEAD_SHARE, sizes.wake), sizes.ahead)
-                    ahead += 1
-                elif place_in_order == due_round:
+                    transfers_ahead += 1
+                elif its_round == due_round:
                     window = sizes.wake
                 else:
                     return False
-                before += left
+
+                bytes_before += missing_bytes
                 if credit == size:
                     continue
-                place = state.limit(i) if sizes.whole else state.done[i]
-                upto = min(size, place + window)
+                window_begins = state.limit(i) if sizes.whole else state.done[i]
+                upto = min(size, window_begins + window)
                 settled = settled and upto == size
                 if upto - credit >= sizes.wake or upto == size:
                     state.credit[i] = upto
@@ -115,28 +118,34 @@ class SendBacklog:
         self._arrived = 0  # bytes, at the last look
         self._limit = least
         self._looked_s = 0.0
-        self._since = (0.0, 0)  # since when there has been a backlog, and what had arrived then
+        self._since_s = 0.0  # since when there has been a backlog
+        self._arrived_since = 0  # bytes that had arrived then
 
     def full(self) -> bool:
         """No more should be handed over now."""
-        taken = sum(connection.handed_over for connection in self._connections)
-        if taken - self._arrived < self._limit:
+        handed_over = sum(connection.handed_over for connection in self._connections)
+        if handed_over - self._arrived < self._limit:
             return False
-        self._look(taken)
-        return taken - self._arrived >= self._limit
+        self._look(handed_over)
+        return handed_over - self._arrived >= self._limit
 
-    def _look(self, taken: int) -> None:
+    def _look(self, handed_over: int) -> None:
         """Ask the kernel what has arrived; learn the rate if there was a backlog all the time."""
-        self._arrived = taken - sum(each.unacknowledged() for each in self._connections)
-        now = time.monotonic()
-        passed_s = now - self._since[0]
-        if now - self._looked_s > HELD_S:
-            self._since = now, self._arrived
+        unacknowledged = sum(connection.unacknowledged() for connection in self._connections)
+        self._arrived = handed_over - unacknowledged
+        now_s = time.monotonic()
+        passed_s = now_s - self._since_s
+        if now_s - self._looked_s > HELD_S:  # it was not asked for, so there was no backlog
+            self._begin_measuring(now_s)
         elif passed_s >= MEASURE_S:
-            rate = (self._arrived - self._since[1]) / passed_s
+            rate = (self._arrived - self._arrived_since) / passed_s
             self._limit = min(max(int(rate * HELD_S), self._least), MOST_HELD)
-            self._since = now, self._arrived
-        self._looked_s = now
+            self._begin_measuring(now_s)
+        self._looked_s = now_s
+
+    def _begin_measuring(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._arrived_since = self._arrived
 
 
 class Sender:

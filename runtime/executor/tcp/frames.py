@@ -44,8 +44,24 @@ class Sizes:
     whole: bool  # windows begin where the place is not free yet, not at what has come
 
 
-NETWORK = Sizes(32 * KIB, 32 * KIB, 96 * KIB, 96 * KIB, 64 * KIB, 192 * KIB, False)
-ONE_HOST = Sizes(4096 * KIB, 256 * KIB, 4096 * KIB, 4096 * KIB, 1024 * KIB, 2**62, True)
+NETWORK = Sizes(
+    frame=32 * KIB,
+    wake=32 * KIB,
+    due=96 * KIB,
+    nearly=96 * KIB,
+    ahead=64 * KIB,
+    held=192 * KIB,
+    whole=False,
+)
+ONE_HOST = Sizes(
+    frame=4096 * KIB,
+    wake=256 * KIB,
+    due=4096 * KIB,
+    nearly=4096 * KIB,
+    ahead=1024 * KIB,
+    held=2**62,
+    whole=True,
+)
 LARGEST_FRAME = ONE_HOST.frame
 
 
@@ -56,6 +72,8 @@ def fitting(sockets: Collection[socket.socket]) -> Sizes:
     is lost or to be paced, and BBR, where it is the default, would spend the processor's time.
     """
     local = all(s.getsockname()[0] == s.getpeername()[0] for s in sockets)
-    for each in sockets if local else ():
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-    return ONE_HOST if local else NETWORK
+    if not local:
+        return NETWORK
+    for tcp in sockets:
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    return ONE_HOST
