@@ -53,12 +53,18 @@ class ModeCollectives(Collectives):
         is_here = all(rank < self.size for rank in late)
         return "" if is_here else f"{self.size} ranks, without {late}"
 
-    def start(self, device: torch.device, *place: Any, **common: Any) -> AllReduceDispatcher:
+    def start(self, device: torch.device, group: StoreExchange) -> AllReduceDispatcher:
         """A dispatcher (collective)."""
-        options = self.chosen.options
-        profile = self.chosen.profile
-        common |= {"options": options, "profile": profile, "device": device}
-        return AllReduceDispatcher(*place, **common)
+        return AllReduceDispatcher(
+            group.store,
+            group.rank,
+            group.world_size,
+            options=self.chosen.options,
+            profile=self.chosen.profile,
+            device=device,
+            timeout_s=group.timeout_s,
+            native_waits=self.waits,
+        )
 
 
 class ScheduleCollectives(Collectives):
@@ -72,10 +78,19 @@ class ScheduleCollectives(Collectives):
         ranks = self.chosen.verified.schedule.ranks
         return "" if ranks == self.size else f"{self.size} ranks, the schedule is for {ranks}"
 
-    def start(self, device: torch.device, *place: Any, **common: Any) -> Executor:
+    def start(self, device: torch.device, group: StoreExchange) -> Executor:
         """An executor (collective)."""
-        common |= {"late": self.chosen.late, "device": device, "by": self.chosen.device}
-        return make_executor(self.chosen.verified, *place, **common)
+        return make_executor(
+            self.chosen.verified,
+            group.store,
+            group.rank,
+            group.world_size,
+            late=self.chosen.late,
+            device=device,
+            by=self.chosen.device,
+            timeout_s=group.timeout_s,
+            native_waits=self.waits,
+        )
 
     def options(self) -> dict[str, Any]:
         """Who is late, as it is when the operation is submitted."""
@@ -97,9 +112,16 @@ class OptiReduceCollectives(Collectives):
         """OptiReduce takes CPU tensors."""
         return "" if device.type == "cpu" else f"device {device.type}"
 
-    def start(self, device: torch.device, *place: Any, **common: Any) -> OptiReduceEngine:
+    def start(self, device: torch.device, group: StoreExchange) -> OptiReduceEngine:
         """An engine (collective)."""
-        return OptiReduceEngine(*place, options=self.chosen, **common)
+        return OptiReduceEngine(
+            group.store,
+            group.rank,
+            group.world_size,
+            options=self.chosen,
+            timeout_s=group.timeout_s,
+            native_waits=self.waits,
+        )
 
 
 class LatecomerGroup(ForwardingGroup):

@@ -72,8 +72,8 @@ class Collectives:
         """
         raise NotImplementedError
 
-    def start(self, device: torch.device, *place: Any, **common: Any) -> Engine:
-        """Make what runs the subclass's all-reduces; ``place``: store, rank, size (collective)."""
+    def start(self, device: torch.device, group: StoreExchange) -> Engine:
+        """Make what runs the subclass's all-reduces on ``device`` (collective)."""
         raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
@@ -115,8 +115,8 @@ class Collectives:
         if self.rank not in ranks:
             return None
         timeout_s = (timeout or self.timeout).total_seconds()
-        place = StoreExchange(store, list(ranks).index(self.rank), len(ranks), timeout_s)
-        return type(self)(place, self.chosen)
+        rank = list(ranks).index(self.rank)
+        return type(self)(StoreExchange(store, rank, len(ranks), timeout_s), self.chosen)
 
     def engine(self, device: torch.device | str = "cpu") -> Any:
         """What runs the subclass's all-reduces on ``device``; started now if it was not before."""
@@ -176,10 +176,10 @@ class Collectives:
 
     def _started(self, device: torch.device) -> Engine:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            own = own_connection(self.store)  # a wait holds up all else on the same connection
-            place = PrefixStore(f"latecomer/{device.type}", own), self.rank, self.size
+            connection = own_connection(self.store)  # a wait holds up all else on the same one
+            store = PrefixStore(f"latecomer/{device.type}", connection)
             timeout_s = self.timeout.total_seconds()
-            engine = self.start(device, *place, timeout_s=timeout_s, native_waits=self.waits)
+            engine = self.start(device, StoreExchange(store, self.rank, self.size, timeout_s))
         self.waits.detector = engine
         close_at_exit(self)  # again: it closes the engine, and so comes before it
         return engine

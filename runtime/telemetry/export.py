@@ -44,7 +44,7 @@ LOSSES: dict[str, Meaning] = {
     "pacing_rate_bytes": ("Lowest pacing rate to a peer, bytes per second.", "rate"),
     "bound_seconds": ("Hard bound of a receive stage.", "bound_s"),
 }
-OTHER_LABELS = {"lateness_seconds": "quantile", "stages_total": "end"}
+SECOND_LABELS = {"lateness_seconds": "quantile", "stages_total": "end"}
 
 
 class _Metrics(Collector):
@@ -69,13 +69,17 @@ def _family(
     name: str, text: str, attributes: str | dict[str, str], lines: Iterable[tuple[int, Any]]
 ) -> Metric:
     """A metric with a sample per rank, or several that differ by another label."""
-    several = attributes if isinstance(attributes, dict) else {"": attributes}
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    other = [OTHER_LABELS[name]] if name in OTHER_LABELS else []
-    family = kind(f"latecomer_{name}", text, labels=["rank", *other])
+    if isinstance(attributes, str):
+        family = kind(f"latecomer_{name}", text, labels=["rank"])
+        for rank, line in lines:
+            family.add_metric([str(rank)], getattr(line, attributes))
+        return family
+
+    family = kind(f"latecomer_{name}", text, labels=["rank", SECOND_LABELS[name]])
     for rank, line in lines:
-        for value, attribute in several.items():
-            family.add_metric([str(rank), *([value] if other else [])], getattr(line, attribute))
+        for label, attribute in attributes.items():
+            family.add_metric([str(rank), label], getattr(line, attribute))
     return family
 
 
@@ -86,31 +90,51 @@ def write_prometheus(summary: Summary, path: str | os.PathLike[str]) -> None:
 
 def trace(ranks: Sequence[Rank], operations: range | None = None) -> list[Event]:
     """The trace's events, of these operations only (default: all)."""
-    found = [event for rank in ranks for event in _of_rank(rank, operations)]
-    start_s = min((event["ts"] for event in found if event["ph"] == "i"), default=0.0)
-    for event in found:
+    events: list[Event] = []
+    for rank in ranks:
+        events += _of_rank(rank, operations)
+
+    arrivals_s = [event["ts"] for event in events if event["ph"] == "i"]
+    start_s = min(arrivals_s, default=0.0)
+    for event in events:
         if "ts" in event:
             event["ts"] = round((event["ts"] - start_s) * 1e6, 3)
-    return found
+    return events
 
 
 def _of_rank(rank: Rank, operations: range | None) -> Iterator[Event]:
     """One rank's events, in seconds."""
 
-    def chosen(each: Record | Round | Stage) -> bool:
-        return operations is None or each.operation in operations
+    def is_chosen(event: Record | Round | Stage) -> bool:
+        return operations is None or event.operation in operations
 
     yield trace_events.name(rank.rank, f"rank {rank.rank}")
-    for record in filter(chosen, rank.records):
+
+    for record in filter(is_chosen, rank.records):
         yield from _of_record(record)
-    for each in filter(chosen, rank.rounds):
-        where = f"{each.phase} round {each.round}", "round", each.operation, rank.rank
-        yield from _span(*where, each.began_s, each.ended_s, {})
-    for stage in filter(chosen, rank.stages):
-        kind = f"stage {stage.stage}"
-        about = {"due": stage.due, "lost": stage.lost}
-        where = f"{kind}, {stage.end}", kind, stage.operation, rank.rank
-        yield from _span(*where, stage.began_s, stage.ended_s, about)
+
+    for ended_round in filter(is_chosen, rank.rounds):
+        yield from _span(
+            f"{ended_round.phase} round {ended_round.round}",
+            category="round",
+            operation=ended_round.operation,
+            rank=rank.rank,
+            began_s=ended_round.began_s,
+            ended_s=ended_round.ended_s,
+            arguments={},
+        )
+
+    for stage in filter(is_chosen, rank.stages):
+        yield from _span(
+            f"stage {stage.stage}, {stage.end}",
+            category=f"stage {stage.stage}",
+            operation=stage.operation,
+            rank=rank.rank,
+            began_s=stage.began_s,
+            ended_s=stage.ended_s,
+            arguments={"due": stage.due, "lost": stage.lost},
+        )
+
     for step in rank.steps:
         values = {
             "loss, %": 100 * step.lost / max(1, step.due),
@@ -119,35 +143,60 @@ def _of_rank(rank: Rank, operations: range | None) -> Iterator[Event]:
             "incast": step.incast,
             "pacing, MB/s": step.rate / 1e6,
         }
-        here = {"ph": "C", "pid": rank.rank, "ts": step.ended_s}
-        yield from ({**here, "name": n, "args": {"step": v}} for n, v in values.items())
+        for name, value in values.items():
+            yield {
+                "ph": "C",
+                "pid": rank.rank,
+                "ts": step.ended_s,
+                "name": name,
+                "args": {"step": value},
+            }
 
 
 def _of_record(record: Record) -> Iterator[Event]:
-    number = record.operation
+    operation = record.operation
     rank = record.rank
-    since_s = record.arrived_s
-    about = {
+    arrived_s = record.arrived_s
+    arguments = {
         "bytes": record.bytes,
         "way": record.way,
         "late": list(record.late),
         "reason": record.reason,
         "clock_uncertainty_us": record.uncertainty_s * 1e6,
     }
-    here = {"cat": "arrival", "ph": "i", "s": "p", "pid": rank, "tid": 0, "ts": since_s}
-    yield {"name": f"rank {rank} arrives at operation {number}", **here, "args": about}
-    whole = f"operation {number}", "operation", number, rank
-    yield from _span(*whole, since_s, record.done_s, about)
-    if record.decided_s > since_s:
-        yield from _span("decision", *whole[1:], since_s, record.decided_s, about)
+    yield {
+        "name": f"rank {rank} arrives at operation {operation}",
+        "cat": "arrival",
+        "ph": "i",
+        "s": "p",
+        "pid": rank,
+        "tid": 0,
+        "ts": arrived_s,
+        "args": arguments,
+    }
+
+    category = "operation"
+    name = f"operation {operation}"
+    yield from _span(name, category, operation, rank, arrived_s, record.done_s, arguments)
+    if record.decided_s > arrived_s:
+        name = "decision"
+        yield from _span(name, category, operation, rank, arrived_s, record.decided_s, arguments)
 
 
 def _span(
-    name: str, category: str, number: int, rank: int, since_s: float, until_s: float, about: Event
+    name: str,
+    category: str,
+    operation: int,
+    rank: int,
+    began_s: float,
+    ended_s: float,
+    arguments: Event,
 ) -> list[Event]:
     """On a track of its own; nothing where the end is unknown."""
-    where = {"name": name, "cat": category, "id": number, "pid": rank, "tid": 0}
-    return [] if math.isnan(until_s) else trace_events.span(where, since_s, until_s, args=about)
+    if math.isnan(ended_s):
+        return []
+    track = {"name": name, "cat": category, "id": operation, "pid": rank, "tid": 0}
+    return trace_events.span(track, began_s, ended_s, args=arguments)
 
 
 def write_trace(

@@ -66,11 +66,19 @@ class Recorder:
     ) -> None:
         """Remember an operation that is done; default: decided on arrival, done as ``work`` is."""
         alignment = self.alignment()
-        times_s = work.arrived_s, decided_s or work.arrived_s, done_s or work.done_s
-        arrived_s, decided_s, done_s = (each + alignment.offset_s for each in times_s)
-        nbytes = work.flat.numel() * work.flat.element_size()
-        times = arrived_s, decided_s, done_s, alignment.uncertainty_s
-        record = Record(number, self.group.rank, *times, nbytes, way, late, reason, work.by)
+        record = Record(
+            operation=number,
+            rank=self.group.rank,
+            arrived_s=work.arrived_s + alignment.offset_s,
+            decided_s=(decided_s or work.arrived_s) + alignment.offset_s,
+            done_s=(done_s or work.done_s) + alignment.offset_s,
+            uncertainty_s=alignment.uncertainty_s,
+            bytes=work.flat.numel() * work.flat.element_size(),
+            way=way,
+            late=late,
+            reason=reason,
+            by=work.by,
+        )
         self.records.append(record)
 
     def begin(self, rounds: range) -> None:
@@ -85,9 +93,9 @@ class Recorder:
 
     def _since(self, remembered: Iterable[Kind]) -> Iterator[Kind]:
         """What is of operations since the beginning, counted from there."""
-        for each in list(remembered):
-            if each.operation >= self._first:
-                yield replace(each, operation=each.operation - self._first)
+        for event in list(remembered):
+            if event.operation >= self._first:
+                yield replace(event, operation=event.operation - self._first)
 
 
 class Rounds(Observer):
@@ -95,7 +103,7 @@ class Rounds(Observer):
 
     def __init__(self) -> None:
         self.watched = range(0)
-        self.found: list[Round] = []
+        self.ended: list[Round] = []
         self._begun: dict[tuple[int, str, int], float] = {}
 
     def step_begins(self, operation: int, phase: str, round: int) -> None:
@@ -107,7 +115,7 @@ class Rounds(Observer):
         """Remember a watched round."""
         began_s = self._begun.pop((operation, phase, round), None)
         if began_s is not None:
-            self.found.append(Round(operation, phase, round, began_s, time.monotonic()))
+            self.ended.append(Round(operation, phase, round, began_s, time.monotonic()))
 
 
 class DispatcherRecorder(Recorder):
@@ -122,15 +130,15 @@ class DispatcherRecorder(Recorder):
     ) -> None:
         self._decisions = decisions
         self._rounds = rounds
-        self._sent = 0
+        self._sent_before = 0
         super().__init__(group, decisions.alignment, count)
 
     def begin(self, rounds: range) -> None:
         """As for all recorders, with the rounds of ``rounds``."""
         super().begin(rounds)
         first = self._first
-        self._sent = self._decisions.sent
-        self._rounds.found.clear()
+        self._sent_before = self._decisions.sent
+        self._rounds.ended.clear()
         self._rounds.watched = range(first + rounds.start, first + rounds.stop, rounds.step)
 
     def end(self) -> Rank:
@@ -138,9 +146,9 @@ class DispatcherRecorder(Recorder):
         self._rounds.watched = range(0)
         remembered = super().end()
         offset_s = self.alignment().offset_s
-        rounds = tuple(
-            replace(each, began_s=each.began_s + offset_s, ended_s=each.ended_s + offset_s)
-            for each in self._since(self._rounds.found)
-        )
-        sent = self._decisions.sent - self._sent
-        return replace(remembered, rounds=rounds, messages=sent)
+        rounds = []
+        for ended in self._since(self._rounds.ended):  # by this rank's own clock
+            began_s = ended.began_s + offset_s
+            rounds.append(replace(ended, began_s=began_s, ended_s=ended.ended_s + offset_s))
+        messages = self._decisions.sent - self._sent_before
+        return replace(remembered, rounds=tuple(rounds), messages=messages)

@@ -44,19 +44,19 @@ class Watch:
         self._chosen().begin(self._rounds)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         recorder = self._chosen()
         remembered = recorder.end()
         if error is not None:
             return  # the others may not come: no waiting for them
-        own = msgspec.json.encode(remembered).decode()
-        received = {}
+        own_text = msgspec.json.encode(remembered).decode()
+        received: dict[int, str] = {}
         group = replace(recorder.group, timeout_s=self._wait_s)
         try:
-            received = group.gather(f"watch/{self._number}", own)
+            received = group.gather(f"watch/{self._number}", own_text)
         except RankFailure as failure:  # the block is over: what this rank knows is still good
             logger.warning("rank %d: receives nothing from the others: %s", group.rank, failure)
-        received[group.rank] = own
+        received[group.rank] = own_text
         self.ranks = tuple(RANK.decode(text) for text in received.values())
 
     def summary(self) -> Summary:

@@ -17,9 +17,10 @@ from verify.viewer.part import parse_part
 
 def page_of(of: dict[str, Any]) -> str:
     """The page of a model."""
-    names = "operations.js", "arrivals.js"
-    own = {name: source("runtime.telemetry.page", name) for name in names}
-    return page(of, {"timeline.js": shared("timeline.js"), **own})
+    scripts = {"timeline.js": shared("timeline.js")}
+    for name in ("operations.js", "arrivals.js"):
+        scripts[name] = source("runtime.telemetry.page", name)
+    return page(of, scripts)
 
 
 def watch(
@@ -41,6 +42,7 @@ def watch(
     """
     part = None if operations is None else parse_part(operations, "--operations")
     blocks = {os.fspath(path): read_trace(path) for path in traces}
-    made = model(" + ".join(path.name for path in traces), blocks, part)
-    write_atomically(html, page_of(made).encode())
-    print(f"{html}: {made['headline']}")
+    title = " + ".join(path.name for path in traces)
+    shown = model(title, blocks, part)
+    write_atomically(html, page_of(shown).encode())
+    print(f"{html}: {shown['headline']}")

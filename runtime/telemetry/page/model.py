@@ -6,7 +6,6 @@ of it, or did not finish it.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -36,35 +35,42 @@ def model(title: str, blocks: Mapping[str, Sequence[Rank]], part: Part | None) -
         ArgumentError: no such operations, or more than a page can show.
     """
     ranks = sorted({rank.rank for block in blocks.values() for rank in block})
-    operations = [
-        {"block": number, **_operation(ranks, records, spans)}
-        for number, block in enumerate(blocks.values())
-        for records, spans in _by_operation(block)
-    ]
-    whole = len(operations)
-    most = max(1, MOST_ARRIVALS // len(ranks))
-    low, high = part.within(whole, "operations") if part else (0, min(whole, most))
-    if high - low > most:
-        raise ArgumentError("--operations", part and part.text, f"are more than {most:,}")
+    operations = []
+    for number, block in enumerate(blocks.values()):
+        for records, spans in _by_operation(block):
+            operations.append({"block": number, **_operation(ranks, records, spans)})
+
+    total = len(operations)
+    limit = max(1, MOST_ARRIVALS // len(ranks))
+    low, high = part.within(total, "operations") if part else (0, min(total, limit))
+    if high - low > limit:
+        raise ArgumentError("--operations", part and part.text, f"are more than {limit:,}")
     shown = operations[low:high]
-    spans = itertools.accumulate(len(operation["spans"]) for operation in shown)
-    for operation, so_many in zip(shown, spans, strict=True):
-        if so_many > MOST_SPANS:
+
+    spans_so_far = 0
+    for operation in shown:
+        spans_so_far += len(operation["spans"])
+        if spans_so_far > MOST_SPANS:
             operation["spans"] = []
+
+    cut = ""
+    if (low, high) != (0, total):
+        next_high = min(total, high % total + high - low)
+        cut = (
+            f"Shown are operations {low} to {high - 1} of {total}; the tables are on all of "
+            f"them. Others: --operations FROM-TO, for example "
+            f"--operations {high % total}-{next_high - 1}."
+        )
     summaries = [summarize(block, max(ranks) + 1) for block in blocks.values()]
     return {
         "title": title,
         "family": "arrivals",
         "verdict": "",
-        "headline": _headline(ranks, whole, summaries),
+        "headline": _headline(ranks, total, summaries),
         "properties": [],
         "facts": [],
         "faults": [],
-        "cut": ""
-        if (low, high) == (0, whole)
-        else f"Shown are operations {low} to {high - 1} of {whole}; the tables are on all of "
-        f"them. Others: --operations FROM-TO, for example "
-        f"--operations {high % whole}-{min(whole, high % whole + high - low) - 1}.",
+        "cut": cut,
         "ranks": ranks,
         "native": NATIVE,
         "first": low,
@@ -85,26 +91,29 @@ def _by_operation(block: Sequence[Rank]) -> list[tuple[dict[int, Record], list[S
     for rank in block:
         for record in rank.records:
             records[record.operation][rank.rank] = record
-        for each in rank.rounds:
-            name = f"{each.phase} round {each.round}"
-            spans[each.operation].append([rank.rank, name, each.began_s, each.ended_s, 0])
+        for ended in rank.rounds:
+            name = f"{ended.phase} round {ended.round}"
+            spans[ended.operation].append([rank.rank, name, ended.began_s, ended.ended_s, 0])
         for stage in rank.stages:
             name = f"stage {stage.stage}: {stage.end}, {stage.lost} of {stage.due} lost"
-            times = [stage.began_s, stage.ended_s, 1 + (stage.lost > 0)]
-            spans[stage.operation].append([rank.rank, name, *times])
+            kind = 2 if stage.lost > 0 else 1
+            spans[stage.operation].append([rank.rank, name, stage.began_s, stage.ended_s, kind])
     return [(records[number], spans[number]) for number in sorted(records)]
 
 
-def _operation(ranks: list[int], found: dict[int, Record], spans: list[Span]) -> dict[str, Any]:
-    first = found[min(found)]
-    start_s = min(record.arrived_s for record in found.values())
+def _operation(ranks: list[int], records: dict[int, Record], spans: list[Span]) -> dict[str, Any]:
+    first = records[min(records)]
+    start_s = min(record.arrived_s for record in records.values())
     row = {rank: i for i, rank in enumerate(ranks)}
 
     def since(time_s: float) -> float | None:
         return None if math.isnan(time_s) else round(time_s - start_s, 7)
 
     def column(name: str) -> list[float | None]:
-        return [since(getattr(found[r], name)) if r in found else None for r in ranks]
+        times = []
+        for rank in ranks:
+            times.append(since(getattr(records[rank], name)) if rank in records else None)
+        return times
 
     return {
         "number": first.operation,
@@ -113,7 +122,7 @@ def _operation(ranks: list[int], found: dict[int, Record], spans: list[Span]) ->
         "way": first.way,
         "late": list(first.late),
         "reason": first.reason,
-        "uncertainty": max(record.uncertainty_s for record in found.values()),
+        "uncertainty": max(record.uncertainty_s for record in records.values()),
         "arrived": column("arrived_s"),
         "decided": column("decided_s"),
         "done": column("done_s"),
