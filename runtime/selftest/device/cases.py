@@ -1,4 +1,4 @@
-"""Is a way right: all dtypes, sizes and late ranks, sums and averages, several operations at once.
+"""Is a method right: all dtypes, sizes and late ranks, sums and averages, operations at once.
 
 A case is a few operations that are all submitted before the first is waited for, while the streams
 of the late ranks are held up. Every element of every result is compared with the oracle's; then
@@ -14,15 +14,16 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime.selftest.conformance import beyond_rounding, terms_of
 from runtime.selftest.device import oracle
-from runtime.selftest.device.methods import FLOATS, Method, What
-from runtime.selftest.device.place import Place
+from runtime.selftest.device.methods import FLOATS, Method, ScheduleChoice
+from runtime.selftest.device.rank import RankContext
 
 AT_ONCE = 3  # operations of a case
 
 
 @dataclass(frozen=True)
-class Case:
+class OperationCase:
     """Operations of one kind."""
 
     dtype: torch.dtype
@@ -34,70 +35,100 @@ class Case:
         return f"{how} of {self.numel} x {str(self.dtype).removeprefix('torch.')}"
 
 
-def every(*sizes: int) -> tuple[Case, ...]:
-    """All dtypes and sizes, sums and averages."""
-    return tuple(Case(*each) for each in itertools.product(FLOATS, sizes, (False, True)))
+def all_cases(*sizes: int) -> tuple[OperationCase, ...]:
+    """All dtypes and numbers of elements, sums and averages."""
+    return tuple(
+        OperationCase(dtype, numel, average)
+        for dtype, numel, average in itertools.product(FLOATS, sizes, (False, True))
+    )
 
 
 def check(
-    method: Method, place: Place, cases: Sequence[Case], what: What, late: dict[int, float]
+    method: Method,
+    context: RankContext,
+    cases: Sequence[OperationCase],
+    choice: ScheduleChoice,
+    late_s: dict[int, float],
 ) -> tuple[int, str]:
     """How much is wrong in all cases on all ranks, and what first (collective).
 
-    ``late`` are the ranks whose streams are held up, with seconds.
+    ``late_s`` has the ranks whose streams are held up, with seconds.
     """
-    bad = 0
-    first = ""
+    wrong_here = 0
+    first_here = ""
     for case in cases:
-        wrong = _exact(method, place, case, what, late)
-        found = f"{wrong} element(s) wrong" if wrong else _rounded(method, place, case, what)
-        if found:
-            bad += max(wrong, 1)
-            first = first or f"{case}: {found}"
-    said = place.gather({"wrong": str(bad), "first": first})
-    total = sum(int(one["wrong"]) for one in said)
-    ranks = [f"rank {rank}, {one['first']}" for rank, one in enumerate(said) if one["first"]]
-    return total, ranks[0] if ranks else ""
+        wrong_elements = _check_exact(method, context, case, choice, late_s)
+        if wrong_elements:
+            problem = f"{wrong_elements} element(s) wrong"
+        else:
+            problem = _check_rounded(method, context, case, choice)
+        if problem:
+            wrong_here += max(wrong_elements, 1)
+            first_here = first_here or f"{case}: {problem}"
+
+    wrong = 0
+    first = ""
+    messages = context.gather({"wrong": str(wrong_here), "first": first_here})
+    for rank, message in enumerate(messages):
+        wrong += int(message["wrong"])
+        if message["first"] and not first:
+            first = f"rank {rank}, {message['first']}"
+    return wrong, first
 
 
-def _exact(method: Method, place: Place, case: Case, what: What, late: dict[int, float]) -> int:
+def _check_exact(
+    method: Method,
+    context: RankContext,
+    case: OperationCase,
+    choice: ScheduleChoice,
+    late_s: dict[int, float],
+) -> int:
     """How many elements are wrong in operations that are under way at the same time."""
     tensors = [method.buffer(case.numel, case.dtype) for _ in range(AT_ONCE)]
     for operation, tensor in enumerate(tensors):
-        oracle.fill(tensor, place.rank, place.size, operation, case.average)
-    place.synchronize()
+        oracle.fill(tensor, context.rank, context.world_size, operation, case.average)
+    context.synchronize()
+
     waits = []
     for tensor in tensors:
-        if place.rank in late:
-            place.delay(late[place.rank])
-        place.advance(f"submits {case}")
-        waits.append(method.submit(tensor, case.average, what))
-    place.advance(f"waits for {case}")
+        if context.rank in late_s:
+            context.delay(late_s[context.rank])
+        context.advance(f"submits {case}")
+        waits.append(method.submit(tensor, case.average, choice))
+
+    context.advance(f"waits for {case}")
     results = [wait() for wait in waits]
-    place.synchronize()
-    return sum(oracle.wrong(result, place.size, n) for n, result in enumerate(results))
+    context.synchronize()
+    return sum(
+        oracle.wrong_elements(result, context.world_size, operation)
+        for operation, result in enumerate(results)
+    )
 
 
-def _rounded(method: Method, place: Place, case: Case, what: What) -> str:
+def _check_rounded(
+    method: Method, context: RankContext, case: OperationCase, choice: ScheduleChoice
+) -> str:
     """What is wrong with a sum of random floats; "" if nothing is."""
-    made = torch.Generator().manual_seed(case.numel)
-    drawn = torch.randn(place.size, case.numel, generator=made, dtype=torch.float64)
-    brought = drawn.to(case.dtype)
+    world_size = context.world_size
+    generator = torch.Generator().manual_seed(case.numel)  # all ranks draw the inputs of all
+    drawn = torch.randn(world_size, case.numel, generator=generator, dtype=torch.float64)
+    inputs = drawn.to(case.dtype)
+
     tensor = method.buffer(case.numel, case.dtype)
-    tensor.copy_(brought[place.rank])
-    place.synchronize()
-    place.advance(f"submits {case} of random floats")
-    wait = method.submit(tensor, case.average, what)
-    place.advance(f"waits for {case} of random floats")
+    tensor.copy_(inputs[context.rank])
+    context.synchronize()
+    context.advance(f"submits {case} of random floats")
+    wait = method.submit(tensor, case.average, choice)
+    context.advance(f"waits for {case} of random floats")
     result = wait()
-    place.synchronize()
+    context.synchronize()
     result = result.cpu()
-    scaled = brought.double() / (place.size if case.average else 1)
-    kind = torch.finfo(case.dtype)  # n inputs are scaled once and added n - 1 times
-    bound = place.size * (kind.eps * scaled.abs().sum(0) + kind.smallest_normal)
-    beyond = int((~((result.double() - scaled.sum(0)).abs() <= bound)).sum())
+
+    terms = terms_of(inputs, case.average)
+    beyond = int(beyond_rounding(terms, result).sum())
+
     digest = hashlib.sha256(result.view(torch.uint8).numpy().tobytes()).hexdigest()
-    others = {one["digest"] for one in place.gather({"digest": digest})}
+    digests = {message["digest"] for message in context.gather({"digest": digest})}
     if beyond:
         return f"{beyond} element(s) beyond rounding"
-    return "" if len(others) == 1 else "ranks differ in bits"
+    return "" if len(digests) == 1 else "ranks differ in bits"

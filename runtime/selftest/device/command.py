@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 import synth
-from runtime.selftest.device.methods import ways
-from runtime.selftest.device.report import Report
+from runtime.selftest.device.methods import methods_for
+from runtime.selftest.device.report import GpuReport
 from runtime.selftest.device.suite import Plan, run
 from runtime.selftest.suite import selftest
 from verify.errors import ArgumentError
@@ -23,15 +23,17 @@ def on_gpus(kind: str, ranks: int | None, json: Path | None, say: Callable[[str]
 
     Whether all that could be tried was right. ArgumentError for ``cuda`` where there is none.
     """
-    gpus = torch.cuda.device_count()
-    report = Report(kind, ranks or (gpus if gpus > 1 else RANKS))
+    if ranks is None:
+        gpus = torch.cuda.device_count()
+        ranks = gpus if gpus > 1 else RANKS
+    report = GpuReport(kind, ranks)
     if kind == "cuda":
         if not torch.cuda.is_available():
             remedy = "To see what it does without one: --device simulated"
             raise ArgumentError("--device", kind, "no CUDA device is visible to torch", remedy)
-        plan = Plan(kind, ways(kind))
+        plan = Plan(kind, methods_for(kind))
     else:
-        plan = Plan.simulated(ways(kind))
+        plan = Plan.simulated(methods_for(kind))
         say("SIMULATED: streams are threads and no GPU is used; times mean nothing")
     try:
         run(plan, report, say)

@@ -47,43 +47,56 @@ class Environment(msgspec.Struct, frozen=True):
             size = f"{gpu.memory_bytes / 2**30:.0f} GiB, {gpu.processors} processors"
             lines.append(f"GPU {number}    {gpu.name}, sm_{gpu.capability}, {size}; peers: {reach}")
         lines += [f"  {line}" for line in self.links.splitlines()]
-        return [*lines, *(f"variable {name}={value}" for name, value in self.variables.items())]
+        lines += [f"variable {name}={value}" for name, value in self.variables.items()]
+        return lines
 
 
-def look() -> Environment:
+def inspect() -> Environment:
     """Ask for all of it, on one rank."""
-    nvidia = "[no CUDA device]"
+    driver = "[no CUDA device]"
     links = ""
     if torch.cuda.is_available():
-        nvidia = _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        driver = _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
         links = _command("nvidia-smi", "topo", "-m")
     versions = {
         "torch": str(torch.__version__),
         "CUDA": torch.version.cuda or "[torch was built without]",
         "NCCL": _nccl() if dist.is_nccl_available() else "[torch was built without]",
         "triton": _installed("triton"),
-        "driver": nvidia.splitlines()[0] if nvidia else "[nothing said]",
+        "driver": driver.splitlines()[0] if driver else "[nothing said]",
         "python": platform.python_version(),
     }
-    variables = {k: v for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)}
+    variables = {
+        name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)
+    }
     return Environment(platform.platform(), versions, _gpus(), links, variables)
 
 
 def _gpus() -> list[Gpu]:
     count = torch.cuda.device_count()
-    found = []
-    for own in range(count):
-        is_peer = torch.cuda.can_device_access_peer
-        peers = [other for other in range(count) if other != own and is_peer(own, other)]
-        about = torch.cuda.get_device_properties(own)
-        place = f"{about.major}{about.minor}", about.total_memory, about.multi_processor_count
-        found.append(Gpu(about.name, *place, peers))
-    return found
+    gpus = []
+    for index in range(count):
+        properties = torch.cuda.get_device_properties(index)
+        peers = [
+            peer
+            for peer in range(count)
+            if peer != index and torch.cuda.can_device_access_peer(index, peer)
+        ]
+        gpus.append(
+            Gpu(
+                name=properties.name,
+                capability=f"{properties.major}{properties.minor}",
+                memory_bytes=properties.total_memory,
+                processors=properties.multi_processor_count,
+                peers=peers,
+            )
+        )
+    return gpus
 
 
 def _nccl() -> str:
-    ask: Any = torch.cuda.nccl.version  # untyped
-    version = ask()
+    ask_version: Any = torch.cuda.nccl.version  # untyped
+    version = ask_version()
     return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
 
 
@@ -96,7 +109,9 @@ def _installed(name: str) -> str:
 
 def _command(*words: str) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+        process = subprocess.run(
+            words, capture_output=True, text=True, timeout=COMMAND_S, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return f"[{error}]"
-    return done.stdout.strip()
+    return process.stdout.strip()

@@ -17,26 +17,27 @@ from collections.abc import Callable
 import torch
 
 from runtime.selftest.device import oracle
-from runtime.selftest.device.methods import Method, Wait, What
-from runtime.selftest.device.place import Place
+from runtime.selftest.device.methods import Method, ScheduleChoice, Wait
+from runtime.selftest.device.rank import RankContext
 
 LEAD_S = 0.0005  # by which streams are held up, so that hosts have enqueued all that is timed
-LEAST_S = 1e-7  # what is left when noise makes the barrier longer than barrier and operation
+LEAST_S = 1e-7  # reported when noise makes the barrier longer than barrier and operation
 BARRIERS = 20
 
 
-def barrier_s(place: Place) -> float:
+def barrier_s(context: RankContext) -> float:
     """What the closing barrier takes by itself, the same number on all ranks (collective)."""
-    one = torch.zeros(1, device=place.tensors)
-    times = [_timed(place, one, lambda: None, LEAD_S) for _ in range(BARRIERS)]
-    return statistics.median(_least(place, times))
+    element = torch.zeros(1, device=context.tensors)
+    times_s = [_timed(context, element, lambda: None, LEAD_S) for _ in range(BARRIERS)]
+    return statistics.median(_least_of_ranks(context, times_s))
 
 
 def time_s(
     method: Method,
-    place: Place,
+    context: RankContext,
     tensor: torch.Tensor,
-    what: What,
+    choice: ScheduleChoice,
+    *,
     late_s: float,
     repetitions: int,
     closing_s: float,
@@ -48,45 +49,49 @@ def time_s(
     ``closing_s`` is from :func:`barrier_s`. One more repetition than asked for goes before, and is
     checked only.
     """
-    one = torch.zeros(1, device=place.tensors)
-    times = []
-    wrong = 0
+    element = torch.zeros(1, device=context.tensors)
+    times_s = []
+    wrong_here = 0
     waits = list[Wait]()
+
+    def reduce() -> None:
+        waits.append(method.submit(tensor, average=False, choice=choice))
+        context.advance(f"waits for {tensor.nbytes} bytes")
+        if by_host:
+            waits[0]()
+        else:
+            context.join()
+
     for operation in range(repetitions + 1):
-        place.advance(f"submits {tensor.nbytes} bytes")
-        oracle.fill(tensor, place.rank, place.size, operation, average=False)
-        place.synchronize()
+        context.advance(f"submits {tensor.nbytes} bytes")
+        oracle.fill(tensor, context.rank, context.world_size, operation, average=False)
+        context.synchronize()
         waits.clear()
+        times_s.append(_timed(context, element, reduce, late_s))
+        wrong_here += oracle.wrong_elements(waits[0](), context.world_size, operation)
 
-        def reduce() -> None:
-            waits.append(method.submit(tensor, average=False, what=what))
-            place.advance(f"waits for {tensor.nbytes} bytes")
-            if by_host:
-                waits[0]()
-            else:
-                place.join()
-
-        times.append(_timed(place, one, reduce, late_s))
-        wrong += oracle.wrong(waits[0](), place.size, operation)
-    total = sum(int(said["wrong"]) for said in place.gather({"wrong": str(wrong)}))
-    took = statistics.median(_least(place, times[1:]))
-    return max(LEAST_S, took - closing_s), total
+    wrong = sum(int(message["wrong"]) for message in context.gather({"wrong": str(wrong_here)}))
+    median_s = statistics.median(_least_of_ranks(context, times_s[1:]))
+    return max(LEAST_S, median_s - closing_s), wrong
 
 
-def _timed(place: Place, one: torch.Tensor, operation: Callable[[], None], late_s: float) -> float:
-    place.barrier(one)
+def _timed(
+    context: RankContext, element: torch.Tensor, operation: Callable[[], None], late_s: float
+) -> float:
+    """Seconds between the marks of one repetition, on this rank."""
+    context.barrier(element)
     if late_s:
-        place.delay(late_s)
-    first = place.mark()
+        context.delay(late_s)
+    first = context.mark()
     operation()
-    place.barrier(one)
-    last = place.mark()
-    place.synchronize()
-    return place.between_s(first, last)
+    context.barrier(element)
+    last = context.mark()
+    context.synchronize()
+    return context.between_s(first, last)
 
 
-def _least(place: Place, times: list[float]) -> list[float]:
+def _least_of_ranks(context: RankContext, times_s: list[float]) -> list[float]:
     """For each repetition the least time of all ranks (collective)."""
-    said = place.gather({"times": " ".join(map(repr, times))})
-    ranks = [list(map(float, one["times"].split())) for one in said]
-    return [min(each) for each in zip(*ranks, strict=True)]
+    messages = context.gather({"times": " ".join(map(repr, times_s))})
+    times_by_rank = [list(map(float, message["times"].split())) for message in messages]
+    return [min(repetition) for repetition in zip(*times_by_rank, strict=True)]

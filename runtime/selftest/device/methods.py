@@ -1,8 +1,8 @@
-"""The ways to all-reduce that the self-test checks and times: ours, NCCL's, and PyTorch's.
+"""The methods to all-reduce that the self-test checks and times: ours, NCCL's, and PyTorch's.
 
 Ours run a schedule: ``kernel`` by one Triton kernel per operation, ``transfers`` round by round
 over NCCL (Gloo on the simulated device). They are compared with the library's own all-reduce and
-with those over PyTorch's symmetric memory, which take only tensors that are made for them. A way
+with those over PyTorch's symmetric memory, which take only tensors that are made for them. A method
 that can't be tried says why, on all ranks alike.
 """
 
@@ -17,83 +17,91 @@ import torch.distributed as dist
 
 from runtime.executor.executor import Executor
 from runtime.executor.load import Verified
-from runtime.selftest.device.place import Place
+from runtime.selftest.device.rank import RankContext
 from runtime.work import ON_HOST
 from verify.errors import KernelUnavailable, LatecomerError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-BLOCKS = 2  # in triton's interpreter; bytes for each rank, to cut into pieces
-STAGING = 2048
+
+# Triton's interpreter is slow: few blocks, and so little staging memory that tensors of the cases
+# are cut into several pieces all the same.
+INTERPRETED_BLOCKS = 2
+INTERPRETED_STAGING_PER_RANK = 2048  # bytes
+
 Wait = Callable[[], torch.Tensor]
 """Waits as a job does, and gives the result."""
 
 
-class What(NamedTuple):
-    """What ours run: the number of a schedule, and who takes the place of its late ranks."""
+class ScheduleChoice(NamedTuple):
+    """What ours run: a schedule, by its index in what the method was made with, and for whom.
+
+    ``late`` are the ranks that take the places of its late ranks; none where it has none.
+    """
 
     schedule: int
     late: tuple[int, ...] = ()
 
 
 class NotTried(LatecomerError):
-    """A way can't be tried here; the message says why. All ranks raise it together."""
+    """A method can't be tried here; the message says why. All ranks raise it together."""
 
 
 class Method(Protocol):
-    """A way that is ready to be used; all ranks submit the same, in the same order.
+    """A method that is ready to be used; all ranks submit the same, in the same order.
 
-    Others' ways do not look at ``what``.
+    Others' methods do not look at ``choice``.
     """
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """A tensor that it can take (collective)."""
 
-    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
         """Start."""
 
     def close(self) -> None:
         """Give back what it holds."""
 
 
-Make = Callable[[Place, Sequence[Verified]], Method]
-"""(place, schedules) -> a way, or NotTried; collective."""
+MakeMethod = Callable[[RankContext, Sequence[Verified]], Method]
+"""(this rank, schedules) -> a method, or NotTried; collective."""
 
 
-class _Ordinary:
+class _AnyTensorMethod:
     """What takes any tensor of the device."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, context: RankContext) -> None:
+        self._context = context
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Not yet written."""
-        return torch.empty(numel, dtype=dtype, device=self._place.tensors)
+        return torch.empty(numel, dtype=dtype, device=self._context.tensors)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-class _Library(_Ordinary):
+class _Library(_AnyTensorMethod):
     """``dist.all_reduce``."""
 
-    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
         """NCCL's streams are ordered behind ours, and ours behind them."""
         assert not average
-        self._place.launch(lambda: dist.all_reduce(tensor))
+        self._context.launch(lambda: dist.all_reduce(tensor))
         return lambda: tensor
 
 
-class _Scheduled(_Ordinary):
+class _Scheduled(_AnyTensorMethod):
     """An executor, as a communication hook uses it."""
 
-    def __init__(self, place: Place, executor: Executor) -> None:
-        super().__init__(place)
+    def __init__(self, context: RankContext, executor: Executor) -> None:
+        super().__init__(context)
         self._executor = executor
 
-    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
         """Its streams are ordered behind the current one."""
-        late = what.late or None
-        work = self._executor.submit(tensor, schedule=what.schedule, late=late, average=average)
+        work = self._executor.submit(
+            tensor, schedule=choice.schedule, late=choice.late or None, average=average
+        )
         return lambda: work.wait(ON_HOST)
 
     def close(self) -> None:
@@ -104,9 +112,9 @@ class _Scheduled(_Ordinary):
 class _Symmetric:
     """One of ``torch.ops.symm_mem``."""
 
-    def __init__(self, name: str, place: Place) -> None:
+    def __init__(self, name: str, context: RankContext) -> None:
         self._name = name
-        self._place = place
+        self._context = context
 
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Symmetric memory, on which all ranks have met."""
@@ -114,17 +122,17 @@ class _Symmetric:
 
         reason = ""
         try:
-            tensor, multicast = symmetric_tensor(numel, dtype, self._place.tensors)
+            tensor, has_multicast = symmetric_tensor(numel, dtype, self._context.tensors)
         except RuntimeError as error:
             reason = f"torch gave no symmetric memory: {str(error).splitlines()[0]}"
         else:
-            if self._name == "multimem" and not multicast:
+            if self._name == "multimem" and not has_multicast:
                 reason = "no multicast between these GPUs (NVLink SHARP)"
-        if reason := self._place.agree(reason):
+        if reason := self._context.agree(reason):
             raise NotTried(reason)
         return tensor
 
-    def submit(self, tensor: torch.Tensor, average: bool, what: What) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
         """On the current stream."""
         assert not average
         in_place = "" if self._name == "one_shot" else "_"
@@ -140,57 +148,66 @@ class _Symmetric:
         """The tensors are held by whoever asked for them."""
 
 
-def kernel(place: Place, schedules: Sequence[Verified]) -> Method:
+def kernel(context: RankContext, schedules: Sequence[Verified]) -> Method:
     """Our kernel: NotTried where no rank may use it, with the reason on which all agreed."""
     reason = ""
     try:
         from runtime.device.allreduce import KernelAllReduce
     except ImportError as error:
         reason = f"triton can't be imported ({error})"
-    if reason := place.agree(reason):
+    if reason := context.agree(reason):
         raise NotTried(reason)
-    where = place.fresh_store("kernel"), place.rank, place.size
-    options = _options(place)
-    if place.kind == "simulated":
-        options |= {"blocks": BLOCKS, "staging": STAGING * place.size}
+
+    options = _executor_options(context)
+    if context.kind == "simulated":
+        options["blocks"] = INTERPRETED_BLOCKS
+        options["staging"] = INTERPRETED_STAGING_PER_RANK * context.world_size
+    store = context.fresh_store("kernel")
     try:
-        return _Scheduled(place, KernelAllReduce(schedules, *where, **options))
+        executor = KernelAllReduce(schedules, store, context.rank, context.world_size, **options)
     except KernelUnavailable as error:
         raise NotTried(str(error)) from error
+    return _Scheduled(context, executor)
 
 
-def transfers(place: Place, schedules: Sequence[Verified]) -> Method:
+def transfers(context: RankContext, schedules: Sequence[Verified]) -> Method:
     """The executor over the device's library."""
-    _require_library(place)
-    where = place.fresh_store("transfers"), place.rank, place.size
-    return _Scheduled(place, Executor(schedules, *where, **_options(place)))
+    _require_library(context)
+    store = context.fresh_store("transfers")
+    options = _executor_options(context)
+    executor = Executor(schedules, store, context.rank, context.world_size, **options)
+    return _Scheduled(context, executor)
 
 
-def _options(place: Place) -> dict[str, Any]:
+def _executor_options(context: RankContext) -> dict[str, Any]:
     """Ranks that fail are named by the executor before the self-test's own limit is over."""
-    return {"device": place.device, "timeout_s": place.timeout_s / 2}
+    return {"device": context.device, "timeout_s": context.timeout_s / 2}
 
 
-def library(place: Place, _: Sequence[Verified]) -> Method:
+def library(context: RankContext, _: Sequence[Verified]) -> Method:
     """The library's own."""
-    _require_library(place)
-    return _Library(place)
+    _require_library(context)
+    return _Library(context)
 
 
-def _require_library(place: Place) -> None:
-    if place.no_library:
-        raise NotTried(place.no_library)
+def _require_library(context: RankContext) -> None:
+    if context.library_problem:
+        raise NotTried(context.library_problem)
 
 
-def symmetric(name: str, place: Place, _: Sequence[Verified]) -> Method:
+def symmetric(name: str, context: RankContext, _: Sequence[Verified]) -> Method:
     """``one_shot``, ``two_shot`` or ``multimem`` of PyTorch's symmetric memory."""
-    return _Symmetric(name, place)
+    return _Symmetric(name, context)
 
 
-def ways(kind: str) -> dict[str, Make]:
+def methods_for(kind: str) -> dict[str, MakeMethod]:
     """All of them for a kind of device, by name."""
-    ours: dict[str, Make] = {"kernel": kernel, "transfers": transfers}
+    makers: dict[str, MakeMethod] = {"kernel": kernel, "transfers": transfers}
     if kind == "simulated":
-        return ours | {"gloo": library}
-    names = "one_shot", "two_shot", "multimem"
-    return ours | {"nccl": library} | {name: partial(symmetric, name) for name in names}
+        makers["gloo"] = library
+        return makers
+
+    makers["nccl"] = library
+    for name in ("one_shot", "two_shot", "multimem"):
+        makers[name] = partial(symmetric, name)
+    return makers

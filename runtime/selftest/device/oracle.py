@@ -17,28 +17,33 @@ LARGEST = 3  # of the integers, and the smallest is -LARGEST
 SLICE = 2**22  # elements that are hashed at a time; a hash has 8 bytes
 
 
-def fill(tensor: torch.Tensor, rank: int, size: int, operation: int, average: bool) -> None:
-    """Write what ``rank`` of ``size`` brings to ``operation`` into a one-dimensional ``tensor``."""
-    for first, part in _slices(tensor):
-        part.copy_(_integers(first, part, rank, operation) * (size if average else 1))
+def fill(tensor: torch.Tensor, rank: int, world_size: int, operation: int, average: bool) -> None:
+    """Write what ``rank`` brings to ``operation`` into a one-dimensional ``tensor``."""
+    factor = world_size if average else 1
+    for first_index, elements in _slices(tensor):
+        elements.copy_(_integers(first_index, elements, rank, operation) * factor)
 
 
-def wrong(result: torch.Tensor, size: int, operation: int) -> int:
+def wrong_elements(result: torch.Tensor, world_size: int, operation: int) -> int:
     """How many elements of ``result`` are not the sum (or average) of what all ranks brought."""
     count = torch.zeros((), dtype=torch.int64, device=result.device)
-    for first, part in _slices(result):
-        expected = sum(_integers(first, part, rank, operation) for rank in range(size))
-        count += (part.to(torch.float64) != expected).sum()  # unequal where it is no number, too
+    for first_index, elements in _slices(result):
+        expected = sum(
+            _integers(first_index, elements, rank, operation) for rank in range(world_size)
+        )
+        count += (elements.to(torch.float64) != expected).sum()  # unequal where it is NaN, too
     return int(count)
 
 
 def _slices(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    for first in range(0, tensor.numel(), SLICE):
-        yield first, tensor[first : first + SLICE]
+    """The tensor in parts, each with the index of its first element."""
+    for first_index in range(0, tensor.numel(), SLICE):
+        yield first_index, tensor[first_index : first_index + SLICE]
 
 
-def _integers(first: int, like: torch.Tensor, rank: int, operation: int) -> torch.Tensor:
-    hashed = torch.arange(first, first + len(like), device=like.device)
+def _integers(first_index: int, like: torch.Tensor, rank: int, operation: int) -> torch.Tensor:
+    """What ``rank`` brings, for as many elements as ``like`` has, on its device."""
+    hashed = torch.arange(first_index, first_index + len(like), device=like.device)
     hashed = (hashed * 2654435761 + rank * 40503001 + operation * 97003) & 0x7FFFFFFF
     hashed ^= hashed >> 15
     hashed = (hashed * 739982445) & 0x7FFFFFFF

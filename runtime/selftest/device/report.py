@@ -6,6 +6,8 @@ whose every element was right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from runtime.device.predict import Range
@@ -13,25 +15,23 @@ from runtime.selftest.device.environment import Environment
 
 OURS = "kernel", "transfers"
 KIB = 1024
-HEAD = (
-    "size",
-    "dtype",
-    "way",
-    "late",
-    "chunks",
-    "time",
-    "predicted",
-    "by host",
-    "algbw",
-    "busbw",
-    "#wrong",
+COLUMNS = (  # heading, unit, characters
+    ("size", "", 9),
+    ("dtype", "", 9),
+    ("way", "", 10),
+    ("late", "", 5),
+    ("chunks", "", 6),
+    ("time", "(us)", 11),
+    ("predicted", "(us)", 13),
+    ("by host", "(us)", 9),
+    ("algbw", "(GB/s)", 8),
+    ("busbw", "(GB/s)", 8),
+    ("#wrong", "", 8),
 )
-UNITS = ("", "", "", "", "", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "")
-WIDTHS = (9, 9, 10, 5, 6, 11, 13, 9, 8, 8, 8)
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """A way's cases on one schedule: how many there were, and what was wrong first."""
+class CheckedMethod(msgspec.Struct, frozen=True):
+    """A method's cases on one schedule: how many there were, and what was wrong first."""
 
     way: str
     schedule: str
@@ -40,7 +40,7 @@ class Checked(msgspec.Struct, frozen=True):
     first: str = ""
 
 
-class Row(msgspec.Struct, frozen=True):
+class TimedRow(msgspec.Struct, frozen=True):
     """One line of the table.
 
     Attributes:
@@ -77,44 +77,48 @@ class Row(msgspec.Struct, frozen=True):
 
     def line(self) -> str:
         """The row as text."""
+        cells = [
+            size_text(self.nbytes),
+            self.dtype,
+            self.way,
+            "none" if self.late is None else f"{self.late}",
+            "-" if self.chunks is None else f"{self.chunks}",
+            f"{self.time_s * 1e6:.1f}",
+            "-" if self.predicted is None else str(self.predicted),
+            "-" if self.host_s is None else f"{self.host_s * 1e6:.1f}",
+            _gigabytes_per_s(self.algbw),
+            _gigabytes_per_s(self.busbw),
+            f"{self.wrong}",
+        ]
+        return _table_line(cells)
 
-        def rate(value: float | None) -> str:
-            return "-" if value is None else f"{value * 1e-9:.2f}"
 
-        late = "none" if self.late is None else f"{self.late}"
-        chunks = "-" if self.chunks is None else f"{self.chunks}"
-        predicted = "-" if self.predicted is None else str(self.predicted)
-        took = f"{self.time_s * 1e6:.1f}"
-        where = (size_text(self.nbytes), self.dtype, self.way)
-        host = "-" if self.host_s is None else f"{self.host_s * 1e6:.1f}"
-        measured = took, predicted, host, rate(self.algbw), rate(self.busbw), f"{self.wrong}"
-        return columns((*where, late, chunks, *measured))
-
-
-class Report(msgspec.Struct):
+class GpuReport(msgspec.Struct):
     """All of it; what ``--json`` writes."""
 
     device: str
     ranks: int
     environment: Environment | None = None
     not_tried: dict[str, str] = {}
-    checked: list[Checked] = []
-    rows: list[Row] = []
+    checked: list[CheckedMethod] = []
+    rows: list[TimedRow] = []
     error: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether something was checked, and nothing of ours was wrong."""
-        timed = sum(row.wrong for row in self.rows if row.way in OURS)
-        wrong = timed + sum(one.wrong for one in self.checked)
+        wrong = sum(checked.wrong for checked in self.checked)
+        wrong += sum(row.wrong for row in self.rows if row.way in OURS)
         return bool(self.checked) and not wrong and not self.error
 
     def to_json(self) -> bytes:
         """For ``--json``: the bandwidths and the verdict are written out, too."""
-        plain = msgspec.to_builtins(self)
-        for row, written in zip(self.rows, plain["rows"], strict=True):
-            written |= {"algbw": row.algbw, "busbw": row.busbw}
-        return msgspec.json.format(msgspec.json.encode(plain | {"passed": self.passed}))
+        fields = msgspec.to_builtins(self)
+        for row, row_fields in zip(self.rows, fields["rows"], strict=True):
+            row_fields["algbw"] = row.algbw
+            row_fields["busbw"] = row.busbw
+        fields["passed"] = self.passed
+        return msgspec.json.format(msgspec.json.encode(fields))
 
 
 def size_text(nbytes: int) -> str:
@@ -126,12 +130,16 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes}GiB"
 
 
-def columns(cells: tuple[str, ...]) -> str:
-    """A line of the table."""
-    return " ".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True))
+def _gigabytes_per_s(bytes_per_s: float | None) -> str:
+    return "-" if bytes_per_s is None else f"{bytes_per_s * 1e-9:.2f}"
 
 
-def head(shared: bool) -> list[str]:
+def _table_line(cells: Sequence[str]) -> str:
+    """One cell for each of the columns, right-aligned."""
+    return " ".join(cell.rjust(width) for cell, (_, _, width) in zip(cells, COLUMNS, strict=True))
+
+
+def table_head(shared: bool) -> list[str]:
     """The lines above the table."""
     notes = [
         "time: from the last arrival to the end on all ranks; predicted: docs/measurements/gpu.md",
@@ -139,4 +147,8 @@ def head(shared: bool) -> list[str]:
     ]
     if shared:
         notes.append("no GPU for each rank: times say nothing of a job, so no bandwidths")
-    return [*(f"# {note}" for note in notes), columns(HEAD), columns(UNITS)]
+    return [
+        *(f"# {note}" for note in notes),
+        _table_line([heading for heading, _, _ in COLUMNS]),
+        _table_line([unit for _, unit, _ in COLUMNS]),
+    ]

@@ -9,43 +9,57 @@ import torch
 import synth
 from runtime.device import predict
 from runtime.executor.load import load
-from runtime.selftest.device.methods import What
-from runtime.selftest.device.report import OURS, Row
+from runtime.selftest.device.methods import ScheduleChoice
+from runtime.selftest.device.report import OURS, TimedRow
 
 CASE_CHUNKS = 3  # of the schedule for a late rank by which cases are checked
 
 
-class Schedules:
+class TestedSchedules:
     """What ours run: halving-doubling, direct exchange, and for a late rank by numbers of chunks.
 
     Attributes:
-        verified: all of them, proved; a schedule is known by its number here.
+        verified: all of them, proved; a schedule is known by its index here.
     """
 
-    def __init__(self, n: int, sizes: Iterable[int], machine: predict.Machine) -> None:
+    __test__ = False  # no test, for pytest
+
+    halving_doubling = ScheduleChoice(0)
+    direct = ScheduleChoice(1)
+
+    def __init__(self, ranks: int, sizes: Iterable[int], machine: predict.Machine) -> None:
+        """``sizes``: bytes of the tensors of the table, for which ``machine`` says the best."""
+        self._ranks = ranks
         self._machine = machine
-        best = {predict.chunks(way, n, nbytes, machine) for way in OURS for nbytes in sizes}
-        self._chunks = sorted(best | {CASE_CHUNKS})
-        late = (synth.generate(n, chunks=k) for k in self._chunks)
-        self.verified = [load(schedule) for schedule in (synth.rhd(n), synth.direct(n), *late)]
+        chunk_counts = {CASE_CHUNKS}
+        for nbytes in sizes:
+            for way in OURS:
+                chunk_counts.add(predict.chunks(way, ranks, nbytes, machine))
+        self._chunk_counts = sorted(chunk_counts)
+        schedules = [synth.rhd(ranks), synth.direct(ranks)]
+        self._first_late = len(schedules)
+        schedules += [synth.generate(ranks, chunks=count) for count in self._chunk_counts]
+        self.verified = [load(schedule) for schedule in schedules]
 
-    def one_late(self, chunks: int, rank: int) -> What:
+    def one_late(self, chunks: int, rank: int) -> ScheduleChoice:
         """The schedule of so many chunks with ``rank`` late."""
-        return What(2 + self._chunks.index(chunks), (rank,))
+        return ScheduleChoice(self._first_late + self._chunk_counts.index(chunks), (rank,))
 
-    def best(self, way: str, nbytes: int, late: int | None) -> What:
+    def best(self, way: str, nbytes: int, late: int | None) -> ScheduleChoice:
         """For the table: the best number of chunks if a rank is late, else halving-doubling."""
         if late is None:
-            return What(0)
-        n = self.verified[0].schedule.ranks
-        return self.one_late(predict.chunks(way, n, nbytes, self._machine), late)
+            return self.halving_doubling
+        return self.one_late(predict.chunks(way, self._ranks, nbytes, self._machine), late)
 
-    def predicted(self, row: Row) -> predict.Range | None:
+    def chunks(self, choice: ScheduleChoice) -> int:
+        """Into how many chunks the chosen schedule divides a tensor."""
+        return self.verified[choice.schedule].schedule.chunks
+
+    def predicted(self, row: TimedRow) -> predict.Range | None:
         """What is predicted for a row; nothing for machines without public numbers."""
         if row.shared or predict.machine_of(torch.cuda.get_device_name()) is None:
             return None
-        if row.way in OURS:
-            schedule = self.verified[self.best(row.way, row.nbytes, row.late).schedule].schedule
-            late = row.late is not None
-            return predict.ours(row.way, schedule, row.nbytes, self._machine, late=late)
-        return predict.others(row.way, row.ranks, row.nbytes, self._machine)
+        if row.way not in OURS:
+            return predict.others(row.way, row.ranks, row.nbytes, self._machine)
+        schedule = self.verified[self.best(row.way, row.nbytes, row.late).schedule].schedule
+        return predict.ours(row.way, schedule, row.nbytes, self._machine, late=row.late is not None)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from runtime.network.processes import Say
-from runtime.selftest.device.place import Place
+from runtime.selftest.device.rank import RankContext
 
 LOOKS = 20  # within the limit
 
@@ -29,31 +29,32 @@ class Stuck(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def watched(place: Place, say: Say, limit_s: float) -> Iterator[None]:
+def watched(context: RankContext, say: Say, limit_s: float) -> Iterator[None]:
     """Inside, :class:`Stuck` is said when this rank takes no step for ``limit_s`` seconds."""
     over = threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         while not over.wait(limit_s / LOOKS):
-            if time.monotonic() - place.since_s > limit_s:
-                say(Stuck(place.rank, place.steps, place.doing))  # again and again
+            if time.monotonic() - context.since_s > limit_s:
+                say(Stuck(context.rank, context.steps, context.doing))  # again and again
 
-    threading.Thread(target=look, name="latecomer-selftest-watch", daemon=True).start()
+    threading.Thread(target=watch, name="latecomer-selftest-watch", daemon=True).start()
     try:
         yield
     finally:
         over.set()
 
 
-def behind(said: dict[int, Stuck], size: int) -> str:
+def name_hanging(stuck_ranks: dict[int, Stuck], world_size: int) -> str:
     """Who is to be named, and what for, by what the ranks that hang have said."""
-    silent = [rank for rank in range(size) if rank not in said]
-    if silent:
-        names = ", ".join(map(str, silent))
-        others = sorted({one.doing for one in said.values()})
-        return f"rank(s) {names}: no sign of life, while others hang ({'; '.join(others)})"
-    least = min(one.steps for one in said.values())
-    if all(one.steps == least for one in said.values()):
-        return f"all ranks hang at the same step: each {said[0].doing}"
-    named = [one for one in said.values() if one.steps == least]
-    return "; ".join(f"rank {one.rank}: hangs, it {one.doing}" for one in named)
+    silent_ranks = [rank for rank in range(world_size) if rank not in stuck_ranks]
+    if silent_ranks:
+        names = ", ".join(map(str, silent_ranks))
+        doings = sorted({stuck.doing for stuck in stuck_ranks.values()})
+        return f"rank(s) {names}: no sign of life, while others hang ({'; '.join(doings)})"
+
+    fewest_steps = min(stuck.steps for stuck in stuck_ranks.values())
+    behind = [stuck for stuck in stuck_ranks.values() if stuck.steps == fewest_steps]
+    if len(behind) == world_size:
+        return f"all ranks hang at the same step: each {stuck_ranks[0].doing}"
+    return "; ".join(f"rank {stuck.rank}: hangs, it {stuck.doing}" for stuck in behind)

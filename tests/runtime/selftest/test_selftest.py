@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 from torch._C._distributed_c10d import HashStore
 
 from runtime.__main__ import app, run
@@ -60,6 +61,19 @@ def test_one_wrong_element_and_other_bits_than_rank_0_are_seen():
     store.set("0/0", "another digest")
     with pytest.raises(conformance.ConformanceError, match="differ in bits"):
         conformance.run(lambda tensor, average: tensor, store, 1, 2, sizes=(0,))
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_nan_is_no_rounding(average):
+    case = conformance.Case(torch.float32, 4, average=average, exact=False)
+    inputs = [torch.tensor([1.0, 2.0, 3.0, 4.0])] * 2
+    result = inputs[0] if average else inputs[0] * 2
+    conformance.compare(case, inputs, result)
+
+    result = result.clone()
+    result[2] = torch.nan
+    with pytest.raises(conformance.ConformanceError, match="element 2 is nan"):
+        conformance.compare(case, inputs, result)
 
 
 def _say(store, rank, ranks, say, how):
