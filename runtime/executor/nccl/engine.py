@@ -192,12 +192,12 @@ class DeviceEngine:
         """One round of this rank, for a stream."""
         assert work.program is not None
         group = self._groups[phase]
-        place = (work.number, *work.program.steps[step])
+        phase_name, round_in_phase = work.program.steps[step]
 
         def call() -> None:
-            self._observer.step_begins(*place)
+            self._observer.step_begins(work.number, phase_name, round_in_phase)
             _exchange(group, work, ends)
-            self._observer.step_ends(*place)
+            self._observer.step_ends(work.number, phase_name, round_in_phase)
 
         return call
 

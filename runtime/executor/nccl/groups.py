@@ -84,15 +84,15 @@ def make_groups(device: Device, group: StoreExchange, count: int) -> list[PeerGr
         remedy = 'Call torch.distributed.init_process_group("nccl") or ("latecomer") first'
         text = "CUDA tensors are moved by process groups, which need the default one"
         raise ArgumentError("device", str(device.tensors), text, remedy)
-    found = group.all_gather("global rank", str(dist.get_rank()))
-    ranks = [int(found[rank]) for rank in range(group.world_size)]
+    global_ranks = group.all_gather("global rank", str(dist.get_rank()))
+    ranks = [int(global_ranks[rank]) for rank in range(group.world_size)]
     groups = [_made(device, group, ranks, number) for number in range(count)]
     stream = device.stream()
 
     def connect() -> None:
-        for each in groups:
+        for peer_group in groups:
             token = torch.zeros(1, device=device.tensors)
-            stream.launch(functools.partial(each.all_reduce, token))
+            stream.launch(functools.partial(peer_group.all_reduce, token))
         stream.synchronize()
 
     _within(group.timeout_s, connect)

@@ -55,13 +55,13 @@ class Results:
     def _future(self, work: AllReduceWork, done: Event) -> torch.futures.Future[Any]:
         """One that streams wait behind: CUDA's is completed now, with an event of our stream."""
         cuda: list[Any] = [self._device.tensors] if self._sound.is_cuda else []
-        made: torch.futures.Future[Any] = torch.futures.Future(devices=cuda)
+        future: torch.futures.Future[Any] = torch.futures.Future(devices=cuda)
 
         def complete(error: object = None) -> None:
             with contextlib.suppress(RuntimeError):  # it is complete
-                made.set_result(work.tensor)
+                future.set_result(work.tensor)
 
         self._behind.wait(done)
         self._behind.launch(complete)
         work.then(complete)  # a device that is broken never comes there
-        return made
+        return future

@@ -104,8 +104,9 @@ class CudaDevice:
     backend = "nccl"
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
-        found = torch.device(device)
-        index = torch.cuda.current_device() if found.index is None else found.index
+        index = torch.device(device).index
+        if index is None:
+            index = torch.cuda.current_device()
         self.tensors = torch.device("cuda", index)
 
     def current(self) -> CudaStream:

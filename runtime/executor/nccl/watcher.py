@@ -49,10 +49,14 @@ class EventArrivals:
 
     def take(self) -> list[tuple[int, float]]:
         """Those that have been reached by now."""
-        found = [(each, time.monotonic()) for each, event in self._events.items() if event.query()]
-        for operation, _ in found:
+        arrivals = [
+            (operation, time.monotonic())
+            for operation, event in self._events.items()
+            if event.query()
+        ]
+        for operation, _ in arrivals:
             del self._events[operation]
-        return found
+        return arrivals
 
 
 @dataclass
@@ -138,8 +142,10 @@ class Watcher:
         with self._news:  # what is done by now, and then who has come: never only the former
             flights = list(self._flights.values())
             landed = [flight for flight in flights if flight.done.query()]
-            found = [arrival for source in self.sources for arrival in source.take()]
-        for operation, at_s in found:
+            arrivals: list[tuple[int, float]] = []
+            for source in self.sources:
+                arrivals += source.take()
+        for operation, at_s in arrivals:
             self.moved_s = time.monotonic()
             if (flight := self._flights.get(operation)) is not None:
                 flight.arrived_s = flight.work.arrived_s = at_s
