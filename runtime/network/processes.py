@@ -23,6 +23,7 @@ from runtime.torch_versions import TCPStore
 from verify.errors import LatecomerError
 
 LOOK_S = 0.2  # how often it is seen whether all processes are alive
+DEATH_S = 1.0  # after a rank's failure: in which a death that may have caused it is noticed
 END_S = 10.0  # what a rank that is done may take to end
 
 Say = Callable[[Any], None]
@@ -55,7 +56,8 @@ def run(
 
     The store's time-out is ``timeout_s``; ranks that are not done by ``deadline_s`` are killed,
     ``victims`` when all others are done. Every process has imported ``preload`` (of the first call
-    in this process), and the module of ``body``.
+    in this process), and the module of ``body``. A rank that died is told of before those that
+    failed in the second before that was noticed: their exceptions may be its consequence.
     """
     until_s = time.monotonic() + deadline_s
     limit = timedelta(seconds=timeout_s)
@@ -68,24 +70,38 @@ def run(
     processes = [context.Process(target=_rank, args=call, daemon=True) for call in calls]
     waiting = set(range(size)) - set(victims)
     done = set[int]()
+    failures: list[Said] = []  # held back for the sake of a death
+    held_until_s = until_s
     try:
         for process in processes:
             process.start()
         while waiting:
             dead = {r for r in waiting if not processes[r].is_alive()}
+            word = None
             try:
                 word = Said(*said.get(timeout=LOOK_S))
             except queue.Empty:
                 if time.monotonic() > until_s:
+                    yield from failures
                     yield from (Said(r, "late", sorted(waiting)) for r in sorted(waiting))
                     return
                 waiting -= dead  # what they said before they died would have come by now
                 yield from (Said(r, "died", processes[r].exitcode) for r in sorted(dead))
-            else:
-                if word.kind != "says":
-                    waiting.discard(word.rank)
-                    done.add(word.rank)
+                if dead:
+                    held_until_s = time.monotonic()
+            if word is not None and word.kind != "says":
+                waiting.discard(word.rank)
+                done.add(word.rank)
+            if word is not None and word.kind != "failed":
                 yield word
+            elif word is not None:
+                if not failures:
+                    held_until_s = time.monotonic() + DEATH_S
+                failures.append(word)
+            if time.monotonic() >= held_until_s:
+                yield from failures
+                failures.clear()
+        yield from failures
     finally:
         for rank, process in enumerate(processes):
             if process.pid is not None:

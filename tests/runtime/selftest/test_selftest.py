@@ -84,6 +84,12 @@ def _say(store, rank, ranks, say, how):
         raise ValueError("planted")
     if rank == 1 and how == "dies":
         os._exit(3)
+    if how == "dies first":
+        if rank == 1:
+            store.set("rank 1 dies", "")
+            os._exit(3)
+        store.wait(["rank 1 dies"])
+        raise ConnectionError("a consequence")
     if rank == 1 and how == "hangs":
         time.sleep(600)
 
@@ -94,6 +100,7 @@ def _say(store, rank, ranks, say, how):
         ("ends", 100, r"\((0, 2|1, 2)\)"),
         ("raises", 100, r"FAILED: rank 1: (.|\n)*ValueError: planted"),
         ("dies", 100, "FAILED: rank 1: died with exit code 3"),
+        ("dies first", 100, "FAILED: rank 1: died with exit code 3"),
         ("hangs", 15, r"FAILED: rank\(s\) (0, )?1: not done after 15 s"),
     ],
 )
