@@ -66,7 +66,7 @@ def run(
     all_reduce: AllReduce,
     store: Store,
     rank: int,
-    size: int,
+    world_size: int,
     *,
     device: torch.device | str = "cpu",
     seed: int = 0,
@@ -81,22 +81,23 @@ def run(
     exact, rounded and bits. ConformanceError for a wrong result, on the rank that sees it;
     RankFailure if rank 0 has no digest for this one in time.
     """
-    group = StoreExchange(store, rank, size, TIMEOUT_S)
-    chosen = list(cases(sizes))
-    for number, case in enumerate(chosen):
-        inputs = [_data(case, seed, number, r) for r in range(size)]
+    exchange = StoreExchange(store, rank, world_size, TIMEOUT_S)
+    all_cases = list(cases(sizes))
+    for number, case in enumerate(all_cases):
+        inputs = [_data(case, seed, number, source) for source in range(world_size)]
         tensor = inputs[rank].clone().to(device)
         time.sleep(late_s)
         result = all_reduce(tensor, case.average).cpu()
         if check is not None:
             check(case, inputs, result)
             continue
+
         compare(case, inputs, result)
         digest = hashlib.sha256(result.view(torch.uint8).numpy().tobytes()).hexdigest()
-        group.send(f"{number}/{rank}", digest)
-        if group.receive_from(0, f"{number}/0") != digest:
+        exchange.send(f"{number}/{rank}", digest)
+        if exchange.receive_from(0, f"{number}/0") != digest:
             raise ConformanceError(f"{case}: rank {rank} and rank 0 differ in bits")
-    return len(chosen)
+    return len(all_cases)
 
 
 def _data(case: Case, seed: int, number: int, rank: int) -> torch.Tensor:

@@ -54,7 +54,7 @@ SEALED = replace(OPTIREDUCE, authenticate=True, offload=False)
 
 Given = Mapping[str, Schedule] | None
 Run = Callable[[Store, int, int], str]
-"""(store, rank, size) -> what the report says of a run of all cases."""
+"""(store, rank, world_size) -> what the report says of a run of all cases."""
 
 
 def selftest(schedules: Given, ranks: int, device: str, report: Callable[[str], None]) -> bool:
@@ -68,13 +68,17 @@ def selftest(schedules: Given, ranks: int, device: str, report: Callable[[str], 
     return passes(talk(_rank, ranks, device, schedules, **limits), report)
 
 
-def _rank(store: Store, rank: int, size: int, say: Say, device: str, schedules: Given) -> None:
+def _rank(
+    store: Store, rank: int, world_size: int, say: Say, device: str, schedules: Given
+) -> None:
+    """What each process does: all runs, one after the other; rank 0 says how each went."""
     if device == "cuda":
-        take_gpu(rank, size)
+        take_gpu(rank, world_size)
+
     for line, run in _runs(schedules, device).items():
         began = time.monotonic()
         try:
-            result = run(PrefixStore(line, store), rank, size)
+            result = run(PrefixStore(line, store), rank, world_size)
         except Exception as error:
             error.add_note(f"in: {line}")
             raise
@@ -85,25 +89,33 @@ def _rank(store: Store, rank: int, size: int, say: Say, device: str, schedules: 
 def _runs(schedules: Given, device: str) -> dict[str, Run]:
     """All runs of the suite, by how their lines begin."""
     if schedules is None:
-        engines = {"engine": OPTIREDUCE, "authenticated": SEALED}
-        over_udp: dict[str, Run] = {f"{k:<14}": partial(_engine, o) for k, o in engines.items()}
-        return over_udp | {f"{'backend':<14}": _optireduce_backend}
-    loaded = {name: load(schedule) for name, schedule in schedules.items()}
-    return {
-        f"{name:<12} {method:<9} late: {', '.join(map(str, late)) or 'nobody':<8}": partial(
-            run, verified, late, device
-        )
-        for name, verified in loaded.items()
-        for method, run in (("executor", _executor), ("backend", _backend))
-        for late in turns(verified)
-    }
+        return {
+            f"{'engine':<14}": partial(_engine, OPTIREDUCE),
+            f"{'authenticated':<14}": partial(_engine, SEALED),
+            f"{'backend':<14}": _optireduce_backend,
+        }
+
+    runs: dict[str, Run] = {}
+    for name, schedule in schedules.items():
+        verified = load(schedule)
+        for method, run in (("executor", _executor), ("backend", _backend)):
+            for late in turns(verified):
+                late_names = ", ".join(map(str, late)) or "nobody"
+                line = f"{name:<12} {method:<9} late: {late_names:<8}"
+                runs[line] = partial(run, verified, late, device)
+    return runs
 
 
 def turns(verified: Verified) -> list[tuple[int, ...]]:
     """Late ranks, in order of arrival, such that every rank is in every place once."""
-    n = verified.schedule.ranks
-    q = len(verified.late)
-    return [tuple((first + i) % n for i in range(q)) for first in range(n if q else 1)]
+    ranks = verified.schedule.ranks
+    late_count = len(verified.late)
+    if not late_count:
+        return [()]
+    return [
+        tuple((first + position) % ranks for position in range(late_count))
+        for first in range(ranks)
+    ]
 
 
 def late_s(rank: int, late: tuple[int, ...]) -> float:
@@ -112,70 +124,97 @@ def late_s(rank: int, late: tuple[int, ...]) -> float:
 
 
 def _executor(
-    verified: Verified, late: tuple[int, ...], device: str, store: Store, *place: int
+    verified: Verified,
+    late: tuple[int, ...],
+    device: str,
+    store: Store,
+    rank: int,
+    world_size: int,
 ) -> str:
-    options: Any = {"device": device, "late": late, "timeout_s": TIMEOUT_S}
-
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         return executor.submit(tensor, average=average).wait()
 
     with ExitStack() as stack:
         if device != "cpu":  # its process groups need a default one
-            stack.enter_context(_process_group(PrefixStore("default", store), *place, kind="nccl"))
-        executor = stack.enter_context(closing(Executor(verified, store, *place, **options)))
-        return _cases(reduce, store, *place, device=device, late_s=late_s(place[0], late))
+            default_store = PrefixStore("default", store)
+            stack.enter_context(_process_group(default_store, rank, world_size, kind="nccl"))
+        executor = Executor(
+            verified, store, rank, world_size, device=device, late=late, timeout_s=TIMEOUT_S
+        )
+        stack.enter_context(closing(executor))
+        return _cases(reduce, store, rank, world_size, device=device, late_s=late_s(rank, late))
 
 
 def _backend(
-    verified: Verified, late: tuple[int, ...], device: str, store: Store, *place: int
+    verified: Verified,
+    late: tuple[int, ...],
+    device: str,
+    store: Store,
+    rank: int,
+    world_size: int,
 ) -> str:
     configure(verified, late=late)
-    with _process_group(store, *place):
-        return _cases(_all_reduce, store, *place, device=device, late_s=late_s(place[0], late))
+    with _process_group(store, rank, world_size):
+        return _cases(
+            _all_reduce, store, rank, world_size, device=device, late_s=late_s(rank, late)
+        )
 
 
-def _engine(options: Options, store: Store, rank: int, size: int) -> str:
-    engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=TIMEOUT_S)
+def _engine(options: Options, store: Store, rank: int, world_size: int) -> str:
+    engine = OptiReduceEngine(store, rank, world_size, options=options, timeout_s=TIMEOUT_S)
 
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         submit = engine.submit if tensor.dtype in FLOATS else engine.reliable.submit
         return submit(tensor, average=average).wait(timedelta(seconds=TIMEOUT_S))
 
     with closing(engine):
-        cases, lost = _audited(reduce, engine.ledger, options, store, rank, size)
+        cases, lost = _audited(reduce, engine.ledger, options, store, rank, world_size)
         return f"{cases}, {engine.ledger.totals['steps']} over UBT, {lost} ({engine.how})"
 
 
-def _optireduce_backend(store: Store, rank: int, size: int) -> str:
+def _optireduce_backend(store: Store, rank: int, world_size: int) -> str:
     def reduce(tensor: torch.Tensor, average: bool) -> torch.Tensor:
         carried = tensor.to(torch.int32) if tensor.dtype is torch.int16 else tensor  # as Gloo does
         return _all_reduce(carried, average).to(tensor.dtype)
 
     configure(algorithm="optireduce", options=OPTIREDUCE)
-    with _process_group(store, rank, size) as group:
-        cases, lost = _audited(reduce, group.engine.ledger, OPTIREDUCE, store, rank, size)
+    with _process_group(store, rank, world_size) as group:
+        ledger = group.engine.ledger
+        cases, lost = _audited(reduce, ledger, OPTIREDUCE, store, rank, world_size)
         return f"{cases}, {lost}, {dict(group.paths)}"
 
 
 def _audited(
-    reduce: conformance.AllReduce, stats: LossStats, options: Options, store: Store, *place: int
+    reduce: conformance.AllReduce,
+    stats: LossStats,
+    options: Options,
+    store: Store,
+    rank: int,
+    world_size: int,
 ) -> tuple[str, str]:
     """How many cases passed, and what was lost."""
-    stats.missing = records = list[Missing]()
-    audit = Audit(records, options.payload_bytes, PrefixStore("audit", store), *place)
-    return _cases(reduce, store, *place, check=audit), audit.losses()
+    records = list[Missing]()
+    stats.missing = records
+    audit_store = PrefixStore("audit", store)
+    audit = Audit(records, options.payload_bytes, audit_store, rank, world_size)
+    cases = _cases(reduce, store, rank, world_size, check=audit)
+    return cases, audit.losses()
 
 
-def _cases(reduce: conformance.AllReduce, store: Store, *place: int, **options: Any) -> str:
-    return f"{conformance.run(reduce, PrefixStore('cases', store), *place, **options)} cases"
+def _cases(
+    reduce: conformance.AllReduce, store: Store, rank: int, world_size: int, **options: Any
+) -> str:
+    """How many cases passed; ``options`` are those of :func:`conformance.run`."""
+    count = conformance.run(reduce, PrefixStore("cases", store), rank, world_size, **options)
+    return f"{count} cases"
 
 
 @contextmanager
 def _process_group(
-    store: Store, rank: int, size: int, *, kind: str = backend.BACKEND
+    store: Store, rank: int, world_size: int, *, kind: str = backend.BACKEND
 ) -> Iterator[Any]:
     limit = timedelta(seconds=TIMEOUT_S)
-    dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=limit)
+    dist.init_process_group(kind, store=store, rank=rank, world_size=world_size, timeout=limit)
     yield dist.group.WORLD
     dist.destroy_process_group()
 
