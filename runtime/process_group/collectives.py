@@ -24,13 +24,14 @@ from runtime.executor.nccl.groups import nccl
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
 from runtime.process_group import reductions
-from runtime.process_group.starting import Engine, Starting
+from runtime.process_group.starting import CLOSE_S, Engine, Starting
 from runtime.torch_versions import PrefixStore, Store, Work, count_operations, own_connection
 from runtime.work import SUMMABLE, PendingWork, unsummable
 
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
 NCCL = dist.ProcessGroup.BackendType.NCCL
+LAST_START_S = 30.0  # how long the end of a program waits for a start that is under way
 
 
 class Collectives:
@@ -124,14 +125,21 @@ class Collectives:
 
     def shutdown(self) -> None:
         """Release threads and connections."""
-        self.close()
+        self._close(CLOSE_S)
         self.native.shutdown()
 
     def close(self, *, at_once: bool = False) -> None:
-        """Release what runs our all-reduces; ``at_once``: without waiting for operations."""
+        """At the end of the program: release our all-reduces; ``at_once``: without waiting.
+
+        A start under way is in torch, on a thread that can't be ended: it has longer here, where
+        one that comes back later would abort the process (:mod:`runtime.at_exit`).
+        """
+        self._close(0.0 if at_once else LAST_START_S, at_once=at_once)
+
+    def _close(self, start_s: float, *, at_once: bool = False) -> None:
         has_closed(self)
         for starting in self._engines.values():
-            starting.close(at_once=at_once)
+            starting.close(start_s, at_once=at_once)
         self._engines.clear()
 
     def _allreduce(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:

@@ -60,10 +60,10 @@ class Starting:
                 return work
         return self.engine.submit(tensor, average=average, **options)
 
-    def close(self, *, at_once: bool = False) -> None:
-        """Release the engine; one that has not started after some seconds is released later."""
+    def close(self, start_s: float = CLOSE_S, *, at_once: bool = False) -> None:
+        """Release the engine; one that has not started within ``start_s`` is released later."""
         try:
-            self._started.exception(0.0 if at_once else CLOSE_S)
+            self._started.exception(start_s)
         except TimeoutError:
             text = "the group was destroyed before its first all-reduce began"
             self._settle(LatecomerError(text))
