@@ -42,23 +42,27 @@ class Capability(msgspec.Struct, frozen=True):
     reaches: tuple[str, ...]
 
 
-def decide(said: Mapping[int, Capability]) -> str:
+def decide(capabilities: Mapping[int, Capability]) -> str:
     """Why there will be no kernel on any rank; empty if there will be one on all."""
-    for rank, each in sorted(said.items()):
-        if each.problem:
-            return f"rank {rank}: {each.problem}"
-    first = said[0]
-    for rank, each in sorted(said.items()):
-        if each.machine != first.machine:
+    by_rank = sorted(capabilities.items())
+    for rank, capability in by_rank:
+        if capability.problem:
+            return f"rank {rank}: {capability.problem}"
+
+    first = capabilities[0]
+    for rank, capability in by_rank:
+        if capability.machine != first.machine:
             return f"ranks 0 and {rank} are on different machines"
-        if each.versions != first.versions:
-            return f"rank {rank} has {each.versions}, rank 0 {first.versions}"
-    for rank, each in sorted(said.items()):
-        for peer, other in sorted(said.items()):
-            if other.device not in each.reaches:
+        if capability.versions != first.versions:
+            return f"rank {rank} has {capability.versions}, rank 0 {first.versions}"
+
+    for rank, capability in by_rank:
+        for peer, peer_capability in by_rank:
+            if peer_capability.device not in capability.reaches:
                 return (
-                    f"rank {rank} ({each.device}) can't raise flags on the device of rank {peer} "
-                    f"({other.device}): no NVLink between them, or it does not see that device"
+                    f"rank {rank} ({capability.device}) can't raise flags on the device of rank "
+                    f"{peer} ({peer_capability.device}): no NVLink between them, or it does not "
+                    "see that device"
                 )
     return ""
 
@@ -72,6 +76,7 @@ def own_capability(device: torch.device, settings: str) -> Capability:
     except ImportError as error:
         problem = f"triton can't be imported ({error}): pip install 'latecomer[gpu]'"
         return Capability(problem, machine, "", "", ())
+
     versions = f"torch {torch.__version__}, triton {triton.__version__}, {settings}"
     if device.type == "cpu":
         simulated = f"CPU {platform.machine()}"
@@ -79,11 +84,14 @@ def own_capability(device: torch.device, settings: str) -> Capability:
         if os.environ.get("TRITON_INTERPRET") != "1":
             problem = "a CPU runs kernels in triton's interpreter alone: set TRITON_INTERPRET=1"
         return Capability(problem, machine, simulated, versions, (simulated,))
-    here = torch.cuda.get_device_properties(device)
-    capability = here.major, here.minor
+
+    properties = torch.cuda.get_device_properties(device)
+    compute_capability = (properties.major, properties.minor)
     problem = ""
-    if capability < LEAST_CAPABILITY:
-        problem = f"{here.name} has compute capability {capability}, not {LEAST_CAPABILITY}"
+    if compute_capability < LEAST_CAPABILITY:
+        problem = (
+            f"{properties.name} has compute capability {compute_capability}, not {LEAST_CAPABILITY}"
+        )
     names = [
         str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())
     ]
@@ -94,19 +102,23 @@ def own_capability(device: torch.device, settings: str) -> Capability:
 
 def agree_on_kernel(group: StoreExchange, device: torch.device, settings: str) -> None:
     """Go on only if all ranks can (collective); else KernelUnavailable, on all."""
-    own = msgspec.json.encode(own_capability(device, settings)).decode()
-    said = group.all_gather("capability", own)
+    message = msgspec.json.encode(own_capability(device, settings)).decode()
+    messages = group.all_gather("capability", message)
     decode = msgspec.json.Decoder(Capability).decode
-    if reason := decide({rank: decode(each) for rank, each in said.items()}):
+    if reason := decide({rank: decode(message) for rank, message in messages.items()}):
         raise KernelUnavailable(reason)
 
 
 def agree_that_done(group: StoreExchange, step: str, problem: str) -> None:
     """Go on only if no rank has a problem with ``step`` (collective); else KernelUnavailable."""
-    said = group.all_gather(step, problem)
-    if failed := {rank: each for rank, each in sorted(said.items()) if each}:
-        reason = "; ".join(f"rank {rank}: {each}" for rank, each in failed.items())
-        raise KernelUnavailable(f"{step}: {reason}")
+    problems = group.all_gather(step, problem)
+    reasons = [
+        f"rank {rank}: {rank_problem}"
+        for rank, rank_problem in sorted(problems.items())
+        if rank_problem
+    ]
+    if reasons:
+        raise KernelUnavailable(f"{step}: {'; '.join(reasons)}")
 
 
 def _reaches(index: int, peer: int) -> bool:

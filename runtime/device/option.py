@@ -20,9 +20,14 @@ VARIABLE = "LATECOMER_DEVICE"
 
 def resolved(device: OnDevice | None) -> OnDevice:
     """What is asked for, or else the variable; ArgumentError for what there is not."""
-    name, value = ("device", device) if device else (VARIABLE, os.environ.get(VARIABLE) or "auto")
-    for known in get_args(OnDevice):
-        if value == known:
-            found: OnDevice = known
-            return found
+    name = "device"
+    value: str | None = device
+    if not value:
+        name = VARIABLE
+        value = os.environ.get(VARIABLE) or "auto"
+
+    choice: OnDevice
+    for choice in get_args(OnDevice):
+        if value == choice:
+            return choice
     raise ArgumentError(name, value, f"must be one of {', '.join(get_args(OnDevice))}")

@@ -47,13 +47,17 @@ def require_proved(program: DeviceProgram, schedule: Schedule, name: str) -> Non
     took_s = time.monotonic() - began_s
     rows = rows_of(schedule)
     if report.verdict is not Verdict.PROVED:
-        found = report.counterexample
-        what = "undecided"
-        if found is not None:
-            where = "" if found.rank is None else f" on rank {found.rank}"
-            lines = f"expected {found.expected}, found {found.found}", *found.actions
-            what = "\n  ".join([f"{found.property} is refuted{where}", *lines])
-        text = f"{name}: the program that one kernel per rank would run is not proved: {what}"
+        counterexample = report.counterexample
+        reason = "undecided"
+        if counterexample is not None:
+            on_rank = "" if counterexample.rank is None else f" on rank {counterexample.rank}"
+            lines = [
+                f"{counterexample.property} is refuted{on_rank}",
+                f"expected {counterexample.expected}, found {counterexample.found}",
+                *counterexample.actions,
+            ]
+            reason = "\n  ".join(lines)
+        text = f"{name}: the program that one kernel per rank would run is not proved: {reason}"
         raise ScheduleRefused(f"{text}\n{REMEDY}")
     logger.info("%s: device program of %d rows proved in %.2f s", name, rows, took_s)
 
