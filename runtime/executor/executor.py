@@ -215,6 +215,14 @@ class Executor:
             self.end(work, error)
             raise
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call it on the thread that moves the data, where it may take its time; CPU only.
+
+        It is never called once the executor has failed or is closed.
+        """
+        assert isinstance(self.engine, EventLoop)
+        self.engine.call_soon(call)
+
     def end(self, work: AllReduceWork, error: LatecomerError | None = None) -> None:
         """Settle an open operation; whoever takes it out of ``_open`` does."""
         if self._open.pop(work.number, None) is not None:

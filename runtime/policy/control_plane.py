@@ -20,16 +20,26 @@ class ControlPlaneClosed(Exception):
 
 
 class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
-    """Owns ``agent``; ``on_fault`` is called on a thread of its own, once, if ranks disagree.
+    """A rank's agent and its decisions, which are taken in the order of operations.
 
-    So it is if the agent breaks. It may wait for other ranks, which neither the control loop may
-    nor who holds the protocol's lock.
+    Args:
+        agent: is owned, and used by nobody else.
+        on_decided: is called whenever a decision can be taken, on the thread by which it became
+            known and with the protocol's lock held; must be quick and must not wait.
+        on_fault: is called on a thread of its own, once, if ranks disagree or the agent breaks. It
+            may wait for other ranks, which neither the control loop may nor who holds the lock.
     """
 
     def __init__(
-        self, agent: RankAgent, datagrams: ControlChannel, on_fault: Callable[[Fault], None]
+        self,
+        agent: RankAgent,
+        datagrams: ControlChannel,
+        *,
+        on_decided: Callable[[], None],
+        on_fault: Callable[[Fault], None],
     ) -> None:
         self._agent = agent
+        self._on_decided = on_decided
         self._on_fault = on_fault
         self._aligned = threading.Event()
         self._decisions: queue.SimpleQueue[Decided | None] = queue.SimpleQueue()
@@ -51,6 +61,11 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
     def reached(self, operation: int, at_s: float) -> None:
         """This rank's device came to an operation at ``at_s`` (``time.monotonic()``)."""
         self.run(lambda now_s: self._agent.reached(operation, at_s, now_s))
+
+    @property
+    def knows_next(self) -> bool:
+        """Whether the next decision is there to be taken, or will never come."""
+        return not self._decisions.empty()
 
     def decision(self, operation: int) -> Decision:
         """Wait for the decision on ``operation``, the next; or raise ControlPlaneClosed."""
@@ -96,6 +111,7 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         """Hand it to who waits for it."""
         if isinstance(event, Decided):
             self._decisions.put(event)
+            self._on_decided()
         elif isinstance(event, Aligned):
             self._aligned.set()
         else:

@@ -1,10 +1,10 @@
 """Runs each operation as is decided for it: natively, or by a schedule with a late rank.
 
     submit ── arrive ──> control plane         the caller's thread: stamps the arrival, sends it
-       │
-       ├──> maker                              what the size's number of chunks needs, if it is new
-       ├──> start                              where the decision is known, and none before waits
-       └──> queue ──> dispatcher ──> start     else: waits for decisions, starts in order
+       │                     │
+       │                     └── decided ──> start     later: on the thread that moves the data
+       ├── decided ──> start                   at once, where all ranks know how it runs
+       └── maker                               what the size's number of chunks needs, if it is new
 
     start ──> native                           runtime.executor.native
        └────> executor                         runtime.executor.executor
@@ -15,6 +15,10 @@ group each see the same operations in the same order everywhere. Should a rank a
 decision nevertheless, the executor's connections notice it, and all ranks raise. Whatever fails
 ends in the watchdog's verdict, which every operation raises then.
 
+A decision that another rank has made is read on the control loop, where nothing may be started: a
+program may have to be built, a tensor divided. The thread that moves the data does that, and no
+thread has to stand by for it.
+
 On a device with streams (CUDA) both ways are one engine's, and the thread that submits starts all
 operations: it finds each decision made (``runtime.policy.on_device``).
 """
@@ -24,11 +28,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -124,16 +127,6 @@ class AllReduceDispatcher:
         )
         self.records = self.source.records  # of the last operations, oldest first; reference clock
 
-        # Held from an operation's number to its start or its place in the queue, so that both are
-        # in one order. The program's callbacks run under it only if the group has failed; should
-        # they submit again on the same thread, they are told so, and do not wait for themselves.
-        self._submitting = threading.RLock()
-        self._queue: queue.SimpleQueue[AllReduceWork | None] = queue.SimpleQueue()
-        self._is_closing = False
-        self._queued = 0  # put into the queue so far; changed with ``_submitting`` held
-        self._taken = 0  # of those, started so far; changed by the dispatcher's thread alone
-        self._thread = threading.Thread(target=self._run, name="latecomer-dispatcher", daemon=True)
-        self._thread.start()
         close_at_exit(self)
 
     def _make_candidates(self, group: StoreExchange, *, on_host: bool) -> tuple[Runnable, ...]:
@@ -146,21 +139,35 @@ class AllReduceDispatcher:
             for schedule in schedules:
                 schedule.make()  # before the first operation: the same bits in every run
 
-        self._maker = ThreadPoolExecutor(1, "latecomer-maker")
+        self._making = threading.Lock()  # one candidate at a time: they would share one processor
         self._asked: set[int] = set()  # candidates that are made, or being made
         self._prepare = functools.lru_cache(KEPT_SIZES)(self._prepare_size)
         return schedules
 
     def _start_control_plane(self) -> None:
         """What decides, watched for how long it takes; it waits for this rank's clock a little."""
-        self._deciding: tuple[int, float] | None = None  # the operation, and since when
+        # Held while an operation gets its number and its place among the undecided, so that both
+        # are in one order. The program's callbacks run under it only if the group has failed;
+        # should they submit again on the same thread, they do not wait for themselves.
+        self._submitting = threading.RLock()
+        self._submitter: int | None = None  # who tells of an arrival now
+        self._undecided: deque[AllReduceWork] = deque()  # in order; or decided, but not started
+        self._starting = threading.Lock()  # held by who starts an operation, and for good by close
+        self._is_closing = False
+        self._none_waits = threading.Condition()  # told when an operation starts during close
         self.moved_s = time.monotonic()
+
         self._inputs = PolicyInputs(self.options, self.size, self.candidates, self.profile)
         agent = RankAgent(self.rank, self._inputs)
-        self.control_plane = ControlPlane(agent, self.executor.datagrams, self._disagree)
+        self.control_plane = ControlPlane(
+            agent,
+            self.executor.datagrams,
+            on_decided=self._decided,
+            on_fault=self._disagree,
+        )
         self.executor.arrived = self.control_plane.reached
         watchdog = self.executor.watchdog
-        watchdog.on_failure(lambda failure: self.control_plane.close())
+        watchdog.on_failure(lambda failure: self._end_decisions())
         watchdog.add(self)
         self.control_plane.align(ALIGN_S)
 
@@ -177,11 +184,12 @@ class AllReduceDispatcher:
             require_no_capture(streams, self.options)
         with self._submitting:
             work = self.executor.open(tensor, average)
+            self._undecided.append(work)
             self._arrive(work, on_device=streams is not None and learning)
             if streams is not None:
                 self._launch(work)
-            elif not self._start_if_decided(work):
-                self._enqueue(work)
+        if streams is None:
+            self._start_decided()
         return work
 
     def _arrive(self, work: AllReduceWork, *, on_device: bool) -> None:
@@ -192,23 +200,27 @@ class AllReduceDispatcher:
         if work.average:
             kind += ", averaged"
         self._prepare(nbytes)
-        self.control_plane.arrive(work.number, nbytes, kind, on_device=on_device)
+        self._submitter = threading.get_ident()
+        try:
+            self.control_plane.arrive(work.number, nbytes, kind, on_device=on_device)
+        finally:
+            self._submitter = None
 
     def close(self, *, at_once: bool = False) -> None:
         """End the threads and release the connections, when the operations in flight are done.
 
-        ``at_once``: without them.
+        ``at_once``: without them. Closed once, it does nothing more.
         """
         has_closed(self)
+        if self._is_closing:
+            return
+        self._is_closing = True
         self.source.close()
         if at_once:
-            self.control_plane.close()  # ends waits for a decision
-        self._is_closing = True  # what is submitted from now on waits in the queue, and fails
-        if self._submitting.acquire(timeout=CLOSE_S):  # a start that is under way is over
-            self._submitting.release()
-        self._queue.put(None)
-        self._maker.shutdown(wait=False, cancel_futures=True)
-        self._thread.join(CLOSE_S)
+            self._end_decisions()
+        with self._none_waits:
+            self._none_waits.wait_for(lambda: not self._undecided, CLOSE_S)
+        self._starting.acquire(timeout=CLOSE_S)  # kept: what is submitted from now on fails
         self._native.close(AT_ONCE_S if at_once else CLOSE_S)
         self.executor.close(at_once=at_once)
         self.control_plane.close()
@@ -230,10 +242,14 @@ class AllReduceDispatcher:
 
     def waiting(self) -> tuple[WaitFor, float] | None:
         """The wait for a decision, and since when."""
-        if (deciding := self._deciding) is None:
+        try:
+            work = self._undecided[0]
+        except IndexError:
             return None
-        number, since_s = deciding
-        return WaitFor(number, "decision", 0, self.control_plane.waits_for(number)), since_s
+        if self.control_plane.knows_next:
+            return None  # it is about to be started
+        peer = self.control_plane.waits_for(work.number)
+        return WaitFor(work.number, "decision", 0, peer), max(work.arrived_s, self.moved_s)
 
     def _connect(self, group: StoreExchange, given_profile: Profile | None) -> None:
         """Connect the native group and come to a profile; who is gone by now is named."""
@@ -289,53 +305,71 @@ class AllReduceDispatcher:
             wanted.completion_s * 1e3,
             self._inputs.native_s(nbytes) * 1e3,
         )
-        self._maker.submit(self._make, wanted.candidate)
+        threading.Thread(
+            target=self._make, args=(wanted.candidate,), name="latecomer-maker", daemon=True
+        ).start()
 
     def _make(self, candidate: int) -> None:
-        try:
-            self.executor.make(candidate)
-            self.control_plane.has_made(candidate)
-        except Exception as error:
-            self.executor.watchdog.broke(error)
+        """Make it, on a thread that ends with it; until then the size goes natively."""
+        with self._making:
+            if self._is_closing:
+                return
+            try:
+                self.executor.make(candidate)
+                self.control_plane.has_made(candidate)
+            except Exception as error:
+                self.executor.watchdog.broke(error)
 
-    def _start_if_decided(self, work: AllReduceWork) -> bool:
-        """Start it here if none before it waits and its decision is known; else false.
+    def _decided(self) -> None:
+        """A decision is known; who tells so holds the control plane's lock."""
+        if self._submitter == threading.get_ident():
+            return  # it starts the operation itself, as soon as it holds no lock
+        self.executor.call_soon(self._start_decided)
 
-        Nothing overtakes: who calls holds ``_submitting``, so the queue gets no more meanwhile,
-        and the dispatcher's thread has counted what it was given only when it was started.
+    def _start_decided(self) -> None:
+        """Start the operations whose decision is known, in order; any thread but the control's.
+
+        One thread at a time does so, and no other waits for it: it might run the program's
+        callbacks, which may submit. It looks again after it has released the lock, so a decision
+        that came meanwhile, whose thread could not get the lock, is never left lying.
         """
-        if self._is_closing or self._taken < self._queued:
-            return False
+        while self._undecided and self.control_plane.knows_next:
+            if not self._starting.acquire(blocking=False):
+                return
+            try:
+                self._start_oldest()
+            finally:
+                self._starting.release()
+
+    def _start_oldest(self) -> None:
+        """Start the oldest operation if its decision is known; who calls holds ``_starting``."""
+        if not self._undecided:
+            return
+        work = self._undecided[0]
         try:
             decision = self.control_plane.decision_if_known(work.number)
-            if decision is not None:
-                self._start(work, decision)
+            if decision is None:
+                return
+            self._undecided.popleft()
+            self._start(work, decision)
         except ControlPlaneClosed:
-            return True  # it has failed
+            self._undecided.popleft()  # it has failed
         except Exception as error:  # whatever it is, nobody may be left waiting
             self.executor.watchdog.broke(error)
-            return True
-        return decision is not None
+        if self._is_closing:
+            with self._none_waits:
+                self._none_waits.notify_all()
 
-    def _enqueue(self, work: AllReduceWork) -> None:
-        """Leave it to the dispatcher's thread; who calls holds ``_submitting``."""
-        self._queued += 1
-        self._queue.put(work)
-
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                self._start(work, self._wait_for_decision(work))
-            except ControlPlaneClosed:
-                pass  # it has failed
-            except Exception as error:  # whatever it is, nobody may be left waiting
-                self.executor.watchdog.broke(error)
-            self._taken += 1
+    def _end_decisions(self) -> None:
+        """No decision comes any more: operations that wait for one fail, or have failed."""
+        self.control_plane.close()
+        self._start_decided()
 
     def _launch(self, work: AllReduceWork) -> None:
         """Start it on the thread that submits, which learns what is wrong with a capture."""
         try:
-            self._start(work, self._wait_for_decision(work))
+            decision = self._wait_for_decision(work)
+            self._start(work, decision)
         except ControlPlaneClosed:
             return  # it has failed
         except Exception as error:
@@ -344,10 +378,10 @@ class AllReduceDispatcher:
             raise
 
     def _wait_for_decision(self, work: AllReduceWork) -> Decision:
-        self._deciding = work.number, time.monotonic()
-        decision = self.control_plane.decision(work.number)
-        self._deciding = None
-        return decision
+        try:
+            return self.control_plane.decision(work.number)
+        finally:
+            self._undecided.popleft()
 
     def _start(self, work: AllReduceWork, decision: Decision) -> None:
         self.moved_s = time.monotonic()

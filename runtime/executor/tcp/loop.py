@@ -59,6 +59,7 @@ class EventLoop:
         self._sender = Sender(self._connections, self._states, sizes)
         self._spare: list[Buffer] = []
         self._submitted: deque[AllReduceWork] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._drain = False
         self._busy_s = math.inf  # since when the thread works, and does not wait for events
         self._moved_s = time.monotonic()
@@ -76,6 +77,11 @@ class EventLoop:
         if work.average:
             work.flat.div_(len(self._connections) + 1)
         self._submitted.append(work)
+        self._ring()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call it on the loop's thread, behind what it was told to call before; any thread."""
+        self._calls.append(call)
         self._ring()
 
     def abort(self) -> None:
@@ -118,7 +124,7 @@ class EventLoop:
     def _run(self) -> None:
         try:
             try:
-                while not self._stop and (self._states or self._submitted or not self._drain):
+                while not self._stop and (self._has_work() or not self._drain):
                     self._turn()
             finally:
                 self._end_complete()  # what is in place is done, whatever failed after it
@@ -159,6 +165,8 @@ class EventLoop:
                     self._moved_s = time.monotonic()
             except PeerLost as lost:
                 self._lose(connection, lost)
+        while self._calls:
+            self._calls.popleft()()  # before what is submitted: a call may submit
         while self._submitted:
             self._enter(self._submitted.popleft())
         self._credits.renew()
@@ -178,6 +186,9 @@ class EventLoop:
                 out = select.EPOLLOUT if connection.blocked else 0
                 self._poll.modify(connection.number, select.EPOLLIN | out)
         self._end_complete()
+
+    def _has_work(self) -> bool:
+        return bool(self._states or self._submitted or self._calls)
 
     def _end_complete(self) -> None:
         for state in [state for state in self._states.values() if not state.left]:

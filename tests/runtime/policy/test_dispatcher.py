@@ -20,7 +20,7 @@ SUM = 6.0  # of rank + 1
 SMALL = 1  # elements: no schedule would be faster, so each rank decides by itself
 LARGE = 2**18  # elements: the coordinator decides when ranks have come
 PROFILE = Profile(RANKS, native=Line(1e-6, 1e-8), schedule=Line(1e-5, 1e-8))
-DISPATCHER_THREAD = "latecomer-dispatcher"
+DATA_THREAD = "latecomer-tcp"
 
 
 def _dispatcher(rank, ranks, store, mode="eager"):
@@ -46,7 +46,7 @@ def _submit(dispatcher, elements):
 
 
 def _wait_until_idle(dispatcher):
-    while dispatcher._taken < dispatcher._queued:
+    while dispatcher._undecided or dispatcher._starting.locked():
         time.sleep(1e-4)
 
 
@@ -71,7 +71,7 @@ def test_a_decided_operation_starts_at_once_but_overtakes_none(rank, size, store
     assert [number for number, _ in starts] == list(range(100))
     threads = dict(starts)
     assert {threads[number] for number in at_once} == {this_thread}
-    assert DISPATCHER_THREAD in threads.values()
+    assert DATA_THREAD in threads.values()
     dispatcher.close()
 
 
