@@ -229,7 +229,7 @@ def main() -> None:
     warm_up = 8
     found = [arrivals(c.timeline, warm_up) for c in (plain, scheduled)]
     watched = max(times.arrived_s) - 1
-    spans = gather([each for each in times.found if each.operation == watched])
+    spans = gather([round for round in times.ended if round.operation == watched])
     moments = gather((times.arrived_s[watched], times.done_s[watched]))
     if rank == 0:
         summary(options, (plain, scheduled), found, (images[test], classes[test]))

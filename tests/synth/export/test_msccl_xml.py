@@ -60,7 +60,10 @@ def test_helpers_do_all_that_needs_no_late_rank_without_it(n, tmp_path):
     blocks = [block for block in file.blocks if block.rank != n - 1]
     run = Run(File(**{**vars(file), "blocks": blocks}), in_place=True, per_message=1)
     assert run.outcome().kind == "hang"
-    done = {(b.rank, b.send, b.receive): run.at[i] for i, b in enumerate(blocks)}
+    done = {
+        (state.block.rank, state.block.send, state.block.receive): state.transmission
+        for state in run.blocks
+    }
     alone = exported(waiting, tmp_path)
     assert alone.blocks
     for block in alone.blocks:
