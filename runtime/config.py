@@ -53,7 +53,7 @@ def configure(schedule: Given, **options: Unpack[RunOptions]) -> Verified: ...
 
 
 @overload
-def configure(*, mode: Mode, **of_mode: Unpack[ModeOptions]) -> Chosen: ...
+def configure(*, mode: Mode | Literal["off"], **of_mode: Unpack[ModeOptions]) -> Chosen: ...
 
 
 @overload
@@ -63,7 +63,7 @@ def configure(*, algorithm: Literal["optireduce"], options: Options | None = Non
 def configure(
     schedule: Given | None = None,
     *,
-    mode: Mode | None = None,
+    mode: Mode | Literal["off"] | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
     **of_mode: Unpack[ModeOptions],
@@ -72,7 +72,8 @@ def configure(
 
     Args:
         schedule: a file, or an object; it is verified here.
-        mode: instead of a schedule: who decides, and from what (``runtime.policy``).
+        mode: instead of a schedule: who decides, and from what (``runtime.policy``); ``off`` is
+            ``native``.
         late: the late rank, or several in the order of their arrival; default: as the file says.
             In mode static it must be given, the other modes find out.
         threshold_s: mode eager: how long the ranks that are there wait for the next one before
@@ -109,7 +110,7 @@ def configure(
 
 def choose(
     schedule: Given | None,
-    mode: Mode | None,
+    mode: Mode | Literal["off"] | None,
     *,
     late: Late = None,
     threshold_s: float | None = None,
@@ -124,7 +125,9 @@ def choose(
     if mode is not None:
         if profile is not None and not isinstance(profile, Profile):
             profile = read(profile)
-        return Chosen(modes.Options(mode, named(late), threshold_s, most_late, device), profile)
+        chosen_mode: Mode = "native" if mode == "off" else mode
+        options = modes.Options(chosen_mode, named(late), threshold_s, most_late, device)
+        return Chosen(options, profile)
     if schedule is None:
         raise ArgumentError("schedule", schedule, "must be a file or a schedule", "Or set mode=")
     of_mode = {"threshold_s": threshold_s, "most_late": most_late, "profile": profile}

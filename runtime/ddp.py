@@ -4,6 +4,7 @@
     ddp.attach(model, mode="auto")             # finds out who is late: runtime.policy
     ddp.attach(model, "schedule.json")         # always by this schedule
     ddp.attach(model, algorithm="optireduce")  # runtime.optireduce
+    ddp.attach(model, mode="off")              # natively, to be switched on later
 
 The hook hands each gradient bucket over and returns at once; backward goes on while buckets wait
 for decisions and travel, on threads and connections of our own. Gradients are averaged as DDP does
@@ -11,55 +12,165 @@ for decisions and travel, on threads and connections of our own. Gradients are a
 """
 
 import itertools
-from dataclasses import dataclass
-from typing import Any, Literal, Unpack, overload
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, Unpack, cast, overload
+from weakref import WeakKeyDictionary
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime.config import Given, ModeOptions, RunOptions, choose
+from runtime.config import Given, ModeOptions, RunOptions, Scheduled, choose
 from runtime.device.choice import make_executor
 from runtime.executor.executor import Executor
+from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce import ddp as optireduce
 from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
+from runtime.policy import options as modes
+from runtime.policy.alone import GroupOfOne
+from runtime.policy.cost_model import Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
-from runtime.policy.options import Chosen, Mode
-from runtime.torch_versions import GradBucket, PrefixStore, Store, store_of
+from runtime.policy.options import OFF, Chosen, Mode
+from runtime.torch_versions import GradBucket, PrefixStore, Store, hooks_of, store_of
 from runtime.work import AllReduceWork, Observer
 from verify.errors import ArgumentError
 
 _numbers = itertools.count()  # all ranks count alike: it names the connections
+logger = logging.getLogger("latecomer")
+
+Reducer = AllReduceDispatcher | GroupOfOne
+Engine = Executor | Reducer
 
 
-@dataclass(frozen=True)
 class Attachment:
     """What ``attach`` returns for a schedule or a mode: what runs a model's all-reduces."""
 
-    engine: Executor | AllReduceDispatcher
+    def __init__(
+        self,
+        engine: Engine,
+        group: StoreExchange,
+        make: Callable[[Mode, Profile | None], Engine],
+    ) -> None:
+        self.engine = engine
+        self.is_closed = False
+        self._group = group
+        self._make = make
+        self._is_off = False
+        self._switches = 0  # changes of the mode so far, on all ranks alike
 
     @property
     def executor(self) -> Executor:
         """Runs schedules. Its ``failure`` is the typed error after a failed backward (autograd's is
         a RuntimeError); without a mode ``late`` may be set between steps, to the same everywhere.
+
+        ArgumentError is raised where there is one rank only, which runs none.
         """
+        if isinstance(self.engine, GroupOfOne):
+            raise ArgumentError("executor", "one rank", "is there with two ranks or more")
         return self.engine if isinstance(self.engine, Executor) else self.engine.executor
 
     @property
-    def reducer(self) -> AllReduceDispatcher:
+    def reducer(self) -> Reducer:
         """What decides, in a mode; with a schedule there is none, which raises ArgumentError."""
         if isinstance(self.engine, Executor):
             raise ArgumentError("reducer", "schedule", "is there in a mode only")
         return self.engine
+
+    @property
+    def mode(self) -> str:
+        """The mode now; ``off`` while it is switched off; ``schedule`` without a mode.
+
+        To be set on all ranks between the same two steps, which is checked: they wait for each
+        other. ``off`` lets gradients go natively as they would without us, and the mode that was
+        there before comes back at once; another mode connects anew, which takes a second or so.
+        With a schedule there are ``off`` and ``schedule``.
+
+        Raises:
+            ArgumentError: no such mode, or ranks that switch differently or after different
+                operations; nothing has changed then.
+            RankFailure: a rank that did not set it within ``timeout_s``.
+        """
+        if self._is_off:
+            return OFF
+        return "schedule" if isinstance(self.engine, Executor) else self.engine.options.mode
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        allowed = ("schedule",) if isinstance(self.engine, Executor) else modes.MODES
+        if mode != OFF and mode not in allowed:
+            raise ArgumentError("mode", mode, f"must be one of {', '.join((OFF, *allowed))}")
+        self._require_same_switch(mode)
+
+        is_another = not isinstance(self.engine, Executor) and self.engine.options.mode != mode
+        if mode != OFF and is_another:
+            before = self.engine
+            measured = before.profile if isinstance(before, AllReduceDispatcher) else None
+            self.engine = self._make(cast(Mode, mode), measured)
+            before.close()
+        self._is_off = mode == OFF
+        if not isinstance(self.engine, Executor):
+            self.engine.is_off = self._is_off
+        logger.info("rank %d: all-reduces go by %s from now on", self._group.rank, mode)
+
+    @property
+    def runs_natively(self) -> bool:
+        """Whether DDP's own all-reduce runs, since a schedule is switched off or this is closed."""
+        return self.is_closed or (self._is_off and isinstance(self.engine, Executor))
 
     def submit(self, bucket: GradBucket) -> AllReduceWork:
         """Start the average of a bucket (the hook calls it)."""
         return self.engine.submit(bucket.buffer(), average=True)
 
     def close(self) -> None:
-        """Release threads and connections; call it before ``destroy_process_group``."""
+        """Release threads and connections; call it before ``destroy_process_group``.
+
+        A backward pass after it is DDP's own, and ``attach`` may be called again.
+        """
+        self.is_closed = True
         self.engine.close()
+
+    def _require_same_switch(self, mode: str) -> None:
+        """ArgumentError unless all ranks switch to ``mode`` before the same operation."""
+        self._switches += 1
+        own_text = f"{mode} before operation {self.engine.entered}"
+        received = self._group.all_gather(f"mode/{self._switches}", own_text)
+        differing = [rank for rank, text in received.items() if text != own_text]
+        if differing:
+            ranks = ", ".join(map(str, differing))
+            requirement = (
+                f"must be set on all ranks between the same two steps; here: {own_text}, "
+                f"rank(s) {ranks}: {received[differing[0]]}"
+            )
+            raise ArgumentError("mode", mode, requirement)
+
+
+class _GradientHook:
+    """The communication hook of a model, which DDP takes once and for ever.
+
+    So it asks who is attached now; while nobody is, gradients go DDP's own way.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.attached: Attachment | optireduce.Attachment | None = None
+        self._group = group
+
+    def is_free(self) -> bool:
+        """Whether something may be attached."""
+        return self.attached is None or self.attached.is_closed
+
+    def average(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Start the average of a bucket over all ranks."""
+        attached = self.attached
+        if attached is None or attached.runs_natively:
+            natively: Future[torch.Tensor] = allreduce_hook(self._group, bucket)
+            return natively
+        return attached.submit(bucket).future()
+
+
+_hooks: WeakKeyDictionary[DistributedDataParallel, _GradientHook] = WeakKeyDictionary()
 
 
 @overload
@@ -77,7 +188,7 @@ def attach(
 def attach(
     model: DistributedDataParallel,
     *,
-    mode: Mode,
+    mode: Mode | Literal["off"],
     timeout_s: float = 300.0,
     **of_mode: Unpack[ModeOptions],
 ) -> Attachment: ...
@@ -98,7 +209,7 @@ def attach(
     model: DistributedDataParallel,
     schedule: Given | None = None,
     *,
-    mode: Mode | None = None,
+    mode: Mode | Literal["off"] | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
@@ -111,7 +222,8 @@ def attach(
     Args:
         model: wrapped in DDP, with no communication hook yet; dense gradients.
         schedule: a file, or an object; it is verified here.
-        mode, of_mode: as for ``runtime.configure``; ``late`` and ``device`` are among these.
+        mode, of_mode: as for ``runtime.configure``; ``late`` and ``device`` are among these. It may
+            be changed later: :attr:`Attachment.mode`. In a job of one rank there is nothing to do.
         algorithm: ``optireduce`` needs no schedule, but CPU tensors; ``options`` are the same on
             all ranks; with the model's ``optimizer`` steps that lost too much are skipped, and its
             state is re-synchronized with the parameters.
@@ -119,7 +231,9 @@ def attach(
         observer: is told about steps and operations.
 
     Raises:
-        FormatError, ScheduleRefused, ArgumentError, RankFailure: see ``runtime.Executor``.
+        ArgumentError: ``model`` is not wrapped in DDP, has a communication hook, or has something
+            attached that is not closed; or a bad option.
+        FormatError, ScheduleRefused, RankFailure: see ``runtime.Executor``.
 
     Examples:
         On every rank of ``torchrun``:
@@ -133,29 +247,100 @@ def attach(
         >>> attachment.close()
         >>> dist.destroy_process_group()
     """
+    hook = _hook_of(model)
     attachment: Attachment | optireduce.Attachment
     if algorithm == "optireduce":
-        engine = OptiReduceEngine(*_place(model), options=options, timeout_s=timeout_s)
+        store, rank, size = _store_rank_size(model.process_group)
+        engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=timeout_s)
         attachment = optireduce.Attachment(engine, model, optimizer)
     else:
         chosen = choose(schedule, mode, **of_mode)
-        common: dict[str, Any] = {"device": next(model.parameters()).device, "timeout_s": timeout_s}
-        if isinstance(chosen, Chosen):
-            common |= {"options": chosen.options, "profile": chosen.profile}
-            attachment = Attachment(AllReduceDispatcher(*_place(model), **common))
-        else:
-            common |= {"late": chosen.late, "by": chosen.device, "observer": observer}
-            attachment = Attachment(make_executor(chosen.verified, *_place(model), **common))
-    model.register_comm_hook(attachment, _hook)
+        device = next(model.parameters()).device
+        attachment = _attachment(model.process_group, device, chosen, timeout_s, observer)
+    hook.attached = attachment
     return attachment
 
 
-def _place(model: DistributedDataParallel) -> tuple[Store, int, int]:
-    """(store, rank, size) for what runs the model's all-reduces."""
-    group = model.process_group
-    store = PrefixStore(f"latecomer/ddp/{next(_numbers)}", store_of(group))
-    return store, group.rank(), group.size()
+def _hook_of(model: DistributedDataParallel) -> _GradientHook:
+    """The hook of ``model``, to which nothing is attached; ArgumentError if there can't be one."""
+    if not isinstance(model, DistributedDataParallel):
+        kind = type(model).__name__
+        remedy = (
+            "Use ddp.attach(DistributedDataParallel(model), ...); under FSDP the backend: "
+            'init_process_group("latecomer")'
+        )
+        raise ArgumentError("model", kind, "must be wrapped in DistributedDataParallel", remedy)
+
+    hook = _hooks.get(model)
+    if hook is None:
+        if hooks_of(model):
+            text = "has a communication hook of its own already, and DDP takes only one"
+            raise ArgumentError(
+                "model", type(model).__name__, text, "Register none, or attach none"
+            )
+        hook = _GradientHook(model.process_group)
+        model.register_comm_hook(hook, _average)
+        _hooks[model] = hook
+    if not hook.is_free():
+        text = "has something attached already"
+        remedy = "Call close() of that attachment first, or set its mode"
+        raise ArgumentError("model", type(model).__name__, text, remedy)
+    return hook
 
 
-def _hook(state: Attachment | optireduce.Attachment, bucket: GradBucket) -> Future[torch.Tensor]:
-    return state.submit(bucket).future()
+def _attachment(
+    process_group: Any,
+    device: torch.device,
+    chosen: Scheduled | Chosen,
+    timeout_s: float,
+    observer: Observer | None,
+) -> Attachment:
+    """What a schedule or a mode attaches (collective); it must not keep the model alive."""
+
+    def make_reducer(options: modes.Options, profile: Profile | None) -> Reducer:
+        store, rank, size = _store_rank_size(process_group)
+        if size == 1:
+            return GroupOfOne(store, options=options, device=device, timeout_s=timeout_s)
+        return AllReduceDispatcher(
+            store,
+            rank,
+            size,
+            options=options,
+            profile=profile,
+            device=device,
+            timeout_s=timeout_s,
+        )
+
+    group = StoreExchange(*_store_rank_size(process_group), timeout_s)
+    if isinstance(chosen, Chosen):
+        options = chosen.options
+        reducer = make_reducer(options, chosen.profile)
+        return Attachment(
+            reducer,
+            group,
+            lambda mode, profile: make_reducer(modes.in_mode(options, mode), profile),
+        )
+
+    store, rank, size = _store_rank_size(process_group)
+    executor = make_executor(
+        chosen.verified,
+        store,
+        rank,
+        size,
+        device=device,
+        timeout_s=timeout_s,
+        late=chosen.late,
+        by=chosen.device,
+        observer=observer,
+    )
+    return Attachment(executor, group, lambda mode, profile: executor)
+
+
+def _store_rank_size(process_group: Any) -> tuple[Store, int, int]:
+    """For what runs the model's all-reduces: a store of its own, the rank, the number of ranks."""
+    store = PrefixStore(f"latecomer/ddp/{next(_numbers)}", store_of(process_group))
+    return store, process_group.rank(), process_group.size()
+
+
+def _average(hook: _GradientHook, bucket: GradBucket) -> Future[torch.Tensor]:
+    return hook.average(bucket)

@@ -8,6 +8,7 @@ version; ``docs/reference/torch-versions.md`` says with which versions the tests
 |---|---|---|---|---|
 | c10d types of ``torch._C`` | there | there | there | no public module has all |
 | ``_world.pg_map``: :func:`store_of` | there | there | there | no public way to that store |
+| ``DDP._comm_hooks``: :func:`hooks_of` | there | there | there | a second one is refused in C++ |
 | ``Store.clone``: :func:`own_connection` | there | there | there | its stub lacks it |
 | ``_sleep``: :func:`occupy_gpu` | there | there | there | no public way to be late on a GPU |
 | ``_symmetric_memory``: :func:`symmetric_tensor` | there | there | there | to compare with |
@@ -82,6 +83,11 @@ def store_of(group: dist.ProcessGroup | None) -> Store:
         ValueError: ``group`` is None and ``init_process_group`` was not called.
     """
     return _world.pg_map[_get_default_group() if group is None else group][1]
+
+
+def hooks_of(model: torch.nn.parallel.DistributedDataParallel) -> list[Any]:
+    """The communication hooks that were registered for ``model``; DDP takes one at most."""
+    return list(model._comm_hooks)
 
 
 def allow_monitored_barrier(kind: type[Any]) -> None:

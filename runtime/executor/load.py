@@ -183,6 +183,11 @@ def load(source: str | os.PathLike[str] | Schedule | Verified) -> Verified:
 
 def require_size(verified: Runnable, size: int) -> None:
     """Raise ScheduleRefused for a schedule for another number of ranks."""
+    if size == 1:
+        text = f"{verified.name} is a schedule for {verified.schedule.ranks} ranks"
+        raise ScheduleRefused(
+            f"{text}, and one rank needs no schedule; mode='auto' runs on any number of ranks"
+        )
     if verified.schedule.ranks != size:
         raise ScheduleRefused(
             f"{verified.name} is a schedule for {verified.schedule.ranks} ranks, the group has "

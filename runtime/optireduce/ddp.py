@@ -29,12 +29,19 @@ class Attachment:
     def __init__(
         self, engine: OptiReduceEngine, model: DistributedDataParallel, optimizer: Optimizer | None
     ) -> None:
-        self.engine, self.ledger = engine, engine.ledger
+        self.engine = engine
+        self.ledger = engine.ledger
+        self.is_closed = False
         self.replicas = Replicas(list(model.parameters()), engine.reliable, optimizer)
         self._synced = 0
         self._handles: list[Any] = [model.register_forward_pre_hook(self._before_forward)]
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(self._before_update))
+
+    @property
+    def runs_natively(self) -> bool:
+        """Whether DDP's own all-reduce runs, since this is closed."""
+        return self.is_closed
 
     @property
     def skip_update(self) -> bool:
@@ -53,7 +60,11 @@ class Attachment:
         return self.replicas.resync()
 
     def close(self) -> None:
-        """Release threads and connections; call it before ``destroy_process_group``."""
+        """Release threads and connections; call it before ``destroy_process_group``.
+
+        A backward pass after it is DDP's own, and ``attach`` may be called again.
+        """
+        self.is_closed = True
         for handle in self._handles:
             handle.remove()
         self.engine.close()

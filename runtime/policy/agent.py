@@ -27,6 +27,7 @@ from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message
 from runtime.policy.options import DETERMINISTIC, PolicyInputs
 from runtime.policy.rules import RULES, next_epoch, predicted, small, static
 
+SWITCHED_OFF = Decision(NATIVE, (), "switched off")
 KEPT_SIZES = 256  # of buffers, for which what needs no message is decided once
 ASKING = 4  # operations between two forecasts while ranks ask: then it can only save messages
 
@@ -65,15 +66,31 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self._collect(self.clock, 0.0)
 
     def arrive(
-        self, operation: int, nbytes: int, kind: str, now_s: float, *, on_device: bool = False
+        self,
+        operation: int,
+        nbytes: int,
+        kind: str,
+        now_s: float,
+        *,
+        on_device: bool = False,
+        is_off: bool = False,
     ) -> None:
         """This rank comes to ``operation`` (they come in order) with this buffer.
 
-        ``on_device``: it is to be decided now, but its device has yet to come (:meth:`reached`).
+        Args:
+            operation: its number.
+            nbytes: bytes of the buffer.
+            kind: what all ranks must agree on besides.
+            now_s: the time.
+            on_device: it is to be decided now, but its device has yet to come (:meth:`reached`).
+            is_off: it runs natively, on all ranks alike: nothing is decided, and nothing learned.
         """
         stamp = bytearray(struct.pack("<d", self._aligned(now_s, now_s)))
         arrival = Arrival(operation, (nbytes, kind), stamp, {})
         self._entered[operation] = arrival
+        if is_off:
+            self._decided[operation] = Decide(operation, arrival.buffer, SWITCHED_OFF)
+            return
         if on_device:
             self._unseen[operation] = arrival
         self._to_bind.append(operation)

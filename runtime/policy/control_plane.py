@@ -54,9 +54,18 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         """Wait until this rank's clock is aligned, but no longer than ``within_s``."""
         self._aligned.wait(within_s)
 
-    def arrive(self, operation: int, nbytes: int, kind: str, *, on_device: bool = False) -> None:
-        """This rank comes to an operation with a buffer of ``nbytes`` bytes."""
-        self.run(partial(self._agent.arrive, operation, nbytes, kind, on_device=on_device))
+    def arrive(
+        self,
+        operation: int,
+        nbytes: int,
+        kind: str,
+        *,
+        on_device: bool = False,
+        is_off: bool = False,
+    ) -> None:
+        """This rank comes to an operation; see :meth:`runtime.policy.agent.RankAgent.arrive`."""
+        arrive = partial(self._agent.arrive, operation, nbytes, kind)
+        self.run(lambda now_s: arrive(now_s, on_device=on_device, is_off=is_off))
 
     def reached(self, operation: int, at_s: float) -> None:
         """This rank's device came to an operation at ``at_s`` (``time.monotonic()``)."""

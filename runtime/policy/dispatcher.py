@@ -100,6 +100,10 @@ class AllReduceDispatcher:
         if any(late not in range(size) for late in options.late):
             raise ArgumentError("late", options.late, f"must be ranks in 0..{size - 1}")
         self.options = options
+        self.is_off = False
+        """Whether operations submitted from now on run natively, whatever the mode would decide.
+
+        To be changed on all ranks before the same operation."""
         self.rank = rank
         self.size = size
         self.store = store
@@ -202,7 +206,9 @@ class AllReduceDispatcher:
         self._prepare(nbytes)
         self._submitter = threading.get_ident()
         try:
-            self.control_plane.arrive(work.number, nbytes, kind, on_device=on_device)
+            self.control_plane.arrive(
+                work.number, nbytes, kind, on_device=on_device, is_off=self.is_off
+            )
         finally:
             self._submitter = None
 
@@ -224,6 +230,11 @@ class AllReduceDispatcher:
         self._native.close(AT_ONCE_S if at_once else CLOSE_S)
         self.executor.close(at_once=at_once)
         self.control_plane.close()
+
+    @property
+    def entered(self) -> int:
+        """Operations that this rank has submitted."""
+        return self.executor.entered
 
     @property
     def failure(self) -> LatecomerError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Literal, NamedTuple, get_args
 
@@ -16,6 +16,8 @@ from verify.errors import ArgumentError
 
 Mode = Literal["native", "static", "predict", "eager", "auto"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+OFF = "off"
+"""What users call mode native while another mode is switched off, or before one is switched on."""
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
 LEARNING: tuple[Mode, ...] = ("predict", "eager", "auto")
@@ -62,6 +64,16 @@ class Chosen(NamedTuple):
 
     options: Options
     profile: Profile | None
+
+
+def in_mode(options: Options, mode: Mode) -> Options:
+    """The same options in another mode, without those that only go with the one before.
+
+    ArgumentError if the mode needs what they do not have.
+    """
+    late = options.late if mode == "static" else ()
+    threshold_s = options.threshold_s if mode == "eager" else None
+    return replace(options, mode=mode, late=late, threshold_s=threshold_s)
 
 
 def require_equal(options: Options, group: StoreExchange) -> None:
