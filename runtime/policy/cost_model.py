@@ -67,6 +67,7 @@ class Profile(msgspec.Struct, frozen=True):
     native: Line
     schedule: Line
     machines: MachinesProfile | None = None
+    hosts: tuple[int, ...] = ()  # how many ranks each host had, in order of ranks; (): not known
 
     def native_s(self, nbytes: int) -> float:
         """N: the native all-reduce of ``nbytes`` bytes, taken as a ring."""

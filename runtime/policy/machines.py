@@ -19,8 +19,10 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Line, MachinesProfile
 
 Sum = Callable[[torch.Tensor], object]  # sums a tensor in place; returns when that is done
-MeasureLine = Callable[[Sum, float, float], Line]
-"""Alpha and beta of something that takes so many messages, and moves that share of the buffer."""
+MeasureLine = Callable[[Sum | None, float, float], Line]
+"""Alpha and beta of something that takes so many messages, and moves that share of the buffer.
+
+Without something (None) this rank looks on while others measure."""
 
 ALONE = 1  # ranks per machine where there are no machines to tell apart
 
@@ -74,7 +76,7 @@ def measure_machines(
         with _native(between) as all_reduce:
             between_line = measure(all_reduce, *_ring(machines))
     else:
-        between_line = measure(lambda tensor: None, *_ring(machines))
+        between_line = measure(None, *_ring(machines))
 
     on_time = {name: measure(run, 1, 1) for name, run in schedules.items()}
     return MachinesProfile(ranks_per_machine, inside_line, between_line, on_time)

@@ -1,17 +1,22 @@
 """Alpha and beta of both methods, measured on a job's own ranks and links, shared, kept in a file.
 
-Two sizes each, the least of a few repeats: with all ranks on time, the native all-reduce is taken
+Two sizes each, the least of several repeats: with all ranks on time, the native all-reduce is taken
 as a ring and the schedule as all its rounds one after the other; a line through the two gives
-seconds per message and per byte. It costs a few operations of ``LARGE`` bytes each.
+seconds per message and per byte. It is repeated until the least three times of every rank agree
+within a tenth, so that a job and the next one on the same machines come to the same decisions; this
+takes a few operations of ``LARGE`` bytes on a quiet machine, and about ``MOST_S`` on a busy one.
 ``python -m runtime profile`` under ``torchrun`` does just this, and writes the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import os
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,13 +33,18 @@ from verify.errors import ArgumentError, RankFailure
 
 SMALL = 2**14  # bytes
 LARGE = 2**21
-REPEATS = 3
+AGREEING = 3  # repeats that have to come within AGREEMENT of the least
+AGREEMENT = 0.1
+MOST_S = 1.0  # a machine on which no three agree by then is too noisy for more to help
+DIFFERENT = 2.0  # by this factor a profile is off, if it is not of this network
 LEAST_ALPHA_S = 1e-7
 LEAST_BETA_S = 1e-13
 LEAVE_S = 5.0
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 Run = Callable[[torch.Tensor], object]  # sums a tensor over all ranks, in place; returns when done
+
+logger = logging.getLogger("latecomer")
 
 
 def measure(
@@ -57,7 +67,7 @@ def measure(
     messages = sum(phase.messages for phase in phases)
     share = sum(phase.share for phase in phases)
 
-    def line_of(run: Run, messages: float, share: float) -> Line:
+    def line_of(run: Run | None, messages: float, share: float) -> Line:
         small_s = _least_s(native, run, torch.zeros(SMALL // 4, device=device))
         large_s = _least_s(native, run, torch.zeros(LARGE // 4, device=device))
         return _line(small_s, large_s, messages=messages, share=share)
@@ -83,15 +93,62 @@ def shared_profile(
 ) -> Profile:
     """The profile that rank 0 was given or, together with all others, measures on ``device``.
 
-    RankFailure is raised for ranks that did not join in time, or where a measurement failed.
+    Raises:
+        ArgumentError: the given one is of another number of ranks, or of other hosts.
+        RankFailure: ranks that did not join in time, or a measurement that failed.
     """
-    received = group.all_gather("profile given", "" if given_profile is None else "yes")
-    profile = given_profile
-    if not received[0]:
-        profile = measure(group, native, schedule, candidate, device, two_level, ranks_per_machine)
+    given_text = "" if given_profile is None else msgspec.json.encode(given_profile).decode()
+    received = group.all_gather("host and profile", f"{socket.gethostname()} {given_text}")
+    host_of_rank = [received[rank].partition(" ")[0] for rank in range(group.world_size)]
+    hosts = tuple(len(list(ranks)) for _, ranks in itertools.groupby(host_of_rank))
+    text_of_rank_0 = received[0].partition(" ")[2]
+    if text_of_rank_0:
+        profile = PROFILE.decode(text_of_rank_0)
+        _require_same_network(profile, group.world_size, hosts)
+        if profile.hosts:
+            _warn_if_different(profile, native, device, group.rank)
+        return profile
+
+    profile = measure(group, native, schedule, candidate, device, two_level, ranks_per_machine)
     if group.rank == 0:
-        group.send("profile", msgspec.json.encode(profile).decode())
+        own_profile = msgspec.structs.replace(profile, hosts=hosts)
+        group.send("profile", msgspec.json.encode(own_profile).decode())
     return PROFILE.decode(group.receive_from(0, "profile"))
+
+
+def _require_same_network(profile: Profile, ranks: int, hosts: tuple[int, ...]) -> None:
+    """ArgumentError for a profile of another number of ranks, or of ranks on other hosts."""
+    remedy = "Measure anew: torchrun ... -m runtime profile, or leave it out"
+    if profile.ranks != ranks:
+        text = f"was measured with {profile.ranks} ranks, this group has {ranks}"
+        raise ArgumentError("profile", f"of {profile.ranks} ranks", text, remedy)
+    if profile.hosts and profile.hosts != hosts:
+        measured = f"{len(profile.hosts)} host(s) with {_listed(profile.hosts)} ranks"
+        text = f"was measured on {measured}, this group is on {len(hosts)} with {_listed(hosts)}"
+        raise ArgumentError("profile", f"of {measured}", text, remedy)
+
+
+def _listed(counts: tuple[int, ...]) -> str:
+    """``4`` for hosts with four ranks each, else every host's number."""
+    return ", ".join(map(str, sorted(set(counts)) if len(set(counts)) == 1 else counts))
+
+
+def _warn_if_different(profile: Profile, native: Run, device: torch.device, rank: int) -> None:
+    """Say so where the native all-reduce takes much more or less time than the profile has it.
+
+    It is no error: who gives a profile wants decisions that are the same in every run, even on a
+    machine that is busy. Collective.
+    """
+    measured_s = _least_s(native, native, torch.zeros(LARGE // 4, device=device))
+    predicted_s = profile.native_s(LARGE)
+    ratio = measured_s / predicted_s
+    if rank == 0 and not 1 / DIFFERENT <= ratio <= DIFFERENT:
+        logger.warning(
+            "the profile may be of another network: the native all-reduce of 2 MiB took %.3g ms, "
+            "%.3g ms by the profile. Measure anew: torchrun ... -m runtime profile",
+            measured_s * 1e3,
+            predicted_s * 1e3,
+        )
 
 
 def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) -> Profile:
@@ -149,13 +206,32 @@ def _line(small_s: float, large_s: float, *, messages: float, share: float) -> L
     return Line(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
 
 
-def _least_s(native: Run, run: Run, data: torch.Tensor) -> float:
-    """The shortest of some runs, each begun by all ranks together."""
-    signal = torch.zeros(1, device=data.device)
-    durations_s = []
-    for _ in range(REPEATS + 1):  # the first one warms connections and buffers
-        native(signal)
+def _least_s(native: Run, run: Run | None, data: torch.Tensor) -> float:
+    """The shortest of some runs, each begun by all ranks together (collective).
+
+    They end when all ranks are content: a rank that went on alone would wait for ever. A rank
+    without a ``run`` looks on, and is content with anything.
+    """
+    if run is not None:
+        run(data)  # warms connections and buffers
+    durations_s: list[float] = []
+    give_up_s = time.monotonic() + MOST_S
+    while True:
+        discontent = torch.zeros(1, device=data.device)
+        is_over = time.monotonic() > give_up_s and len(durations_s) >= AGREEING
+        if run is not None and not is_over and not least_agree(durations_s):
+            discontent += 1
+        native(discontent)  # which also brings the ranks together
+        if not discontent.item():
+            return min(durations_s, default=0.0)
+
         began_s = time.monotonic()
-        run(data)
+        if run is not None:
+            run(data)
         durations_s.append(time.monotonic() - began_s)
-    return min(durations_s[1:])
+
+
+def least_agree(durations_s: Sequence[float]) -> bool:
+    """Whether the least ``AGREEING`` of them lie within ``AGREEMENT`` of the least one."""
+    least = sorted(durations_s)[:AGREEING]
+    return len(least) == AGREEING and least[-1] <= (1 + AGREEMENT) * least[0]
