@@ -20,8 +20,9 @@ import socket
 import struct
 from collections.abc import Callable
 
+from runtime.network.addresses import datagram_socket, own_address
 from runtime.network.control_loop import ControlLoop
-from runtime.network.store_exchange import StoreExchange, own_address
+from runtime.network.store_exchange import StoreExchange
 
 HEADER = struct.Struct("!16sHB")
 LARGEST_DATAGRAM = 65_536  # bytes that are read
@@ -45,13 +46,12 @@ class ControlChannel:
     def __init__(self, group: StoreExchange) -> None:
         self.rank = group.rank
         self.size = group.world_size
-        self.address = own_address(group.store)  # IPv4: the others reach this rank there
+        self.address = own_address(group.store)  # the others reach this rank there
         self.dropped = 0  # datagrams: foreign, malformed or for a channel nobody listens to
         self._handlers: dict[str, Handler] = {}
         self._closed = False
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket = datagram_socket(self.address)
         try:
-            self._socket.bind((self.address, 0))
             self.token, self._peers = self._meet(group)
         except BaseException:
             self._socket.close()
@@ -80,7 +80,7 @@ class ControlChannel:
         self._socket.close()
 
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
-        host, port = self._socket.getsockname()
+        host, port, *_ = self._socket.getsockname()
         own = f"{host} {port} {secrets.token_hex(16)}"  # rank 0's token is that of the group
         found = {r: text.split(" ") for r, text in group.all_gather("address", own).items()}
         peers = {peer: (host, int(port)) for peer, (host, port, _) in found.items()}

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 
+from runtime.network.addresses import listening_socket
 from runtime.network.store_exchange import StoreExchange
 from verify.errors import RankFailure
 
@@ -44,7 +45,7 @@ def connect(
     """
     deadline = time.monotonic() + group.timeout_s
     with (
-        socket.create_server((address, 0), backlog=socket.SOMAXCONN) as listener,
+        listening_socket(address) as listener,
         contextlib.ExitStack() as failed,
     ):
         listener.setblocking(False)
@@ -118,7 +119,8 @@ class _Handshakes:
 
     async def _call(self, peer: int, where: str) -> None:
         host, port = where.rsplit(":", 1)
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
         connection.setblocking(False)
         with self._handshake(connection):
             await self._loop.sock_connect(connection, (host, int(port)))

@@ -7,15 +7,13 @@ stopped, a torch store waits for ever. So it is used on a thread that nobody has
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from runtime.torch_versions import PrefixStore, Store, TCPStore
+from runtime.torch_versions import PrefixStore, Store
 from verify.errors import RankFailure
 
 ANSWER_S = 5.0  # how long the store may take to answer, on top of the time that the ranks have
@@ -103,23 +101,3 @@ class StoreExchange:
         if found:
             return found[0]
         raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")
-
-
-def own_address(store: Store) -> str:
-    """The IPv4 address for this rank's sockets, given the store by which the ranks met.
-
-    ``LATECOMER_ADDRESS`` if set; otherwise the local end of the way to the store's host, which
-    every rank can reach; loopback for stores without a host.
-    """
-    if chosen := os.environ.get("LATECOMER_ADDRESS"):
-        return chosen
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    with contextlib.suppress(OSError):
-        if isinstance(store, TCPStore):
-            where = store.host, store.port, socket.AF_INET, socket.SOCK_DGRAM
-            family, kind, protocol, _, address = socket.getaddrinfo(*where)[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.connect(address)
-                return str(probe.getsockname()[0])
-    return "127.0.0.1"

@@ -23,7 +23,8 @@ import torch
 from runtime.at_exit import close_at_exit, has_closed
 from runtime.executor.load import load
 from runtime.health.native_work import NativeWaits
-from runtime.network.store_exchange import StoreExchange, own_address
+from runtime.network.addresses import own_address
+from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.hadamard import FLOATS, operation_seed
 from runtime.optireduce.loss import LossStats
 from runtime.optireduce.options import Options

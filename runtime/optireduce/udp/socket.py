@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.network.addresses import datagram_socket
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.events import Bytes
 
@@ -50,17 +51,16 @@ def is_full(error: int | None) -> bool:
 
 
 class UdpSocket:
-    """One rank's socket, bound to ``address`` and a port that the kernel chooses.
+    """One rank's socket, bound to ``address`` and a free port (:mod:`runtime.network.addresses`).
 
     ``peers`` are the addresses of the other ranks, set by its owner. ``how`` says for reports what
     the kernel does for us; one call to it takes ``together`` datagrams at most.
     """
 
     def __init__(self, options: Options, address: str, reader: type[BatchReader]) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket = datagram_socket(address)
         self._socket.setblocking(False)
-        self._socket.bind((address, 0))
-        self.address: tuple[str, int] = self._socket.getsockname()
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self.peers: Mapping[int, tuple[str, int]] = {}
         self._reader = reader(self._socket)
         self._drained = False

@@ -13,6 +13,7 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 from runtime import Executor, load
+from runtime.network import mesh
 from runtime.network.mesh import HELLO, connect
 from runtime.network.store_exchange import StoreExchange
 from tests.runtime import jobs, schedules
@@ -39,17 +40,17 @@ def _store():
 def _besieged(said):
     """Strangers reach every listening socket first, and say what ``said()`` gives; they stay."""
     kept = []
-    real = socket.create_server
+    real = mesh.listening_socket
 
-    def create_server(*args, **kwargs):
-        listener = real(*args, **kwargs)
+    def listening_socket(address):
+        listener = real(address)
         for words in said():
             kept.append(socket.create_connection(listener.getsockname(), 10))
             kept[-1].sendall(words)
         return listener
 
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as closing:
-        patch.setattr(socket, "create_server", create_server)
+        patch.setattr(mesh, "listening_socket", listening_socket)
         yield kept
         for stranger in kept:
             closing.enter_context(stranger)

@@ -194,7 +194,15 @@ class CompiledSocket(UdpSocket):
 
 
 def _socket_address(host: str, port: int) -> Bytes:
-    """A ``struct sockaddr_in``, uint8 [16]: the family as this machine writes it."""
+    """A ``struct sockaddr_in``, uint8 [16], or for IPv6 ``sockaddr_in6``, uint8 [28].
+
+    The family is written as this machine has it, the rest as the network has.
+    """
+    if ":" in host:
+        family = struct.pack("=H", socket.AF_INET6)
+        address = socket.inet_pton(socket.AF_INET6, host)
+        flow = scope = 0
+        return np.frombuffer(family + struct.pack("!HI16sI", port, flow, address, scope), np.uint8)
     family = struct.pack("=H", socket.AF_INET)
     address = socket.inet_aton(socket.gethostbyname(host))
     return np.frombuffer(family + struct.pack("!H4s8x", port, address), np.uint8)
