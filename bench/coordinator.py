@@ -22,7 +22,7 @@ import msgspec
 from runtime.network.clock import Ping, Pong
 from runtime.policy.agent import RankAgent
 from runtime.policy.candidates import CLASSES
-from runtime.policy.cost_model import Candidate, Line, Phase, Profile
+from runtime.policy.cost_model import AlphaBeta, Candidate, Phase, Profile
 from runtime.policy.options import MODES, Mode, Options, PolicyInputs
 from synth.candidates import closed_form_costs
 from tests.runtime.policy.network import MESSAGES, Network
@@ -32,7 +32,7 @@ LATE_S = 0.2
 SPREAD_S = 0.001
 METER_S = -sum(time.thread_time() - time.thread_time() for _ in range(1000)) / 1000
 """What reading the meter costs; it is taken off."""
-LINE = Line(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
+LINE = AlphaBeta(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
 
 
 def closed_forms(ranks: int) -> tuple[Candidate, ...]:

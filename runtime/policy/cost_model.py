@@ -40,7 +40,7 @@ from verify.errors import ArgumentError
 LEAST_GAIN = 0.02  # of the native time: what a schedule must promise to gain, or native runs
 
 
-class Line(msgspec.Struct, frozen=True):
+class AlphaBeta(msgspec.Struct, frozen=True):
     """Seconds per message and seconds per byte."""
 
     alpha_s: float
@@ -55,17 +55,17 @@ class MachinesProfile(msgspec.Struct, frozen=True):
     """What is measured where the job's machines have several ranks each."""
 
     ranks_per_machine: int
-    inside: Line  # of the native all-reduce of one machine's ranks
-    between: Line  # of the native all-reduce of one rank of each machine
-    on_time: dict[str, Line]  # by the candidate's name: the whole, as one message, nobody late
+    inside: AlphaBeta  # of the native all-reduce of one machine's ranks
+    between: AlphaBeta  # of the native all-reduce of one rank of each machine
+    on_time: dict[str, AlphaBeta]  # by the candidate's name: the whole, as one message, nobody late
 
 
 class Profile(msgspec.Struct, frozen=True):
     """What ``python -m runtime profile`` measures: the library's all-reduce, and our executor."""
 
     ranks: int
-    native: Line
-    schedule: Line
+    native: AlphaBeta
+    schedule: AlphaBeta
     machines: MachinesProfile | None = None
 
     def native_s(self, nbytes: int) -> float:
@@ -143,7 +143,7 @@ def times(
     return predicted
 
 
-def _phase_s(phase: Phase, line: Line, nbytes: int) -> float:
+def _phase_s(phase: Phase, line: AlphaBeta, nbytes: int) -> float:
     return line.seconds(phase.messages, phase.share, nbytes)
 
 

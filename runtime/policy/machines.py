@@ -16,10 +16,10 @@ import torch
 
 from runtime.executor.native import NativeAllReduce
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Line, MachinesProfile
+from runtime.policy.cost_model import AlphaBeta, MachinesProfile
 
 Sum = Callable[[torch.Tensor], object]  # sums a tensor in place; returns when that is done
-MeasureLine = Callable[[Sum, float, float], Line]
+MeasureLine = Callable[[Sum, float, float], AlphaBeta]
 """Alpha and beta of something that takes so many messages, and moves that share of the buffer."""
 
 ALONE = 1  # ranks per machine where there are no machines to tell apart

@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import PROFILE, Candidate, Line, Profile
+from runtime.policy.cost_model import PROFILE, AlphaBeta, Candidate, Profile
 from runtime.policy.machines import measure_machines
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
@@ -57,7 +57,7 @@ def measure(
     messages = sum(phase.messages for phase in phases)
     share = sum(phase.share for phase in phases)
 
-    def line_of(run: Run, messages: float, share: float) -> Line:
+    def line_of(run: Run, messages: float, share: float) -> AlphaBeta:
         small_s = _least_s(native, run, torch.zeros(SMALL // 4, device=device))
         large_s = _least_s(native, run, torch.zeros(LARGE // 4, device=device))
         return _line(small_s, large_s, messages=messages, share=share)
@@ -143,10 +143,10 @@ def _store(rank: int, timeout_s: float) -> Store:
         raise RankFailure([] if agent else [0], text) from None
 
 
-def _line(small_s: float, large_s: float, *, messages: float, share: float) -> Line:
+def _line(small_s: float, large_s: float, *, messages: float, share: float) -> AlphaBeta:
     """Alpha and beta of something that took ``small_s`` for SMALL and ``large_s`` for LARGE."""
     beta_s = max(LEAST_BETA_S, (large_s - small_s) / (share * (LARGE - SMALL)))
-    return Line(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
+    return AlphaBeta(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
 
 
 def _least_s(native: Run, run: Run, data: torch.Tensor) -> float:

@@ -14,7 +14,7 @@ import msgspec
 
 from runtime.policy.agent import Decided, RankAgent
 from runtime.policy.coordinator import Fault
-from runtime.policy.cost_model import Candidate, Line, Phase, Profile
+from runtime.policy.cost_model import AlphaBeta, Candidate, Phase, Profile
 from runtime.policy.messages import NATIVE, Arrive, Decide, Message
 from runtime.policy.options import Options, PolicyInputs
 
@@ -29,7 +29,7 @@ CANDIDATES = (
 
 
 def inputs(ranks, options=None, head_of=0, *, all_made=True):
-    profile = Profile(ranks, Line(1e-5, 1e-6), Line(2e-5, 1e-6))
+    profile = Profile(ranks, AlphaBeta(1e-5, 1e-6), AlphaBeta(2e-5, 1e-6))
     known = PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
     known.made = -1 if all_made else known.made
     return known
