@@ -83,7 +83,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Line:
+class StepOnRank:
     """A step on one rank."""
 
     rank: int
@@ -117,9 +117,9 @@ def sequential(setting: Setting) -> Iterator[tuple[list[str], float]]:
             _descend(block)
 
 
-def run(setting: Setting) -> Iterator[list[Line]]:
+def run(setting: Setting) -> Iterator[list[StepOnRank]]:
     """Train on a process per stage; per step the lines of all ranks. RanksFailed if one fails."""
-    lines: dict[int, list[Line]] = defaultdict(list)
+    lines: dict[int, list[StepOnRank]] = defaultdict(list)
     stages = setting.schedule.stages
     deadline_s = (2 + setting.steps) * TIMEOUT_S
     for line in talk(_rank, stages, setting, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
@@ -144,7 +144,7 @@ def _rank(store: Store, rank: int, ranks: int, say: Say, setting: Setting) -> No
         loss = sum(loss.item() for loss in losses) / len(losses) if losses else None
         plan = pipeline.verified.schedule
         events = pipeline.events
-        say(Line(rank, pipeline.record, _fingerprint(block), loss, plan, events[seen:]))
+        say(StepOnRank(rank, pipeline.record, _fingerprint(block), loss, plan, events[seen:]))
         seen = len(events)
         _descend(block)
     pipeline.close()
@@ -173,7 +173,7 @@ def show(setting: Setting, out: Path | None) -> bool:
     what = f"{plan.stages} stages, {plan.microbatches} microbatches, {setting.steps} steps"
     print(f"{what}, {os.cpu_count()} cores; the delay is injected", flush=True)
     right = []
-    chosen: dict[str, list[Line]] = {}  # the last step of each circumstance, by what it says
+    chosen: dict[str, list[StepOnRank]] = {}  # the last step of each circumstance, by what it says
     for lines, (fingerprints, loss) in zip(run(setting), list(sequential(setting)), strict=True):
         first = lines[0]
         step = lines[0].record.step
@@ -197,7 +197,7 @@ def show(setting: Setting, out: Path | None) -> bool:
     return all(right)
 
 
-def _timelines(chosen: dict[str, list[Line]], out: Path | None) -> None:
+def _timelines(chosen: dict[str, list[StepOnRank]], out: Path | None) -> None:
     records = {about: {line.rank: line.record for line in of} for about, of in chosen.items()}
     drawn = {about: bars(of) for about, of in records.items()}
     end_ms = max(map(makespan_ms, drawn.values()), default=1.0)
