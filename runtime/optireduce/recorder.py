@@ -19,7 +19,7 @@ from runtime.network.protocol import ProtocolRunner
 from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.udp.reassembly import End, StageReceiver
-from runtime.telemetry.recorder import Recorder
+from runtime.telemetry.recorder import OperationRecorder
 from runtime.telemetry.records import Rank, Stage, Step
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
@@ -53,7 +53,7 @@ class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
         self._aligned.set()
 
 
-class EngineRecorder(Recorder):
+class EngineRecorder(OperationRecorder):
     """An engine's: with stages and steps; ``channel`` carries the pings that align the clock."""
 
     def __init__(self, group: StoreExchange, channel: ControlChannel, losses: LossStats) -> None:
