@@ -37,7 +37,7 @@ from runtime.pipeline.load import (
 from runtime.pipeline.messages import Mailbox
 from runtime.pipeline.stage import DelegatedStage, Gradients
 from runtime.pipeline.staging import staging_for
-from runtime.pipeline.timing import Recorder
+from runtime.pipeline.timing import StepRecorder
 from runtime.pipeline.transport import Faults, Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
@@ -129,7 +129,7 @@ class Pipeline:
         plan = self.verified.schedule
         staging = staging_for(device)
         mailbox = self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
-        self._recorder = Recorder(device)
+        self._recorder = StepRecorder(device)
         self.steps = 0
         self.record = self._recorder.record
         self._agent: AdaptationAgent | None = None

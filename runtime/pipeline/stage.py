@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from runtime.executor.executor import Executor
 from runtime.pipeline.staging import Tensors
-from runtime.pipeline.timing import Recorder
+from runtime.pipeline.timing import StepRecorder
 from runtime.pipeline.transport import Transport
 from runtime.torch_versions import (
     ComputationType,
@@ -42,7 +42,7 @@ from verify.pipeline import Action
 class DelegatedStage(PipelineStageBase):
     """One stage of a pipeline; ``about`` is what PyTorch's own takes, in order."""
 
-    def __init__(self, transport: Transport, recorder: Recorder, *about: Any) -> None:
+    def __init__(self, transport: Transport, recorder: StepRecorder, *about: Any) -> None:
         with no_groups_of_its_own():
             super().__init__(*about)
         skip_validation(self)  # messages describe themselves

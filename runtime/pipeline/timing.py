@@ -17,7 +17,7 @@ from verify.pipeline import Action
 from verify.pipeline.measured import Span, StepRecord
 
 
-class Recorder:
+class StepRecorder:
     """Times the actions of one step at a time on ``device``."""
 
     def __init__(self, device: torch.device) -> None:
