@@ -54,7 +54,7 @@ class Meta(msgspec.Struct, frozen=True):
         return Meta(name, tuple(tensor.shape), tensor.requires_grad)
 
 
-class Header(msgspec.Struct, frozen=True):
+class MessageHeader(msgspec.Struct, frozen=True):
     """What a message is: the RECV it answers (as in schedule files), and its tensors."""
 
     step: int
@@ -63,13 +63,13 @@ class Header(msgspec.Struct, frozen=True):
     tensors: tuple[Meta | None, ...]
 
     @staticmethod
-    def of(step: int, receive: Action, tensors: Tensors) -> Header:
+    def of(step: int, receive: Action, tensors: Tensors) -> MessageHeader:
         """For what is handed over now; TensorError if something is no dense tensor."""
         metas = tuple(None if tensor is None else Meta.of(tensor) for tensor in tensors)
-        return Header(step, str(receive), time.monotonic(), metas)
+        return MessageHeader(step, str(receive), time.monotonic(), metas)
 
 
-_header = msgspec.json.Decoder(Header)  # with the module: see verify.core.format
+_header = msgspec.json.Decoder(MessageHeader)  # with the module: see verify.core.format
 
 
 class Name(NamedTuple):
@@ -89,7 +89,7 @@ class Name(NamedTuple):
 
 
 def write(
-    connection: socket.socket, header: Header, tensors: Tensors, *, wait: bool = True
+    connection: socket.socket, header: MessageHeader, tensors: Tensors, *, wait: bool = True
 ) -> bytes:
     """Send one message, of tensors in host memory, by one call; what the kernel did not take.
 
@@ -114,7 +114,7 @@ def write(
 
 def read(
     stream: BufferedReader, empty: Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-) -> tuple[Header, list[torch.Tensor | None]] | None:
+) -> tuple[MessageHeader, list[torch.Tensor | None]] | None:
     """Receive one message, into tensors that ``empty`` makes; None if the connection has ended.
 
     WireError if it is no message, or the connection ended within it; OSError if that failed.

@@ -28,13 +28,13 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.load import senders
-from runtime.pipeline.messages import Arrived, Header, Mailbox, WireError, read, write
+from runtime.pipeline.messages import Arrived, Mailbox, MessageHeader, WireError, read, write
 from runtime.pipeline.staging import HostStaging, Staged, Tensors
 from verify.errors import ArgumentError
 from verify.pipeline import Action, PipelineSchedule, parse_action
 from verify.pipeline.measured import Transit
 
-GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
+GOODBYE = MessageHeader(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
 SMALL = BUFFER = 2**16  # bytes: up to SMALL a message is written at once
 BLOCKED_S = 0.1  # a blocking send looks this often whether the connections are gone
 
@@ -107,7 +107,7 @@ def due_s(ready_s: float, link_free_s: float, delay: tuple[float, float]) -> tup
 class OutgoingMessage:
     """A message that waits to be sent, or the rest of one that was sent in part."""
 
-    header: Header
+    header: MessageHeader
     staged: Staged
     delay: tuple[float, float] = (0.0, 0.0)
     rest: bytes = b""
@@ -150,7 +150,7 @@ class Transport:
         """Hand over the message that ``receive`` waits for; TensorError for what can't travel."""
         peer = self._rank_of[receive.stage]
         step = self.mailbox.step
-        header = Header.of(step, receive, tensors)
+        header = MessageHeader.of(step, receive, tensors)
         delay = self._faults.delay_s(self._rank, peer, step)
         waiting = self._waiting[peer]
         small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
