@@ -27,7 +27,7 @@ class Type(IntEnum):
     END = 3
 
 
-class Header(NamedTuple):
+class DatagramHeader(NamedTuple):
     """What datagrams to one peer have in common; the field ``operation`` is bucket and step."""
 
     stage: int
@@ -78,7 +78,7 @@ class Control(NamedTuple):
 class Burst(NamedTuple):
     """Consecutive datagrams of a shard, to be sent together."""
 
-    header: Header
+    header: DatagramHeader
     source: Bytes  # all of the shard
     first: int  # number of the first datagram
     marks_from: int  # datagrams from this number on are marked as the shard's last

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
 from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.events import GONE, OVER, Control, Header, Type
+from runtime.optireduce.udp.events import GONE, OVER, Control, DatagramHeader, Type
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
@@ -184,9 +184,9 @@ class AckSender:
         self._most_s = min(REPEAT_MOST_S, max(REPEAT_S, bound_s / REPEATS_IN_BOUND))
         self._least_s = max(REPEAT_S, self._most_s / 2)
 
-    def header(self, stage: int, peer: int, operation: int) -> Header:
+    def header(self, stage: int, peer: int, operation: int) -> DatagramHeader:
         """Of data: with what this rank announces."""
-        return Header(
+        return DatagramHeader(
             stage=stage,
             receiver=peer,
             operation=operation,

@@ -30,9 +30,9 @@ from runtime.optireduce.udp.endpoint import Endpoint
 from runtime.optireduce.udp.events import (
     Burst,
     Control,
+    DatagramHeader,
     Event,
     ExpectedShard,
-    Header,
     Message,
     Placed,
     Type,
@@ -100,7 +100,7 @@ def unfit() -> str:
 def fault(path: DataPath) -> str:
     """What goes wrong when datagrams are sent to oneself and read by ``path``, or nothing."""
     burst = Burst(
-        header=Header(stage=0, receiver=0, operation=TRIED_OPERATION),
+        header=DatagramHeader(stage=0, receiver=0, operation=TRIED_OPERATION),
         source=np.arange(TRIED_BYTES, dtype=np.int64).astype(np.uint8),
         first=0,
         marks_from=4,

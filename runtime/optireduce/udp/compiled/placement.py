@@ -25,7 +25,15 @@ from runtime.optireduce.udp.compiled.sockets import (
 )
 from runtime.optireduce.udp.data_path import DataPath
 from runtime.optireduce.udp.datagram import TAG_AT, Batch, Codec
-from runtime.optireduce.udp.events import Burst, Bytes, Event, ExpectedShard, Header, Placed, Type
+from runtime.optireduce.udp.events import (
+    Burst,
+    Bytes,
+    DatagramHeader,
+    Event,
+    ExpectedShard,
+    Placed,
+    Type,
+)
 from runtime.optireduce.udp.placement import Placer
 
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
@@ -135,7 +143,7 @@ class CompiledCodec(Codec):
             passed=passed,
         )
 
-    def _common(self, header: Header) -> Bytes:
+    def _common(self, header: DatagramHeader) -> Bytes:
         """What the headers of a burst begin with; the kernels write the rest of them."""
         return np.frombuffer(self._pack(Type.DATA, header), np.uint8)
 
