@@ -60,7 +60,7 @@ class EventArrivals:
 
 
 @dataclass
-class Flight:
+class EnqueuedOperation:
     """An operation that was enqueued."""
 
     work: AllReduceWork
@@ -89,7 +89,7 @@ class Watcher:
         self._events = EventArrivals()
         self.sources: list[ArrivalSource] = [self._events]
         self.moved_s = self._landed_s = time.monotonic()
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, EnqueuedOperation] = {}
         self._news = threading.Condition()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="latecomer-device", daemon=True)
@@ -104,7 +104,7 @@ class Watcher:
         """Look after an operation."""
         with self._news:
             self._events.add(work.number, arrival)
-            self._flights[work.number] = Flight(work, done)
+            self._flights[work.number] = EnqueuedOperation(work, done)
             self._news.notify()
 
     def stop(self) -> None:
@@ -156,13 +156,13 @@ class Watcher:
             text = f"operation {late.work.number} not done in {self._limit_s:g} s on the device"
             raise TimeoutError(text)
 
-    def _is_overdue(self, flight: Flight) -> bool:
+    def _is_overdue(self, flight: EnqueuedOperation) -> bool:
         if flight.arrived_s is None or flight.work.number not in self._flights:
             return False
         began_s = max(flight.arrived_s, self._landed_s)
         return time.monotonic() > began_s + self._limit_s
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: EnqueuedOperation) -> None:
         self.moved_s = self._landed_s = time.monotonic()
         with self._news:
             del self._flights[flight.work.number]
