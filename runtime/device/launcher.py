@@ -40,7 +40,7 @@ _abandoned: list[object] = []  # what a kernel that does not end may still use: 
 
 
 @dataclass
-class Flight:
+class LaunchedOperation:
     """An operation that was launched, from ``before_s`` on."""
 
     work: AllReduceWork
@@ -89,7 +89,7 @@ class KernelEngine:
         self._epoch = FIRST_EPOCH
         self._operations = itertools.count(1)
         self._order = threading.Lock()  # of launches; on all ranks the same
-        self._flights: dict[int, Flight] = {}  # in order
+        self._flights: dict[int, LaunchedOperation] = {}  # in order
         self._marks: dict[int, int] = {}  # of the last operations
         self._news = threading.Condition()
         self._is_over = False
@@ -179,7 +179,7 @@ class KernelEngine:
             return False
         return True
 
-    def _launch(self, work: AllReduceWork) -> Flight:
+    def _launch(self, work: AllReduceWork) -> LaunchedOperation:
         before_s = time.monotonic()
         loaded = self._program_of(work)
         of = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
@@ -193,7 +193,7 @@ class KernelEngine:
         self._stream.wait(self._device.current().record())
         self._stream.launch(lambda: self._kernel.run(work.flat, launch))
         self._stream.keep(work.flat)
-        return Flight(work, launch, of, self._stream.record(), before_s)
+        return LaunchedOperation(work, launch, of, self._stream.record(), before_s)
 
     def _run(self) -> None:
         while (flight := self._next()) is not None:
@@ -203,13 +203,13 @@ class KernelEngine:
                 self._broke(error)
                 return
 
-    def _next(self) -> Flight | None:
+    def _next(self) -> LaunchedOperation | None:
         """The oldest operation, as soon as there is one; nothing when it is over."""
         with self._news:
             self._news.wait_for(lambda: self._is_over or self._flights)
             return None if self._is_over else next(iter(self._flights.values()))
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: LaunchedOperation) -> None:
         """Wait for an operation on the host, and tell that it has ended."""
         began_s = compared_s = time.monotonic()
         while not flight.done.query():
@@ -237,7 +237,7 @@ class KernelEngine:
         self.moved_s = time.monotonic()
         self._ended(work)
 
-    def _compare(self, flight: Flight) -> tuple[int, int]:
+    def _compare(self, flight: LaunchedOperation) -> tuple[int, int]:
         """This rank's stamp; raise Mismatch if another has begun something else as this operation.
 
         A kernel that has been seen to begin has entered its operation.
@@ -253,16 +253,16 @@ class KernelEngine:
             self._enter(flight)
         return own, began_ns
 
-    def _enter(self, flight: Flight) -> None:
+    def _enter(self, flight: LaunchedOperation) -> None:
         if not flight.begun:
             flight.begun = True
             self._entered(flight.work.number)
 
-    def _has_begun(self, flight: Flight) -> bool:
+    def _has_begun(self, flight: LaunchedOperation) -> bool:
         mark = flight.launch.mark
         return int(self._memory.read(self._memory.stamps[_place(mark), self._rank, :1])) == mark
 
-    def _missing(self, flight: Flight) -> tuple[int, int] | None:
+    def _missing(self, flight: LaunchedOperation) -> tuple[int, int] | None:
         """The first piece and row whose put has not come to all blocks."""
         flags = self._memory.read(self._memory.flags)
         loaded = flight.launch.loaded
