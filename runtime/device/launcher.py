@@ -24,7 +24,7 @@ from runtime.device.memory import SymmetricMemory
 from runtime.device.stamps import StampArrivals
 from runtime.device.variants import Kernel, Launch, LoadedProgram
 from runtime.executor.nccl.results import Results
-from runtime.executor.nccl.streams import Device, Event
+from runtime.executor.nccl.streams import Device, StreamEvent
 from runtime.executor.tcp.connection import Mismatch
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork
@@ -46,7 +46,7 @@ class LaunchedOperation:
     work: AllReduceWork
     launch: Launch
     cut: Cut
-    done: Event
+    done: StreamEvent
     before_s: float
     begun: bool = False  # as the host knows
     waits: tuple[int, int] | None = None  # for which piece and row, when last looked at

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.executor.nccl.streams import Event
+from runtime.executor.nccl.streams import StreamEvent
 from runtime.work import AllReduceWork
 
 SHORTEST_S = 50e-6  # between two looks; longer the longer nothing has happened
@@ -41,9 +41,9 @@ class EventArrivals:
     """By events on the streams of the callers; a look is as exact as looks are frequent."""
 
     def __init__(self) -> None:
-        self._events: dict[int, Event] = {}
+        self._events: dict[int, StreamEvent] = {}
 
-    def add(self, operation: int, event: Event) -> None:
+    def add(self, operation: int, event: StreamEvent) -> None:
         """The device has come to ``operation`` when it has come to ``event``."""
         self._events[operation] = event
 
@@ -64,7 +64,7 @@ class EnqueuedOperation:
     """An operation that was enqueued."""
 
     work: AllReduceWork
-    done: Event
+    done: StreamEvent
     arrived_s: float | None = None
 
 
@@ -100,7 +100,7 @@ class Watcher:
         """Whether no event is being looked at."""
         return not self._flights
 
-    def add(self, work: AllReduceWork, arrival: Event, done: Event) -> None:
+    def add(self, work: AllReduceWork, arrival: StreamEvent, done: StreamEvent) -> None:
         """Look after an operation."""
         with self._news:
             self._events.add(work.number, arrival)
