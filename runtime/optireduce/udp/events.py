@@ -90,8 +90,8 @@ class Burst(NamedTuple):
         return len(self.passed)
 
 
-Event = Placed | Control
-Message = Burst | Control
+UbtEvent = Placed | Control
+UbtMessage = Burst | Control
 
 
 class ExpectedShard(NamedTuple):
@@ -106,7 +106,7 @@ class ExpectedShard(NamedTuple):
 class ShardPlacer(Protocol):
     """What the protocol needs from below: to say what may be placed."""
 
-    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> Iterable[Event]:
+    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> Iterable[UbtEvent]:
         """Place what comes of these from now on; the events of what came before."""
 
     def close(self, operation: int, stage: int) -> None:

@@ -17,10 +17,10 @@ from runtime.optireduce.udp.datagram import LAST, Batch, Codec
 from runtime.optireduce.udp.events import (
     Bytes,
     Control,
-    Event,
     ExpectedShard,
     Placed,
     Type,
+    UbtEvent,
     is_before,
 )
 
@@ -47,7 +47,7 @@ class Placer:
         self._newest: int | None = None  # of the operations that were opened
         self._early = EarlyBuffer()
 
-    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[Event]:
+    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[UbtEvent]:
         """Place what comes of these from now on; the events of what came before."""
         for shard in shards:
             self._expected[operation, shard.stage, shard.sender] = shard
@@ -59,7 +59,7 @@ class Placer:
         for key in [key for key in self._expected if key[:2] == (operation, stage)]:
             del self._expected[key]
 
-    def read(self, rows: Any) -> list[Event]:
+    def read(self, rows: Any) -> list[UbtEvent]:
         """What came in, uint8 [datagrams, bytes of each], goes to its place; its events."""
         return self._events(self.codec.read(rows, self.dropped))
 
@@ -76,14 +76,14 @@ class Placer:
         self.dropped[kind] += count
         self.dropped_from[sender, kind] += count
 
-    def _events(self, batches: Iterable[Batch]) -> list[Event]:
+    def _events(self, batches: Iterable[Batch]) -> list[UbtEvent]:
         events = []
         for batch in batches:
             if event := self._event(batch):
                 events.append(event)
         return events
 
-    def _event(self, batch: Batch) -> Event | None:
+    def _event(self, batch: Batch) -> UbtEvent | None:
         """What became of a batch; none if it came too early."""
         count = len(batch.offsets)
         shard = self._expected.get((batch.operation, batch.stage, batch.sender))

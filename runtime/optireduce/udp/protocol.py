@@ -21,11 +21,11 @@ from runtime.optireduce.udp.events import (
     OVER,
     Burst,
     Control,
-    Event,
-    Message,
     Placed,
     ShardPlacer,
     Type,
+    UbtEvent,
+    UbtMessage,
 )
 from runtime.optireduce.udp.sender import AckSender, BurstSender, ShardSend
 
@@ -102,7 +102,7 @@ class UdpProtocol:
         for event in early_events:
             self.receive_message(event, now_s)
 
-    def receive_message(self, event: Event, now_s: float) -> None:
+    def receive_message(self, event: UbtEvent, now_s: float) -> None:
         """Data was placed, or a control datagram has come."""
         bucket = self.buckets.get(event.operation)
         if bucket is None:
@@ -124,7 +124,7 @@ class UdpProtocol:
         else:
             self._receive_credit(bucket, event, now_s)
 
-    def message_to_send(self, now_s: float, *, data: bool = True) -> Message | None:
+    def message_to_send(self, now_s: float, *, data: bool = True) -> UbtMessage | None:
         """What must go out next (control, or ``data``, too); :meth:`sent` reports on it."""
         if self.acks.outbox:
             return self.acks.outbox[0]
@@ -140,7 +140,7 @@ class UdpProtocol:
             self._pending = shard, self._burst(shard, first, count)
         return self._pending[1]
 
-    def sent(self, message: Message, count: int, now_s: float) -> None:
+    def sent(self, message: UbtMessage, count: int, now_s: float) -> None:
         """``count`` datagrams of a message are on their way; the others come again later."""
         all_sent = count == message.datagrams
         self._send_s = now_s if all_sent else math.inf  # else the owner knows when there is room
@@ -249,7 +249,7 @@ class UdpProtocol:
         else:
             self.sender.credit(shard, credit.passed, now_s)
 
-    def _receive_too_late(self, event: Event, now_s: float) -> None:
+    def _receive_too_late(self, event: UbtEvent, now_s: float) -> None:
         """Something of an operation that is over here: say so, unless it asks for nothing."""
         if isinstance(event, Placed):
             self.estimators[event.stage].late(event.operation, event.datagrams, now_s)

@@ -31,11 +31,11 @@ from runtime.optireduce.udp.events import (
     Burst,
     Control,
     DatagramHeader,
-    Event,
     ExpectedShard,
-    Message,
     Placed,
     Type,
+    UbtEvent,
+    UbtMessage,
 )
 from runtime.optireduce.udp.placement import Placer
 from verify.errors import ArgumentError
@@ -140,12 +140,14 @@ def _writes_like_numpy(path: DataPath, burst: Burst) -> bool:
     return True
 
 
-def _to_oneself(path: DataPath, placer: Placer, messages: list[Message]) -> tuple[int, list[Event]]:
+def _to_oneself(
+    path: DataPath, placer: Placer, messages: list[UbtMessage]
+) -> tuple[int, list[UbtEvent]]:
     """(datagrams that the kernel took, events of what came back), as rank 1 sends to rank 0."""
     options = Options(datagram_bytes=TRIED_DATAGRAM_BYTES)
     channel = path.socket(options, "127.0.0.1", path.reader)
     sender = path.codec(1, 1, 2, TRIED_DATAGRAM_BYTES)
-    events: list[Event] = []
+    events: list[UbtEvent] = []
     with contextlib.closing(channel):
         channel.peers = {0: channel.address}
         sending = Endpoint(channel, path.placer(sender))

@@ -29,10 +29,10 @@ from runtime.optireduce.udp.events import (
     Burst,
     Bytes,
     DatagramHeader,
-    Event,
     ExpectedShard,
     Placed,
     Type,
+    UbtEvent,
 )
 from runtime.optireduce.udp.placement import Placer
 
@@ -161,7 +161,7 @@ class CompiledPlacer(Placer):
         super().__init__(codec)
         self._table = NO_TABLE
 
-    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[Event]:
+    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[UbtEvent]:
         """See :meth:`Placer.open`."""
         events = super().open(operation, shards)
         self._tabulate()
@@ -172,9 +172,9 @@ class CompiledPlacer(Placer):
         super().close(operation, stage)
         self._tabulate()
 
-    def read(self, rows: Any) -> list[Event]:
+    def read(self, rows: Any) -> list[UbtEvent]:
         """See :meth:`Placer.read`."""
-        events: list[Event] = []
+        events: list[UbtEvent] = []
         for group in self.codec.take(rows, self.dropped, self._table):
             if isinstance(group, Batch):
                 events += self._events([group])
