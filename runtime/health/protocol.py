@@ -29,7 +29,7 @@ MAX_LINES = 64
 CUT = " [...]"
 
 
-class Message(msgspec.Struct, omit_defaults=True):
+class HealthMessage(msgspec.Struct, omit_defaults=True):
     """``status`` answers; ``asks`` demands an answer; ``failed`` makes it a verdict.
 
     A status that says ``closed`` is a goodbye, whatever it answers; ``heard`` is the reply to it.
@@ -174,7 +174,7 @@ class HealthProtocol(Protocol[bytes, str]):
             self._goodbye_due_s = now_s + ASK_AGAIN_S
 
     def _send_question(self, question: Question) -> None:
-        message = Message(asks=True, alarm=question.alarm, question=question.number)
+        message = HealthMessage(asks=True, alarm=question.alarm, question=question.number)
         data = msgspec.msgpack.encode(message)
         silent = set(range(self.world_size)) - set(question.answers)
         if self.verdict is None and question.left_s > 0:
@@ -188,7 +188,7 @@ class HealthProtocol(Protocol[bytes, str]):
                 del self._open[question.number]
 
 
-_HEARD = msgspec.msgpack.encode(Message(heard=True))
+_HEARD = msgspec.msgpack.encode(HealthMessage(heard=True))
 
 
 def pack_answer(question: int, status: RankStatus) -> bytes:
@@ -198,7 +198,7 @@ def pack_answer(question: int, status: RankStatus) -> bytes:
     if (waiting := status.waiting) is not None:
         waiting = msgspec.structs.replace(waiting, phase=shortened(waiting.phase))
         status = msgspec.structs.replace(status, waiting=waiting)
-    return msgspec.msgpack.encode(Message(question=question, status=status))
+    return msgspec.msgpack.encode(HealthMessage(question=question, status=status))
 
 
 def pack_verdict(failure: RankFailure) -> bytes:
@@ -207,10 +207,10 @@ def pack_verdict(failure: RankFailure) -> bytes:
     failed = bits.to_bytes(-(-bits.bit_length() // 8), "little")
     text = shortened(str(failure).split("\n", 1)[0])
     evidence = list(_first_lines(failure.evidence))
-    return msgspec.msgpack.encode(Message(failed=failed, text=text, evidence=evidence))
+    return msgspec.msgpack.encode(HealthMessage(failed=failed, text=text, evidence=evidence))
 
 
-def unpack(payload: bytes, world_size: int) -> Message:
+def unpack(payload: bytes, world_size: int) -> HealthMessage:
     """The message in a datagram; a ValueError if it is none, or of ranks that do not exist."""
     try:
         message = _decoder.decode(payload)
@@ -251,4 +251,4 @@ def _ranks(bits: bytes) -> Iterator[int]:
     return (8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
 
 
-_decoder = msgspec.msgpack.Decoder(Message)
+_decoder = msgspec.msgpack.Decoder(HealthMessage)
