@@ -25,7 +25,7 @@ from runtime.network.protocol import Protocol
 from runtime.policy.arrivals import Arrival, Buffer
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
-from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message
+from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, OperationState
 
@@ -41,7 +41,7 @@ class Fault:
     text: str
 
 
-class Coordinator(Protocol[Message, Fault]):
+class Coordinator(Protocol[PolicyMessage, Fault]):
     """One rank's part; idle on most ranks. ``epochs`` tells who coordinates what."""
 
     def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit, clock: Clock) -> None:
@@ -69,7 +69,7 @@ class Coordinator(Protocol[Message, Fault]):
         self._last_done_s = -math.inf
         self._faulty = False
 
-    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+    def receive_message(self, message: PolicyMessage, sender: int, now_s: float) -> None:
         """A rank has come to an operation, or says so again; or what it did while nobody asked."""
         assert isinstance(message, Arrive)
         ranks = self.inputs.speaks_for(sender)

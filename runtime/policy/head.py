@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from runtime.network.protocol import Protocol
 from runtime.policy.arrivals import Arrival, ArrivalState
-from runtime.policy.messages import Arrive, Decide, Message
+from runtime.policy.messages import Arrive, Decide, PolicyMessage
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES
 
@@ -47,7 +47,7 @@ class _Gathered(ArrivalState):
     tries: int = 0
 
 
-class Head(Protocol[Message, None]):
+class Head(Protocol[PolicyMessage, None]):
     """One rank's part: it speaks for the ranks that it heads, itself among them."""
 
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
@@ -69,7 +69,7 @@ class Head(Protocol[Message, None]):
         self._reports: list[Arrival] = []
         self._report_s = -math.inf  # when the next report is due
 
-    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+    def receive_message(self, message: PolicyMessage, sender: int, now_s: float) -> None:
         """One of its ranks has come to operations, or a coordinator has decided one."""
         if isinstance(message, Decide):
             if message.operation >= self._needed and message.operation not in self._decided:

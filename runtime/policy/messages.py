@@ -89,4 +89,4 @@ class Decide(_Message, frozen=True):
 
 
 EpochMessage = Propose | Answer | Ask | Outcome
-Message = Ping | Pong | EpochMessage | Arrive | Decide
+PolicyMessage = Ping | Pong | EpochMessage | Arrive | Decide

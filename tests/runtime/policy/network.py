@@ -15,10 +15,10 @@ import msgspec
 from runtime.policy.agent import Decided, RankAgent
 from runtime.policy.coordinator import Fault
 from runtime.policy.cost_model import AlphaBeta, Candidate, Phase, Profile
-from runtime.policy.messages import NATIVE, Arrive, Decide, Message
+from runtime.policy.messages import NATIVE, Arrive, Decide, PolicyMessage
 from runtime.policy.options import Options, PolicyInputs
 
-MESSAGES = msgspec.msgpack.Decoder(Message)
+MESSAGES = msgspec.msgpack.Decoder(PolicyMessage)
 LARGE = 10**4
 """Bytes for which S*beta is 10 ms in ``inputs``."""
 CANDIDATES = (
