@@ -20,7 +20,7 @@ from runtime.device.memory import SymmetricMemory, join
 from runtime.device.proofs import ProvedPrograms, rows_of, too_long
 from runtime.device.variants import Kernel, LoadedProgram
 from runtime.executor.closed_form import ClosedForm, proved_whole
-from runtime.executor.engine import Engine
+from runtime.executor.engine import DataEngine
 from runtime.executor.executor import KEPT, Executor
 from runtime.executor.load import Runnable, Verified
 from runtime.executor.nccl.streams import Device, device_of
@@ -183,7 +183,7 @@ class KernelAllReduce(KernelExecutor):
         require_no_graph(self._streams)
         return super().open(tensor, average)
 
-    def _connect(self, group: StoreExchange) -> Engine:
+    def _connect(self, group: StoreExchange) -> DataEngine:
         for schedule in range(len(self.schedules)):
             self._require_fit(schedule)
         return self._connect_kernels(group)
@@ -192,7 +192,7 @@ class KernelAllReduce(KernelExecutor):
 class KernelsAndTransfers(KernelExecutor):
     """Kernels, and transfers for what none can: other dtypes, long programs, no program."""
 
-    def _connect(self, group: StoreExchange) -> Engine:
+    def _connect(self, group: StoreExchange) -> DataEngine:
         if all(self.unfit(schedule) for schedule in range(len(self.schedules))):
             self._require_fit(0)
         kernels = self._connect_kernels(group)
