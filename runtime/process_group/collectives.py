@@ -24,7 +24,7 @@ from runtime.executor.nccl.groups import nccl
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
 from runtime.process_group import reductions
-from runtime.process_group.starting import CLOSE_S, Engine, Starting
+from runtime.process_group.starting import CLOSE_S, AllReduceEngine, Starting
 from runtime.torch_versions import PrefixStore, Store, Work, count_operations, own_connection
 from runtime.work import SUMMABLE, PendingWork, unsummable
 
@@ -73,7 +73,7 @@ class Collectives:
         """
         raise NotImplementedError
 
-    def start(self, device: torch.device, group: StoreExchange) -> Engine:
+    def start(self, device: torch.device, group: StoreExchange) -> AllReduceEngine:
         """Make what runs the subclass's all-reduces on ``device`` (collective)."""
         raise NotImplementedError
 
@@ -182,7 +182,7 @@ class Collectives:
                 self._engines[device.type] = Starting(lambda: self._started(device))
             return self._engines[device.type]
 
-    def _started(self, device: torch.device) -> Engine:
+    def _started(self, device: torch.device) -> AllReduceEngine:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             connection = own_connection(self.store)  # a wait holds up all else on the same one
             store = PrefixStore(f"latecomer/{device.type}", connection)
