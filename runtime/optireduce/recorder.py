@@ -20,7 +20,7 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.udp.reassembly import End, StageReceiver
 from runtime.telemetry.recorder import OperationRecorder
-from runtime.telemetry.records import Rank, Stage, Step
+from runtime.telemetry.records import Rank, Stage, UbtStep
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
 
@@ -114,8 +114,8 @@ class EngineRecorder(OperationRecorder):
             self._stages.append(Stage(number, which, *times, end.value, stage.due, stage.lost))
 
 
-def _step(step: StepRecord, offset_s: float) -> Step:
+def _step(step: StepRecord, offset_s: float) -> UbtStep:
     complete, early, timeout = (step.ends[end] for end in End)
     counts = sum(step.due), sum(step.lost), complete, early, timeout, step.incast[0]
     about = step.rate, step.bound_s, step.hadamard, step.skipped
-    return Step(step.step, step.ended_s + offset_s, *counts, *about)
+    return UbtStep(step.step, step.ended_s + offset_s, *counts, *about)

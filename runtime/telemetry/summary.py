@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from runtime.telemetry.records import Rank, Record, Step
+from runtime.telemetry.records import Rank, Record, UbtStep
 
 SHOWN = 10  # steps in the printed table of losses
 SUMMED = "due", "lost", "complete", "early", "timeout", "skipped"
@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LossLine:
-    """Steps put together, of one rank or of all ranks: see ``runtime.telemetry.records.Step``."""
+    """Steps put together, of one rank or of all ranks: see ``runtime.telemetry.records.UbtStep``."""
 
     number: int  # the rank, or the step
     steps: int
@@ -83,7 +83,7 @@ class Losses:
         """Put together what the ranks remember."""
         steps_by_rank = {rank.rank: list(rank.steps) for rank in ranks if rank.steps}
 
-        steps_by_number: dict[int, list[Step]] = defaultdict(list)
+        steps_by_number: dict[int, list[UbtStep]] = defaultdict(list)
         for steps in steps_by_rank.values():
             for step in steps:
                 steps_by_number[step.step].append(step)
@@ -266,13 +266,13 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:>7.1f} ms"
 
 
-def _loss_lines(steps_by_number: Mapping[int, Sequence[Step]]) -> tuple[LossLine, ...]:
+def _loss_lines(steps_by_number: Mapping[int, Sequence[UbtStep]]) -> tuple[LossLine, ...]:
     """A line for each rank's steps, or for all ranks' steps of each number; in order."""
     numbers = sorted(steps_by_number)
     return tuple(_loss_line(number, steps_by_number[number]) for number in numbers)
 
 
-def _loss_line(number: int, steps: Sequence[Step]) -> LossLine:
+def _loss_line(number: int, steps: Sequence[UbtStep]) -> LossLine:
     sums = {name: sum(getattr(step, name) for step in steps) for name in SUMMED}
     return LossLine(
         number=number,
