@@ -102,7 +102,7 @@ class TwoLevelCompletion(msgspec.Struct, frozen=True):
     inside: Phase  # all other rounds
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class ScheduleCandidate(msgspec.Struct, frozen=True):
     """A schedule for so many late ranks; its cost before and after the last one's arrival."""
 
     name: str
@@ -126,7 +126,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int
+    candidates: tuple[ScheduleCandidate, ...], profile: Profile, late: int, nbytes: int
 ) -> list[Times]:
     """W and C of every candidate for ``late`` late ranks of which the profile can tell them."""
     predicted = []
@@ -147,7 +147,7 @@ def _phase_s(phase: Phase, line: AlphaBeta, nbytes: int) -> float:
     return line.seconds(phase.messages, phase.share, nbytes)
 
 
-def _was_measured(candidate: Candidate, machines: MachinesProfile | None) -> bool:
+def _was_measured(candidate: ScheduleCandidate, machines: MachinesProfile | None) -> bool:
     """Whether the profile is of this two-level candidate on such machines (a file may not be)."""
     two_level = candidate.two_level
     assert two_level is not None
@@ -159,7 +159,7 @@ def _was_measured(candidate: Candidate, machines: MachinesProfile | None) -> boo
 
 
 def _two_level_times(
-    index: int, candidate: Candidate, machines: MachinesProfile, nbytes: int
+    index: int, candidate: ScheduleCandidate, machines: MachinesProfile, nbytes: int
 ) -> Times:
     """W and C of a two-level candidate: see the top of this module."""
     completion = candidate.two_level

@@ -10,7 +10,7 @@ import msgspec
 
 from runtime.device.option import OnDevice
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Candidate, Profile, Times, times
+from runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
 from runtime.policy.history import History, ModelCorrection
 from verify.errors import ArgumentError
 
@@ -81,7 +81,7 @@ class PolicyInputs:
 
     options: Options
     world_size: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ScheduleCandidate, ...]
     profile: Profile
     correction: ModelCorrection = field(default_factory=ModelCorrection)
     head_of: int = 0  # how many ranks, or heads, have a head, itself included; 0: see FAN_IN

@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import PROFILE, AlphaBeta, Candidate, Profile
+from runtime.policy.cost_model import PROFILE, AlphaBeta, Profile, ScheduleCandidate
 from runtime.policy.machines import measure_machines
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
@@ -41,7 +41,7 @@ def measure(
     group: StoreExchange,
     native: Run,
     schedule: Run,
-    candidate: Candidate,
+    candidate: ScheduleCandidate,
     device: torch.device,
     two_level: Mapping[str, Run],
     ranks_per_machine: int,
@@ -76,7 +76,7 @@ def shared_profile(
     given_profile: Profile | None,
     native: Run,
     schedule: Run,
-    candidate: Candidate,
+    candidate: ScheduleCandidate,
     device: torch.device,
     two_level: Mapping[str, Run],
     ranks_per_machine: int,

@@ -17,10 +17,10 @@ from runtime.network.store_exchange import StoreExchange
 from runtime.policy.candidates import candidates
 from runtime.policy.cost_model import (
     AlphaBeta,
-    Candidate,
     MachinesProfile,
     Phase,
     Profile,
+    ScheduleCandidate,
     TwoLevelCompletion,
     times,
 )
@@ -172,8 +172,8 @@ def _machine_of(schedule):
 
 
 COMPLETION = TwoLevelCompletion(PER_MACHINE, between=Phase(3, 1.5), inside=Phase(2, 1.0))
-TWO_LEVEL = Candidate("two levels", 1, Phase(4, 2.0), Phase(5, 2.5), two_level=COMPLETION)
-FLAT = Candidate("flat", 1, Phase(1, 1.0), Phase(2, 2.0))
+TWO_LEVEL = ScheduleCandidate("two levels", 1, Phase(4, 2.0), Phase(5, 2.5), two_level=COMPLETION)
+FLAT = ScheduleCandidate("flat", 1, Phase(1, 1.0), Phase(2, 2.0))
 INSIDE = AlphaBeta(1e-5, 1e-10)
 BETWEEN = AlphaBeta(1e-4, 1e-8)
 
