@@ -19,7 +19,7 @@ from runtime.device.layout import Layout
 from runtime.device.memory import SymmetricMemory, join
 from runtime.device.proofs import ProvedPrograms, rows_of, too_long
 from runtime.device.variants import Kernel, LoadedProgram
-from runtime.executor.closed_form import ClosedForm, proved_whole
+from runtime.executor.closed_form import ClosedFormPart, proved_whole
 from runtime.executor.engine import DataEngine
 from runtime.executor.executor import KEPT, Executor
 from runtime.executor.load import Runnable, Verified
@@ -223,7 +223,7 @@ def require_no_graph(device: Device) -> None:
 
 def _whole(runnable: Runnable) -> Verified:
     """The whole of a schedule of which a rank may hold its own part alone."""
-    if isinstance(runnable, ClosedForm):
+    if isinstance(runnable, ClosedFormPart):
         return proved_whole(runnable.schedule.ranks, runnable.schedule.chunks)
     assert isinstance(runnable, Verified)
     return runnable
@@ -231,13 +231,13 @@ def _whole(runnable: Runnable) -> Verified:
 
 def _rows(runnable: Runnable) -> int:
     """Of the device program; a closed form moves each chunk at most 2 n times, and is not made."""
-    if isinstance(runnable, ClosedForm):
+    if isinstance(runnable, ClosedFormPart):
         return 4 * runnable.schedule.ranks * runnable.schedule.chunks
     return rows_of(runnable.schedule)
 
 
 def _slots(runnable: Runnable) -> int:
     """Of the device program, at most; a closed form's ranks receive each chunk about twice."""
-    if isinstance(runnable, ClosedForm):
+    if isinstance(runnable, ClosedFormPart):
         return 2 * runnable.schedule.chunks + runnable.schedule.ranks
     return device_program(runnable.schedule).slots

@@ -33,7 +33,7 @@ is done for all that a job of up to 1,024 ranks runs.
 """
 
 
-class ClosedForm(Runnable):
+class ClosedFormPart(Runnable):
     """What ``rank`` does among ``ranks`` for one number of chunks; any thread."""
 
     def __init__(self, ranks: int, rank: int, chunks: int) -> None:

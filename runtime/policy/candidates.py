@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runtime.executor.closed_form import ClosedForm
+from runtime.executor.closed_form import ClosedFormPart
 from runtime.executor.load import Runnable, load
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
@@ -117,7 +117,7 @@ def _closed_form(ranks: int, rank: int, chunks: int) -> RunnableCandidate:
     """The closed form for one late rank; its part is made when a buffer first wants it."""
     from synth.candidates import closed_form_costs
 
-    schedule = ClosedForm(ranks, rank, chunks)
+    schedule = ClosedFormPart(ranks, rank, chunks)
     waiting, completion = _phases(closed_form_costs(ranks, chunks))
     return schedule, ScheduleCandidate(schedule.name, 1, waiting, completion, on_demand=True)
 
