@@ -21,7 +21,7 @@ ALIGN = 16  # bytes: a multiple of every element's size
 PIECE = 1024 * 1024  # bytes that wait together
 
 
-class Buffer:
+class PieceBuffer:
     """Memory for a piece of a frame: ``filled`` bytes have come, ``used`` of them are in place."""
 
     __slots__ = ("data", "filled", "memory", "size", "used")
@@ -45,7 +45,7 @@ class TransferState:
     """The progress of one operation: bytes for each of ``program.ends``, ends that are ``left``."""
 
     def __init__(
-        self, work: AllReduceWork, spare: list[Buffer], observer: Observer, sizes: Sizes
+        self, work: AllReduceWork, spare: list[PieceBuffer], observer: Observer, sizes: Sizes
     ) -> None:
         program = work.program
         assert program is not None
@@ -65,7 +65,7 @@ class TransferState:
         self.done, self.credit, self.arrived = ([0] * len(program.ends) for _ in range(3))
         self.left = sum(map(bool, self.size))
         self._front = [0] * len(program.receives)  # see receives_left
-        self._stash: dict[int, deque[Buffer]] = defaultdict(deque)
+        self._stash: dict[int, deque[PieceBuffer]] = defaultdict(deque)
         self._step_left = [0] * len(program.steps)
         self._begun = [False] * len(program.steps)
         for end, size in zip(program.ends, self.size, strict=True):
@@ -127,7 +127,7 @@ class TransferState:
                 begin = self._begin[i] + done
                 return self._memory[begin : begin + room]
         if not stash or stash[-1].filled == stash[-1].size:
-            buffer = self._spare.pop() if self._spare else Buffer()
+            buffer = self._spare.pop() if self._spare else PieceBuffer()
             buffer.size = min(left, PIECE)
             buffer.filled = 0
             buffer.used = 0
@@ -166,7 +166,7 @@ class TransferState:
             self._begun[step] = True
             self._observer.step_begins(self.number, *self.program.steps[step])
 
-    def _fold(self, i: int, stash: deque[Buffer]) -> None:
+    def _fold(self, i: int, stash: deque[PieceBuffer]) -> None:
         """Put waiting bytes into the tensor as far as receive ``i`` may go."""
         reduce = self.program.ends[i].reduce
         item = self._item
