@@ -18,16 +18,16 @@ ABSENT = -math.inf  # the stamp of a rank that has not come
 STAMP = np.dtype("<f8")  # as it is sent
 NOBODY = struct.pack("<d", ABSENT)
 
-Buffer = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
+BufferSignature = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
 
 
 class Arrival(NamedTuple):
     """Ranks have come to an operation: of those that its sender speaks for, or it alone."""
 
     operation: int
-    buffer: Buffer
+    buffer: BufferSignature
     stamps: bytearray  # by rank: when, on the reference rank's clock (NaN: not aligned; ABSENT)
-    odd: dict[int, Buffer]  # by rank: other buffers than ``buffer``
+    odd: dict[int, BufferSignature]  # by rank: other buffers than ``buffer``
 
     @property
     def at_s(self) -> NDArray[np.float64]:
@@ -46,10 +46,12 @@ class ArrivalState:
     """Who of ``ranks`` has come to an operation, as far as it is known here."""
 
     operation: int
-    buffer: Buffer  # of the rank that was heard of first
+    buffer: BufferSignature  # of the rank that was heard of first
     ranks: range
     last_s: float = -math.inf  # when the last arrival was heard of: own clock
-    odd: dict[int, Buffer] = field(default_factory=dict)  # by rank: other buffers than that
+    odd: dict[int, BufferSignature] = field(
+        default_factory=dict
+    )  # by rank: other buffers than that
 
     def __post_init__(self) -> None:
         self.absent = len(self.ranks)  # so many have not come

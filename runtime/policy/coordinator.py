@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from runtime.network.clock import Clock
 from runtime.network.protocol import Protocol
-from runtime.policy.arrivals import Arrival, Buffer
+from runtime.policy.arrivals import Arrival, BufferSignature
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
 from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
@@ -101,7 +101,9 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         state = self._states.get(operation)
         return () if state is None else state.missing
 
-    def decided_elsewhere(self, operation: int, buffer: Buffer, decision: Decision) -> None:
+    def decided_elsewhere(
+        self, operation: int, buffer: BufferSignature, decision: Decision
+    ) -> None:
         """Note how an operation of this coordinator's runs that every rank decides by itself."""
         state = self._states.get(operation) or self._open(operation, buffer)
         state.decision = decision
@@ -134,7 +136,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self._undecided.discard(operation)
         self._enter(state, arrival, sender, now_s)
 
-    def _open(self, operation: int, buffer: Buffer) -> OperationState:
+    def _open(self, operation: int, buffer: BufferSignature) -> OperationState:
         state = self._states[operation] = OperationState(operation, buffer, range(self.world_size))
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
@@ -263,7 +265,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 
-def disagreement(operation: int, buffers: dict[int, Buffer]) -> Fault:
+def disagreement(operation: int, buffers: dict[int, BufferSignature]) -> Fault:
     """Which ranks have come to ``operation`` with another buffer (by rank) than most."""
     usual = statistics.multimode(buffers.values())
     ranks = tuple(rank for rank, buffer in buffers.items() if [buffer] != usual)
