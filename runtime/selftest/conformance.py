@@ -48,7 +48,7 @@ class Case:
         return f"{how} of {self.numel} x {str(self.dtype).removeprefix('torch.')} ({kind})"
 
 
-Check = Callable[[Case, list[torch.Tensor], torch.Tensor], None]
+CaseCheck = Callable[[Case, list[torch.Tensor], torch.Tensor], None]
 """(case, what each rank brought, the result): raises ConformanceError where it is wrong."""
 
 
@@ -72,7 +72,7 @@ def run(
     seed: int = 0,
     sizes: tuple[int, ...] = SIZES,
     late_s: float = 0.0,
-    check: Check | None = None,
+    check: CaseCheck | None = None,
 ) -> int:
     """Run every case on this rank (collective) and return how many there were.
 
