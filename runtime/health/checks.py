@@ -16,7 +16,7 @@ LONGEST_GRACE_S = 5.0
 CONFIRM_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm
 WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
 
-Wait = tuple[WaitFor, float]  # what a rank waits for, and since when (``time.monotonic()``)
+WaitSince = tuple[WaitFor, float]  # what a rank waits for, and since when (``time.monotonic()``)
 
 
 class WaitSource(Protocol):
@@ -26,7 +26,7 @@ class WaitSource(Protocol):
     def moved_s(self) -> float:
         """When it last went on (``time.monotonic()``)."""
 
-    def waiting(self) -> Wait | None:
+    def waiting(self) -> WaitSince | None:
         """What this rank waits for there, if it does."""
 
 
@@ -81,10 +81,10 @@ class WaitCheck(Check):
     """Whether this rank's oldest wait has been long enough."""
 
     sources: list[WaitSource] = field(default_factory=list)
-    _asked: tuple[Wait, float] | None = None
+    _asked: tuple[WaitSince, float] | None = None
     _granted_s: float = 0.0
 
-    def oldest(self) -> Wait | None:
+    def oldest(self) -> WaitSince | None:
         """The wait in the oldest operation."""
         waits = [wait for source in self.sources if (wait := source.waiting()) is not None]
         return min(waits, key=lambda wait: wait[0].operation, default=None)
