@@ -23,7 +23,7 @@ from verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
 PAUSE_S = 0.01  # after an accept that failed: the next might fail at once, too
-Connections = dict[int, socket.socket]  # by rank
+Sockets = dict[int, socket.socket]  # by rank
 
 
 def connect(
@@ -33,7 +33,7 @@ def connect(
     *,
     to: Collection[int],
     origin: Collection[int],
-) -> tuple[Connections, Connections]:
+) -> tuple[Sockets, Sockets]:
     """Call the ranks ``to`` and be called by ``origin``. Collective: all ranks take part.
 
     Returns:
@@ -70,8 +70,8 @@ class _Handshakes:
     """Connections that are being made; ``outgoing`` and ``incoming`` are those that are."""
 
     def __init__(self, token: bytes, rank: int, to: Mapping[int, str], origin: set[int]) -> None:
-        self.outgoing: Connections = {}
-        self.incoming: Connections = {}
+        self.outgoing: Sockets = {}
+        self.incoming: Sockets = {}
         self._token = token
         self._rank = rank
         self._to = to
