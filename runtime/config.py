@@ -19,7 +19,7 @@ from verify.errors import ArgumentError
 
 REQUIREMENT = "the backend needs a schedule or a mode"
 REMEDY = "Set LATECOMER_MODE=auto, or this to a file that `synth generate` made, or configure()"
-Given = str | os.PathLike[str] | Schedule | Verified
+ScheduleSource = str | os.PathLike[str] | Schedule | Verified
 
 
 class Scheduled(NamedTuple):
@@ -49,7 +49,7 @@ class ModeOptions(RunOptions, total=False):
 
 
 @overload
-def configure(schedule: Given, **options: Unpack[RunOptions]) -> Verified: ...
+def configure(schedule: ScheduleSource, **options: Unpack[RunOptions]) -> Verified: ...
 
 
 @overload
@@ -61,7 +61,7 @@ def configure(*, algorithm: Literal["optireduce"], options: Options | None = Non
 
 
 def configure(
-    schedule: Given | None = None,
+    schedule: ScheduleSource | None = None,
     *,
     mode: Mode | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
@@ -108,7 +108,7 @@ def configure(
 
 
 def choose(
-    schedule: Given | None,
+    schedule: ScheduleSource | None,
     mode: Mode | None,
     *,
     late: Late = None,

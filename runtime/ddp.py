@@ -18,7 +18,7 @@ import torch
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime.config import Given, ModeOptions, RunOptions, choose
+from runtime.config import ModeOptions, RunOptions, ScheduleSource, choose
 from runtime.device.choice import make_executor
 from runtime.executor.executor import Executor
 from runtime.optireduce import ddp as optireduce
@@ -65,7 +65,7 @@ class Attachment:
 @overload
 def attach(
     model: DistributedDataParallel,
-    schedule: Given,
+    schedule: ScheduleSource,
     *,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
@@ -96,7 +96,7 @@ def attach(
 
 def attach(
     model: DistributedDataParallel,
-    schedule: Given | None = None,
+    schedule: ScheduleSource | None = None,
     *,
     mode: Mode | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
