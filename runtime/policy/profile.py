@@ -34,16 +34,18 @@ LEAST_BETA_S = 1e-13
 LEAVE_S = 5.0
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-Run = Callable[[torch.Tensor], object]  # sums a tensor over all ranks, in place; returns when done
+TimedSum = Callable[
+    [torch.Tensor], object
+]  # sums a tensor over all ranks, in place; returns when done
 
 
 def measure(
     group: StoreExchange,
-    native: Run,
-    schedule: Run,
+    native: TimedSum,
+    schedule: TimedSum,
     candidate: ScheduleCandidate,
     device: torch.device,
-    two_level: Mapping[str, Run],
+    two_level: Mapping[str, TimedSum],
     ranks_per_machine: int,
 ) -> Profile:
     """The profile of the native all-reduce and ``candidate``'s schedule, here (collective).
@@ -57,7 +59,7 @@ def measure(
     messages = sum(phase.messages for phase in phases)
     share = sum(phase.share for phase in phases)
 
-    def line_of(run: Run, messages: float, share: float) -> AlphaBeta:
+    def line_of(run: TimedSum, messages: float, share: float) -> AlphaBeta:
         small_s = _least_s(native, run, torch.zeros(SMALL // 4, device=device))
         large_s = _least_s(native, run, torch.zeros(LARGE // 4, device=device))
         return _line(small_s, large_s, messages=messages, share=share)
@@ -74,11 +76,11 @@ def measure(
 def shared_profile(
     group: StoreExchange,
     given_profile: Profile | None,
-    native: Run,
-    schedule: Run,
+    native: TimedSum,
+    schedule: TimedSum,
     candidate: ScheduleCandidate,
     device: torch.device,
-    two_level: Mapping[str, Run],
+    two_level: Mapping[str, TimedSum],
     ranks_per_machine: int,
 ) -> Profile:
     """The profile that rank 0 was given or, together with all others, measures on ``device``.
@@ -149,7 +151,7 @@ def _line(small_s: float, large_s: float, *, messages: float, share: float) -> A
     return AlphaBeta(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
 
 
-def _least_s(native: Run, run: Run, data: torch.Tensor) -> float:
+def _least_s(native: TimedSum, run: TimedSum, data: torch.Tensor) -> float:
     """The shortest of some runs, each begun by all ranks together."""
     signal = torch.zeros(1, device=data.device)
     durations_s = []
