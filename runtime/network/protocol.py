@@ -16,8 +16,8 @@ import msgspec
 
 from runtime.network.control_channel import ControlChannel
 
-MessageT = TypeVar("Message")
-EventT = TypeVar("Event")
+MessageT = TypeVar("MessageT")
+EventT = TypeVar("EventT")
 T = TypeVar("T")
 
 

@@ -49,9 +49,7 @@ class ArrivalState:
     buffer: BufferSignature  # of the rank that was heard of first
     ranks: range
     last_s: float = -math.inf  # when the last arrival was heard of: own clock
-    odd: dict[int, BufferSignature] = field(
-        default_factory=dict
-    )  # by rank: other buffers than that
+    odd: dict[int, BufferSignature] = field(default_factory=dict)  # by rank: if not ``buffer``
 
     def __post_init__(self) -> None:
         self.absent = len(self.ranks)  # so many have not come

@@ -34,9 +34,8 @@ LEAST_BETA_S = 1e-13
 LEAVE_S = 5.0
 PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-TimedSum = Callable[
-    [torch.Tensor], object
-]  # sums a tensor over all ranks, in place; returns when done
+TimedSum = Callable[[torch.Tensor], object]
+"""Sums a tensor over all ranks, in place; returns when that is done."""
 
 
 def measure(

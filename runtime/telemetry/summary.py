@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LossLine:
-    """Steps put together, of one rank or of all ranks: see ``runtime.telemetry.records.UbtStep``."""
+    """Steps over UBT put together, of one rank or of all ranks: see :class:`UbtStep`."""
 
     number: int  # the rank, or the step
     steps: int

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+ShardKey = tuple[int, int, int]
+"""Operation, stage, and the rank at the other end: the sender of what comes, else the receiver."""
+
 # flags of a credit
 OVER = 2  # its stage is over here
 GONE = 4  # its operation is over here

@@ -19,6 +19,7 @@ from runtime.optireduce.udp.events import (
     Control,
     ExpectedShard,
     Placed,
+    ShardKey,
     Type,
     UbtEvent,
     is_before,
@@ -28,8 +29,6 @@ EARLY_BYTES = 1 << 20  # kept of each sender; and of all
 EARLY_OPERATIONS = 64
 STEPS = np.arange(1024)
 Numbers = slice | np.ndarray
-ShardKey = tuple[int, int, int]
-"""Operation, stage and sender."""
 
 
 class Placer:

@@ -22,15 +22,13 @@ from dataclasses import dataclass, field
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
 from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.events import GONE, OVER, Control, DatagramHeader, Type
+from runtime.optireduce.udp.events import GONE, OVER, Control, DatagramHeader, ShardKey, Type
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
 REPEATS_IN_BOUND = 10  # of a credit: one that got lost must not cost the rest of a stage
 REPEAT_S = 0.005  # but it takes so long at least, and at most
 REPEAT_MOST_S = 0.05
-ShardKey = tuple[int, int, int]
-"""Operation, stage and peer."""
 
 
 @dataclass(eq=False)
