@@ -50,7 +50,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
         self.epochs = EpochCommit(rank, inputs.world_size, coordinator=0)
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
         self._head = Head(rank, inputs)
-        self._parts = self.clock, self.epochs, self._coordinator, self._head
+        self._parts = (self.clock, self.epochs, self._coordinator, self._head)
         self._entered: dict[int, Arrival] = {}  # and not handed out as decided
         self._to_bind: list[int] = []  # those of them whose epoch is not known
         self._unseen: dict[int, Arrival] = {}  # the device has yet to come to them

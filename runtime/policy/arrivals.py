@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 ABSENT = -math.inf  # the stamp of a rank that has not come
 STAMP = np.dtype("<f8")  # as it is sent
-NOBODY = struct.pack("<d", ABSENT)
+NOBODY = struct.pack("<d", ABSENT)  # in bytes, for what is looked through as it lies in memory
 
 BufferSignature = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
 
@@ -65,6 +65,8 @@ class ArrivalState:
         is_first_word = self.stamps[begin:end] == NOBODY * count
         has_same_buffer = arrival.buffer == self.buffer and not arrival.odd
 
+        # Bytes of two neighbouring stamps may look like NOBODY: then the slower way is taken, to
+        # the same end.
         if has_same_buffer and is_first_word and NOBODY not in arrival.stamps:
             self.stamps[begin:end] = arrival.stamps  # usual, and quick for any number of ranks
             newly_arrived = count
@@ -97,6 +99,7 @@ class ArrivalState:
     @property
     def aligned(self) -> bool:
         """All ranks have come, and all stamps are of one clock."""
+        # ABSENT and NaN, which stands for a clock that is not aligned, both go through a sum
         return math.isfinite(self.at_s.sum())
 
     @property

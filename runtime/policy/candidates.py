@@ -43,6 +43,7 @@ class OfferedCandidate(msgspec.Struct, frozen=True):
 
 
 OFFER = msgspec.json.Decoder(list[OfferedCandidate])  # with the module: see verify.core.format
+
 RunnableCandidate = tuple[Runnable, ScheduleCandidate]
 
 
@@ -123,5 +124,5 @@ def _closed_form(ranks: int, rank: int, chunks: int) -> RunnableCandidate:
 
 
 def _phases(costs: tuple[Cost, Cost]) -> tuple[Phase, Phase]:
-    first, second = (Phase(cost.messages, float(cost.share)) for cost in costs)
-    return first, second
+    first, second = costs
+    return Phase(first.messages, float(first.share)), Phase(second.messages, float(second.share))

@@ -30,7 +30,12 @@ from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, OperationState
 
 QUIET = Decision(NATIVE, (), "no straggler lately: no rank asks")
-REMEMBERED = 1024  # operations whose arrivals and ends are kept until all have told
+REMEMBERED = 1024
+"""Operations whose arrivals and ends are kept until all ranks have told of them.
+
+There has to be a limit: what a rank tells while nobody asks is sent once and may be lost, so of
+some operations not all is ever told.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         for arrival in message.arrivals:
             arrival.require(ranks)
         if message.asks:
+            # Ends first: an operation that is done frees the links, and so moves decisions.
             self._note(message, sender)
             for arrival in message.arrivals:
                 self._on_question(arrival, sender, now_s)
@@ -85,6 +91,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
                 if arrival.operation > last:  # neither doubled nor overtaken
                     self._reported[sender] = arrival.operation
                     self._on_report(arrival, sender, now_s)
+            # Ends last: a report may have the end of the very operation that it tells of.
             self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -120,6 +127,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         if state is not None:
             state.asking.add(sender)
             is_new = self._enter(state, arrival, sender, now_s) and sender != self.rank
+            # While more are missing a head holds back what it has: that is no delay of the network.
             if is_new and state.absent <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
                 self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
@@ -253,7 +261,7 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         """Compare what an operation took, from the last arrival on, with the prediction."""
         last_s = float(state.at_s.max())
         end_s = max(state.done_s.values())
-        begins_s = max(last_s, self._last_done_s)
+        begins_s = max(last_s, self._last_done_s)  # links are busy with the one before until then
         self._last_done_s = max(end_s, self._last_done_s)
         if state.decision is None:
             return

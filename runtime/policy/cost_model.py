@@ -1,15 +1,15 @@
 """How long an operation takes by each method, and how long to wait for who is missing.
 
-Legend: S bytes of the buffer; a line is ``messages * alpha + share * S * beta``. With a late rank
+Legend: S bytes of the buffer; a cost is ``messages * alpha + share * S * beta``. With a late rank
 that comes L seconds after the others, from the others' arrival on:
 
     native      L + N                 nothing can be done before it comes
     schedule    max(L, W) + C         W: the waiting phases, C: the completion after its arrival
 
 On machines of several ranks a two-level schedule's C counts what moves between machines and what
-moves inside them, each with the line measured there. Its phases overlap, since the links carry the
-one to the late rank's machine and the other away from it; so W is what the whole takes with all
-ranks on time, as measured, less C.
+moves inside them, each with the alpha and beta measured there. Its phases overlap, since the links
+carry the one to the late rank's machine and the other away from it; so W is what the whole takes
+with all ranks on time, as measured, less C.
 
 Source: docs/explanation/cost.md. Deviation: native and schedules run on different transports, so
 they have an alpha and a beta each, corrected by what was seen (``history.ModelCorrection``).
@@ -143,8 +143,8 @@ def times(
     return predicted
 
 
-def _phase_s(phase: Phase, line: AlphaBeta, nbytes: int) -> float:
-    return line.seconds(phase.messages, phase.share, nbytes)
+def _phase_s(phase: Phase, cost: AlphaBeta, nbytes: int) -> float:
+    return cost.seconds(phase.messages, phase.share, nbytes)
 
 
 def _was_measured(candidate: ScheduleCandidate, machines: MachinesProfile | None) -> bool:

@@ -27,12 +27,14 @@ from runtime.policy.messages import Arrive, Decide, PolicyMessage
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES
 
-TOGETHER_S = 0.001
-RETRY_S = 0.1  # well above a round trip through busy links
-LONGEST_RETRY_S = 1.0
-PAST_HEAD = 6  # each so many-th time it asks not the head above it, but the coordinator
-REPORT_S = 0.5  # in quiet times it reports so often, or when so many gather
-MOST_REPORTED = 64
+TOGETHER_S = 0.001  # arrivals within it are told in one message
+RETRY_S = 0.1  # before it asks again: well above a round trip through busy links
+LONGEST_RETRY_S = 1.0  # as the pause doubles from one time to the next
+PAST_HEAD = 6
+"""Each so many-th time it asks not the head above it, but the coordinator. With the pauses above, a
+head whose process has stopped costs the ranks below it 2.5 s."""
+REPORT_S = 0.5  # in quiet times a head reports so often,
+MOST_REPORTED = 64  # or when so many operations have gathered
 MOST_TOLD = 2048  # arrivals in one message: it has to fit into a datagram
 MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
 

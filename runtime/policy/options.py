@@ -19,9 +19,10 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
 LEARNING: tuple[Mode, ...] = ("predict", "eager", "auto")
-MOST_ALONE = 32
+MOST_ALONE = 32  # ranks that each speak to the coordinator; more do through a tree of heads
 FAN_IN = 8
-"""Ranks that each speak to the coordinator; more do through a tree of heads, each for so many."""
+"""Ranks, or heads, to a head. So no rank hears more than some 8 messages for each level of the tree
+and operation: 23 at 1,024 ranks (docs/explanation/auto.md)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Options:
         if self.mode in DETERMINISTIC:
             return len(self.late)
         wanted = min(3, max(1, ranks // 4)) if self.most_late is None else self.most_late
-        return max(0, min(wanted, ranks - 2))
+        return max(0, min(wanted, ranks - 2))  # one rank alone has nothing to sum up meanwhile
 
 
 class Chosen(NamedTuple):

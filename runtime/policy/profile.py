@@ -27,12 +27,12 @@ from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
 
 SMALL = 2**14  # bytes
-LARGE = 2**21
+LARGE = 2**21  # bytes: a start costs a few operations of these
 REPEATS = 3
-LEAST_ALPHA_S = 1e-7
-LEAST_BETA_S = 1e-13
-LEAVE_S = 5.0
-PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LEAST_ALPHA_S = 1e-7  # where noise makes the fitted line pass below zero, or fall:
+LEAST_BETA_S = 1e-13  # predicted times have to be positive, and to grow with the buffer
+LEAVE_S = 5.0  # how long rank 0, whose store it may be, waits for the others to have left
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by which torchrun says who joins
 
 TimedSum = Callable[[torch.Tensor], object]
 """Sums a tensor over all ranks, in place; returns when that is done."""
@@ -58,18 +58,18 @@ def measure(
     messages = sum(phase.messages for phase in phases)
     share = sum(phase.share for phase in phases)
 
-    def line_of(run: TimedSum, messages: float, share: float) -> AlphaBeta:
+    def cost_of(run: TimedSum, messages: float, share: float) -> AlphaBeta:
         small_s = _least_s(native, run, torch.zeros(SMALL // 4, device=device))
         large_s = _least_s(native, run, torch.zeros(LARGE // 4, device=device))
-        return _line(small_s, large_s, messages=messages, share=share)
+        return _fitted(small_s, large_s, messages=messages, share=share)
 
-    native_line = line_of(native, hops, hops / ranks)
-    schedule_line = line_of(schedule, messages, share)
+    native_cost = cost_of(native, hops, hops / ranks)
+    schedule_cost = cost_of(schedule, messages, share)
     if not two_level:
-        return Profile(ranks, native_line, schedule_line)
+        return Profile(ranks, native_cost, schedule_cost)
 
-    machines = measure_machines(group, ranks_per_machine, two_level, line_of)
-    return Profile(ranks, native_line, schedule_line, machines)
+    machines = measure_machines(group, ranks_per_machine, two_level, cost_of)
+    return Profile(ranks, native_cost, schedule_cost, machines)
 
 
 def shared_profile(
@@ -102,7 +102,7 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
         ArgumentError: this process is not a rank of a job.
         RankFailure: ranks that did not join within ``timeout_s``, or died.
     """
-    for name in PLACE:
+    for name in VARIABLES:
         if name not in os.environ:
             remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
             raise ArgumentError(name, None, "must be set: there is no job to measure", remedy)
@@ -144,7 +144,7 @@ def _store(rank: int, timeout_s: float) -> Store:
         raise RankFailure([] if agent else [0], text) from None
 
 
-def _line(small_s: float, large_s: float, *, messages: float, share: float) -> AlphaBeta:
+def _fitted(small_s: float, large_s: float, *, messages: float, share: float) -> AlphaBeta:
     """Alpha and beta of something that took ``small_s`` for SMALL and ``large_s`` for LARGE."""
     beta_s = max(LEAST_BETA_S, (large_s - small_s) / (share * (LARGE - SMALL)))
     return AlphaBeta(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
