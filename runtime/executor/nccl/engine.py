@@ -181,7 +181,7 @@ class DeviceEngine:
         calls: list[Call],
     ) -> StreamEvent:
         stream.wait(before)
-        if divide:
+        if divide:  # before the sums, as DDP and NCCL do, so that narrow formats do not overflow
             stream.launch(lambda: work.flat.div_(self._world_size))
         for call in calls:
             stream.launch(call)

@@ -20,10 +20,12 @@ from typing import Protocol
 from runtime.executor.nccl.streams import StreamEvent
 from runtime.work import AllReduceWork
 
-SHORTEST_S = 50e-6  # between two looks; longer the longer nothing has happened
-LONGEST_S = 1e-3
-SHARE = 0.02  # of that time
-CLOSE_S = 5.0
+SHORTEST_S = 50e-6  # between two looks
+LONGEST_S = 1e-3  # an arrival is seen so late at most
+SHARE = 0.02
+"""Of the time in which nothing has happened, which is the pause between these limits: looking costs
+little where operations are long, and delays no operation by more than that share."""
+CLOSE_S = 5.0  # how long closing waits for what is in flight, and then for the thread
 
 
 class ArrivalSource(Protocol):

@@ -93,7 +93,7 @@ class Connection:
             self._left -= data
             length -= data
             if self._left:
-                return data == room
+                return data == room  # where less came, there is no more
             self._receiving = None
 
         self._header_has += length
@@ -127,7 +127,7 @@ class Connection:
 
     def write(self) -> None:
         """Hand over what waits: credits, and the rest of a frame, which advances accordingly."""
-        if self._sending is None and self.credits:
+        if self._sending is None and self.credits:  # else they would stand within the frame's data
             self._head = memoryview(bytes(self._head) + bytes(self.credits))
             self.credits.clear()
         parts = [self._head]

@@ -33,10 +33,10 @@ from runtime.executor.tcp.frames import Sizes
 from runtime.executor.tcp.transfer import TransferState
 
 AHEAD_SHARE = 4  # a transfer behind the due one may be a quarter of its chunk ahead
-AHEAD_TRANSFERS = 2
+AHEAD_TRANSFERS = 2  # behind the due one get credit, to fill a gap
 HELD_S = 0.005  # five looks of the loop, which looks at least every LOOK_S while it holds back
 LOOK_S = 0.001
-MEASURE_S = 0.02
+MEASURE_S = 0.02  # the rate is measured over so long at least
 MOST_HELD = 4 * 1024 * 1024  # bytes
 Connections = Mapping[int, Connection]
 
@@ -125,7 +125,7 @@ class SendBacklog:
         """No more should be handed over now."""
         handed_over = sum(connection.handed_over for connection in self._connections)
         if handed_over - self._arrived < self._limit:
-            return False
+            return False  # without a system call for each connection
         self._look(handed_over)
         return handed_over - self._arrived >= self._limit
 
