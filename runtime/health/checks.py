@@ -51,7 +51,7 @@ class Limits:
 
     @property
     def wait_s(self) -> float:
-        """How long a wait may last before the others are asked."""
+        """How long a wait may last before the others are asked; 48 s of a time-out of 60 s."""
         return (self.timeout_s - (1 + CONFIRM_SHARE) * self.grace_s) * WAIT_SHARE
 
 
@@ -99,7 +99,7 @@ class WaitCheck(Check):
         """Grant more time, or find trouble."""
         assert self._asked is not None
         wait, asked_s = self._asked
-        if self.oldest() != wait:
+        if self.oldest() != wait:  # it has ended while the others were asked
             return None
         limit_s = self.limits.wait_s
         more_s = 0.0

@@ -22,8 +22,12 @@ from runtime.health.diagnosis import RankStatus
 from runtime.network.protocol import Protocol
 from verify.errors import RankFailure
 
-ASK_AGAIN_S = 0.1
-MAX_TEXT = 16_000  # bytes: a verdict's text or a status' string; all evidence
+ASK_AGAIN_S = 0.1  # questions and goodbyes may be lost
+
+# Bytes. A verdict has a text and evidence, a status up to three texts: either has to be less than
+# ``runtime.network.control_channel.MAX_PAYLOAD``, with the bits of the ranks. A message that was
+# simply cut was no message: a verdict was lost, and a rank with a long exception taken for dead.
+MAX_TEXT = 16_000
 MAX_EVIDENCE = 30_000
 MAX_LINES = 64
 CUT = " [...]"
@@ -102,7 +106,7 @@ class HealthProtocol(Protocol[bytes, str]):
     def ask(self, grace_s: float, now_s: float, *, alarm: bool = False) -> Question:
         """Ask everybody for a status, for ``grace_s`` seconds; with the alarm: to give up, too."""
         self._is_alarmed |= alarm
-        answers = {**self._closed, self.rank: self._own_status()}
+        answers = {**self._closed, self.rank: self._own_status()}  # a goodbye answers all
         question = Question(next(self._numbers), alarm, grace_s, now_s, answers)
         self._open[question.number] = question
         self._send_question(question)
@@ -145,6 +149,7 @@ class HealthProtocol(Protocol[bytes, str]):
         """Ask again whoever has not answered, or give it up."""
         for question in self._open.values():
             if now_s >= question.due_s:
+                # what is more than that, this process was not running
                 question.left_s -= min(now_s - question.asked_s, 2 * ASK_AGAIN_S)
                 question.asked_s = now_s
                 self._send_question(question)
@@ -251,4 +256,4 @@ def _ranks(bits: bytes) -> Iterator[int]:
     return (8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
 
 
-_decoder = msgspec.msgpack.Decoder(HealthMessage)
+_decoder = msgspec.msgpack.Decoder(HealthMessage)  # with the module: see verify.core.format
