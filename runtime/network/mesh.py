@@ -49,21 +49,23 @@ def connect(
     ):
         listener.setblocking(False)
         where = group.all_gather("tcp", f"{address}:{listener.getsockname()[1]}")
-        made = _Handshakes(token, group.rank, {peer: where[peer] for peer in to}, set(origin))
-        failed.callback(made.abandon)
-        attempt = made.run(listener, max(0.01, deadline - time.monotonic()))
+        called = {peer: where[peer] for peer in to}
+        handshakes = _Handshakes(token, group.rank, called, set(origin))
+        failed.callback(handshakes.abandon)
+        attempt = handshakes.run(listener, max(0.01, deadline - time.monotonic()))
         # a thread of its own: the caller's may have an event loop already, as in a notebook
         apart = threading.Thread(target=asyncio.run, args=(attempt,), daemon=True)
         apart.start()
         apart.join()
-        if absent := sorted(made.missing):
+        if absent := sorted(handshakes.missing):
             names = ", ".join(map(str, absent))
             text = f"rank(s) {names}: no connection within {group.timeout_s:g} s"
             raise RankFailure(absent, text)
         failed.pop_all()
-    for connection in made.connections():
+    for connection in handshakes.connections():
+        # credits and headers are small, and must not wait for the acknowledgement of what is before
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made.outgoing, made.incoming
+    return handshakes.outgoing, handshakes.incoming
 
 
 class _Handshakes:

@@ -53,7 +53,7 @@ class Protocol(Generic[MessageT, EventT]):
         self._outbox.append((to, message))
 
 
-_MAKING = threading.Lock()  # of decoders: see verify.core.format
+_MAKING = threading.Lock()  # of decoders, one at a time: see verify.core.format
 
 
 class ProtocolRunner(Generic[MessageT, EventT]):

@@ -87,21 +87,21 @@ class StoreExchange:
     def _within(self, ask: Callable[[], T]) -> T:
         """What ``ask`` returns of the store, which has our time for it, and some more."""
         limit_s = self.timeout_s + ANSWER_S
-        found: list[T] = []
+        answers: list[T] = []  # one, unless the store fails
         problem = f"no answer within {limit_s:g} s"
 
         def run() -> None:
             nonlocal problem
             try:
-                found.append(ask())
+                answers.append(ask())
             except RuntimeError as error:
                 problem = str(error).split("\n", 1)[0]
 
         asking = threading.Thread(target=run, name="latecomer-store", daemon=True)
         asking.start()
         asking.join(limit_s)
-        if found:
-            return found[0]
+        if answers:
+            return answers[0]
         raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")
 
 
@@ -117,9 +117,9 @@ def own_address(store: Store) -> str:
         store = store.underlying_store
     with contextlib.suppress(OSError):
         if isinstance(store, TCPStore):
-            where = store.host, store.port, socket.AF_INET, socket.SOCK_DGRAM
-            family, kind, protocol, _, address = socket.getaddrinfo(*where)[0]
+            infos = socket.getaddrinfo(store.host, store.port, socket.AF_INET, socket.SOCK_DGRAM)
+            family, kind, protocol, _, address = infos[0]
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(address)
+                probe.connect(address)  # over UDP: nothing is sent, a route is looked up
                 return str(probe.getsockname()[0])
     return "127.0.0.1"
