@@ -31,7 +31,9 @@ from runtime.work import SUMMABLE, PendingWork, unsummable
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
 NCCL = dist.ProcessGroup.BackendType.NCCL
-LAST_START_S = 30.0  # how long the end of a program waits for a start that is under way
+LAST_START_S = 30.0
+"""How long the end of a program waits for a start that is under way. Measuring takes seconds: one
+that was given up after five came back from torch too late, and aborted the process."""
 
 
 class Collectives:
@@ -144,8 +146,8 @@ class Collectives:
 
     def _allreduce(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
         """Start it the subclass's way, if it fits."""
-        given: Any = args[0] if args else kwargs.get("tensors", kwargs.get("tensor"))
-        tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+        argument: Any = args[0] if args else kwargs.get("tensors", kwargs.get("tensor"))
+        tensors = [argument] if isinstance(argument, torch.Tensor) else list(argument)
         operation = reductions.name(reductions.operation(args[1:], kwargs))
         reason = self._reason(tensors, operation)
         self._count(reason or self.path)

@@ -19,7 +19,7 @@ from runtime.health.native_work import FailureDetector
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
 
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # how long closing waits for a start that is under way
 
 
 class AllReduceEngine(FailureDetector, Protocol):
