@@ -30,9 +30,9 @@ from runtime.work import AllReduceWork, require_summable
 from verify.device.program import device_program
 from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
-BLOCKS = 32
+BLOCKS = 32  # few: all must be on the device at once, since one that waits never makes room
 STAGING = 64 << 20  # bytes
-DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})  # compiling takes a while
 CAPTURE = "Use transfers (device='transfers'), or leave all-reduces out of the graph"
 
 
@@ -151,7 +151,7 @@ class KernelExecutor(Executor):
         return kernel
 
     def _load(self, schedule: int, late: tuple[int, ...]) -> LoadedProgram:
-        key = schedule, late
+        key = (schedule, late)
         with self._loading:
             if key not in self._loaded:
                 if schedule not in self._programs_of:

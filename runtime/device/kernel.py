@@ -36,7 +36,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-PUT = tl.constexpr(0)  # verify.device.program.Action; else COPY
+# as in verify.device.program.Action; what is neither is COPY
+PUT = tl.constexpr(0)
 REDUCE = tl.constexpr(1)
 
 

@@ -31,10 +31,10 @@ from runtime.work import AllReduceWork
 from verify.errors import ArgumentError
 
 FIRST_EPOCH = 1  # flags begin with 0, and so do stamps: operations count from 1
-SHORTEST_S = 50e-6  # between two looks at an event
-LONGEST_S = 1e-3
+SHORTEST_S = 50e-6  # between two looks at an event, which become rarer as it goes on,
+LONGEST_S = 1e-3  # up to this
 COMPARE_S = 0.25  # an operation that takes longer is compared with the others' in between
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # how long closing waits for operations, for the thread, and for the device
 
 _abandoned: list[object] = []  # what a kernel that does not end may still use: kept for good
 
@@ -123,18 +123,21 @@ class KernelEngine:
             flight = next(iter(self._flights.values()), None)
         if flight is None or self._is_over:
             return None
-        found = self._missing(flight) if self._has_begun(flight) else None
-        if found != flight.waits:
-            flight.waits = found
+        # Before the kernel has begun it waits for nobody: it is this rank that others wait for.
+        missing = self._missing(flight) if self._has_begun(flight) else None
+        if missing != flight.waits:
+            flight.waits = missing
             flight.since_s = time.monotonic()
             self.moved_s = flight.since_s
-        if found is None:
+        if missing is None:
             return None
         program = flight.work.program
         assert program is not None
-        end = program.ends[found[1]]  # a device program has a row for each end, in this order
-        place = flight.work.number, *program.steps[end.step]
-        return WaitFor(*place, end.peer), flight.since_s
+        _, row = missing
+        end = program.ends[row]  # a device program has a row for each end, in this order
+        phase, round_in_phase = program.steps[end.step]
+        wait = WaitFor(flight.work.number, phase, round_in_phase, end.peer)
+        return wait, flight.since_s
 
     def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
         """By rank, when its kernel began this operation, which is done, by its device's clock.
@@ -182,18 +185,22 @@ class KernelEngine:
     def _launch(self, work: AllReduceWork) -> LaunchedOperation:
         before_s = time.monotonic()
         loaded = self._program_of(work)
-        of = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
-        what = work.description.partition(": ")[2]
-        mark = next(self._operations) % 2**31 << 32 | zlib.crc32(what.encode())
+        slicing = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
+
+        # The number, which no other of the last operations has, above a checksum of what the
+        # operation is, which all ranks must have in common. It stays positive in 64 bits.
+        kind = work.description.partition(": ")[2]
+        mark = next(self._operations) % 2**31 << 32 | zlib.crc32(kind.encode())
         launch = Launch(loaded, work.average, self._epoch, _place(mark), mark)
         self._marks[work.number] = mark
         if len(self._marks) > KEPT:
             del self._marks[next(iter(self._marks))]
-        self._epoch = _signed(self._epoch + of.pieces)
+        self._epoch = _signed(self._epoch + slicing.pieces)
+
         self._stream.wait(self._device.current().record())
         self._stream.launch(lambda: self._kernel.run(work.flat, launch))
         self._stream.keep(work.flat)
-        return LaunchedOperation(work, launch, of, self._stream.record(), before_s)
+        return LaunchedOperation(work, launch, slicing, self._stream.record(), before_s)
 
     def _run(self) -> None:
         while (flight := self._next()) is not None:
@@ -269,7 +276,7 @@ class KernelEngine:
         for piece in range(flight.cut.pieces):
             epoch = flight.launch.epoch + piece
             ahead = flags[epoch % len(flags), loaded.slots.long()].long() - epoch
-            is_behind = ((ahead + 2**31) % 2**32 < 2**31).any(dim=1)
+            is_behind = ((ahead + 2**31) % 2**32 < 2**31).any(dim=1)  # epochs wrap around
             if is_behind.any():
                 return piece, int(loaded.receives[is_behind.int().argmax()])
         return None
