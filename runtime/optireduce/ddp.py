@@ -29,7 +29,8 @@ class Attachment:
     def __init__(
         self, engine: OptiReduceEngine, model: DistributedDataParallel, optimizer: Optimizer | None
     ) -> None:
-        self.engine, self.ledger = engine, engine.ledger
+        self.engine = engine
+        self.ledger = engine.ledger
         self.replicas = Replicas(list(model.parameters()), engine.reliable, optimizer)
         self._synced = 0
         self._handles: list[Any] = [model.register_forward_pre_hook(self._before_forward)]

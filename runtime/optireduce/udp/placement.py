@@ -25,9 +25,12 @@ from runtime.optireduce.udp.events import (
     is_before,
 )
 
-EARLY_BYTES = 1 << 20  # kept of each sender; and of all
-EARLY_OPERATIONS = 64
-STEPS = np.arange(1024)
+# What comes before this rank has entered its operation is kept, so that the rank that comes last
+# finds the others' first grants there, and need not wait for a round trip. Limits, against a flood:
+EARLY_BYTES = 1 << 20  # of each sender
+EARLY_OPERATIONS = 64  # of all
+
+STEPS = np.arange(1024)  # made once: a batch is compared with the beginning of it
 Numbers = slice | np.ndarray
 
 
@@ -209,13 +212,13 @@ class EarlyBuffer:
 
     def take(self, operation: int) -> list[Batch]:
         """What came for an operation, in order; what is older is forgotten."""
-        taken = self._batches.pop(operation, [])
-        removed = [*taken]
-        for older in [kept for kept in self._batches if is_before(kept, operation)]:
+        batches = self._batches.pop(operation, [])
+        removed = [*batches]
+        for older in [number for number in self._batches if is_before(number, operation)]:
             removed += self._batches.pop(older)
         for batch in removed:
             self._nbytes[batch.sender] -= _nbytes(batch)
-        return taken
+        return batches
 
 
 def _length(numbers: Numbers) -> int:

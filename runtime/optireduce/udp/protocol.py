@@ -29,9 +29,9 @@ from runtime.optireduce.udp.events import (
 )
 from runtime.optireduce.udp.sender import AckSender, BurstSender, ShardSend
 
-RUN = 16  # datagrams of the own shard that are reduced together, if more are to come
-RUN_BYTES = 22 * KIB
-BURSTS = 32  # handed over together at most
+RUN = 16  # datagrams of the own shard that are reduced together, if more are to come,
+RUN_BYTES = 22 * KIB  # but no more than so many bytes, where datagrams are large
+BURSTS = 32  # handed over together at most: one call to the compiled path writes and sends them
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 LOOK_S = 0.01  # the clock is looked at so often while a bucket is open: a pause shows by it
 
@@ -93,7 +93,7 @@ class UdpProtocol:
             if not count:
                 continue
             # not all ranks begin with the same peer
-            order = bucket.number, stage, (peer - self.rank) % self.world_size
+            order = (bucket.number, stage, (peer - self.rank) % self.world_size)
             shard = ShardSend(peer, stage, bucket.operation, count, order)
             self.sender.add(shard)
             if stage == 0:

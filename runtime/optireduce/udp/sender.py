@@ -26,9 +26,9 @@ from runtime.optireduce.udp.events import GONE, OVER, Control, DatagramHeader, S
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
-REPEATS_IN_BOUND = 10  # of a credit: one that got lost must not cost the rest of a stage
-REPEAT_S = 0.005  # but it takes so long at least, and at most
-REPEAT_MOST_S = 0.05
+REPEATS_IN_BOUND = 10  # of a credit in t_B: one that got lost must not cost the rest of a stage
+REPEAT_S = 0.005  # between two of them at least,
+REPEAT_MOST_S = 0.05  # and at most
 
 
 @dataclass(eq=False)
@@ -104,6 +104,7 @@ class BurstSender:
 
     def credit(self, shard: ShardSend, passed: int, now_s: float) -> None:
         """The receiver has seen something of the burst that ends at ``passed``."""
+        # It says how far, and not how much more: so the next one makes up for one that was lost.
         shard.window = self.windows[shard.peer]
         passed = min(passed, shard.sent)
         if passed > shard.passed:

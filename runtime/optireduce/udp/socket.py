@@ -25,9 +25,9 @@ import numpy as np
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.events import Bytes
 
-UDP_SEGMENT = 103
+UDP_SEGMENT = 103  # socket options of linux/udp.h, which Python does not name
 UDP_GRO = 104
-MESSAGES = 256  # taken by one call; memory that is not used is never touched
+MESSAGES = 256  # taken by one call: few large batches; memory that is not used is never touched
 ROOM_BYTES = 1 << 16  # what one message may hold
 STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share cache lines
 # an earlier datagram came back, since its peer is not there: no error of this socket

@@ -17,14 +17,15 @@ from numba.extending import intrinsic
 from runtime.optireduce.udp.compiled.kernels import copy, number_of
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags, word
 
-HEADER = 48  # of the wire format
+# of the wire format; written here, since numba's cache sees changes of this file only
+HEADER = 48
 TAG_AT = 40
 LAST = 1
 DATA = 1
 MALFORMED, FOREIGN, MISDIRECTED, FORGED = range(4)
 FIRST_WORD, OPERATION, BITMAP, COUNT, INTO, NBYTES = range(6)  # columns of the table
 AT, NUMBER, PLACE, REST, ROW, RIGHT, FRESH, MARKED = range(2, 10)  # of groups, after the first two
-NO_ROW = 2**64 - 1
+NO_ROW = 2**64 - 1  # of a group that is in no row of the table
 SEARCHED = 64  # groups that a datagram is compared with; more of them are not joined
 carray: Any = numba.carray  # type: ignore[attr-defined]
 

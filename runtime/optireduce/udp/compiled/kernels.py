@@ -12,7 +12,8 @@ from numba import boolean, float32, float64, int64, njit, uint8, uint64, void
 
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags
 
-HEADER = 48  # of the wire format
+# of the wire format; written here, since numba's cache sees changes of this file only
+HEADER = 48
 TAG_AT = 40
 FLAGS_AT = 30
 LAST = 1

@@ -15,9 +15,9 @@ from numba import int32, int64, njit, types, uint8, uint32, uintp, void
 from runtime.optireduce.udp.compiled.kernels import head
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS
 
-HEADER = 48
-VECTOR = 16
-DONTWAIT = 0x40
+HEADER = 48  # of the wire format
+VECTOR = 16  # bytes of a struct iovec
+DONTWAIT = 0x40  # MSG_DONTWAIT of Linux
 CALL = int32(int32, uintp, uint32, int32)
 sendmmsg: Any = types.ExternalFunction("sendmmsg", CALL)
 recvmmsg: Any = types.ExternalFunction("recvmmsg", int32(int32, uintp, uint32, int32, uintp))

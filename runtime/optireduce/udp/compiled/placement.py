@@ -39,7 +39,7 @@ from runtime.optireduce.udp.placement import Placer
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
 assert (HEADER_BYTES, TAG_AT) == (intake.HEADER, intake.TAG_AT)
 assert siphash.TAG_AT == TAG_AT
-KINDS = ("malformed", "foreign", "misdirected", "forged")
+KINDS = ("malformed", "foreign", "misdirected", "forged")  # as ``intake`` numbers them
 NO_STATE = np.zeros(0, np.uint64)
 NO_TABLE = np.zeros((0, 6), np.uint64)
 NUMBERS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
@@ -68,9 +68,15 @@ class CompiledCodec(Codec):
 
     def write(self, rows: Bytes, burst: Burst) -> None:
         """See :meth:`Codec.write`."""
-        common = self._common(burst.header)
-        source, first, marks_from = burst.source, burst.first, burst.marks_from
-        kernels.write(rows, source, first, marks_from, common, burst.passed, self._state)
+        kernels.write(
+            rows,
+            burst.source,
+            burst.first,
+            burst.marks_from,
+            self._common(burst.header),
+            burst.passed,
+            self._state,
+        )
 
     def burst(self, burst: Burst) -> Any:
         """See :meth:`Codec.burst`: with tags in memory of its own, else unwritten."""
