@@ -61,10 +61,12 @@ class LinkDetector:
         if self._steps <= self._how.settle:
             return []
         changes = {}
-        for link, found in times.items():
-            about = self._how.tolerance_s(forward_s, found.noise_s), self._how.confirm
+        for link, link_times in times.items():
+            tolerance_s = self._how.tolerance_s(forward_s, link_times.noise_s)
             before = self._watched.get(link, Watched())
-            self._watched[link], changes[link] = judge(before, found.total_s, *about)
+            self._watched[link], changes[link] = judge(
+                before, link_times.total_s, tolerance_s, self._how.confirm
+            )
         return [f"{low}-{high} {change}" for (low, high), change in changes.items() if change]
 
     def accept(self, times_s: Mapping[tuple[int, int], float]) -> None:

@@ -125,8 +125,9 @@ def own_modules(
     for stage, module in modules.items():
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
             requirement = "must be a plain module: its gradients would silently not be reduced"
-            about = "DistributedDataParallel", requirement, "Pass the module itself, and replicas="
-            raise ArgumentError(f"modules[{stage}]", *about)
+            remedy = "Pass the module itself, and replicas="
+            kind = "DistributedDataParallel"
+            raise ArgumentError(f"modules[{stage}]", kind, requirement, remedy)
     devices = {parameter.device for m in modules.values() for parameter in m.parameters()}
     if len(devices) > 1:
         raise ArgumentError("modules", sorted(map(str, devices)), "must be on one device per rank")

@@ -30,7 +30,7 @@ from verify.pipeline.measured import Transit
 
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")
-MAX_HEADER = 2**16
+MAX_HEADER = 2**16  # bytes; whoever announces more is no stage of ours, and is not read any further
 
 
 class WireError(Exception):
@@ -108,7 +108,7 @@ def write(
     except OSError:
         if wait:
             raise
-        sent = 0
+        sent = 0  # no room now; or it has ended, which its own thread will notice
     return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
 
 

@@ -43,8 +43,8 @@ from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, 
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
 
-CLOSE_S = 10.0
-POLL_S = 0.002
+CLOSE_S = 10.0  # how long closing waits for the other ranks, and for what is to be sent
+POLL_S = 0.002  # between two looks whether they are done
 _numbers = itertools.count()  # all ranks count alike: it names the connections
 
 
@@ -141,13 +141,25 @@ class Pipeline:
             opened.callback(watchdog.close)
             watchdog.add(mailbox)
             watchdog.on_failure(mailbox.fail)
-            how = plan, mailbox, staging, faults or Faults(), watchdog
-            transport = self._transport = Transport(ranks.under("links"), channel, *how)
+            transport = self._transport = Transport(
+                ranks.under("links"), channel, plan, mailbox, staging, faults or Faults(), watchdog
+            )
             opened.callback(transport.close, CLOSE_S)
             watchdog.on_failure(lambda _: transport.abort())
-            ours = (transport, self._recorder)
-            about = (plan.stages, device, group, dw_builder)
-            stages = [DelegatedStage(*ours, module, s, *about) for s, module in own.items()]
+            stages = []
+            for stage, module in own.items():
+                stages.append(
+                    DelegatedStage(
+                        transport,
+                        self._recorder,
+                        module,
+                        stage,
+                        plan.stages,
+                        device,
+                        group,
+                        dw_builder,
+                    )
+                )
             timed = self._recorder.with_loss(loss_fn)
             self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
             self._gradients = Gradients(own, replicas, self._runtime)

@@ -122,8 +122,9 @@ class DelegatedStage(PipelineStageBase):
         """The tensors of a message, and which of them tracked gradients."""
         receive = Action(self.stage_index, kind, microbatch)
         transport = self._transport
-        if (given := self._local.pop(receive, None)) is not None:
-            return given, tuple(t is not None and t.requires_grad for t in given)
+        local = self._local.pop(receive, None)
+        if local is not None:
+            return local, tuple(t is not None and t.requires_grad for t in local)
         message, waited = transport.mailbox.take(receive)
         self._recorder.record.transits.append(message.transit)
         tensors = transport.staging.use(message.staged)

@@ -83,7 +83,7 @@ class _CudaStaging(HostStaging):
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
-        # torch keeps the pinned ones till then
+        # torch keeps pinned memory until the copies from it are done
         return self._copies(
             self._incoming, lambda t: t.to(self._device, non_blocking=True), tensors
         )

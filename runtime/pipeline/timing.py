@@ -57,7 +57,10 @@ class StepRecorder:
     def end(self) -> StepRecord:
         """The step has ended; waits for the device."""
         marks = self._marks
-        self.record.spans = [Span(a, self._seconds(b), self._seconds(e)) for a, b, e in marks]
+        self.record.spans = [
+            Span(action, self._seconds(began), self._seconds(ended))
+            for action, began, ended in marks
+        ]
         self.record.ended_s = time.monotonic()
         return self.record
 

@@ -35,7 +35,8 @@ from verify.pipeline import Action, PipelineSchedule, parse_action
 from verify.pipeline.measured import Transit
 
 GOODBYE = MessageHeader(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
-SMALL = BUFFER = 2**16  # bytes: up to SMALL a message is written at once
+SMALL = 2**16  # bytes up to which a message is written at once, not by the sending thread
+BUFFER = 2**16  # bytes, of a reader
 BLOCKED_S = 0.1  # a blocking send looks this often whether the connections are gone
 
 
@@ -81,8 +82,10 @@ class Faults:
 
     def delay_s(self, sender: int, receiver: int, step: int) -> tuple[float, float]:
         """(latency, occupancy) in seconds of a message of ``step``."""
-        found = [fault for fault in self._faults if fault.active(sender, receiver, step)]
-        return sum(f.latency_s for f in found), sum(f.occupancy_s for f in found)
+        active = [fault for fault in self._faults if fault.active(sender, receiver, step)]
+        latency_s = sum(fault.latency_s for fault in active)
+        occupancy_s = sum(fault.occupancy_s for fault in active)
+        return latency_s, occupancy_s
 
 
 def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]:
@@ -137,8 +140,9 @@ class Transport:
         self._watchdog = watchdog
         self._closing = False
         peers = set(senders(plan, group.rank).values())
-        own = (channel.address, channel.token)
-        self._outgoing, self._incoming = connect(group, *own, to=peers, origin=peers)
+        self._outgoing, self._incoming = connect(
+            group, channel.address, channel.token, to=peers, origin=peers
+        )
         self._waiting = {peer: queue.Queue[OutgoingMessage | None]() for peer in peers}
         self._connections = [*self._outgoing.values(), *self._incoming.values()]
         for connection in self._connections:
@@ -154,6 +158,7 @@ class Transport:
         delay = self._faults.delay_s(self._rank, peer, step)
         waiting = self._waiting[peer]
         small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
+        # In order: only where nothing is on its way, not even in the thread that sends.
         if small and not waiting.unfinished_tasks and not any(delay):
             if not (rest := write(self._outgoing[peer], header, tensors, wait=False)):
                 return
