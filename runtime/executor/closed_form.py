@@ -75,7 +75,7 @@ class ClosedFormPart(Runnable):
         assert rank == self._rank
         self.make()
         (late_rank,) = late
-        in_time = [other for other in range(self.schedule.ranks) if other != late_rank]
+        in_time = [helper for helper in range(self.schedule.ranks) if helper != late_rank]
         rank_at = [*in_time, late_rank]  # by position
         position = rank_at.index(rank)
 

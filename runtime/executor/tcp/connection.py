@@ -50,13 +50,15 @@ class Connection:
         self._header_memory = memoryview(self._header)
         self._header_has = 0
         self._receiving: TransferState | None = None  # whose data comes next
-        self._end = self._left = 0  # at which end, and how much in this frame
+        self._end = 0  # at which end,
+        self._left = 0  # and how much in this frame
         self._wake = wake  # bytes of data that are worth a wake-up
         self._wake_at = 1
         self.credits = bytearray()  # not yet on the way; the next write takes them
         self._head = memoryview(b"")  # what goes before the data of the frame on its way out
         self._sending: TransferState | None = None  # whose data that is
-        self._sending_end = self._sending_left = 0
+        self._sending_end = 0
+        self._sending_left = 0
 
     def read(self) -> None:
         """Take what has come, one frame's data at most (the loop comes back if there is more)."""

@@ -29,7 +29,9 @@ class PieceBuffer:
     def __init__(self) -> None:
         self.data = torch.empty(PIECE, dtype=torch.uint8)
         self.memory = self.data.numpy().data
-        self.size = self.filled = self.used = 0
+        self.size = 0
+        self.filled = 0
+        self.used = 0
 
     def rewind(self) -> None:
         """Begin again in the cached start of the memory if at most part of an element waits."""
