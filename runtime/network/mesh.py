@@ -96,7 +96,8 @@ class _Handshakes:
         self._loop = asyncio.get_running_loop()
         self._is_complete = asyncio.Event()
         self._tasks = [self._loop.create_task(self._accept(listener))]
-        self._tasks += [self._loop.create_task(self._call(*peer)) for peer in self._to.items()]
+        for peer, where in self._to.items():
+            self._tasks.append(self._loop.create_task(self._call(peer, where)))
         if self.missing:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_complete.wait(), limit_s)
