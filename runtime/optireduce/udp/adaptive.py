@@ -89,8 +89,9 @@ class CompletionEstimator:
             self.percent = max(1.0, self.percent - 1)
 
     def _update(self) -> None:
-        known = [time for time in (self.own_s, *self._announced_s.values()) if time]
-        self.expected_s = min(self.bound_s, statistics.median(known))
+        all_s = [self.own_s, *self._announced_s.values()]
+        known_s = [expected_s for expected_s in all_s if expected_s > 0]
+        self.expected_s = min(self.bound_s, statistics.median(known_s))
 
 
 class Incast:

@@ -164,21 +164,26 @@ class BatchReader:
     def _joined(self, sizes: list[int], segments: list[int]) -> Iterator[Bytes]:
         """As one batch each, moved together in memory: that costs far less than a batch more."""
         flat = self._flat
-        first = end = each = 0  # of the batch so far: bytes first to end - 1
+        # of the batch so far: bytes first to end - 1, in datagrams of so many
+        first = 0
+        end = 0
+        datagram_bytes = 0
         for number, (size, segment) in enumerate(zip([*sizes, 0], [*segments, 0], strict=True)):
             start = number * STRIDE_BYTES
-            if segment != each:
+            if segment != datagram_bytes:
                 if end > first:
-                    yield flat[first:end].reshape(-1, each)
+                    yield flat[first:end].reshape(-1, datagram_bytes)
                 first = start
                 end = start
-                each = segment
-            whole = size // each * each if each else 0
+                datagram_bytes = segment
+            whole = size // datagram_bytes * datagram_bytes if datagram_bytes else 0
             if start != end:
                 flat[end : end + whole] = flat[start : start + whole]
             end += whole
             if whole < size:  # the last one of what was coalesced may be shorter
                 if end > first:
-                    yield flat[first:end].reshape(-1, each)
+                    yield flat[first:end].reshape(-1, datagram_bytes)
                 yield flat[start + whole : start + size].reshape(1, -1)
-                first = end = each = 0
+                first = 0
+                end = 0
+                datagram_bytes = 0

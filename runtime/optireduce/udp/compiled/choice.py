@@ -116,15 +116,15 @@ def fault(path: DataPath) -> str:
     shard = ExpectedShard(stage=0, sender=1, arrived=arrived, into=into)
     placer.open(TRIED_OPERATION, [shard])
     try:
-        taken, events = _to_oneself(path, placer, [burst, credit])
+        sent, events = _to_oneself(path, placer, [burst, credit])
     except OSError as error:
         return f"it can't send to itself, or not read that: {error}"
     placed = sum(event.fresh for event in events if isinstance(event, Placed))
     credits = [event for event in events if isinstance(event, Control)]
-    seen = placed + len(credits)
+    received = placed + len(credits)
     as_sent = [credit._replace(peer=1)]
-    if (taken, seen) != (6, 6) or credits != as_sent or (into != burst.source).any():
-        return f"it read {seen} of 6 datagrams to itself rightly: the layouts must be others"
+    if (sent, received) != (6, 6) or credits != as_sent or (into != burst.source).any():
+        return f"it read {received} of 6 datagrams to itself rightly: the layouts must be others"
     return ""
 
 
@@ -152,15 +152,15 @@ def _to_oneself(
         channel.peers = {0: channel.address}
         sending = Endpoint(channel, path.placer(sender))
         receiving = Endpoint(channel, placer)
-        taken = sum(sending.send(message) for message in messages)
+        sent = sum(sending.send(message) for message in messages)
         until_s = time.monotonic() + TRY_S
         read = 0
-        while read < taken and select.select([channel], [], [], until_s - time.monotonic())[0]:
+        while read < sent and select.select([channel], [], [], until_s - time.monotonic())[0]:
             while (received := receiving.receive()) is not None:
                 count, new_events = received
                 read += count
                 events += new_events
-    return taken, events
+    return sent, events
 
 
 @contextlib.contextmanager

@@ -241,8 +241,8 @@ def average(
         run = torch.from_numpy(pieces[:, first : first + arrived.shape[1]]).view(dtype)
         narrow = torch.from_numpy(own).view(dtype)
         wide = narrow.float()
-        others = run.float().contiguous()
-        kernels.average(wide.numpy(), others.numpy(), arrived, 0, rank, mean)
+        received = run.float().contiguous()
+        kernels.average(wide.numpy(), received.numpy(), arrived, 0, rank, mean)
         narrow.copy_(wide)
         return
     width = NUMBERS[dtype.itemsize]

@@ -71,8 +71,8 @@ def mix(context, state, message, count):
             phi.add_incoming(later, loop)
         builder.cbranch(builder.icmp_signed("<", following, arguments[2]), loop, done)
         builder.position_at_end(done)
-        for place, value in enumerate(after):
-            builder.store(value, at(at_state, place), align=8)
+        for word_number, value in enumerate(after):
+            builder.store(value, at(at_state, word_number), align=8)
         return context.get_dummy_value()
 
     return types.void(types.uintp, types.uintp, types.int64), generate
