@@ -83,9 +83,11 @@ def replan(
         return None, f"the planner made none that can run: {error}"
     new_us = float(max(bar.end for bar in predicted(new.schedule, measured)))
     old_us = float(max(bar.end for bar in predicted(running.schedule, measured)))
-    took = f"in {(time.monotonic() - began_s) * 1e3:.1f} ms"
-    saves = f"{new_us / 1e3:.4g} ms"
-    numbers = f"{took}, predicted step {old_us / 1e3:.4g} ms as it is, {saves} planned anew"
+    took_ms = (time.monotonic() - began_s) * 1e3
+    numbers = (
+        f"in {took_ms:.1f} ms, predicted step {old_us / 1e3:.4g} ms as it is, "
+        f"{new_us / 1e3:.4g} ms planned anew"
+    )
     if new_us >= (1 - how.gain) * old_us:
         return None, f"another saves less than {how.gain:.0%} ({numbers})"
     return new.schedule, numbers

@@ -85,11 +85,11 @@ def judge(before: Watched, time_s: float, tolerance_s: float, confirm: int) -> t
         return Watched(accepted_s), ""
     if abs(off_s) <= tolerance_s:
         return before, ""
-    now = Watched(accepted_s, direction, count + 1)
-    if now.count < confirm:
-        return now, ""
-    return now, (
+    off = Watched(accepted_s, direction, count + 1)
+    if off.count < confirm:
+        return off, ""
+    return off, (
         f"{'became slow' if direction > 0 else 'recovered'}: {time_s * 1e3:.3g} ms instead of "
         f"{accepted_s * 1e3:.3g} ms (tolerance {tolerance_s * 1e3:.3g} ms), "
-        f"{now.count} steps in a row"
+        f"{off.count} steps in a row"
     )

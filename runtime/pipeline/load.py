@@ -96,9 +96,9 @@ def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -
 def require_ranks(verified: VerifiedPipeline, ranks: int) -> None:
     """Refuse (ScheduleRefused) a schedule for another number of ranks than the group's."""
     if verified.schedule.ranks != ranks:
-        given = f"{verified.name} is a pipeline schedule for {verified.schedule.ranks} ranks"
+        text = f"{verified.name} is a pipeline schedule for {verified.schedule.ranks} ranks"
         remedy = f"make one with: synth pipeline --stages {ranks} ..."
-        raise ScheduleRefused(f"{given}, the group has {ranks}; {remedy}")
+        raise ScheduleRefused(f"{text}, the group has {ranks}; {remedy}")
 
 
 def require_same_shape(new: VerifiedPipeline, old: VerifiedPipeline) -> None:

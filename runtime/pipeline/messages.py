@@ -48,8 +48,8 @@ class Meta(msgspec.Struct, frozen=True):
     def of(tensor: torch.Tensor) -> Meta:
         """TensorError if it is no dense tensor."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-            given = type(tensor).__name__
-            raise TensorError(f"a stage hands over {given}, must be dense tensors (torch.strided)")
+            kind = type(tensor).__name__
+            raise TensorError(f"a stage hands over {kind}, must be dense tensors (torch.strided)")
         name = str(tensor.dtype).removeprefix("torch.")
         return Meta(name, tuple(tensor.shape), tensor.requires_grad)
 
@@ -98,9 +98,10 @@ def write(
     """
     text = msgspec.json.encode(header)
     if len(text) > MAX_HEADER:
-        given = f"a stage hands over {len(header.tensors)} tensors"
-        takes = f"whose header takes {len(text)} bytes; must be at most {MAX_HEADER}"
-        raise TensorError(f"{given}, {takes}")
+        raise TensorError(
+            f"a stage hands over {len(header.tensors)} tensors, whose header takes {len(text)} "
+            f"bytes; must be at most {MAX_HEADER}"
+        )
     payload = (_bytes(t) for t in tensors if t is not None and t.numel())
     parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text, *payload]
     try:
@@ -206,9 +207,9 @@ class Mailbox:
         name = Name(self.step, receive)
         with self._news:
             if waits := name not in self._there:
-                what = f"the {name.content} for stage {receive.stage}, microbatch"
+                awaited = f"the {name.content} for stage {receive.stage}, microbatch"
                 peer = self._senders[receive.stage, receive.kind]
-                wait = WaitFor(name.step, what, receive.microbatch or 0, peer)
+                wait = WaitFor(name.step, awaited, receive.microbatch or 0, peer)
                 self._wait = wait, time.monotonic()
                 self._news.wait_for(lambda: name in self._there or self._failure is not None)
                 self._wait = None

@@ -146,20 +146,8 @@ class Pipeline:
             )
             opened.callback(transport.close, CLOSE_S)
             watchdog.on_failure(lambda _: transport.abort())
-            stages = []
-            for stage, module in own.items():
-                stages.append(
-                    DelegatedStage(
-                        transport,
-                        self._recorder,
-                        module,
-                        stage,
-                        plan.stages,
-                        device,
-                        group,
-                        dw_builder,
-                    )
-                )
+            about = (plan.stages, device, group, dw_builder)
+            stages = [self._stage(stage, module, *about) for stage, module in own.items()]
             timed = self._recorder.with_loss(loss_fn)
             self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
             self._gradients = Gradients(own, replicas, self._runtime)
@@ -171,6 +159,10 @@ class Pipeline:
                 opened.callback(self._agent.close)
             self._opened = opened.pop_all()
         close_at_exit(self)
+
+    def _stage(self, stage: int, module: torch.nn.Module, *about: Any) -> DelegatedStage:
+        """A stage of PyTorch's over our transport; ``about``: what PyTorch's takes besides."""
+        return DelegatedStage(self._transport, self._recorder, module, stage, *about)
 
     @property
     def events(self) -> list[Event]:

@@ -169,8 +169,8 @@ class DelegatedStage(PipelineStageBase):
 def _dense(outputs: tuple[Any, ...]) -> Tensors:
     for output in outputs:
         if not isinstance(output, torch.Tensor):
-            given = type(output).__name__
-            raise TensorError(f"a stage returns {given}; must return a tensor or several")
+            kind = type(output).__name__
+            raise TensorError(f"a stage returns {kind}; must return a tensor or several")
     return outputs
 
 

@@ -113,7 +113,7 @@ class OutgoingMessage:
     header: MessageHeader
     staged: Staged
     delay: tuple[float, float] = (0.0, 0.0)
-    rest: bytes = b""
+    unsent: bytes = b""  # the rest
 
 
 class Transport:
@@ -160,9 +160,10 @@ class Transport:
         small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
         # In order: only where nothing is on its way, not even in the thread that sends.
         if small and not waiting.unfinished_tasks and not any(delay):
-            if not (rest := write(self._outgoing[peer], header, tensors, wait=False)):
+            unsent = write(self._outgoing[peer], header, tensors, wait=False)
+            if not unsent:
                 return
-            waiting.put(OutgoingMessage(header, Staged([]), rest=rest))
+            waiting.put(OutgoingMessage(header, Staged([]), unsent=unsent))
         else:
             waiting.put(OutgoingMessage(header, self.staging.take(tensors), delay))
         while self._faults.blocking and not self._closing and waiting.unfinished_tasks:
@@ -215,7 +216,7 @@ class Transport:
             if any(message.delay):
                 due, link_free_s = due_s(message.header.ready_s, link_free_s, message.delay)
                 time.sleep(max(0.0, due - time.monotonic()))
-            connection.sendall(message.rest or write(connection, message.header, tensors))
+            connection.sendall(message.unsent or write(connection, message.header, tensors))
             waiting.task_done()
         with contextlib.suppress(OSError):  # a peer that has said goodbye itself may be gone by now
             connection.sendall(write(connection, GOODBYE, ()))
