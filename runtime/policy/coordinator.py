@@ -145,7 +145,8 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
         self._enter(state, arrival, sender, now_s)
 
     def _open(self, operation: int, buffer: BufferSignature) -> OperationState:
-        state = self._states[operation] = OperationState(operation, buffer, range(self.world_size))
+        state = OperationState(operation, buffer, range(self.world_size))
+        self._states[operation] = state
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
         return state
@@ -204,7 +205,8 @@ class Coordinator(Protocol[PolicyMessage, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = self._decided[operation] = Decide(operation, state.buffer, decision)
+            decide = Decide(operation, state.buffer, decision)
+            self._decided[operation] = decide
             self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
     def _occupy(

@@ -137,7 +137,8 @@ class Head(Protocol[PolicyMessage, None]):
 
     def _open(self, arrival: Arrival, to: int) -> _Gathered:
         if (state := self._states.get(arrival.operation)) is None:
-            state = self._states[arrival.operation] = _Gathered(*arrival[:2], self._below, to=to)
+            state = _Gathered(arrival.operation, arrival.buffer, self._below, to=to)
+            self._states[arrival.operation] = state
         return state
 
     def _tell(self, state: _Gathered, now_s: float) -> None:
