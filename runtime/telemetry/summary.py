@@ -41,8 +41,9 @@ class Line:
     uncertainty_s: float
 
     def __str__(self) -> str:
-        wait, *late = map(_ms, (self.wait_s, self.lateness_p50_s, self.lateness_p99_s))
-        return f"{self.rank:>4} {wait} {self.last:>6.0%} {' '.join(late)} {self.wasted_s:>8.2f} s"
+        wait = _ms(self.wait_s)
+        late = f"{_ms(self.lateness_p50_s)} {_ms(self.lateness_p99_s)}"
+        return f"{self.rank:>4} {wait} {self.last:>6.0%} {late} {self.wasted_s:>8.2f} s"
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,10 @@ class Losses:
         return cls(ranks=_loss_lines(steps_by_rank), steps=_loss_lines(steps_by_number))
 
     def __str__(self) -> str:
-        titles = "loss", "worst", "complete/early/time-out", "incast", "MB/s", "t_B", "skipped"
-        head = "{:>8} {:>8} {:>24} {:>7} {:>7} {:>10} {:>8}".format(*titles)
+        head = (
+            f"{'loss':>8} {'worst':>8} {'complete/early/time-out':>24} {'incast':>7} {'MB/s':>7} "
+            f"{'t_B':>10} {'skipped':>8}"
+        )
         rows = [f"rank {head}", *map(str, self.ranks)]
 
         lossy_steps = [step for step in self.steps if step.lost > 0]
@@ -126,8 +129,8 @@ class Summary:
     losses: Losses = field(default_factory=Losses)
 
     def __str__(self) -> str:
-        titles = ("wait", "last", "late p50", "late p99", "wasted")
-        rows = ["rank {:>10} {:>6} {:>10} {:>10} {:>10}".format(*titles)]
+        head = f"rank {'wait':>10} {'last':>6} {'late p50':>10} {'late p99':>10} {'wasted':>10}"
+        rows = [head]
         rows += map(str, self.lines)
 
         uncertainty_s = max((line.uncertainty_s for line in self.lines), default=math.nan)
