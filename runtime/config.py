@@ -101,9 +101,11 @@ def configure(
     """
     global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
     if algorithm == "optireduce":
-        _configured = found = options or Options()
-        return found
-    _configured = chosen = choose(schedule, mode, **of_mode)
+        own_options = options or Options()
+        _configured = own_options
+        return own_options
+    chosen = choose(schedule, mode, **of_mode)
+    _configured = chosen
     return chosen if isinstance(chosen, Chosen) else chosen.verified
 
 
@@ -144,11 +146,11 @@ def configuration() -> Scheduled | Chosen | Options:
         raise ArgumentError("LATECOMER_ALGORITHM", algorithm, "must be schedule or optireduce")
     if algorithm == "optireduce":
         return Options()
-    given = os.environ.get("LATECOMER_LATE", "")
-    numbers = given.split(",") if given else []
+    late_text = os.environ.get("LATECOMER_LATE", "")
+    numbers = late_text.split(",") if late_text else []
     if not all(number.strip().isdecimal() for number in numbers):
         requirement = "must be a rank, or several, separated by commas"
-        raise ArgumentError("LATECOMER_LATE", given, requirement)
+        raise ArgumentError("LATECOMER_LATE", late_text, requirement)
     late = [int(number) for number in numbers] or None
     if mode := os.environ.get("LATECOMER_MODE"):
         profile = os.environ.get("LATECOMER_PROFILE") or None

@@ -130,9 +130,12 @@ class AllReduceWork:
     def description(self) -> str:
         """What all ranks must agree on."""
         how = "average" if self.average else "sum"
-        what = f"{how} of {self.flat.numel()} x {str(self.flat.dtype).removeprefix('torch.')}"
-        by = f" by schedule {self.key[0]}, late {list(self.key[1])}" if self.key else ""
-        return f"operation {self.number}: {what}{by}"
+        dtype = str(self.flat.dtype).removeprefix("torch.")
+        by = ""
+        if self.key is not None:
+            schedule, late = self.key
+            by = f" by schedule {schedule}, late {list(late)}"
+        return f"operation {self.number}: {how} of {self.flat.numel()} x {dtype}{by}"
 
     def chunk(self, number: int) -> torch.Tensor:
         """The elements of one chunk (a view; empty where the tensor is too small)."""
