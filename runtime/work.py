@@ -123,6 +123,7 @@ class AllReduceWork:
     def __post_init__(self) -> None:
         self.flat = self.tensor.detach().view(-1)
         self._done = threading.Event()
+        # torch orders the streams of a future of CUDA tensors, if it is told of their device
         devices: list[Any] = [self.tensor.device] if self.tensor.device.type == "cuda" else []
         self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
 
@@ -153,7 +154,7 @@ class AllReduceWork:
         try:
             if error is None and self.before_done is not None:
                 self.before_done()
-        finally:
+        finally:  # an exception there must leave nobody waiting
             self._done.set()
             # The future is completed with a value even on failure and raises in `future`'s
             # callback: torch loses the type of an exception set on a future of a DDP hook, and

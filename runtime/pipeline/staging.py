@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 Tensors = Sequence[torch.Tensor | None]  # None: the gradient of an input that has none
-DENSE = torch.contiguous_format
+DENSE = torch.contiguous_format  # a message has the elements in order, whatever the strides were
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,7 @@ class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
 
     def _progress(self, now_s: float) -> None:
         """Decide what can be decided here, and tell of all else that this rank has come."""
+        # In order: an operation whose epoch is not known yet holds up those behind it.
         while self._to_bind:
             arrival = self._entered[self._to_bind[0]]
             operation = arrival.operation

@@ -112,7 +112,7 @@ class Head(Protocol[PolicyMessage, None]):
     def _on_question(self, arrival: Arrival, to: int, sender: int, now_s: float) -> None:
         if arrival.operation < self._needed:
             return
-        if self._reports:
+        if self._reports:  # what happened before goes first: it is what decisions are made from
             self._report(to, now_s)
         state = self._open(arrival, to)
         decided = self._decided.get(arrival.operation)
@@ -147,7 +147,7 @@ class Head(Protocol[PolicyMessage, None]):
         state.again_s = now_s + state.pause_s
         state.pause_s = min(LONGEST_RETRY_S, 2 * state.pause_s)
         if state.operation in self._decided or not (state.absent or self._has_rule):
-            state.again_s = math.inf
+            state.again_s = math.inf  # it is decided; or nobody will, and all have come
         above = self._above
         if state.tries % PAST_HEAD == 0:
             above = None

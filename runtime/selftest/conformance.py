@@ -101,8 +101,9 @@ def run(
 
 
 def _data(case: Case, seed: int, number: int, rank: int) -> torch.Tensor:
+    # the hash of integers is the same in every process
     generator = torch.Generator().manual_seed(hash((seed, number, rank)) % 2**63)
-    if case.exact:
+    if case.exact:  # small ones, so that sums of them are exact in every dtype
         low = 0 if case.dtype is torch.uint8 else -3
         return torch.randint(low, 4, (case.numel,), generator=generator).to(case.dtype)
     return torch.randn(case.numel, generator=generator, dtype=torch.float64).to(case.dtype)

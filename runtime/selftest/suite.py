@@ -50,6 +50,7 @@ OPTIREDUCE = Options(
     stop_window=50,  # steps of one datagram each, in part: a few that are late are no half
     hadamard="off",  # its rounding would hide what is checked to the last bit
 )
+# each datagram by itself, so that both ways through the kernel are tested
 SEALED = replace(OPTIREDUCE, authenticate=True, offload=False)
 
 SchedulesByName = Mapping[str, Schedule] | None

@@ -93,7 +93,7 @@ class OperationRecorder:
 
     def _since(self, remembered: Iterable[Kind]) -> Iterator[Kind]:
         """What is of operations since the beginning, counted from there."""
-        for event in list(remembered):
+        for event in list(remembered):  # a copy: operations end on other threads meanwhile
             if event.operation >= self._first:
                 yield replace(event, operation=event.operation - self._first)
 

@@ -134,6 +134,7 @@ def _within(limit_s: float, call: Callable[[], None]) -> None:
         except BaseException as error:
             problems.append(error)
 
+    # torch's calls can't be interrupted: one that does not come back is left behind
     thread = threading.Thread(target=run, name="latecomer-groups", daemon=True)
     thread.start()
     thread.join(limit_s)

@@ -33,6 +33,7 @@ class Results:
         self._nan = torch.full((1,), torch.nan)
         if self._sound.is_cuda:  # copied without a kernel, which might have to be loaded first
             self._nan = self._nan.pin_memory()
+        # written on this stream, and read on others, which are not ordered behind it
         device.current().synchronize()
 
     def hand_out(self, work: AllReduceWork, done: StreamEvent) -> None:

@@ -66,7 +66,7 @@ class Connection:
             if not self._read():
                 break
         wake_at = min(self._left, self._wake) if self._receiving is not None else 1
-        if wake_at != self._wake_at:
+        if wake_at != self._wake_at:  # a system call, which most reads do not need
             self._wake_at = wake_at
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
 
@@ -120,7 +120,7 @@ class Connection:
         assert not self.blocked
         index = state.program.ends[i].index
         header = HEADER.pack(length, index, state.number, state.done[i], state.digest)
-        self._head = memoryview(bytes(self.credits) + header)
+        self._head = memoryview(bytes(self.credits) + header)  # credits by the same system call
         self.credits.clear()
         self._sending = state
         self._sending_end = i

@@ -90,7 +90,7 @@ class ReceiveCredits:
                 elif transfers_ahead < AHEAD_TRANSFERS:
                     window = min(max(size // AHEAD_SHARE, sizes.wake), sizes.ahead)
                     transfers_ahead += 1
-                elif its_round == due_round:
+                elif its_round == due_round:  # with incast: see the module
                     window = sizes.wake
                 else:
                     return False
@@ -101,6 +101,7 @@ class ReceiveCredits:
                 window_begins = state.limit(i) if sizes.whole else state.done[i]
                 upto = min(size, window_begins + window)
                 settled = settled and upto == size
+                # less than is worth a wake-up of the sender waits for more to come
                 if upto - credit >= sizes.wake or upto == size:
                     state.credit[i] = upto
                     end = state.program.ends[i]

@@ -158,6 +158,7 @@ class Codec:
 
     def _batch(self, rows: Bytes, words: np.ndarray) -> Batch | str:
         """The batch, or why it is dropped; ``words``: of the headers, uint64 [datagrams, 6]."""
+        # of what a sender announces the latest counts
         first_word, _, operation, fourth_word, fifth_word, _ = words[-1].tolist()
         kind = first_word >> 24 & 0xFF
         sender = first_word >> 32 & 0xFFFF

@@ -141,6 +141,7 @@ class UdpLoop:
             now_s = time.monotonic()  # deadlines are judged by it: no pause before it is missed
             off_before_s = off_s
             off_s = now_s - time.thread_time()
+            # less what it meant to sleep
             paused_s = off_s - off_before_s - wait_s - PAUSE_S
             if paused_s > SHORT_S:
                 protocol.paused(paused_s)

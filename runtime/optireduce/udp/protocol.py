@@ -186,6 +186,7 @@ class UdpProtocol:
             self._end_stages(bucket, now_s, socket_empty)
             last = bucket.stages[1]
             pending = [s for s in self.sender.shards.values() if s.operation == bucket.operation]
+            # the others may still wait for what this rank has to send, but no longer than t_B
             if last.end and (not pending or now_s >= last.hard_s):
                 del self.buckets[bucket.operation]
                 for shard in pending:
@@ -227,6 +228,7 @@ class UdpProtocol:
             self.acks.over(bucket.operation, event.stage, peer)
             return
         stage.placed(peer, event.fresh, marked=event.marked, now_s=now_s)
+        # datagrams overtake each other, and a wrong one may claim more than there are
         progress = stage.senders[peer]
         progress.passed = max(progress.passed, min(event.passed, progress.count))
         self.acks.received(bucket, event.stage, peer)

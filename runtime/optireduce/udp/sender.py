@@ -131,7 +131,7 @@ class BurstSender:
             if pacer.next_s > now_s:
                 wake_s = min(wake_s, pacer.next_s)
             elif chosen is None or pacer.next_s < self.pacers[chosen.peer].next_s:
-                chosen = shard
+                chosen = shard  # whose pace would have let it go first: they take turns
         if chosen is None:
             return wake_s
         first, stop = chosen.ready[0]

@@ -33,7 +33,7 @@ STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share c
 # an earlier datagram came back, since its peer is not there: no error of this socket
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
 FULL = {errno.EAGAIN, errno.EINTR, errno.ENOBUFS}  # or empty: nothing was done
-NOTHING: Bytes = np.zeros((0, 1), np.uint8)
+NOTHING: Bytes = np.zeros((0, 1), np.uint8)  # in what was taken; None: the socket is empty
 _POINTERS = [(name, "<u8") for name in ("vector", "vectors", "control", "control_bytes")]
 _NUMBERS = [(name, "<i4") for name in ("level", "type", "segment")]
 # struct mmsghdr; struct cmsghdr and its one number
@@ -67,6 +67,7 @@ class UdpSocket:
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
+        # Linux tells twice what it grants: the other half is for its own bookkeeping
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         segments = options.offload and self._try(UDP_SEGMENT, options.datagram_bytes)
         coalesces = options.offload and self._try(UDP_GRO, 1)

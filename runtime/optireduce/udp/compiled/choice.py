@@ -41,7 +41,7 @@ from runtime.optireduce.udp.placement import Placer
 from verify.errors import ArgumentError
 
 logger = logging.getLogger("latecomer")
-MACHINES = ("x86_64", "aarch64")
+MACHINES = ("x86_64", "aarch64")  # the latter by its documents only: nobody has tried it
 COMPILE_S = 120.0  # how long to wait for another process that compiles, which takes some 10 s
 LOOK_S = 0.05  # between two looks whether it has ended
 TRY_S = 1.0  # how long datagrams to oneself may take

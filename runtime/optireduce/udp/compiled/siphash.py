@@ -18,6 +18,7 @@ LANES = 8  # datagrams at a time
 BITS = 64
 TOGETHER = 32  # words that are mixed in one call
 BYTES, LONGS, WORDS = (types.Array(t, 1, "C", readonly=True) for t in (uint8, int64, uint64))
+# Python's other threads go on meanwhile; and what is compiled is kept, since that takes seconds.
 HOW: dict[str, Any] = {"nogil": True, "cache": True}
 # "somepseudorandomlygeneratedbytes", as the paper has it
 INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
