@@ -30,7 +30,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import runtime
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 
 ELEMENTS = 2**18  # 1 MiB of float32
 WARM_UP = 30  # operations: connections, the history of arrivals, the parts of schedules
@@ -73,7 +73,7 @@ def measure(rank: int, ranks: int, port: int, operations: int, out: Any) -> None
     limit = timedelta(seconds=LIMIT_S)
     store = dist.TCPStore("127.0.0.1", port, None, False, limit)
     # given, so that the decisions do not depend on what else this machine does
-    link = Line(alpha_s=1e-4, beta_s=1e-9)
+    link = AlphaBeta(alpha_s=1e-4, beta_s=1e-9)
     profile = Profile(ranks, native=link, schedule=link)
     runtime.configure(mode="auto", profile=profile)
     dist.init_process_group("latecomer", store=store, rank=rank, world_size=ranks, timeout=limit)

@@ -22,7 +22,7 @@ import msgspec
 from runtime.network.clock import Ping, Pong
 from runtime.policy.agent import RankAgent
 from runtime.policy.candidates import CLASSES
-from runtime.policy.cost_model import Candidate, Line, Phase, Profile
+from runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
 from runtime.policy.options import MODES, Mode, Options, PolicyInputs
 from synth.candidates import closed_form_costs
 from tests.runtime.policy.network import MESSAGES, Network
@@ -32,17 +32,17 @@ LATE_S = 0.2
 SPREAD_S = 0.001
 METER_S = -sum(time.thread_time() - time.thread_time() for _ in range(1000)) / 1000
 """What reading the meter costs; it is taken off."""
-LINE = Line(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
+LINE = AlphaBeta(1e-6, 1e-6)  # both ways; of a buffer of 10 ms on a port
 
 
-def closed_forms(ranks: int) -> tuple[Candidate, ...]:
+def closed_forms(ranks: int) -> tuple[ScheduleCandidate, ...]:
     """What decisions may choose from, beyond the ranks for which schedules are searched."""
 
-    def priced(chunks: int) -> Candidate:
+    def priced(chunks: int) -> ScheduleCandidate:
         waiting, completion = (
             Phase(cost.messages, float(cost.share)) for cost in closed_form_costs(ranks, chunks)
         )
-        return Candidate(f"one late, k = {chunks}", 1, waiting, completion, on_demand=True)
+        return ScheduleCandidate(f"one late, k = {chunks}", 1, waiting, completion, on_demand=True)
 
     return tuple(map(priced, CLASSES))
 

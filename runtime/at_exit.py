@@ -54,12 +54,13 @@ def _close_all() -> None:
     # Python sets it for exceptions that end a program; neither for sys.exit() nor for those caught.
     has_failed = hasattr(sys, "last_value")
     give_up_s = time.monotonic() + PATIENCE_S
+    # One by one, not over a copy: what closes takes its own parts out of it.
     while _open:
         closable, _ = _open.popitem()
         at_once = has_failed or time.monotonic() > give_up_s
         try:
             closable.close(at_once=at_once)
-        except Exception:
+        except Exception:  # the others have to be closed all the same
             logger.exception("%r could not be closed at the end of the program", closable)
 
 

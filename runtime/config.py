@@ -19,7 +19,7 @@ from verify.errors import ArgumentError
 
 REQUIREMENT = "the backend needs a schedule or a mode"
 REMEDY = "Set LATECOMER_MODE=auto, or this to a file that `synth generate` made, or configure()"
-Given = str | os.PathLike[str] | Schedule | Verified
+ScheduleSource = str | os.PathLike[str] | Schedule | Verified
 
 
 class Scheduled(NamedTuple):
@@ -49,7 +49,7 @@ class ModeOptions(RunOptions, total=False):
 
 
 @overload
-def configure(schedule: Given, **options: Unpack[RunOptions]) -> Verified: ...
+def configure(schedule: ScheduleSource, **options: Unpack[RunOptions]) -> Verified: ...
 
 
 @overload
@@ -61,7 +61,7 @@ def configure(*, algorithm: Literal["optireduce"], options: Options | None = Non
 
 
 def configure(
-    schedule: Given | None = None,
+    schedule: ScheduleSource | None = None,
     *,
     mode: Mode | Literal["off"] | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",
@@ -102,14 +102,16 @@ def configure(
     """
     global _configured  # noqa: PLW0603  (init_process_group has no way to pass it)
     if algorithm == "optireduce":
-        _configured = found = options or Options()
-        return found
-    _configured = chosen = choose(schedule, mode, **of_mode)
+        own_options = options or Options()
+        _configured = own_options
+        return own_options
+    chosen = choose(schedule, mode, **of_mode)
+    _configured = chosen
     return chosen if isinstance(chosen, Chosen) else chosen.verified
 
 
 def choose(
-    schedule: Given | None,
+    schedule: ScheduleSource | None,
     mode: Mode | Literal["off"] | None,
     *,
     late: Late = None,
@@ -147,11 +149,11 @@ def configuration() -> Scheduled | Chosen | Options:
         raise ArgumentError("LATECOMER_ALGORITHM", algorithm, "must be schedule or optireduce")
     if algorithm == "optireduce":
         return Options()
-    given = os.environ.get("LATECOMER_LATE", "")
-    numbers = given.split(",") if given else []
+    late_text = os.environ.get("LATECOMER_LATE", "")
+    numbers = late_text.split(",") if late_text else []
     if not all(number.strip().isdecimal() for number in numbers):
         requirement = "must be a rank, or several, separated by commas"
-        raise ArgumentError("LATECOMER_LATE", given, requirement)
+        raise ArgumentError("LATECOMER_LATE", late_text, requirement)
     late = [int(number) for number in numbers] or None
     if mode := os.environ.get("LATECOMER_MODE"):
         profile = os.environ.get("LATECOMER_PROFILE") or None

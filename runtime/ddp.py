@@ -22,7 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from runtime.config import Given, ModeOptions, RunOptions, Scheduled, choose
+from runtime.config import ModeOptions, RunOptions, Scheduled, ScheduleSource, choose
 from runtime.device.choice import make_executor
 from runtime.executor.executor import Executor
 from runtime.network.store_exchange import StoreExchange
@@ -176,7 +176,7 @@ _hooks: WeakKeyDictionary[DistributedDataParallel, _GradientHook] = WeakKeyDicti
 @overload
 def attach(
     model: DistributedDataParallel,
-    schedule: Given,
+    schedule: ScheduleSource,
     *,
     timeout_s: float = 300.0,
     observer: Observer | None = None,
@@ -207,7 +207,7 @@ def attach(
 
 def attach(
     model: DistributedDataParallel,
-    schedule: Given | None = None,
+    schedule: ScheduleSource | None = None,
     *,
     mode: Mode | Literal["off"] | None = None,
     algorithm: Literal["schedule", "optireduce"] = "schedule",

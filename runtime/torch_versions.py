@@ -193,5 +193,7 @@ def no_groups_of_its_own() -> contextlib.AbstractContextManager[Any]:
     in two, one for each direction: collective, and an error where the default group is not bound to
     a device, as with Gloo. Stages whose messages take other ways have no use for them.
     """
-    known = hasattr(config, _DIRECTIONS)
-    return config.patch(_DIRECTIONS, False) if known else contextlib.nullcontext()
+    if not hasattr(config, _DIRECTIONS):
+        return contextlib.nullcontext()
+    patched: contextlib.AbstractContextManager[Any] = config.patch(_DIRECTIONS, False)
+    return patched

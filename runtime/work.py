@@ -123,6 +123,7 @@ class AllReduceWork:
     def __post_init__(self) -> None:
         self.flat = self.tensor.detach().view(-1)
         self._done = threading.Event()
+        # torch orders the streams of a future of CUDA tensors, if it is told of their device
         devices: list[Any] = [self.tensor.device] if self.tensor.device.type == "cuda" else []
         self._base: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
 
@@ -130,9 +131,12 @@ class AllReduceWork:
     def description(self) -> str:
         """What all ranks must agree on."""
         how = "average" if self.average else "sum"
-        what = f"{how} of {self.flat.numel()} x {str(self.flat.dtype).removeprefix('torch.')}"
-        by = f" by schedule {self.key[0]}, late {list(self.key[1])}" if self.key else ""
-        return f"operation {self.number}: {what}{by}"
+        dtype = str(self.flat.dtype).removeprefix("torch.")
+        by = ""
+        if self.key is not None:
+            schedule, late = self.key
+            by = f" by schedule {schedule}, late {list(late)}"
+        return f"operation {self.number}: {how} of {self.flat.numel()} x {dtype}{by}"
 
     def chunk(self, number: int) -> torch.Tensor:
         """The elements of one chunk (a view; empty where the tensor is too small)."""
@@ -150,7 +154,7 @@ class AllReduceWork:
         try:
             if error is None and self.before_done is not None:
                 self.before_done()
-        finally:
+        finally:  # an exception there must leave nobody waiting
             self._done.set()
             # The future is completed with a value even on failure and raises in `future`'s
             # callback: torch loses the type of an exception set on a future of a DDP hook, and

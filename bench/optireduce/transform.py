@@ -24,7 +24,7 @@ from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.compiled.choice import choose
 from runtime.optireduce.udp.data_path import NUMPY, DataPath
 from runtime.optireduce.udp.datagram import Codec
-from runtime.optireduce.udp.events import Burst, Bytes, ExpectedShard, Header
+from runtime.optireduce.udp.events import Burst, Bytes, DatagramHeader, ExpectedShard
 from runtime.optireduce.udp.placement import Placer
 
 NUMEL = 2**22
@@ -80,7 +80,7 @@ def datagrams(compiled: DataPath, repeats: int) -> None:
     payload = size - HEADER_BYTES
     nbytes = count * payload
     burst = Burst(
-        header=Header(stage=0, receiver=0, operation=1),
+        header=DatagramHeader(stage=0, receiver=0, operation=1),
         source=np.random.default_rng(0).integers(0, 256, nbytes, dtype=np.uint8),
         first=0,
         marks_from=99,

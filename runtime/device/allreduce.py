@@ -19,8 +19,8 @@ from runtime.device.layout import Layout
 from runtime.device.memory import SymmetricMemory, join
 from runtime.device.proofs import ProvedPrograms, rows_of, too_long
 from runtime.device.variants import Kernel, LoadedProgram
-from runtime.executor.closed_form import ClosedForm, proved_whole
-from runtime.executor.engine import Engine
+from runtime.executor.closed_form import ClosedFormPart, proved_whole
+from runtime.executor.engine import DataEngine
 from runtime.executor.executor import KEPT, Executor
 from runtime.executor.load import Runnable, Verified
 from runtime.executor.nccl.streams import Device, device_of
@@ -30,9 +30,9 @@ from runtime.work import AllReduceWork, require_summable
 from verify.device.program import device_program
 from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
-BLOCKS = 32
+BLOCKS = 32  # few: all must be on the device at once, since one that waits never makes room
 STAGING = 64 << 20  # bytes
-DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})  # compiling takes a while
 CAPTURE = "Use transfers (device='transfers'), or leave all-reduces out of the graph"
 
 
@@ -151,7 +151,7 @@ class KernelExecutor(Executor):
         return kernel
 
     def _load(self, schedule: int, late: tuple[int, ...]) -> LoadedProgram:
-        key = schedule, late
+        key = (schedule, late)
         with self._loading:
             if key not in self._loaded:
                 if schedule not in self._programs_of:
@@ -183,7 +183,7 @@ class KernelAllReduce(KernelExecutor):
         require_no_graph(self._streams)
         return super().open(tensor, average)
 
-    def _connect(self, group: StoreExchange) -> Engine:
+    def _connect(self, group: StoreExchange) -> DataEngine:
         for schedule in range(len(self.schedules)):
             self._require_fit(schedule)
         return self._connect_kernels(group)
@@ -192,7 +192,7 @@ class KernelAllReduce(KernelExecutor):
 class KernelsAndTransfers(KernelExecutor):
     """Kernels, and transfers for what none can: other dtypes, long programs, no program."""
 
-    def _connect(self, group: StoreExchange) -> Engine:
+    def _connect(self, group: StoreExchange) -> DataEngine:
         if all(self.unfit(schedule) for schedule in range(len(self.schedules))):
             self._require_fit(0)
         kernels = self._connect_kernels(group)
@@ -223,7 +223,7 @@ def require_no_graph(device: Device) -> None:
 
 def _whole(runnable: Runnable) -> Verified:
     """The whole of a schedule of which a rank may hold its own part alone."""
-    if isinstance(runnable, ClosedForm):
+    if isinstance(runnable, ClosedFormPart):
         return proved_whole(runnable.schedule.ranks, runnable.schedule.chunks)
     assert isinstance(runnable, Verified)
     return runnable
@@ -231,13 +231,13 @@ def _whole(runnable: Runnable) -> Verified:
 
 def _rows(runnable: Runnable) -> int:
     """Of the device program; a closed form moves each chunk at most 2 n times, and is not made."""
-    if isinstance(runnable, ClosedForm):
+    if isinstance(runnable, ClosedFormPart):
         return 4 * runnable.schedule.ranks * runnable.schedule.chunks
     return rows_of(runnable.schedule)
 
 
 def _slots(runnable: Runnable) -> int:
     """Of the device program, at most; a closed form's ranks receive each chunk about twice."""
-    if isinstance(runnable, ClosedForm):
+    if isinstance(runnable, ClosedFormPart):
         return 2 * runnable.schedule.chunks + runnable.schedule.ranks
     return device_program(runnable.schedule).slots

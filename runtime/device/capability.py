@@ -21,7 +21,7 @@ from runtime.network.store_exchange import StoreExchange
 from verify.errors import KernelUnavailable
 
 LEAST_CAPABILITY = (8, 0)  # bfloat16, and the system scope as the kernel uses it
-BOOT = Path("/proc/sys/kernel/random/boot_id")
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # tells machines apart that have one name
 NATIVE_ATOMICS = 3  # CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: over NVLink, not over PCIe
 
 

@@ -52,19 +52,20 @@ def make_executor(
         return Executor(schedules, store, rank, size, device=device, **options)
     _require_alike(StoreExchange(store, rank, size, options.get("timeout_s", 300.0)), by)
     reason = ""
-    place = (rank, size)
     if by != "transfers":
         try:
             under = PrefixStore("kernels", store)
-            made = KernelsAndTransfers(schedules, under, *place, device=streams, **options)
+            with_kernels = KernelsAndTransfers(
+                schedules, under, rank, size, device=streams, **options
+            )
         except KernelUnavailable as error:
             if by == "kernel":
                 raise KernelUnavailable(f"{error}. {REMEDY}") from error
             reason = str(error)
         else:
-            return _reported(made, "all-reduces by a schedule run as one kernel each")
+            return _reported(with_kernels, "all-reduces by a schedule run as one kernel each")
     under = PrefixStore("transfers", store)
-    executor = Executor(schedules, under, *place, device=streams, **options)
+    executor = Executor(schedules, under, rank, size, device=streams, **options)
     if not reason:
         return _reported(executor, "all-reduces run as transfers, as asked for")
     assert isinstance(executor.engine, DeviceEngine)
@@ -76,10 +77,10 @@ def make_executor(
 
 def _require_alike(group: StoreExchange, by: OnDevice) -> None:
     """ArgumentError if ranks ask for different things (collective)."""
-    said = group.all_gather("on device", by)
-    if differing := [rank for rank, theirs in said.items() if theirs != by]:
+    choices = group.all_gather("on device", by)
+    if differing := [rank for rank, choice in choices.items() if choice != by]:
         ranks = ", ".join(map(str, differing))
-        requirement = f"must be the same on all ranks; rank(s) {ranks}: {said[differing[0]]}"
+        requirement = f"must be the same on all ranks; rank(s) {ranks}: {choices[differing[0]]}"
         raise ArgumentError("device", by, requirement, "Set LATECOMER_DEVICE alike everywhere")
 
 

@@ -36,13 +36,15 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-PUT = tl.constexpr(0)  # verify.device.program.Action; else COPY
+# as in verify.device.program.Action; what is neither is COPY
+PUT = tl.constexpr(0)
 REDUCE = tl.constexpr(1)
 
 
 @triton.jit
 def signal(flag, epoch):
     """Raise a flag; all that this block has stored before is seen by whoever sees it."""
+    # triton puts none before a release: the flag could overtake what other threads have stored
     tl.debug_barrier()
     tl.atomic_xchg(flag, epoch, sem="release", scope="sys")
 
@@ -64,6 +66,7 @@ def arrived(flag, epoch, stop):
     while (ahead < 0) & (stopped == 0):
         stopped = is_raised(stop)
         ahead = tl.atomic_add(flag, 0, sem="acquire", scope="sys") - epoch
+    # the acquire is one thread's: the others must not load before it
     tl.debug_barrier()
     return ahead >= 0
 
@@ -122,6 +125,8 @@ def spoil(own, first, numel, is_sum):
         tl.store(own + first, float("nan"), mask=(is_sum == 0) & (first < numel))
 
 
+# Else triton would compile the kernel anew wherever one of these is 1 or a multiple of 16, in the
+# midst of training, while the others wait.
 INTEGERS = (
     *("length", "received", "numel", "part", "pieces", "chunks", "epoch", "rank", "ranks"),
     *("place", "mark", "now", "slots", "area", "flags_at", "stamps_at"),
@@ -194,7 +199,7 @@ def all_reduce(
             flag = (holder + flags_of_set + slot * blocks * 4).to(word)
             bytes_before = slot.to(tl.int64) * part * (dtype.primitive_bitwidth // 8)
             slot_data = (holder + staging + bytes_before).to(tl.pointer_type(dtype))
-            slot_data = tl.multiple_of(slot_data, 16)
+            slot_data = tl.multiple_of(slot_data, 16)  # which a pointer made of a number has lost
             if action == PUT:
                 moved(slot_data, mine, mine, count, "copy", TILE)
                 signal(flag, epoch)

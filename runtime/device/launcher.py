@@ -24,29 +24,29 @@ from runtime.device.memory import SymmetricMemory
 from runtime.device.stamps import StampArrivals
 from runtime.device.variants import Kernel, Launch, LoadedProgram
 from runtime.executor.nccl.results import Results
-from runtime.executor.nccl.streams import Device, Event
+from runtime.executor.nccl.streams import Device, StreamEvent
 from runtime.executor.tcp.connection import Mismatch
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork
 from verify.errors import ArgumentError
 
 FIRST_EPOCH = 1  # flags begin with 0, and so do stamps: operations count from 1
-SHORTEST_S = 50e-6  # between two looks at an event
-LONGEST_S = 1e-3
+SHORTEST_S = 50e-6  # between two looks at an event, which become rarer as it goes on,
+LONGEST_S = 1e-3  # up to this
 COMPARE_S = 0.25  # an operation that takes longer is compared with the others' in between
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # how long closing waits for operations, for the thread, and for the device
 
 _abandoned: list[object] = []  # what a kernel that does not end may still use: kept for good
 
 
 @dataclass
-class Flight:
+class LaunchedOperation:
     """An operation that was launched, from ``before_s`` on."""
 
     work: AllReduceWork
     launch: Launch
     cut: Cut
-    done: Event
+    done: StreamEvent
     before_s: float
     begun: bool = False  # as the host knows
     waits: tuple[int, int] | None = None  # for which piece and row, when last looked at
@@ -89,7 +89,7 @@ class KernelEngine:
         self._epoch = FIRST_EPOCH
         self._operations = itertools.count(1)
         self._order = threading.Lock()  # of launches; on all ranks the same
-        self._flights: dict[int, Flight] = {}  # in order
+        self._flights: dict[int, LaunchedOperation] = {}  # in order
         self._marks: dict[int, int] = {}  # of the last operations
         self._news = threading.Condition()
         self._is_over = False
@@ -123,18 +123,21 @@ class KernelEngine:
             flight = next(iter(self._flights.values()), None)
         if flight is None or self._is_over:
             return None
-        found = self._missing(flight) if self._has_begun(flight) else None
-        if found != flight.waits:
-            flight.waits = found
+        # Before the kernel has begun it waits for nobody: it is this rank that others wait for.
+        missing = self._missing(flight) if self._has_begun(flight) else None
+        if missing != flight.waits:
+            flight.waits = missing
             flight.since_s = time.monotonic()
             self.moved_s = flight.since_s
-        if found is None:
+        if missing is None:
             return None
         program = flight.work.program
         assert program is not None
-        end = program.ends[found[1]]  # a device program has a row for each end, in this order
-        place = flight.work.number, *program.steps[end.step]
-        return WaitFor(*place, end.peer), flight.since_s
+        _, row = missing
+        end = program.ends[row]  # a device program has a row for each end, in this order
+        phase, round_in_phase = program.steps[end.step]
+        wait = WaitFor(flight.work.number, phase, round_in_phase, end.peer)
+        return wait, flight.since_s
 
     def arrivals_ns(self, work: AllReduceWork) -> tuple[int, ...]:
         """By rank, when its kernel began this operation, which is done, by its device's clock.
@@ -179,21 +182,25 @@ class KernelEngine:
             return False
         return True
 
-    def _launch(self, work: AllReduceWork) -> Flight:
+    def _launch(self, work: AllReduceWork) -> LaunchedOperation:
         before_s = time.monotonic()
         loaded = self._program_of(work)
-        of = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
-        what = work.description.partition(": ")[2]
-        mark = next(self._operations) % 2**31 << 32 | zlib.crc32(what.encode())
+        slicing = cut(work.flat.numel(), work.flat.itemsize, loaded.program, self._memory.layout)
+
+        # The number, which no other of the last operations has, above a checksum of what the
+        # operation is, which all ranks must have in common. It stays positive in 64 bits.
+        kind = work.description.partition(": ")[2]
+        mark = next(self._operations) % 2**31 << 32 | zlib.crc32(kind.encode())
         launch = Launch(loaded, work.average, self._epoch, _place(mark), mark)
         self._marks[work.number] = mark
         if len(self._marks) > KEPT:
             del self._marks[next(iter(self._marks))]
-        self._epoch = _signed(self._epoch + of.pieces)
+        self._epoch = _signed(self._epoch + slicing.pieces)
+
         self._stream.wait(self._device.current().record())
         self._stream.launch(lambda: self._kernel.run(work.flat, launch))
         self._stream.keep(work.flat)
-        return Flight(work, launch, of, self._stream.record(), before_s)
+        return LaunchedOperation(work, launch, slicing, self._stream.record(), before_s)
 
     def _run(self) -> None:
         while (flight := self._next()) is not None:
@@ -203,13 +210,13 @@ class KernelEngine:
                 self._broke(error)
                 return
 
-    def _next(self) -> Flight | None:
+    def _next(self) -> LaunchedOperation | None:
         """The oldest operation, as soon as there is one; nothing when it is over."""
         with self._news:
             self._news.wait_for(lambda: self._is_over or self._flights)
             return None if self._is_over else next(iter(self._flights.values()))
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: LaunchedOperation) -> None:
         """Wait for an operation on the host, and tell that it has ended."""
         began_s = compared_s = time.monotonic()
         while not flight.done.query():
@@ -237,7 +244,7 @@ class KernelEngine:
         self.moved_s = time.monotonic()
         self._ended(work)
 
-    def _compare(self, flight: Flight) -> tuple[int, int]:
+    def _compare(self, flight: LaunchedOperation) -> tuple[int, int]:
         """This rank's stamp; raise Mismatch if another has begun something else as this operation.
 
         A kernel that has been seen to begin has entered its operation.
@@ -253,23 +260,23 @@ class KernelEngine:
             self._enter(flight)
         return own, began_ns
 
-    def _enter(self, flight: Flight) -> None:
+    def _enter(self, flight: LaunchedOperation) -> None:
         if not flight.begun:
             flight.begun = True
             self._entered(flight.work.number)
 
-    def _has_begun(self, flight: Flight) -> bool:
+    def _has_begun(self, flight: LaunchedOperation) -> bool:
         mark = flight.launch.mark
         return int(self._memory.read(self._memory.stamps[_place(mark), self._rank, :1])) == mark
 
-    def _missing(self, flight: Flight) -> tuple[int, int] | None:
+    def _missing(self, flight: LaunchedOperation) -> tuple[int, int] | None:
         """The first piece and row whose put has not come to all blocks."""
         flags = self._memory.read(self._memory.flags)
         loaded = flight.launch.loaded
         for piece in range(flight.cut.pieces):
             epoch = flight.launch.epoch + piece
             ahead = flags[epoch % len(flags), loaded.slots.long()].long() - epoch
-            is_behind = ((ahead + 2**31) % 2**32 < 2**31).any(dim=1)
+            is_behind = ((ahead + 2**31) % 2**32 < 2**31).any(dim=1)  # epochs wrap around
             if is_behind.any():
                 return piece, int(loaded.receives[is_behind.int().argmax()])
         return None

@@ -80,9 +80,9 @@ class Cut:
 def cut(numel: int, itemsize: int, program: DeviceProgram, layout: Layout) -> Cut:
     """The fewest pieces of equal size for which the staging suffices; at least one."""
     assert program.slots <= layout.slots
-    most = layout.area // (program.slots * itemsize) // UNIT * UNIT
+    largest_part = layout.area // (program.slots * itemsize) // UNIT * UNIT
     slices = program.chunks * layout.blocks
-    pieces = max(1, -(-numel // (most * slices)))
+    pieces = max(1, -(-numel // (largest_part * slices)))
     return Cut(pieces, max(UNIT, rounded(-(-numel // (pieces * slices)), UNIT)))
 
 

@@ -78,8 +78,10 @@ def join(layout: Layout, group: StoreExchange, device: torch.device) -> Symmetri
     """
     if device.type == "cuda":
         name = group.all_gather("name", uuid.uuid4().hex)[0]
-        place = name, group.rank, group.world_size, group.under("rendezvous").store
-        buffer, addresses, handle = symmetric_buffer(layout.nbytes, device, *place)
+        store = group.under("rendezvous").store
+        buffer, addresses, handle = symmetric_buffer(
+            layout.nbytes, device, name, group.rank, group.world_size, store
+        )
         return SymmetricMemory(layout, buffer, addresses, handle)
     folder = SHARED if SHARED.is_dir() else Path(tempfile.gettempdir())
     handle, name = tempfile.mkstemp(prefix="latecomer-", dir=folder)
@@ -91,8 +93,8 @@ def join(layout: Layout, group: StoreExchange, device: torch.device) -> Symmetri
         for _, path in sorted(names.items()):
             with open(path, "r+b") as file:
                 mapped.append(mmap.mmap(file.fileno(), layout.nbytes))
-        group.all_gather("mapped")
+        group.all_gather("mapped")  # only then may its name go: see the module
     finally:
         Path(name).unlink()
-    views = [torch.frombuffer(each, dtype=torch.uint8) for each in mapped]
+    views = [torch.frombuffer(memory, dtype=torch.uint8) for memory in mapped]
     return SymmetricMemory(layout, views[group.rank], [v.data_ptr() for v in views], views)

@@ -77,7 +77,7 @@ TOUCHES = 3  # of the own memory for each byte that comes: read it, read the own
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuMachine:
     """GPUs behind one NVSwitch; bytes per second.
 
     Attributes:
@@ -92,8 +92,8 @@ class Machine:
     sharp: Mapping[int, float]
 
 
-H100 = Machine("H100", 370e9, 2.5e12, {5: 420e9, 6: 440e9, 7: 460e9, 8: 480e9})
-A100 = Machine("A100", 230e9, 1.6e12, {})
+H100 = GpuMachine("H100", 370e9, 2.5e12, {5: 420e9, 6: 440e9, 7: 460e9, 8: 480e9})
+A100 = GpuMachine("A100", 230e9, 1.6e12, {})
 MACHINES = {"H100": H100, "H200": H100, "A100": A100}
 """By what a GPU's name contains; an H200 has the links of an H100."""
 
@@ -110,12 +110,12 @@ class Range:
         return f"{self.low * 1e6:.0f}-{self.high * 1e6:.0f}"
 
 
-def machine_of(gpu: str) -> Machine | None:
+def machine_of(gpu: str) -> GpuMachine | None:
     """The machine whose numbers are public, by the name of a GPU; none for others."""
     return next((machine for name, machine in MACHINES.items() if name in gpu), None)
 
 
-def ours(way: str, schedule: Schedule, nbytes: int, machine: Machine, *, late: bool) -> Range:
+def ours(way: str, schedule: Schedule, nbytes: int, machine: GpuMachine, *, late: bool) -> Range:
     """The time of a schedule, run by ``kernel`` or ``transfers``; with its late rank, or with none.
 
     If the late rank is late, it is so late that all was done that can be done without it.
@@ -128,7 +128,7 @@ def ours(way: str, schedule: Schedule, nbytes: int, machine: Machine, *, late: b
     return priced(way, cost("round"), cost("message"), nbytes, machine)
 
 
-def priced(way: str, least: Cost, most: Cost, nbytes: int, machine: Machine) -> Range:
+def priced(way: str, least: Cost, most: Cost, nbytes: int, machine: GpuMachine) -> Range:
     """The time of ours: ``least`` counts a message for each round, ``most`` one for each peer."""
 
     def seconds(cost: Cost, start_us: float, alpha_us: float, beta: float) -> float:
@@ -150,7 +150,7 @@ def priced(way: str, least: Cost, most: Cost, nbytes: int, machine: Machine) -> 
     return Range(seconds(least, low_start, low, beta), worst)
 
 
-def others(way: str, n: int, nbytes: int, machine: Machine) -> Range | None:
+def others(way: str, n: int, nbytes: int, machine: GpuMachine) -> Range | None:
     """The time of an all-reduce of :data:`SPREAD`; nothing where the machine can't do it."""
     steps = 2 * (n - 1)
     if way == "nccl":
@@ -174,14 +174,14 @@ def others(way: str, n: int, nbytes: int, machine: Machine) -> Range | None:
     return Range(us * low * 1e-6, us * high * 1e-6)
 
 
-def chunks(way: str, n: int, nbytes: int, machine: Machine, most: int = 64) -> int:
+def chunks(way: str, n: int, nbytes: int, machine: GpuMachine, most: int = 64) -> int:
     """The number of chunks that is best for the middle of the range, with one late rank."""
     worst = STARTS_US["Simple"] + HOPS_US["Simple"]
     ends = (HOPS_US["LL128"], HOPS_US["Simple"]) if way == "kernel" else (GROUP_US, worst)
     return best_chunks(n, nbytes, Link(sum(ends) / 2 * 1e-6, machine.link), most)
 
 
-def table(n: int, machine: Machine) -> str:
+def table(n: int, machine: GpuMachine) -> str:
     """The page's table for ``n`` ranks, in Markdown: microseconds, 64 KiB to 1 GiB."""
     ways = [way for way in SPREAD if others(way, n, 1, machine)]
     heads = [*ways, "k", "kernel, late", "kernel", "k", "transfers, late", "transfers"]

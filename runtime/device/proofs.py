@@ -74,14 +74,17 @@ class ProvedPrograms:
     def program(self, late: tuple[int, ...]) -> DeviceProgram:
         """With ``late`` as late ranks; ScheduleRefused if it is not proved."""
         schedule = self._verified.for_late(late)
-        made = device_program(schedule, self._sets)
-        known = self._proved
+        program = device_program(schedule, self._sets)
         places = _places(self._verified, late)
-        if known is None or not _same(made, places, *known):
-            self.checks += 1
-            require_proved(made, schedule, self._verified.name)
-            self._proved = made, places
-        return made
+        if self._proved is not None:
+            proved, proved_places = self._proved
+            if _same(program, places, proved, proved_places):
+                return program
+
+        self.checks += 1
+        require_proved(program, schedule, self._verified.name)
+        self._proved = (program, places)
+        return program
 
 
 def _places(verified: Verified, late: tuple[int, ...]) -> list[int]:
@@ -96,15 +99,17 @@ def _places(verified: Verified, late: tuple[int, ...]) -> list[int]:
 
 
 def _same(
-    made: DeviceProgram, places: list[int], known: DeviceProgram, known_places: list[int]
+    program: DeviceProgram,
+    places: list[int],
+    proved: DeviceProgram,
+    proved_places: list[int],
 ) -> bool:
-    """Whether both are one program, with ``places`` and ``known_places`` for names of its ranks."""
-    to = np.empty(known.ranks, np.int64)
-    to[known_places] = places
-    for rank, rows in enumerate(known.rows):
+    """Whether both are one program, with ``places`` and ``proved_places`` as its ranks' names."""
+    new_names = np.empty(proved.ranks, np.int64)
+    new_names[proved_places] = places
+    for rank, rows in enumerate(proved.rows):
         expected = rows.copy()
-        mine = made.rows[to[rank]]
-        expected[:, 1] = to[rows[:, 1]]
-        if not np.array_equal(expected, mine):
+        expected[:, 1] = new_names[rows[:, 1]]  # the peers
+        if not np.array_equal(expected, program.rows[new_names[rank]]):
             return False
     return True

@@ -131,12 +131,13 @@ class SimulatedGraph:
     def join(self, stream: SimulatedStream, before: Frontier) -> None:
         """What is launched on ``stream`` from now on comes after ``before``."""
         own = self.frontiers.setdefault(stream, {stream: 0})
-        own |= {each: max(count, own.get(each, 0)) for each, count in before.items()}
+        for earlier, count in before.items():
+            own[earlier] = max(count, own.get(earlier, 0))
 
     def end(self) -> None:
         """RuntimeError if the origin has not waited for all."""
         joined = self.frontiers[self._origin]
-        if any(own[each] > joined.get(each, 0) for each, own in self.frontiers.items()):
+        if any(own[stream] > joined.get(stream, 0) for stream, own in self.frontiers.items()):
             raise RuntimeError("the capture ends with work that was not joined")
 
     def replay(self) -> None:
@@ -173,12 +174,13 @@ class SimulatedDevice:
         self.graph: SimulatedGraph | None = None
         self._currents = threading.local()
         self._default = SimulatedStream(self)
-        self._pool, self._asides = StreamPool(self, pool), StreamPool(self, pool)
+        self._pool = StreamPool(self, pool)
+        self._asides = StreamPool(self, pool)
 
     def current(self) -> SimulatedStream:
         """The default stream, or that of the innermost :meth:`on` of this thread."""
-        found: SimulatedStream = getattr(self._currents, "stream", self._default)
-        return found
+        stream: SimulatedStream = getattr(self._currents, "stream", self._default)
+        return stream
 
     def stream(self) -> SimulatedStream:
         """From the pool, as torch's."""
@@ -227,7 +229,7 @@ class SimulatedDevice:
 
     def wait_for(self, event: SimulatedEvent) -> None:
         """Wait for an event on the calling thread, or until the device has failed."""
-        while not event.reached.wait(0.02):
+        while not event.reached.wait(0.02):  # an event of a device that has failed is never set
             if self.error is not None:
                 return
 

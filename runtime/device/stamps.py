@@ -54,7 +54,7 @@ class StampArrivals:
 
     def __init__(self, clock: DeviceClock) -> None:
         self._clock = clock
-        self._found: list[tuple[int, float]] = []
+        self._arrivals: list[tuple[int, float]] = []
 
     def add(self, operation: int, before_s: float, began_ns: int | None, after_s: float) -> None:
         """Its launch began at ``before_s``, its end was seen at ``after_s``.
@@ -65,10 +65,10 @@ class StampArrivals:
         if began_ns is not None:
             self._clock.observe(before_s, began_ns * 1e-9, after_s)
             at_s = self._clock.host_s(began_ns * 1e-9)
-        self._found.append((operation, min(max(at_s, before_s), after_s)))
+        self._arrivals.append((operation, min(max(at_s, before_s), after_s)))
 
     def take(self) -> list[tuple[int, float]]:
         """Operations that have become known since the last call, and when they were reached."""
-        found = self._found
-        self._found = []
-        return found
+        arrivals = self._arrivals
+        self._arrivals = []
+        return arrivals

@@ -20,10 +20,10 @@ from verify.device.program import SETS, Action, DeviceProgram
 
 WARPS = 16
 REGISTERS = 80  # of a thread: by itself the assembler takes 32, and spills
-TILE = 4096  # elements that a block moves at once
-INTERPRETED_TILE = 128
-ALIGNMENT = 16  # bytes, of the tensors that the kernel takes
-CALIBRATIONS = 3  # launches of each variant
+TILE = 4096  # elements that a block moves at once,
+INTERPRETED_TILE = 128  # and in triton's interpreter
+ALIGNMENT = 16  # bytes, of the tensors that the kernel takes: it moves so many at a time
+CALIBRATIONS = 3  # launches of each variant; the narrowest bounds on the clock are kept
 
 
 class LoadedProgram:
@@ -86,11 +86,11 @@ class Kernel:
 
     def run(self, flat: torch.Tensor, launch: Launch) -> None:
         """Enqueue an operation on the current stream (interpreter: run it), in place."""
-        whole = flat if flat.data_ptr() % ALIGNMENT == 0 else flat.clone()
-        of = cut(flat.numel(), flat.itemsize, launch.loaded.program, self._memory.layout)
-        self._launch(whole, launch, of.pieces, of.part)
-        if whole is not flat:
-            flat.copy_(whole)
+        aligned = flat if flat.data_ptr() % ALIGNMENT == 0 else flat.clone()
+        slicing = cut(flat.numel(), flat.itemsize, launch.loaded.program, self._memory.layout)
+        self._launch(aligned, launch, slicing.pieces, slicing.part)
+        if aligned is not flat:
+            flat.copy_(aligned)
 
     def _launch(self, flat: torch.Tensor, launch: Launch, pieces: int, part: int) -> None:
         layout = self._memory.layout

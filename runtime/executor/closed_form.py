@@ -33,7 +33,7 @@ is done for all that a job of up to 1,024 ranks runs.
 """
 
 
-class ClosedForm(Runnable):
+class ClosedFormPart(Runnable):
     """What ``rank`` does among ``ranks`` for one number of chunks; any thread."""
 
     def __init__(self, ranks: int, rank: int, chunks: int) -> None:
@@ -75,7 +75,7 @@ class ClosedForm(Runnable):
         assert rank == self._rank
         self.make()
         (late_rank,) = late
-        in_time = [other for other in range(self.schedule.ranks) if other != late_rank]
+        in_time = [helper for helper in range(self.schedule.ranks) if helper != late_rank]
         rank_at = [*in_time, late_rank]  # by position
         position = rank_at.index(rank)
 

@@ -8,7 +8,7 @@ from runtime.health.checks import WaitSource
 from runtime.work import AllReduceWork
 
 
-class Engine(WaitSource, Protocol):
+class DataEngine(WaitSource, Protocol):
     """TCP's event loop, transfers over NCCL, kernels.
 
     An engine tells the executor which operations have ended, and once what went wrong in it. The

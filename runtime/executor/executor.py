@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from runtime.at_exit import close_at_exit, has_closed
-from runtime.executor.engine import Engine
+from runtime.executor.engine import DataEngine
 from runtime.executor.load import Late, Runnable, agree, require_size
 from runtime.executor.nccl.engine import DeviceEngine
 from runtime.executor.nccl.streams import Device, device_of
@@ -250,7 +250,7 @@ class Executor:
             return self._late
         return self.schedules[schedule].late_ranks(late)
 
-    def _connect(self, group: StoreExchange) -> Engine:
+    def _connect(self, group: StoreExchange) -> DataEngine:
         """What moves the data, connected with all other ranks (collective)."""
         if self.streams is None:
             return self._connect_tcp(group)

@@ -48,8 +48,7 @@ def rank_program(
 
     ends: list[TransferEnd] = []
     steps: list[tuple[str, int]] = []
-    last_receive: dict[int, int] = {}  # by chunk: the position of the last receive into it
-    sends_since: dict[int, list[int]] = {}  # by chunk: the positions of sends of it since then
+    order = _ChunkOrder()
 
     rows_of_rank = np.flatnonzero(rows_of_ranks.rank == rank).tolist()
     for _, rows_of_step in groupby(rows_of_rank, key=rows_of_ranks.step.__getitem__):
@@ -60,16 +59,6 @@ def rank_program(
             send = bool(rows_of_ranks.sends[row])
             chunk = int(rows_of_ranks.chunk[row])
             peer = int(rows_of_ranks.peer[row])
-            position = len(ends)
-
-            after: tuple[int, ...] = ()
-            if chunk in last_receive:
-                after = (last_receive[chunk],)
-            if send:
-                sends_since.setdefault(chunk, []).append(position)
-            else:
-                after = tuple(sends_since.pop(chunk, ())) or after
-                last_receive[chunk] = position
 
             if alone:
                 sender = rank if send else peer
@@ -86,12 +75,34 @@ def rank_program(
                 chunk=chunk,
                 phase=phase,
                 step=len(steps),
-                after=after,
+                after=order.add(chunk, position=len(ends), send=send),
             )
             ends.append(end)
 
         steps.append((phase_name, round_in_phase))
     return RankProgram(tuple(ends), tuple(steps), len(schedule.phases))
+
+
+class _ChunkOrder:
+    """Which ends of transfers go before the next one of the same chunk; see the module."""
+
+    def __init__(self) -> None:
+        self._last_receive: dict[int, int] = {}  # by chunk: the position of the last one into it
+        self._sends_since: dict[int, list[int]] = {}  # by chunk: positions of sends since then
+
+    def add(self, chunk: int, *, position: int, send: bool) -> tuple[int, ...]:
+        """The next end of a transfer of ``chunk``: the positions of those that go before it."""
+        after: tuple[int, ...] = ()
+        if chunk in self._last_receive:
+            after = (self._last_receive[chunk],)
+        if send:
+            self._sends_since.setdefault(chunk, []).append(position)
+            return after
+
+        # the sends have waited for the last receive themselves, where there are any
+        after = tuple(self._sends_since.pop(chunk, ())) or after
+        self._last_receive[chunk] = position
+        return after
 
 
 def _rounds(schedule: Schedule) -> list[tuple[int, str, int]]:

@@ -16,7 +16,7 @@ LONGEST_GRACE_S = 5.0
 CONFIRM_SHARE = 0.25  # of the grace period, on top of it: to ask once more with the alarm
 WAIT_SHARE = 0.9  # of the time left for waits: the rest is for reacting
 
-Wait = tuple[WaitFor, float]  # what a rank waits for, and since when (``time.monotonic()``)
+WaitSince = tuple[WaitFor, float]  # what a rank waits for, and since when (``time.monotonic()``)
 
 
 class WaitSource(Protocol):
@@ -26,7 +26,7 @@ class WaitSource(Protocol):
     def moved_s(self) -> float:
         """When it last went on (``time.monotonic()``)."""
 
-    def waiting(self) -> Wait | None:
+    def waiting(self) -> WaitSince | None:
         """What this rank waits for there, if it does."""
 
 
@@ -51,7 +51,7 @@ class Limits:
 
     @property
     def wait_s(self) -> float:
-        """How long a wait may last before the others are asked."""
+        """How long a wait may last before the others are asked; 48 s of a time-out of 60 s."""
         return (self.timeout_s - (1 + CONFIRM_SHARE) * self.grace_s) * WAIT_SHARE
 
 
@@ -81,10 +81,10 @@ class WaitCheck(Check):
     """Whether this rank's oldest wait has been long enough."""
 
     sources: list[WaitSource] = field(default_factory=list)
-    _asked: tuple[Wait, float] | None = None
+    _asked: tuple[WaitSince, float] | None = None
     _granted_s: float = 0.0
 
-    def oldest(self) -> Wait | None:
+    def oldest(self) -> WaitSince | None:
         """The wait in the oldest operation."""
         waits = [wait for source in self.sources if (wait := source.waiting()) is not None]
         return min(waits, key=lambda wait: wait[0].operation, default=None)
@@ -99,7 +99,7 @@ class WaitCheck(Check):
         """Grant more time, or find trouble."""
         assert self._asked is not None
         wait, asked_s = self._asked
-        if self.oldest() != wait:
+        if self.oldest() != wait:  # it has ended while the others were asked
             return None
         limit_s = self.limits.wait_s
         more_s = 0.0

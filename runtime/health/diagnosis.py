@@ -98,9 +98,9 @@ def diagnose(
         return failure(silent, f"dead or stopped, no sign of life for {grace_s:g} s")
     differing = {r: s.differs_from for r, s in statuses.items() if s.differs_from is not None}
     if differing:
-        each = "; ".join(f"rank {rank} has {statuses[rank].doing}" for rank in sorted(differing))
-        ranks = sorted({*differing, *differing.values()})
-        return failure(ranks, f"did not submit the same operation, {each}")
+        doings = "; ".join(f"rank {rank} has {statuses[rank].doing}" for rank in sorted(differing))
+        ranks = sorted({*differing, *differing.values()})  # nobody knows which of two is right
+        return failure(ranks, f"did not submit the same operation, {doings}")
     if broken := [rank for rank in sorted(statuses) if statuses[rank].broken]:
         return failure(broken, f"broke, {statuses[broken[0]].broken}")
     chain, cycle = _chain(statuses, me)

@@ -22,7 +22,7 @@ from runtime.health.watchdog import Watchdog
 from runtime.torch_versions import Work
 from verify.errors import LatecomerError
 
-ABORT_TAG = 2**31 - 2
+ABORT_TAG = 2**31 - 2  # under which nobody sends
 
 
 def close_connections(gloo: Any, rank: int, world_size: int) -> None:
@@ -92,6 +92,7 @@ class NativeWaits:
 
     def _overdue(self, limit_s: float) -> Collection[int]:
         since_s = min(list(self._began_s.values()), default=None)
+        # Once for each wait: if all ranks live, Gloo's own time-out is what ends it.
         if since_s is None or since_s == self._looked_s or time.monotonic() < since_s + limit_s:
             return ()
         self._looked_s = since_s

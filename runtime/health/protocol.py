@@ -22,14 +22,18 @@ from runtime.health.diagnosis import RankStatus
 from runtime.network.protocol import Protocol
 from verify.errors import RankFailure
 
-ASK_AGAIN_S = 0.1
-MAX_TEXT = 16_000  # bytes: a verdict's text or a status' string; all evidence
+ASK_AGAIN_S = 0.1  # questions and goodbyes may be lost
+
+# Bytes. A verdict has a text and evidence, a status up to three texts: either has to be less than
+# ``runtime.network.control_channel.MAX_PAYLOAD``, with the bits of the ranks. A message that was
+# simply cut was no message: a verdict was lost, and a rank with a long exception taken for dead.
+MAX_TEXT = 16_000
 MAX_EVIDENCE = 30_000
 MAX_LINES = 64
 CUT = " [...]"
 
 
-class Message(msgspec.Struct, omit_defaults=True):
+class HealthMessage(msgspec.Struct, omit_defaults=True):
     """``status`` answers; ``asks`` demands an answer; ``failed`` makes it a verdict.
 
     A status that says ``closed`` is a goodbye, whatever it answers; ``heard`` is the reply to it.
@@ -102,7 +106,7 @@ class HealthProtocol(Protocol[bytes, str]):
     def ask(self, grace_s: float, now_s: float, *, alarm: bool = False) -> Question:
         """Ask everybody for a status, for ``grace_s`` seconds; with the alarm: to give up, too."""
         self._is_alarmed |= alarm
-        answers = {**self._closed, self.rank: self._own_status()}
+        answers = {**self._closed, self.rank: self._own_status()}  # a goodbye answers all
         question = Question(next(self._numbers), alarm, grace_s, now_s, answers)
         self._open[question.number] = question
         self._send_question(question)
@@ -145,6 +149,7 @@ class HealthProtocol(Protocol[bytes, str]):
         """Ask again whoever has not answered, or give it up."""
         for question in self._open.values():
             if now_s >= question.due_s:
+                # what is more than that, this process was not running
                 question.left_s -= min(now_s - question.asked_s, 2 * ASK_AGAIN_S)
                 question.asked_s = now_s
                 self._send_question(question)
@@ -174,7 +179,7 @@ class HealthProtocol(Protocol[bytes, str]):
             self._goodbye_due_s = now_s + ASK_AGAIN_S
 
     def _send_question(self, question: Question) -> None:
-        message = Message(asks=True, alarm=question.alarm, question=question.number)
+        message = HealthMessage(asks=True, alarm=question.alarm, question=question.number)
         data = msgspec.msgpack.encode(message)
         silent = set(range(self.world_size)) - set(question.answers)
         if self.verdict is None and question.left_s > 0:
@@ -188,7 +193,7 @@ class HealthProtocol(Protocol[bytes, str]):
                 del self._open[question.number]
 
 
-_HEARD = msgspec.msgpack.encode(Message(heard=True))
+_HEARD = msgspec.msgpack.encode(HealthMessage(heard=True))
 
 
 def pack_answer(question: int, status: RankStatus) -> bytes:
@@ -198,7 +203,7 @@ def pack_answer(question: int, status: RankStatus) -> bytes:
     if (waiting := status.waiting) is not None:
         waiting = msgspec.structs.replace(waiting, phase=shortened(waiting.phase))
         status = msgspec.structs.replace(status, waiting=waiting)
-    return msgspec.msgpack.encode(Message(question=question, status=status))
+    return msgspec.msgpack.encode(HealthMessage(question=question, status=status))
 
 
 def pack_verdict(failure: RankFailure) -> bytes:
@@ -207,10 +212,10 @@ def pack_verdict(failure: RankFailure) -> bytes:
     failed = bits.to_bytes(-(-bits.bit_length() // 8), "little")
     text = shortened(str(failure).split("\n", 1)[0])
     evidence = list(_first_lines(failure.evidence))
-    return msgspec.msgpack.encode(Message(failed=failed, text=text, evidence=evidence))
+    return msgspec.msgpack.encode(HealthMessage(failed=failed, text=text, evidence=evidence))
 
 
-def unpack(payload: bytes, world_size: int) -> Message:
+def unpack(payload: bytes, world_size: int) -> HealthMessage:
     """The message in a datagram; a ValueError if it is none, or of ranks that do not exist."""
     try:
         message = _decoder.decode(payload)
@@ -251,4 +256,4 @@ def _ranks(bits: bytes) -> Iterator[int]:
     return (8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
 
 
-_decoder = msgspec.msgpack.Decoder(Message)
+_decoder = msgspec.msgpack.Decoder(HealthMessage)  # with the module: see verify.core.format

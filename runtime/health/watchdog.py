@@ -25,8 +25,8 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.protocol import ProtocolRunner, T
 from verify.errors import LatecomerError, RankFailure
 
-TICK_S = 0.25  # it looks this often, and at least so many times within the longest wait
-TICKS = 20
+TICK_S = 0.25  # it looks this often,
+TICKS = 20  # and at least so many times within the longest wait
 CLOSE_S = 5.0  # how long closing waits for what a failure calls
 GOODBYE_S = 0.5  # how long closing waits for ranks that have not heard of it
 FAILURE_THREAD = "latecomer-failure"
@@ -74,8 +74,8 @@ class Watchdog(ProtocolRunner[bytes, str]):
         self, find: Callable[[float], Iterable[int]], noticed: str, grace_s: float | None = None
     ) -> None:
         """Fail if a rank that ``find`` names gives no sign of life (see :class:`SilenceCheck`)."""
-        place = self.rank, self.world_size, self.limits
-        self._checks.append(SilenceCheck(*place, find, noticed, grace_s))
+        check = SilenceCheck(self.rank, self.world_size, self.limits, find, noticed, grace_s)
+        self._checks.append(check)
 
     def on_trouble(self, abort: Callable[[], None]) -> None:
         """Call ``abort`` once when something is wrong, before the verdict.
@@ -217,19 +217,22 @@ class Watchdog(ProtocolRunner[bytes, str]):
 
     def _fail(self, trouble: Trouble) -> None:
         """The first caller finds out why, everybody else waits for that."""
-        noticed, grace_s, known = trouble
+        noticed, grace_s, verdict = trouble
         with self._failing:
             if self._is_over:
                 return
             with self._news:
-                self._is_over, aborts = True, list(self._aborts)
-            if known is not None:
-                self.run(lambda now_s: self._health.decide(known))
+                self._is_over = True
+                aborts = list(self._aborts)
+            if verdict is not None:
+                self.run(lambda now_s: self._health.decide(verdict))
             for abort in aborts:
                 self._call(abort)
+
+            # asked also where there is a verdict: the alarm makes the others give up
             answers = self._ask(grace_s, alarm=True)
-            found = diagnose(self.world_size, answers, self.rank, noticed, grace_s)
-            self.failure = self.run(lambda now_s: self._health.decide(found))
+            diagnosis = diagnose(self.world_size, answers, self.rank, noticed, grace_s)
+            self.failure = self.run(lambda now_s: self._health.decide(diagnosis))
             self._stopping = self._start_thread(self._stop, self.failure)
         if self._stopping is None:
             self._stop(self.failure)  # better here than never

@@ -22,11 +22,13 @@ import msgspec
 from runtime.network.protocol import Protocol
 
 DRIFT = 100e-6  # seconds per second by which two clocks may drift apart
-KEPT = 32
+KEPT = 32  # answered pings
 OUTSTANDING = 64
-BURST = 8
+"""Pings that may still be answered. A burst goes on until the reference answers: one that was ready
+a moment later would else have lost all of it."""
+BURST = 8  # pings at first, since the best of several is taken
 BURST_GAP_S = 0.02
-PERIOD_S = 2.0
+PERIOD_S = 2.0  # between two pings after that, in which clocks drift apart by 0.2 ms at most
 UNKNOWN_S = 3600.0  # the finite uncertainty of a clock that could not be aligned
 REFERENCE = 0  # the rank whose clock all stamps are given in
 
@@ -111,6 +113,9 @@ class Clock(Protocol[Ping | Pong, Aligned]):
         """The best that is known at ``now_s``."""
         if self._exact:
             return Alignment(0.0, 0.0)
-        aged = [(h + DRIFT * max(0.0, now_s - asked_s), o) for asked_s, h, o in self._samples]
-        uncertainty_s, offset_s = min(aged, default=(math.inf, 0.0))
+        best = (math.inf, 0.0)  # uncertainty, offset
+        for asked_s, half_trip_s, offset_s in self._samples:
+            aged_s = half_trip_s + DRIFT * max(0.0, now_s - asked_s)
+            best = min(best, (aged_s, offset_s))
+        uncertainty_s, offset_s = best
         return Alignment(offset_s, uncertainty_s)

@@ -25,7 +25,7 @@ from runtime.network.control_loop import ControlLoop
 from runtime.network.store_exchange import StoreExchange
 
 HEADER = struct.Struct("!16sHB")
-LARGEST_DATAGRAM = 65_536  # bytes that are read
+LARGEST_DATAGRAM = 65_536  # bytes that are read: more than UDP over IPv4 can carry
 MAX_PAYLOAD = 60_000  # bytes; longer payloads do not fit into one datagram with the header
 
 Handler = Callable[[int, bytes], None]
@@ -82,9 +82,13 @@ class ControlChannel:
     def _meet(self, group: StoreExchange) -> tuple[bytes, dict[int, tuple[str, int]]]:
         host, port, *_ = self._socket.getsockname()
         own = f"{host} {port} {secrets.token_hex(16)}"  # rank 0's token is that of the group
-        found = {r: text.split(" ") for r, text in group.all_gather("address", own).items()}
-        peers = {peer: (host, int(port)) for peer, (host, port, _) in found.items()}
-        return bytes.fromhex(found[0][2]), peers
+        texts = group.all_gather("address", own)
+        peers = {}
+        for peer, text in texts.items():
+            host, port, _ = text.split(" ")
+            peers[peer] = (host, int(port))
+        _, _, token = texts[0].split(" ")
+        return bytes.fromhex(token), peers
 
     def _receive(self) -> None:
         """Take one datagram, if there is one."""

@@ -24,7 +24,7 @@ from verify.errors import RankFailure
 
 HELLO = struct.Struct("<16sI")
 PAUSE_S = 0.01  # after an accept that failed: the next might fail at once, too
-Connections = dict[int, socket.socket]  # by rank
+Sockets = dict[int, socket.socket]  # by rank
 
 
 def connect(
@@ -34,7 +34,7 @@ def connect(
     *,
     to: Collection[int],
     origin: Collection[int],
-) -> tuple[Connections, Connections]:
+) -> tuple[Sockets, Sockets]:
     """Call the ranks ``to`` and be called by ``origin``. Collective: all ranks take part.
 
     Returns:
@@ -50,29 +50,31 @@ def connect(
     ):
         listener.setblocking(False)
         where = group.all_gather("tcp", f"{address}:{listener.getsockname()[1]}")
-        made = _Handshakes(token, group.rank, {peer: where[peer] for peer in to}, set(origin))
-        failed.callback(made.abandon)
-        attempt = made.run(listener, max(0.01, deadline - time.monotonic()))
+        called = {peer: where[peer] for peer in to}
+        handshakes = _Handshakes(token, group.rank, called, set(origin))
+        failed.callback(handshakes.abandon)
+        attempt = handshakes.run(listener, max(0.01, deadline - time.monotonic()))
         # a thread of its own: the caller's may have an event loop already, as in a notebook
         apart = threading.Thread(target=asyncio.run, args=(attempt,), daemon=True)
         apart.start()
         apart.join()
-        if absent := sorted(made.missing):
+        if absent := sorted(handshakes.missing):
             names = ", ".join(map(str, absent))
             text = f"rank(s) {names}: no connection within {group.timeout_s:g} s"
             raise RankFailure(absent, text)
         failed.pop_all()
-    for connection in made.connections():
+    for connection in handshakes.connections():
+        # credits and headers are small, and must not wait for the acknowledgement of what is before
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made.outgoing, made.incoming
+    return handshakes.outgoing, handshakes.incoming
 
 
 class _Handshakes:
     """Connections that are being made; ``outgoing`` and ``incoming`` are those that are."""
 
     def __init__(self, token: bytes, rank: int, to: Mapping[int, str], origin: set[int]) -> None:
-        self.outgoing: Connections = {}
-        self.incoming: Connections = {}
+        self.outgoing: Sockets = {}
+        self.incoming: Sockets = {}
         self._token = token
         self._rank = rank
         self._to = to
@@ -95,7 +97,8 @@ class _Handshakes:
         self._loop = asyncio.get_running_loop()
         self._is_complete = asyncio.Event()
         self._tasks = [self._loop.create_task(self._accept(listener))]
-        self._tasks += [self._loop.create_task(self._call(*peer)) for peer in self._to.items()]
+        for peer, where in self._to.items():
+            self._tasks.append(self._loop.create_task(self._call(peer, where)))
         if self.missing:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_complete.wait(), limit_s)

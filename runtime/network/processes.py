@@ -11,7 +11,7 @@ import contextlib
 import queue
 import time
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -62,52 +62,69 @@ def run(
     until_s = time.monotonic() + deadline_s
     limit = timedelta(seconds=timeout_s)
     store = TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
+    meet = partial(TCPStore, "127.0.0.1", store.port, None, False, limit)
+
     context = mp.get_context("forkserver")
     context.set_forkserver_preload([body.__module__, *preload])
-    said: Any = context.Queue()
-    meet = partial(TCPStore, "127.0.0.1", store.port, None, False, limit)
-    calls = ((r, size, meet, said, body, args) for r in range(size))
-    processes = [context.Process(target=_rank, args=call, daemon=True) for call in calls]
+    messages: Any = context.Queue()
+    processes = []
+    for rank in range(size):
+        call = (rank, size, meet, messages, body, args)
+        processes.append(context.Process(target=_rank, args=call, daemon=True))
+
     waiting = set(range(size)) - set(victims)
     done = set[int]()
-    failures: list[Said] = []  # held back for the sake of a death
-    held_until_s = until_s
     try:
         for process in processes:
             process.start()
-        while waiting:
-            dead = {r for r in waiting if not processes[r].is_alive()}
-            word = None
-            try:
-                word = Said(*said.get(timeout=LOOK_S))
-            except queue.Empty:
-                if time.monotonic() > until_s:
-                    yield from failures
-                    yield from (Said(r, "late", sorted(waiting)) for r in sorted(waiting))
-                    return
-                waiting -= dead  # what they said before they died would have come by now
-                yield from (Said(r, "died", processes[r].exitcode) for r in sorted(dead))
-                if dead:
-                    held_until_s = time.monotonic()
-            if word is not None and word.kind != "says":
-                waiting.discard(word.rank)
-                done.add(word.rank)
-            if word is not None and word.kind != "failed":
-                yield word
-            elif word is not None:
-                if not failures:
-                    held_until_s = time.monotonic() + DEATH_S
-                failures.append(word)
-            if time.monotonic() >= held_until_s:
-                yield from failures
-                failures.clear()
-        yield from failures
+        yield from _until_done(processes, messages, waiting, done, until_s)
     finally:
         for rank, process in enumerate(processes):
             if process.pid is not None:
                 process.join(END_S if not waiting and rank in done else 0.0)
                 process.kill()
                 process.join()
+
+
+def _until_done(
+    processes: Sequence[Any], messages: Any, waiting: set[int], done: set[int], until_s: float
+) -> Iterator[Said]:
+    """What the ranks say until none of those in ``waiting`` is left, or it is ``until_s``.
+
+    Ranks go from ``waiting`` to ``done`` when they have said that they are done or have failed;
+    those that died are in neither.
+    """
+    failures: list[Said] = []  # held back for the sake of a death
+    held_until_s = until_s
+    while waiting:
+        dead = {rank for rank in waiting if not processes[rank].is_alive()}
+        said = None
+        try:
+            said = Said(*messages.get(timeout=LOOK_S))
+        except queue.Empty:
+            if time.monotonic() > until_s:
+                yield from failures
+                yield from (Said(rank, "late", sorted(waiting)) for rank in sorted(waiting))
+                return
+            waiting -= dead  # what they said before they died would have come by now
+            yield from (Said(rank, "died", processes[rank].exitcode) for rank in sorted(dead))
+            if dead:
+                held_until_s = time.monotonic()
+
+        if said is not None and said.kind != "says":
+            waiting.discard(said.rank)
+            done.add(said.rank)
+        if said is not None and said.kind != "failed":
+            yield said
+        elif said is not None:
+            if not failures:
+                held_until_s = time.monotonic() + DEATH_S
+            failures.append(said)
+
+        if time.monotonic() >= held_until_s:
+            yield from failures
+            failures.clear()
+    yield from failures
 
 
 def talk(
@@ -127,10 +144,10 @@ def talk(
                 raise RanksFailed(f"rank {rank}: {how}")
 
 
-def passes(said: Iterable[str], report: Callable[[str], None]) -> bool:
+def passes(lines: Iterable[str], report: Callable[[str], None]) -> bool:
     """Report what ranks say, or that they failed; whether they did not."""
     try:
-        for line in said:
+        for line in lines:
             report(line)
     except RanksFailed as failure:
         report(f"FAILED: {failure}")
@@ -138,11 +155,16 @@ def passes(said: Iterable[str], report: Callable[[str], None]) -> bool:
     return True
 
 
-def _rank(rank: int, size: int, meet: Callable[[], Any], said: Any, body: Any, args: Any) -> None:
-    torch.set_num_threads(1)
+def _rank(
+    rank: int, size: int, meet: Callable[[], Any], messages: Any, body: Any, args: Any
+) -> None:
+    def say(value: Any) -> None:
+        messages.put((rank, "says", value))
+
+    torch.set_num_threads(1)  # all ranks share the processors of one machine
     store = meet()
     try:
-        value = body(store, rank, size, lambda what: said.put((rank, "says", what)), *args)
-        said.put((rank, "done", value))
-    except BaseException:
-        said.put((rank, "failed", traceback.format_exc()))
+        result = body(store, rank, size, say, *args)
+        messages.put((rank, "done", result))
+    except BaseException:  # whatever it is, the one who started the ranks is told
+        messages.put((rank, "failed", traceback.format_exc()))

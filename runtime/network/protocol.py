@@ -16,23 +16,23 @@ import msgspec
 
 from runtime.network.control_channel import ControlChannel
 
-Message = TypeVar("Message")
-Event = TypeVar("Event")
+MessageT = TypeVar("MessageT")
+EventT = TypeVar("EventT")
 T = TypeVar("T")
 
 
-class Protocol(Generic[Message, Event]):
+class Protocol(Generic[MessageT, EventT]):
     """One rank's state machine; messages and events wait in it until they are fetched, once."""
 
     def __init__(self) -> None:
-        self._outbox: list[tuple[int, Message]] = []
-        self._events: deque[Event] = deque()
+        self._outbox: list[tuple[int, MessageT]] = []
+        self._events: deque[EventT] = deque()
 
-    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+    def receive_message(self, message: MessageT, sender: int, now_s: float) -> None:
         """Take what came in."""
         raise NotImplementedError
 
-    def messages_to_send(self, now_s: float) -> list[tuple[int, Message]]:
+    def messages_to_send(self, now_s: float) -> list[tuple[int, MessageT]]:
         """To whom what must go out, in order."""
         sends = self._outbox
         self._outbox = []
@@ -45,18 +45,18 @@ class Protocol(Generic[Message, Event]):
     def handle_timer(self, now_s: float) -> None:
         """It is that time."""
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> EventT | None:
         """What the owner must know next."""
         return self._events.popleft() if self._events else None
 
-    def _send(self, to: int, message: Message) -> None:
+    def _send(self, to: int, message: MessageT) -> None:
         self._outbox.append((to, message))
 
 
-_MAKING = threading.Lock()  # of decoders: see verify.core.format
+_MAKING = threading.Lock()  # of decoders, one at a time: see verify.core.format
 
 
-class ProtocolRunner(Generic[Message, Event]):
+class ProtocolRunner(Generic[MessageT, EventT]):
     """A protocol at work; ``messages`` is the type of all its messages (a union; bytes go as is).
 
     Messages and timers are taken on the control loop of ``datagrams``, so a rank answers while its
@@ -66,7 +66,7 @@ class ProtocolRunner(Generic[Message, Event]):
 
     def __init__(
         self,
-        protocol: Protocol[Message, Event],
+        protocol: Protocol[MessageT, EventT],
         datagrams: ControlChannel,
         channel: str,
         messages: Any,
@@ -83,7 +83,7 @@ class ProtocolRunner(Generic[Message, Event]):
         datagrams.listen(channel, self._receive)
         self.run(lambda now_s: None)  # a protocol may begin with events, and with a timer
 
-    def handle_event(self, event: Event) -> None:
+    def handle_event(self, event: EventT) -> None:
         """Told of each event, in order, under the lock; must be quick."""
 
     def handle_error(self, error: Exception) -> None:

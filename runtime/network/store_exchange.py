@@ -85,19 +85,19 @@ class StoreExchange:
     def _within(self, ask: Callable[[], T]) -> T:
         """What ``ask`` returns of the store, which has our time for it, and some more."""
         limit_s = self.timeout_s + ANSWER_S
-        found: list[T] = []
+        answers: list[T] = []  # one, unless the store fails
         problem = f"no answer within {limit_s:g} s"
 
         def run() -> None:
             nonlocal problem
             try:
-                found.append(ask())
+                answers.append(ask())
             except RuntimeError as error:
                 problem = str(error).split("\n", 1)[0]
 
         asking = threading.Thread(target=run, name="latecomer-store", daemon=True)
         asking.start()
         asking.join(limit_s)
-        if found:
-            return found[0]
+        if answers:
+            return answers[0]
         raise RankFailure([], f"the store through which the ranks meet is gone: {problem}")

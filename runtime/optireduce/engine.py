@@ -54,14 +54,23 @@ class Session(NamedTuple):
 
 def meet(group: StoreExchange, address: tuple[str, int], options: Options) -> Session:
     """Exchange addresses. Collective; RankFailure for absent ranks, ArgumentError for options."""
-    own = options.digest, *map(str, address), secrets.token_hex(8), secrets.token_hex(16)
-    received = {r: text.split() for r, text in group.all_gather("meeting", " ".join(own)).items()}
-    if differing := [str(r) for r, (digest, *_) in received.items() if digest != options.digest]:
+    host, port = address
+    own = f"{options.digest} {host} {port} {secrets.token_hex(8)} {secrets.token_hex(16)}"
+    texts = group.all_gather("meeting", own)
+
+    differing = []
+    addresses = {}
+    for rank, text in texts.items():
+        digest, its_host, its_port, _, _ = text.split()
+        if digest != options.digest:
+            differing.append(str(rank))
+        if rank != group.rank:
+            addresses[rank] = (its_host, int(its_port))
+    if differing:
         problem = f"rank(s) {', '.join(differing)} have others"
         raise ArgumentError("options", options, problem, "Give all ranks the same options")
-    *_, number, key = received[0]
-    del received[group.rank]
-    addresses = {r: (host, int(port)) for r, (_, host, port, *_) in received.items()}
+
+    *_, number, key = texts[0].split()  # rank 0's count for all
     return Session(int(number, 16), bytes.fromhex(key), addresses)
 
 
@@ -182,14 +191,18 @@ class OptiReduceEngine:
             self._between_steps()
         step = self.step
         bucket = self._bucket
-        self.step, self._bucket = (step + 1, 0) if last else (step, bucket + 1)
+        if last:
+            self.step = step + 1
+            self._bucket = 0
+        else:
+            self._bucket = bucket + 1
         if self._loop is None:
             self.loss_stats.reliable += 1
             return self.source.reliable(self.reliable.submit(tensor, average=average))
         work = AllReduceWork(self.loss_stats.entered, tensor, average)
         self.loss_stats.submitted(step, bucket, last)
         self._open[work.number] = work
-        if self.failure is not None:
+        if self.failure is not None:  # since it was asked above: nobody else would settle this
             self._fail(self.failure)
             return work
         bounds = shard_bounds(tensor.numel(), self.size)

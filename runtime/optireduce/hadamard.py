@@ -16,8 +16,8 @@ import torch
 
 from verify.errors import ArgumentError, TensorError
 
-CHUNK = 2**17  # elements that are transformed at a time, in float32: 512 KiB
-FACTOR = 16
+CHUNK = 2**17  # elements that are transformed at a time: 512 KiB in float32, so they stay in cache
+FACTOR = 16  # of a Kronecker product: the rows of the largest matrix
 FLOATS = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 
 
@@ -56,13 +56,15 @@ def transform(flat: torch.Tensor, seed: int, *, block: int = 4096, inverse: bool
 
 def operation_seed(seed: int, step: int, bucket: int) -> int:
     """A seed for one bucket of one step."""
+    # odd 64-bit constants, of the golden ratio and of xxHash: neighbours get seeds far apart
     mixed = seed * 0x9E3779B97F4A7C15 + step * 0xC2B2AE3D27D4EB4F + bucket * 0x165667B19E3779F9
     return mixed % 2**63
 
 
 def _hadamard(rows: torch.Tensor) -> torch.Tensor:
     """The orthonormal transform of each row of [count, b], b a power of two."""
-    (count, size), inner = rows.shape, 1
+    count, size = rows.shape
+    inner = 1
     while inner < size:
         factor = min(FACTOR, size // inner)
         matrix = _matrix(factor, rows.dtype, rows.device)

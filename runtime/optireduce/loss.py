@@ -23,7 +23,7 @@ from runtime.optireduce.udp.reassembly import End
 from verify.errors import LossExceeded
 
 logger = logging.getLogger("latecomer")
-KEPT_STEPS = 10_000
+KEPT_STEPS = 10_000  # for tables and reports; what is decided looks at the last few only
 STAGE_TITLES = "  step    loss  stage 1  stage 2  complete/early/timeout  slowest  t_B ms  t_C ms"
 TITLES = f"{STAGE_TITLES}   x  incast  MB/s  HT  skipped"
 
@@ -63,8 +63,9 @@ class StepRecord:
             self.due[number] += stage.due
             self.lost[number] += stage.lost
             self.ends[stage.end or End.TIMEOUT] += 1
-            missed = {r: s.count - s.seen for r, s in stage.senders.items() if not s.complete}
-            self.by_rank.update(missed)
+            for rank, progress in stage.senders.items():
+                if not progress.complete:
+                    self.by_rank[rank] += progress.count - progress.seen
         self.seconds.append(seconds)
         self.ended_s = time.monotonic()
         self.bound_s = protocol.bound_s
@@ -74,8 +75,8 @@ class StepRecord:
         self.grace_percent = first.percent
         self.incast = protocol.incast.own, protocol.incast.allowed
         pacers = protocol.sender.pacers.values()
-        self.rate = min(p.rate for p in pacers)
-        self.rtt_s = max(p.rtt_s for p in pacers)
+        self.rate = min(pacer.rate for pacer in pacers)
+        self.rtt_s = max(pacer.rtt_s for pacer in pacers)
 
 
 class LossStats:
@@ -88,7 +89,8 @@ class LossStats:
         self.totals: Counter[str] = Counter()
         self.dropped: Mapping[str, int] = {}  # datagrams, by kind
         self.dropped_from: Mapping[tuple[int, str], int] = {}  # where it is known, by sender, too
-        self.reliable = self.entered = 0  # operations submitted: over TCP (warm-up), over UBT
+        self.reliable = 0  # operations submitted over TCP, in the warm-up,
+        self.entered = 0  # and over UBT
         self.missing: list[Missing] | None = None  # of each operation over UBT, if it is recorded
         self._open: dict[int, StepRecord] = {}
 
@@ -125,8 +127,9 @@ class LossStats:
         options = self._options
         record.skipped = record.loss > options.skip_loss
         if record.skipped:
-            about = self.rank, record.step, 100 * record.loss
-            logger.warning("rank %d: step %d lost %.1f%%, above skip_loss", *about)
+            percent = 100 * record.loss
+            text = "rank %d: step %d lost %.1f%%, above skip_loss"
+            logger.warning(text, self.rank, record.step, percent)
         self.steps.append(record)
         self.totals.update(steps=1, due=sum(record.due), lost=sum(record.lost))
         self.totals.update(skipped=record.skipped, operations=record.operations)
@@ -135,7 +138,7 @@ class LossStats:
         loss = self.loss(len(window))
         if len(window) < options.stop_window or loss <= options.stop_loss:
             return None
-        lost = sum((one.by_rank for one in window), Counter[int]())
+        lost = sum((step.by_rank for step in window), Counter[int]())
         dropped = Counter[int]()
         for (rank, _), count in self.dropped_from.items():
             dropped[rank] += count

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from verify.errors import ArgumentError
 
-HEADER_BYTES = 48
+HEADER_BYTES = 48  # of the wire format: docs/reference/ubt-protocol.md
 KIB = 1024
-MOST_BYTES = 65_507  # of one call with UDP_SEGMENT
-MOST_SEGMENTS = 64
+MOST_BYTES = 65_507  # that one call with UDP_SEGMENT takes: the largest payload of UDP over IPv4
+MOST_SEGMENTS = 64  # that it cuts them into
 When = Literal["auto", "on", "off"]
 
 

@@ -19,8 +19,8 @@ from runtime.network.protocol import ProtocolRunner
 from runtime.network.store_exchange import StoreExchange
 from runtime.optireduce.loss import LossStats, StepRecord
 from runtime.optireduce.udp.reassembly import End, StageReceiver
-from runtime.telemetry.recorder import Recorder
-from runtime.telemetry.records import Rank, Stage, Step
+from runtime.telemetry.recorder import OperationRecorder
+from runtime.telemetry.records import Rank, Stage, UbtStep
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
 
@@ -53,7 +53,7 @@ class _Clock(ProtocolRunner[Ping | Pong, Aligned]):
         self._aligned.set()
 
 
-class EngineRecorder(Recorder):
+class EngineRecorder(OperationRecorder):
     """An engine's: with stages and steps; ``channel`` carries the pings that align the clock."""
 
     def __init__(self, group: StoreExchange, channel: ControlChannel, losses: LossStats) -> None:
@@ -106,16 +106,35 @@ class EngineRecorder(Recorder):
             return
         number = self._losses.reliable + work.number
         ends = [stage.end or End.TIMEOUT for stage in stages]
-        reason = REASONS[max(ends, key=list(End).index)]
+        reason = REASONS[max(ends, key=list(End).index)]  # the worse of the two
         self.record(work, number, "TAR over UBT", reason, done_s=done_s)
         offset_s = self.alignment().offset_s
         for which, (stage, end) in enumerate(zip(stages, ends, strict=True), start=1):
-            times = stage.began_s + offset_s, stage.ended_s + offset_s
-            self._stages.append(Stage(number, which, *times, end.value, stage.due, stage.lost))
+            self._stages.append(
+                Stage(
+                    operation=number,
+                    stage=which,
+                    began_s=stage.began_s + offset_s,
+                    ended_s=stage.ended_s + offset_s,
+                    end=end.value,
+                    due=stage.due,
+                    lost=stage.lost,
+                )
+            )
 
 
-def _step(step: StepRecord, offset_s: float) -> Step:
-    complete, early, timeout = (step.ends[end] for end in End)
-    counts = sum(step.due), sum(step.lost), complete, early, timeout, step.incast[0]
-    about = step.rate, step.bound_s, step.hadamard, step.skipped
-    return Step(step.step, step.ended_s + offset_s, *counts, *about)
+def _step(step: StepRecord, offset_s: float) -> UbtStep:
+    return UbtStep(
+        step=step.step,
+        ended_s=step.ended_s + offset_s,
+        due=sum(step.due),
+        lost=sum(step.lost),
+        complete=step.ends[End.COMPLETE],
+        early=step.ends[End.EARLY],
+        timeout=step.ends[End.TIMEOUT],
+        incast=step.incast[0],
+        rate=step.rate,
+        bound_s=step.bound_s,
+        hadamard=step.hadamard,
+        skipped=step.skipped,
+    )

@@ -59,13 +59,15 @@ class SyncPoint:
     def is_due(self, step: int) -> bool:
         """Whether the ranks meet before ``step``."""
         after = step - self._options.warmup_steps
-        each = self._options.resync_steps
-        return step > 0 if after == 0 else after > 0 and each > 0 and after % each == 0
+        if after == 0:
+            return step > 0
+        every = self._options.resync_steps
+        return after > 0 and every > 0 and after % every == 0
 
     def took(self, nbytes: int, stage_s: float) -> None:
         """A bucket of so many bytes is over; a stage took the first's time, or half of both."""
         if nbytes > self._largest:
-            self._largest = nbytes
+            self._largest = nbytes  # times of smaller buckets say nothing of it
             self._times_s.clear()
         if nbytes == self._largest:
             self._times_s.append(stage_s)
@@ -77,7 +79,7 @@ class SyncPoint:
         gathered = reliable.gather([float(len(own)), losses.loss(options.resync_steps)])
         if options.hadamard == "auto":
             self.hadamard = max(loss for _, loss in gathered) >= options.hadamard_above
-        fewest = int(min(count for count, _ in gathered))
+        fewest = int(min(count for count, _ in gathered))  # all have to bring as many
         if fewest and not options.bound_s:
             self.bound_s = hard_bound_s(reliable.gather(own[-fewest:]), options)
 
@@ -102,7 +104,7 @@ class Replicas:
         distance, norm = self._average([p.detach() for p in self.parameters if p.requires_grad])
         state = self._state()
         sizes = [float(len(state)), float(sum(t.numel() for t in state))]
-        if all(other == sizes for other in self.reliable.gather(sizes)):
+        if all(theirs == sizes for theirs in self.reliable.gather(sizes)):
             self._average(state)  # not where a rank has no state yet: it skipped its first updates
         drifts = self.reliable.gather([distance / norm if norm else 0.0])
         self.drift = max(drift for (drift,) in drifts)
@@ -123,6 +125,7 @@ class Replicas:
     def _state(self) -> list[torch.Tensor]:
         if self.optimizer is None:
             return []
+        # Without what is one element, such as Adam's count of steps: it is no average of anything.
         return [
             value
             for group in self.optimizer.param_groups

@@ -32,10 +32,12 @@ from verify.pipeline.measured import REPORT, Report, StepRecord, links, measured
 
 CHANNEL = "reports"
 KEPT = 4  # steps of which not all ranks have reported are forgotten when so many are newer
-AHEAD = 2  # steps from a proposal to its first; doubled when votes come too late
+AHEAD = 2
+"""Steps from a proposal to its first. No rank is a whole step ahead of another, so all see it in
+time; where votes come too late nevertheless, the next one is for twice as many steps ahead."""
 MOST_AHEAD = 64
-POLL_S = 0.002
-END_S = 5.0
+POLL_S = 0.002  # between two looks for a decision
+END_S = 5.0  # how long closing waits for the worker
 
 logger = logging.getLogger("latecomer")
 Planner = Callable[[Instance, PipelineSchedule], PipelineSchedule]
@@ -79,13 +81,13 @@ def replan(
         require_same_shape(new, running)
     except LatecomerError as error:
         return None, f"the planner made none that can run: {error}"
-    new_us, old_us = (
-        float(max(bar.end for bar in predicted(schedule, measured)))
-        for schedule in (new.schedule, running.schedule)
+    new_us = float(max(bar.end for bar in predicted(new.schedule, measured)))
+    old_us = float(max(bar.end for bar in predicted(running.schedule, measured)))
+    took_ms = (time.monotonic() - began_s) * 1e3
+    numbers = (
+        f"in {took_ms:.1f} ms, predicted step {old_us / 1e3:.4g} ms as it is, "
+        f"{new_us / 1e3:.4g} ms planned anew"
     )
-    took = f"in {(time.monotonic() - began_s) * 1e3:.1f} ms"
-    saves = f"{new_us / 1e3:.4g} ms"
-    numbers = f"{took}, predicted step {old_us / 1e3:.4g} ms as it is, {saves} planned anew"
     if new_us >= (1 - how.gain) * old_us:
         return None, f"another saves less than {how.gain:.0%} ({numbers})"
     return new.schedule, numbers
@@ -135,7 +137,7 @@ class AdaptationAgent:
         if ranks.rank == COORDINATOR:
             if how.planner is heuristic:  # takes a second: now, not when a link turns slow
                 import_module("synth.pipeline.plan")
-            channel.listen(CHANNEL, lambda *came: self._jobs.put(partial(self._collect, *came)))
+            channel.listen(CHANNEL, self._queue_report)
         watchdog.add(self)
         self._thread = threading.Thread(target=self._work, name="latecomer-adapt", daemon=True)
         self._thread.start()
@@ -159,9 +161,12 @@ class AdaptationAgent:
 
     def after(self, record: StepRecord) -> None:
         """A step is over."""
-        encode = msgspec.msgpack.encode
-        to = (COORDINATOR, CHANNEL)
-        self._jobs.put(lambda: self._channel.send(*to, encode(record.report())))
+
+        def send() -> None:
+            report = msgspec.msgpack.encode(record.report())
+            self._channel.send(COORDINATOR, CHANNEL, report)
+
+        self._jobs.put(send)
 
     def close(self) -> None:
         """End the worker."""
@@ -217,6 +222,10 @@ class AdaptationAgent:
             problem = str(error)
         self._switch.vote(proposal, problem)
 
+    def _queue_report(self, rank: int, payload: bytes) -> None:
+        """On the control loop, which must not be held up by planning."""
+        self._jobs.put(partial(self._collect, rank, payload))
+
     def _collect(self, rank: int, payload: bytes) -> None:
         """One more report; the links are judged when all ranks have reported of a step."""
         report = REPORT.decode(payload)
@@ -241,7 +250,7 @@ class AdaptationAgent:
         if not changes:
             return
         new, reason = replan(self._how, running, measured)
-        times_s = {link: found.total_s for link, found in times.items()}
+        times_s = {link: link_times.total_s for link, link_times in times.items()}
         self._note(step, "planned" if new else "kept", reason)
         if new is None:  # so that nothing is planned anew for the same
             self._detector.accept(times_s)

@@ -30,14 +30,14 @@ from verify.pipeline.measured_picture import bars, makespan_ms, side_by_side, te
 from verify.pipeline.picture import svg, trace
 
 VOCABULARY = 64
-LENGTH = 24
+LENGTH = 24  # of a sequence
 WIDTH = 48
 HEADS = 4
-SEQUENCES = 4
+SEQUENCES = 4  # of a microbatch
 RATE = 0.05
 TIMEOUT_S = 60.0
-SCALE = 30
-COLUMNS = 96
+SCALE = 30  # characters for each second of a step
+COLUMNS = 96  # of a drawn timeline
 
 
 class Block(nn.Module):
@@ -83,7 +83,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Line:
+class StepOnRank:
     """A step on one rank."""
 
     rank: int
@@ -117,42 +117,56 @@ def sequential(setting: Setting) -> Iterator[tuple[list[str], float]]:
             _descend(block)
 
 
-def run(setting: Setting) -> Iterator[list[Line]]:
-    """Train on a process per stage; per step the lines of all ranks. RanksFailed if one fails."""
-    lines: dict[int, list[Line]] = defaultdict(list)
+def run(setting: Setting) -> Iterator[list[StepOnRank]]:
+    """Train on a process per stage; each step on all ranks. RanksFailed if one fails."""
+    steps: dict[int, list[StepOnRank]] = defaultdict(list)
     stages = setting.schedule.stages
     deadline_s = (2 + setting.steps) * TIMEOUT_S
-    for line in talk(_rank, stages, setting, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
-        of_step = lines[line.record.step]
-        of_step.append(line)
-        if len(of_step) == stages:
-            yield sorted(of_step, key=lambda line: line.rank)
+    for step_on_rank in talk(_rank, stages, setting, timeout_s=TIMEOUT_S, deadline_s=deadline_s):
+        on_ranks = steps[step_on_rank.record.step]
+        on_ranks.append(step_on_rank)
+        if len(on_ranks) == stages:
+            yield sorted(on_ranks, key=lambda step_on_rank: step_on_rank.rank)
 
 
 def _rank(store: Store, rank: int, ranks: int, say: Say, setting: Setting) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     block = setting.blocks()[rank]
     last = rank == ranks - 1
-    seen = 0
-    how: Any = {"faults": setting.faults, "adaptation": setting.adaptation}
-    pipeline = Pipeline(block, setting.schedule, loss_fn, timeout_s=TIMEOUT_S, **how)
+    told_events = 0
+    pipeline = Pipeline(
+        block,
+        setting.schedule,
+        loss_fn,
+        timeout_s=TIMEOUT_S,
+        faults=setting.faults,
+        adaptation=setting.adaptation,
+    )
     for step in range(setting.steps):
         tokens, target = setting.batch(step)
         losses: list[torch.Tensor] = []
         inputs = () if rank else (tokens,)
         pipeline.step(*inputs, target=target if last else None, losses=losses)
         loss = sum(loss.item() for loss in losses) / len(losses) if losses else None
-        plan = pipeline.verified.schedule
         events = pipeline.events
-        say(Line(rank, pipeline.record, _fingerprint(block), loss, plan, events[seen:]))
-        seen = len(events)
+        say(
+            StepOnRank(
+                rank=rank,
+                record=pipeline.record,
+                gradients=_fingerprint(block),
+                loss=loss,
+                schedule=pipeline.verified.schedule,
+                events=events[told_events:],
+            )
+        )
+        told_events = len(events)
         _descend(block)
     pipeline.close()
     dist.destroy_process_group()
 
 
 def _gradients(block: nn.Module) -> list[torch.Tensor]:
-    return [p.grad for p in block.parameters() if p.grad is not None]
+    return [parameter.grad for parameter in block.parameters() if parameter.grad is not None]
 
 
 def _fingerprint(block: nn.Module) -> str:
@@ -170,45 +184,54 @@ def show(setting: Setting, out: Path | None) -> bool:
     """Print the run; whether all gradients were right."""
     torch.set_num_threads(1)
     plan = setting.schedule
-    what = f"{plan.stages} stages, {plan.microbatches} microbatches, {setting.steps} steps"
-    print(f"{what}, {os.cpu_count()} cores; the delay is injected", flush=True)
+    job = f"{plan.stages} stages, {plan.microbatches} microbatches, {setting.steps} steps"
+    print(f"{job}, {os.cpu_count()} cores; the delay is injected", flush=True)
+
     right = []
-    chosen: dict[str, list[Line]] = {}  # the last step of each circumstance, by what it says
-    for lines, (fingerprints, loss) in zip(run(setting), list(sequential(setting)), strict=True):
-        first = lines[0]
-        step = lines[0].record.step
-        right.append([line.gradients for line in lines] == fingerprints and lines[-1].loss == loss)
+    chosen: dict[str, list[StepOnRank]] = {}  # the last step of each circumstance, by its title
+    expected = list(sequential(setting))
+    for on_ranks, (fingerprints, loss) in zip(run(setting), expected, strict=True):
+        first = on_ranks[0]
+        step = first.record.step
+        gradients = [step_on_rank.gradients for step_on_rank in on_ranks]
+        right.append(gradients == fingerprints and on_ranks[-1].loss == loss)
         for event in first.events:
             print(f"         {event.kind}: {event.text}")
+
         slow = any(setting.faults.delay_s(r, r + 1, step)[0] for r in range(plan.stages - 1))
-        seconds = max(line.record.ended_s - line.record.began_s for line in lines)
+        records = [step_on_rank.record for step_on_rank in on_ranks]
+        seconds = max(record.ended_s - record.began_s for record in records)
         link = "slow link" if slow else ""
-        found = "equal the sequential run"
+        verdict = "equal the sequential run" if right[-1] else "ARE WRONG"
         print(
             f"step {step:3d} {link:9} {seconds * 1e3:7.1f} ms  schedule {first.record.digest[:6]}  "
-            f"loss {loss:.4f}  gradients {found if right[-1] else 'ARE WRONG'}  "
-            f"{'#' * round(seconds * SCALE)}",
+            f"loss {loss:.4f}  gradients {verdict}  {'#' * round(seconds * SCALE)}",
             flush=True,
         )
-        if step:
-            chosen[f"{link or 'no delay'}, schedule {first.record.digest[:6]}"] = lines
+        if step:  # the first one has allocations and first kernels in it
+            chosen[f"{link or 'no delay'}, schedule {first.record.digest[:6]}"] = on_ranks
+
     _timelines(chosen, out)
     print(f"gradients of {sum(right)} of {len(right)} steps equal the sequential run bit for bit")
     return all(right)
 
 
-def _timelines(chosen: dict[str, list[Line]], out: Path | None) -> None:
-    records = {about: {line.rank: line.record for line in of} for about, of in chosen.items()}
-    drawn = {about: bars(of) for about, of in records.items()}
-    end_ms = max(map(makespan_ms, drawn.values()), default=1.0)
+def _timelines(chosen: dict[str, list[StepOnRank]], out: Path | None) -> None:
+    records = {}
+    for circumstance, on_ranks in chosen.items():
+        by_rank = {step_on_rank.rank: step_on_rank.record for step_on_rank in on_ranks}
+        records[circumstance] = by_rank
+    drawn = {circumstance: bars(by_rank) for circumstance, by_rank in records.items()}
+
+    end_ms = max(map(makespan_ms, drawn.values()), default=1.0)  # one scale for all
     sheets = []
-    for about, of in drawn.items():
-        first = chosen[about][0]
-        title = f"step {first.record.step}, {about}"
-        print(f"\n{title}: {makespan_ms(of):.1f} ms")
-        for rank, row in enumerate(text(of, COLUMNS, end_ms)):
+    for circumstance, drawn_bars in drawn.items():
+        first = chosen[circumstance][0]
+        title = f"step {first.record.step}, {circumstance}"
+        print(f"\n{title}: {makespan_ms(drawn_bars):.1f} ms")
+        for rank, row in enumerate(text(drawn_bars, COLUMNS, end_ms)):
             print(f"  rank {rank} {row}")
-        sheets += side_by_side(title, first.schedule, records[about])
+        sheets += side_by_side(title, first.schedule, records[circumstance])
     print()
     if out is not None and sheets:
         out.mkdir(parents=True, exist_ok=True)

@@ -61,10 +61,12 @@ class LinkDetector:
         if self._steps <= self._how.settle:
             return []
         changes = {}
-        for link, found in times.items():
-            about = self._how.tolerance_s(forward_s, found.noise_s), self._how.confirm
+        for link, link_times in times.items():
+            tolerance_s = self._how.tolerance_s(forward_s, link_times.noise_s)
             before = self._watched.get(link, Watched())
-            self._watched[link], changes[link] = judge(before, found.total_s, *about)
+            self._watched[link], changes[link] = judge(
+                before, link_times.total_s, tolerance_s, self._how.confirm
+            )
         return [f"{low}-{high} {change}" for (low, high), change in changes.items() if change]
 
     def accept(self, times_s: Mapping[tuple[int, int], float]) -> None:
@@ -83,11 +85,11 @@ def judge(before: Watched, time_s: float, tolerance_s: float, confirm: int) -> t
         return Watched(accepted_s), ""
     if abs(off_s) <= tolerance_s:
         return before, ""
-    now = Watched(accepted_s, direction, count + 1)
-    if now.count < confirm:
-        return now, ""
-    return now, (
+    off = Watched(accepted_s, direction, count + 1)
+    if off.count < confirm:
+        return off, ""
+    return off, (
         f"{'became slow' if direction > 0 else 'recovered'}: {time_s * 1e3:.3g} ms instead of "
         f"{accepted_s * 1e3:.3g} ms (tolerance {tolerance_s * 1e3:.3g} ms), "
-        f"{now.count} steps in a row"
+        f"{off.count} steps in a row"
     )

@@ -96,9 +96,9 @@ def load(source: str | os.PathLike[str] | PipelineSchedule | VerifiedPipeline) -
 def require_ranks(verified: VerifiedPipeline, ranks: int) -> None:
     """Refuse (ScheduleRefused) a schedule for another number of ranks than the group's."""
     if verified.schedule.ranks != ranks:
-        given = f"{verified.name} is a pipeline schedule for {verified.schedule.ranks} ranks"
+        text = f"{verified.name} is a pipeline schedule for {verified.schedule.ranks} ranks"
         remedy = f"make one with: synth pipeline --stages {ranks} ..."
-        raise ScheduleRefused(f"{given}, the group has {ranks}; {remedy}")
+        raise ScheduleRefused(f"{text}, the group has {ranks}; {remedy}")
 
 
 def require_same_shape(new: VerifiedPipeline, old: VerifiedPipeline) -> None:
@@ -125,8 +125,9 @@ def own_modules(
     for stage, module in modules.items():
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
             requirement = "must be a plain module: its gradients would silently not be reduced"
-            about = "DistributedDataParallel", requirement, "Pass the module itself, and replicas="
-            raise ArgumentError(f"modules[{stage}]", *about)
+            remedy = "Pass the module itself, and replicas="
+            kind = "DistributedDataParallel"
+            raise ArgumentError(f"modules[{stage}]", kind, requirement, remedy)
     devices = {parameter.device for m in modules.values() for parameter in m.parameters()}
     if len(devices) > 1:
         raise ArgumentError("modules", sorted(map(str, devices)), "must be on one device per rank")

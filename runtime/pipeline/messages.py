@@ -30,7 +30,7 @@ from verify.pipeline.measured import Transit
 
 MAGIC = b"LCP1"
 PREFIX = struct.Struct("!4sI")
-MAX_HEADER = 2**16
+MAX_HEADER = 2**16  # bytes; whoever announces more is no stage of ours, and is not read any further
 
 
 class WireError(Exception):
@@ -48,13 +48,13 @@ class Meta(msgspec.Struct, frozen=True):
     def of(tensor: torch.Tensor) -> Meta:
         """TensorError if it is no dense tensor."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-            given = type(tensor).__name__
-            raise TensorError(f"a stage hands over {given}, must be dense tensors (torch.strided)")
+            kind = type(tensor).__name__
+            raise TensorError(f"a stage hands over {kind}, must be dense tensors (torch.strided)")
         name = str(tensor.dtype).removeprefix("torch.")
         return Meta(name, tuple(tensor.shape), tensor.requires_grad)
 
 
-class Header(msgspec.Struct, frozen=True):
+class MessageHeader(msgspec.Struct, frozen=True):
     """What a message is: the RECV it answers (as in schedule files), and its tensors."""
 
     step: int
@@ -63,13 +63,13 @@ class Header(msgspec.Struct, frozen=True):
     tensors: tuple[Meta | None, ...]
 
     @staticmethod
-    def of(step: int, receive: Action, tensors: Tensors) -> Header:
+    def of(step: int, receive: Action, tensors: Tensors) -> MessageHeader:
         """For what is handed over now; TensorError if something is no dense tensor."""
         metas = tuple(None if tensor is None else Meta.of(tensor) for tensor in tensors)
-        return Header(step, str(receive), time.monotonic(), metas)
+        return MessageHeader(step, str(receive), time.monotonic(), metas)
 
 
-_header = msgspec.json.Decoder(Header)  # with the module: see verify.core.format
+_header = msgspec.json.Decoder(MessageHeader)  # with the module: see verify.core.format
 
 
 class Name(NamedTuple):
@@ -89,7 +89,7 @@ class Name(NamedTuple):
 
 
 def write(
-    connection: socket.socket, header: Header, tensors: Tensors, *, wait: bool = True
+    connection: socket.socket, header: MessageHeader, tensors: Tensors, *, wait: bool = True
 ) -> bytes:
     """Send one message, of tensors in host memory, by one call; what the kernel did not take.
 
@@ -98,9 +98,10 @@ def write(
     """
     text = msgspec.json.encode(header)
     if len(text) > MAX_HEADER:
-        given = f"a stage hands over {len(header.tensors)} tensors"
-        takes = f"whose header takes {len(text)} bytes; must be at most {MAX_HEADER}"
-        raise TensorError(f"{given}, {takes}")
+        raise TensorError(
+            f"a stage hands over {len(header.tensors)} tensors, whose header takes {len(text)} "
+            f"bytes; must be at most {MAX_HEADER}"
+        )
     payload = (_bytes(t) for t in tensors if t is not None and t.numel())
     parts: list[bytes | memoryview] = [PREFIX.pack(MAGIC, len(text)) + text, *payload]
     try:
@@ -108,13 +109,13 @@ def write(
     except OSError:
         if wait:
             raise
-        sent = 0
+        sent = 0  # no room now; or it has ended, which its own thread will notice
     return b"".join(parts)[sent:] if sent < sum(map(len, parts)) else b""
 
 
 def read(
     stream: BufferedReader, empty: Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-) -> tuple[Header, list[torch.Tensor | None]] | None:
+) -> tuple[MessageHeader, list[torch.Tensor | None]] | None:
     """Receive one message, into tensors that ``empty`` makes; None if the connection has ended.
 
     WireError if it is no message, or the connection ended within it; OSError if that failed.
@@ -206,9 +207,9 @@ class Mailbox:
         name = Name(self.step, receive)
         with self._news:
             if waits := name not in self._there:
-                what = f"the {name.content} for stage {receive.stage}, microbatch"
+                awaited = f"the {name.content} for stage {receive.stage}, microbatch"
                 peer = self._senders[receive.stage, receive.kind]
-                wait = WaitFor(name.step, what, receive.microbatch or 0, peer)
+                wait = WaitFor(name.step, awaited, receive.microbatch or 0, peer)
                 self._wait = wait, time.monotonic()
                 self._news.wait_for(lambda: name in self._there or self._failure is not None)
                 self._wait = None

@@ -37,14 +37,14 @@ from runtime.pipeline.load import (
 from runtime.pipeline.messages import Mailbox
 from runtime.pipeline.stage import DelegatedStage, Gradients
 from runtime.pipeline.staging import staging_for
-from runtime.pipeline.timing import Recorder
+from runtime.pipeline.timing import StepRecorder
 from runtime.pipeline.transport import Faults, Transport
 from runtime.torch_versions import PipelineScheduleRuntime, PrefixStore, Store, store_of
 from verify.errors import ArgumentError, LatecomerError, RankFailure, ScheduleRefused
 from verify.pipeline import PipelineSchedule
 
-CLOSE_S = 10.0
-POLL_S = 0.002
+CLOSE_S = 10.0  # how long closing waits for the other ranks, and for what is to be sent
+POLL_S = 0.002  # between two looks whether they are done
 _numbers = itertools.count()  # all ranks count alike: it names the connections
 
 
@@ -129,7 +129,7 @@ class Pipeline:
         plan = self.verified.schedule
         staging = staging_for(device)
         mailbox = self._mailbox = Mailbox(senders(plan, self.rank), plan.microbatches)
-        self._recorder = Recorder(device)
+        self._recorder = StepRecorder(device)
         self.steps = 0
         self.record = self._recorder.record
         self._agent: AdaptationAgent | None = None
@@ -141,13 +141,13 @@ class Pipeline:
             opened.callback(watchdog.close)
             watchdog.add(mailbox)
             watchdog.on_failure(mailbox.fail)
-            how = plan, mailbox, staging, faults or Faults(), watchdog
-            transport = self._transport = Transport(ranks.under("links"), channel, *how)
+            transport = self._transport = Transport(
+                ranks.under("links"), channel, plan, mailbox, staging, faults or Faults(), watchdog
+            )
             opened.callback(transport.close, CLOSE_S)
             watchdog.on_failure(lambda _: transport.abort())
-            ours = (transport, self._recorder)
             about = (plan.stages, device, group, dw_builder)
-            stages = [DelegatedStage(*ours, module, s, *about) for s, module in own.items()]
+            stages = [self._stage(stage, module, *about) for stage, module in own.items()]
             timed = self._recorder.with_loss(loss_fn)
             self._runtime = PipelineScheduleRuntime(stages, plan.microbatches, loss_fn=timed)  # type: ignore[no-untyped-call]
             self._gradients = Gradients(own, replicas, self._runtime)
@@ -159,6 +159,10 @@ class Pipeline:
                 opened.callback(self._agent.close)
             self._opened = opened.pop_all()
         close_at_exit(self)
+
+    def _stage(self, stage: int, module: torch.nn.Module, *about: Any) -> DelegatedStage:
+        """A stage of PyTorch's over our transport; ``about``: what PyTorch's takes besides."""
+        return DelegatedStage(self._transport, self._recorder, module, stage, *about)
 
     @property
     def events(self) -> list[Event]:

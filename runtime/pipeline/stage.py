@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from runtime.executor.executor import Executor
 from runtime.pipeline.staging import Tensors
-from runtime.pipeline.timing import Recorder
+from runtime.pipeline.timing import StepRecorder
 from runtime.pipeline.transport import Transport
 from runtime.torch_versions import (
     ComputationType,
@@ -42,7 +42,7 @@ from verify.pipeline import Action
 class DelegatedStage(PipelineStageBase):
     """One stage of a pipeline; ``about`` is what PyTorch's own takes, in order."""
 
-    def __init__(self, transport: Transport, recorder: Recorder, *about: Any) -> None:
+    def __init__(self, transport: Transport, recorder: StepRecorder, *about: Any) -> None:
         with no_groups_of_its_own():
             super().__init__(*about)
         skip_validation(self)  # messages describe themselves
@@ -122,8 +122,9 @@ class DelegatedStage(PipelineStageBase):
         """The tensors of a message, and which of them tracked gradients."""
         receive = Action(self.stage_index, kind, microbatch)
         transport = self._transport
-        if (given := self._local.pop(receive, None)) is not None:
-            return given, tuple(t is not None and t.requires_grad for t in given)
+        local = self._local.pop(receive, None)
+        if local is not None:
+            return local, tuple(t is not None and t.requires_grad for t in local)
         message, waited = transport.mailbox.take(receive)
         self._recorder.record.transits.append(message.transit)
         tensors = transport.staging.use(message.staged)
@@ -168,8 +169,8 @@ class DelegatedStage(PipelineStageBase):
 def _dense(outputs: tuple[Any, ...]) -> Tensors:
     for output in outputs:
         if not isinstance(output, torch.Tensor):
-            given = type(output).__name__
-            raise TensorError(f"a stage returns {given}; must return a tensor or several")
+            kind = type(output).__name__
+            raise TensorError(f"a stage returns {kind}; must return a tensor or several")
     return outputs
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 Tensors = Sequence[torch.Tensor | None]  # None: the gradient of an input that has none
-DENSE = torch.contiguous_format
+DENSE = torch.contiguous_format  # a message has the elements in order, whatever the strides were
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _CudaStaging(HostStaging):
             return torch.empty(shape, dtype=dtype, pin_memory=True)
 
     def land(self, tensors: Tensors) -> Staged:
-        # torch keeps the pinned ones till then
+        # torch keeps pinned memory until the copies from it are done
         return self._copies(
             self._incoming, lambda t: t.to(self._device, non_blocking=True), tensors
         )

@@ -26,6 +26,8 @@ import msgspec
 from runtime.network.store_exchange import StoreExchange
 
 COORDINATOR = 0
+
+# as they stand in the store: a decision, and a vote; a vote against is its reason
 GO = "go"
 STAY = "stay"
 FOR = "for"
@@ -81,12 +83,14 @@ class Switch:
 
     def notice(self, step: int) -> Proposal | None:
         """Before step ``step`` begins: a proposal that is new, to be proved and voted on."""
-        key = {COORDINATOR: f"proposal/{self._next}"}
-        if self._open is not None or not (found := self._group.peek(key)):
+        if self._open is not None:
+            return None
+        texts = self._group.peek({COORDINATOR: f"proposal/{self._next}"})
+        if not texts:
             return None
         self._voted_for = False
-        self._open = proposal = PROPOSAL.decode(found[COORDINATOR])
-        return proposal if step < proposal.first_step else None
+        self._open = proposal = PROPOSAL.decode(texts[COORDINATOR])
+        return proposal if step < proposal.first_step else None  # too late to vote for it
 
     def vote(self, proposal: Proposal, problem: str = "") -> None:
         """Vote on what :meth:`notice` returned, for it without a ``problem``; any thread."""

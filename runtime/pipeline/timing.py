@@ -17,7 +17,7 @@ from verify.pipeline import Action
 from verify.pipeline.measured import Span, StepRecord
 
 
-class Recorder:
+class StepRecorder:
     """Times the actions of one step at a time on ``device``."""
 
     def __init__(self, device: torch.device) -> None:
@@ -57,7 +57,10 @@ class Recorder:
     def end(self) -> StepRecord:
         """The step has ended; waits for the device."""
         marks = self._marks
-        self.record.spans = [Span(a, self._seconds(b), self._seconds(e)) for a, b, e in marks]
+        self.record.spans = [
+            Span(action, self._seconds(began), self._seconds(ended))
+            for action, began, ended in marks
+        ]
         self.record.ended_s = time.monotonic()
         return self.record
 

@@ -28,14 +28,15 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.mesh import connect
 from runtime.network.store_exchange import StoreExchange
 from runtime.pipeline.load import senders
-from runtime.pipeline.messages import Arrived, Header, Mailbox, WireError, read, write
+from runtime.pipeline.messages import Arrived, Mailbox, MessageHeader, WireError, read, write
 from runtime.pipeline.staging import HostStaging, Staged, Tensors
 from verify.errors import ArgumentError
 from verify.pipeline import Action, PipelineSchedule, parse_action
 from verify.pipeline.measured import Transit
 
-GOODBYE = Header(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
-SMALL = BUFFER = 2**16  # bytes: up to SMALL a message is written at once
+GOODBYE = MessageHeader(step=-1, action="0RECV_F0", ready_s=0.0, tensors=())  # closed on purpose
+SMALL = 2**16  # bytes up to which a message is written at once, not by the sending thread
+BUFFER = 2**16  # bytes, of a reader
 BLOCKED_S = 0.1  # a blocking send looks this often whether the connections are gone
 
 
@@ -81,8 +82,10 @@ class Faults:
 
     def delay_s(self, sender: int, receiver: int, step: int) -> tuple[float, float]:
         """(latency, occupancy) in seconds of a message of ``step``."""
-        found = [fault for fault in self._faults if fault.active(sender, receiver, step)]
-        return sum(f.latency_s for f in found), sum(f.occupancy_s for f in found)
+        active = [fault for fault in self._faults if fault.active(sender, receiver, step)]
+        latency_s = sum(fault.latency_s for fault in active)
+        occupancy_s = sum(fault.occupancy_s for fault in active)
+        return latency_s, occupancy_s
 
 
 def both_ways(one: int, other: int, **delay: Any) -> tuple[LinkFault, LinkFault]:
@@ -107,10 +110,10 @@ def due_s(ready_s: float, link_free_s: float, delay: tuple[float, float]) -> tup
 class OutgoingMessage:
     """A message that waits to be sent, or the rest of one that was sent in part."""
 
-    header: Header
+    header: MessageHeader
     staged: Staged
     delay: tuple[float, float] = (0.0, 0.0)
-    rest: bytes = b""
+    unsent: bytes = b""  # the rest
 
 
 class Transport:
@@ -137,8 +140,9 @@ class Transport:
         self._watchdog = watchdog
         self._closing = False
         peers = set(senders(plan, group.rank).values())
-        own = (channel.address, channel.token)
-        self._outgoing, self._incoming = connect(group, *own, to=peers, origin=peers)
+        self._outgoing, self._incoming = connect(
+            group, channel.address, channel.token, to=peers, origin=peers
+        )
         self._waiting = {peer: queue.Queue[OutgoingMessage | None]() for peer in peers}
         self._connections = [*self._outgoing.values(), *self._incoming.values()]
         for connection in self._connections:
@@ -150,14 +154,16 @@ class Transport:
         """Hand over the message that ``receive`` waits for; TensorError for what can't travel."""
         peer = self._rank_of[receive.stage]
         step = self.mailbox.step
-        header = Header.of(step, receive, tensors)
+        header = MessageHeader.of(step, receive, tensors)
         delay = self._faults.delay_s(self._rank, peer, step)
         waiting = self._waiting[peer]
         small = self.staging.direct and sum(t.nbytes for t in tensors if t is not None) <= SMALL
+        # In order: only where nothing is on its way, not even in the thread that sends.
         if small and not waiting.unfinished_tasks and not any(delay):
-            if not (rest := write(self._outgoing[peer], header, tensors, wait=False)):
+            unsent = write(self._outgoing[peer], header, tensors, wait=False)
+            if not unsent:
                 return
-            waiting.put(OutgoingMessage(header, Staged([]), rest=rest))
+            waiting.put(OutgoingMessage(header, Staged([]), unsent=unsent))
         else:
             waiting.put(OutgoingMessage(header, self.staging.take(tensors), delay))
         while self._faults.blocking and not self._closing and waiting.unfinished_tasks:
@@ -210,7 +216,7 @@ class Transport:
             if any(message.delay):
                 due, link_free_s = due_s(message.header.ready_s, link_free_s, message.delay)
                 time.sleep(max(0.0, due - time.monotonic()))
-            connection.sendall(message.rest or write(connection, message.header, tensors))
+            connection.sendall(message.unsent or write(connection, message.header, tensors))
             waiting.task_done()
         with contextlib.suppress(OSError):  # a peer that has said goodbye itself may be gone by now
             connection.sendall(write(connection, GOODBYE, ()))

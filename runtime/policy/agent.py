@@ -23,7 +23,7 @@ from runtime.policy.arrivals import Arrival
 from runtime.policy.coordinator import QUIET, Coordinator, Fault, disagreement
 from runtime.policy.epochs import EpochCommit
 from runtime.policy.head import Head
-from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message
+from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
 from runtime.policy.options import DETERMINISTIC, PolicyInputs
 from runtime.policy.rules import RULES, next_epoch, predicted, small, static
 
@@ -40,7 +40,7 @@ class Decided:
     decision: Decision
 
 
-class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
+class RankAgent(Protocol[PolicyMessage, Aligned | Decided | Fault]):
     """One rank's agent; all ranks have the same options, candidates and profile."""
 
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
@@ -51,7 +51,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
         self.epochs = EpochCommit(rank, inputs.world_size, coordinator=0)
         self._coordinator = Coordinator(rank, inputs, self.epochs, self.clock)
         self._head = Head(rank, inputs)
-        self._parts = self.clock, self.epochs, self._coordinator, self._head
+        self._parts = (self.clock, self.epochs, self._coordinator, self._head)
         self._entered: dict[int, Arrival] = {}  # and not handed out as decided
         self._to_bind: list[int] = []  # those of them whose epoch is not known
         self._unseen: dict[int, Arrival] = {}  # the device has yet to come to them
@@ -140,7 +140,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
             self._collect(part, now_s)
         self._progress(now_s)
 
-    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+    def receive_message(self, message: PolicyMessage, sender: int, now_s: float) -> None:
         """Hand a message to whom it concerns."""
         if isinstance(message, Arrive) and message.to is None:
             self._coordinator.receive_message(message, sender, now_s)
@@ -166,6 +166,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
 
     def _progress(self, now_s: float) -> None:
         """Decide what can be decided here, and tell of all else that this rank has come."""
+        # In order: an operation whose epoch is not known yet holds up those behind it.
         while self._to_bind:
             arrival = self._entered[self._to_bind[0]]
             operation = arrival.operation
@@ -223,7 +224,7 @@ class RankAgent(Protocol[Message, Aligned | Decided | Fault]):
             self._raise(event)
         self._post(part.messages_to_send(now_s), now_s)
 
-    def _post(self, sends: Iterable[tuple[int, Message]], now_s: float) -> None:
+    def _post(self, sends: Iterable[tuple[int, PolicyMessage]], now_s: float) -> None:
         """What goes to this rank itself is taken at once."""
         for to, message in sends:
             if to == self.rank:

@@ -14,7 +14,7 @@ from runtime.at_exit import close_at_exit, has_closed
 from runtime.network.clock import Alignment
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.options import Options
-from runtime.telemetry.recorder import Recorder
+from runtime.telemetry.recorder import OperationRecorder
 from runtime.telemetry.records import NATIVE, Record
 from runtime.torch_versions import Store
 from runtime.work import AllReduceWork, require_summable
@@ -45,7 +45,7 @@ class GroupOfOne:
         self._is_closed = False
         group = StoreExchange(store, rank=0, world_size=1, timeout_s=timeout_s)
         own_clock = Alignment(offset_s=0.0, uncertainty_s=0.0)
-        self.source = Recorder(group, lambda: own_clock, lambda: self._submitted)
+        self.source = OperationRecorder(group, lambda: own_clock, lambda: self._submitted)
         self.records: deque[Record] = self.source.records
         close_at_exit(self)
 

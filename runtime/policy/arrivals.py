@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 
 ABSENT = -math.inf  # the stamp of a rank that has not come
 STAMP = np.dtype("<f8")  # as it is sent
-NOBODY = struct.pack("<d", ABSENT)
+NOBODY = struct.pack("<d", ABSENT)  # in bytes, for what is looked through as it lies in memory
 
-Buffer = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
+BufferSignature = tuple[int, str]  # bytes and kind of a buffer; must be the same on all ranks
 
 
 class Arrival(NamedTuple):
     """Ranks have come to an operation: of those that its sender speaks for, or it alone."""
 
     operation: int
-    buffer: Buffer
+    buffer: BufferSignature
     stamps: bytearray  # by rank: when, on the reference rank's clock (NaN: not aligned; ABSENT)
-    odd: dict[int, Buffer]  # by rank: other buffers than ``buffer``
+    odd: dict[int, BufferSignature]  # by rank: other buffers than ``buffer``
 
     @property
     def at_s(self) -> NDArray[np.float64]:
@@ -46,10 +46,10 @@ class ArrivalState:
     """Who of ``ranks`` has come to an operation, as far as it is known here."""
 
     operation: int
-    buffer: Buffer  # of the rank that was heard of first
+    buffer: BufferSignature  # of the rank that was heard of first
     ranks: range
     last_s: float = -math.inf  # when the last arrival was heard of: own clock
-    odd: dict[int, Buffer] = field(default_factory=dict)  # by rank: other buffers than that
+    odd: dict[int, BufferSignature] = field(default_factory=dict)  # by rank: if not ``buffer``
 
     def __post_init__(self) -> None:
         self.absent = len(self.ranks)  # so many have not come
@@ -65,6 +65,8 @@ class ArrivalState:
         is_first_word = self.stamps[begin:end] == NOBODY * count
         has_same_buffer = arrival.buffer == self.buffer and not arrival.odd
 
+        # Bytes of two neighbouring stamps may look like NOBODY: then the slower way is taken, to
+        # the same end.
         if has_same_buffer and is_first_word and NOBODY not in arrival.stamps:
             self.stamps[begin:end] = arrival.stamps  # usual, and quick for any number of ranks
             newly_arrived = count
@@ -97,6 +99,7 @@ class ArrivalState:
     @property
     def aligned(self) -> bool:
         """All ranks have come, and all stamps are of one clock."""
+        # ABSENT and NaN, which stands for a clock that is not aligned, both go through a sum
         return math.isfinite(self.at_s.sum())
 
     @property

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runtime.executor.closed_form import ClosedForm
+from runtime.executor.closed_form import ClosedFormPart
 from runtime.executor.load import Runnable, load
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Candidate, Phase, TwoLevelCompletion
+from runtime.policy.cost_model import Phase, ScheduleCandidate, TwoLevelCompletion
 from runtime.policy.machines import ALONE
 from verify.core.format import decode
 from verify.output import encode
@@ -38,17 +38,18 @@ CLASSES = (8, 1, 2, 4, 16, 32, 64, 128, 256)
 class OfferedCandidate(msgspec.Struct, frozen=True):
     """A candidate as rank 0 sends it: what it costs, and its schedule, which receivers prove."""
 
-    candidate: Candidate
+    candidate: ScheduleCandidate
     schedule: msgspec.Raw
 
 
 OFFER = msgspec.json.Decoder(list[OfferedCandidate])  # with the module: see verify.core.format
-RunnableCandidate = tuple[Runnable, Candidate]
+
+RunnableCandidate = tuple[Runnable, ScheduleCandidate]
 
 
 def candidates(
     group: StoreExchange, most_late: int, ranks_per_machine: int = ALONE
-) -> tuple[tuple[Runnable, ...], tuple[Candidate, ...]]:
+) -> tuple[tuple[Runnable, ...], tuple[ScheduleCandidate, ...]]:
     """The schedules for up to ``most_late`` ranks, at least one, and what each costs.
 
     Two-level ones are among them if the group's machines have ``ranks_per_machine`` ranks each.
@@ -82,7 +83,7 @@ def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableC
     proved: list[RunnableCandidate] = []
     for name, schedule in searched(ranks, most_late):
         waiting, completion = _phases(costs(schedule))
-        candidate = Candidate(name, len(schedule.late), waiting, completion)
+        candidate = ScheduleCandidate(name, len(schedule.late), waiting, completion)
         proved.append((load(schedule), candidate))
 
     if most_late and ranks_per_machine != ALONE:
@@ -91,7 +92,7 @@ def _made(ranks: int, most_late: int, ranks_per_machine: int) -> tuple[RunnableC
             by_level = two_level_completion_costs(schedule, ranks_per_machine)
             between, inside = _phases(by_level)
             two_level = TwoLevelCompletion(ranks_per_machine, between, inside)
-            candidate = Candidate(name, 1, waiting, completion, two_level=two_level)
+            candidate = ScheduleCandidate(name, 1, waiting, completion, two_level=two_level)
             proved.append((load(schedule), candidate))
     return tuple(proved)
 
@@ -117,11 +118,11 @@ def _closed_form(ranks: int, rank: int, chunks: int) -> RunnableCandidate:
     """The closed form for one late rank; its part is made when a buffer first wants it."""
     from synth.candidates import closed_form_costs
 
-    schedule = ClosedForm(ranks, rank, chunks)
+    schedule = ClosedFormPart(ranks, rank, chunks)
     waiting, completion = _phases(closed_form_costs(ranks, chunks))
-    return schedule, Candidate(schedule.name, 1, waiting, completion, on_demand=True)
+    return schedule, ScheduleCandidate(schedule.name, 1, waiting, completion, on_demand=True)
 
 
 def _phases(costs: tuple[Cost, Cost]) -> tuple[Phase, Phase]:
-    first, second = (Phase(cost.messages, float(cost.share)) for cost in costs)
-    return first, second
+    first, second = costs
+    return Phase(first.messages, float(first.share)), Phase(second.messages, float(second.share))

@@ -12,14 +12,14 @@ from runtime.network.control_channel import ControlChannel
 from runtime.network.protocol import ProtocolRunner
 from runtime.policy.agent import Decided, RankAgent
 from runtime.policy.coordinator import Fault
-from runtime.policy.messages import Decision, Message
+from runtime.policy.messages import Decision, PolicyMessage
 
 
 class ControlPlaneClosed(Exception):
     """The control plane has ended: the executor has failed, or is being closed."""
 
 
-class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
+class ControlPlane(ProtocolRunner[PolicyMessage, Aligned | Decided | Fault]):
     """A rank's agent and its decisions, which are taken in the order of operations.
 
     Args:
@@ -43,7 +43,7 @@ class ControlPlane(ProtocolRunner[Message, Aligned | Decided | Fault]):
         self._on_fault = on_fault
         self._aligned = threading.Event()
         self._decisions: queue.SimpleQueue[Decided | None] = queue.SimpleQueue()
-        super().__init__(agent, datagrams, "decisions", Message)
+        super().__init__(agent, datagrams, "decisions", PolicyMessage)
 
     @property
     def sent(self) -> int:

@@ -22,15 +22,20 @@ from dataclasses import dataclass
 
 from runtime.network.clock import Clock
 from runtime.network.protocol import Protocol
-from runtime.policy.arrivals import Arrival, Buffer
+from runtime.policy.arrivals import Arrival, BufferSignature
 from runtime.policy.cost_model import Times
 from runtime.policy.epochs import EpochCommit
-from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, Message
+from runtime.policy.messages import NATIVE, Arrive, Decide, Decision, PolicyMessage
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES, OperationState
 
 QUIET = Decision(NATIVE, (), "no straggler lately: no rank asks")
-REMEMBERED = 1024  # operations whose arrivals and ends are kept until all have told
+REMEMBERED = 1024
+"""Operations whose arrivals and ends are kept until all ranks have told of them.
+
+There has to be a limit: what a rank tells while nobody asks is sent once and may be lost, so of
+some operations not all is ever told.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Fault:
     text: str
 
 
-class Coordinator(Protocol[Message, Fault]):
+class Coordinator(Protocol[PolicyMessage, Fault]):
     """One rank's part; idle on most ranks. ``epochs`` tells who coordinates what."""
 
     def __init__(self, rank: int, inputs: PolicyInputs, epochs: EpochCommit, clock: Clock) -> None:
@@ -69,13 +74,14 @@ class Coordinator(Protocol[Message, Fault]):
         self._last_done_s = -math.inf
         self._faulty = False
 
-    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+    def receive_message(self, message: PolicyMessage, sender: int, now_s: float) -> None:
         """A rank has come to an operation, or says so again; or what it did while nobody asked."""
         assert isinstance(message, Arrive)
         ranks = self.inputs.speaks_for(sender)
         for arrival in message.arrivals:
             arrival.require(ranks)
         if message.asks:
+            # Ends first: an operation that is done frees the links, and so moves decisions.
             self._note(message, sender)
             for arrival in message.arrivals:
                 self._on_question(arrival, sender, now_s)
@@ -85,6 +91,7 @@ class Coordinator(Protocol[Message, Fault]):
                 if arrival.operation > last:  # neither doubled nor overtaken
                     self._reported[sender] = arrival.operation
                     self._on_report(arrival, sender, now_s)
+            # Ends last: a report may have the end of the very operation that it tells of.
             self._note(message, sender)
 
     def get_timer(self) -> float | None:
@@ -101,7 +108,9 @@ class Coordinator(Protocol[Message, Fault]):
         state = self._states.get(operation)
         return () if state is None else state.missing
 
-    def decided_elsewhere(self, operation: int, buffer: Buffer, decision: Decision) -> None:
+    def decided_elsewhere(
+        self, operation: int, buffer: BufferSignature, decision: Decision
+    ) -> None:
         """Note how an operation of this coordinator's runs that every rank decides by itself."""
         state = self._states.get(operation) or self._open(operation, buffer)
         state.decision = decision
@@ -118,6 +127,7 @@ class Coordinator(Protocol[Message, Fault]):
         if state is not None:
             state.asking.add(sender)
             is_new = self._enter(state, arrival, sender, now_s) and sender != self.rank
+            # While more are missing a head holds back what it has: that is no delay of the network.
             if is_new and state.absent <= self.inputs.most_late:
                 heard_s = now_s + self._clock.alignment(now_s).offset_s
                 self.inputs.correction.add_delay(heard_s - float(arrival.at_s.max()))
@@ -134,8 +144,9 @@ class Coordinator(Protocol[Message, Fault]):
         self._undecided.discard(operation)
         self._enter(state, arrival, sender, now_s)
 
-    def _open(self, operation: int, buffer: Buffer) -> OperationState:
-        state = self._states[operation] = OperationState(operation, buffer, range(self.world_size))
+    def _open(self, operation: int, buffer: BufferSignature) -> OperationState:
+        state = OperationState(operation, buffer, range(self.world_size))
+        self._states[operation] = state
         while len(self._states) > REMEMBERED:
             self._forget(next(iter(self._states)))
         return state
@@ -194,7 +205,8 @@ class Coordinator(Protocol[Message, Fault]):
             if decision.candidate != NATIVE and operation > self._done_to:
                 self._started.add(operation)
             self._occupy(state, decision, now_s, complete=False)
-            decide = self._decided[operation] = Decide(operation, state.buffer, decision)
+            decide = Decide(operation, state.buffer, decision)
+            self._decided[operation] = decide
             self._outbox += ((rank, decide) for rank in self._consumed.keys() | state.asking)
 
     def _occupy(
@@ -251,7 +263,7 @@ class Coordinator(Protocol[Message, Fault]):
         """Compare what an operation took, from the last arrival on, with the prediction."""
         last_s = float(state.at_s.max())
         end_s = max(state.done_s.values())
-        begins_s = max(last_s, self._last_done_s)
+        begins_s = max(last_s, self._last_done_s)  # links are busy with the one before until then
         self._last_done_s = max(end_s, self._last_done_s)
         if state.decision is None:
             return
@@ -263,7 +275,7 @@ class Coordinator(Protocol[Message, Fault]):
         self.inputs.correction.add(native, expected_s, end_s - begins_s)
 
 
-def disagreement(operation: int, buffers: dict[int, Buffer]) -> Fault:
+def disagreement(operation: int, buffers: dict[int, BufferSignature]) -> Fault:
     """Which ranks have come to ``operation`` with another buffer (by rank) than most."""
     usual = statistics.multimode(buffers.values())
     ranks = tuple(rank for rank, buffer in buffers.items() if [buffer] != usual)

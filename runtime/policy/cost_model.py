@@ -1,15 +1,15 @@
 """How long an operation takes by each method, and how long to wait for who is missing.
 
-Legend: S bytes of the buffer; a line is ``messages * alpha + share * S * beta``. With a late rank
+Legend: S bytes of the buffer; a cost is ``messages * alpha + share * S * beta``. With a late rank
 that comes L seconds after the others, from the others' arrival on:
 
     native      L + N                 nothing can be done before it comes
     schedule    max(L, W) + C         W: the waiting phases, C: the completion after its arrival
 
 On machines of several ranks a two-level schedule's C counts what moves between machines and what
-moves inside them, each with the line measured there. Its phases overlap, since the links carry the
-one to the late rank's machine and the other away from it; so W is what the whole takes with all
-ranks on time, as measured, less C.
+moves inside them, each with the alpha and beta measured there. Its phases overlap, since the links
+carry the one to the late rank's machine and the other away from it; so W is what the whole takes
+with all ranks on time, as measured, less C.
 
 Source: docs/explanation/cost.md. Deviation: native and schedules run on different transports, so
 they have an alpha and a beta each, corrected by what was seen (``history.ModelCorrection``).
@@ -40,7 +40,7 @@ from verify.errors import ArgumentError
 LEAST_GAIN = 0.02  # of the native time: what a schedule must promise to gain, or native runs
 
 
-class Line(msgspec.Struct, frozen=True):
+class AlphaBeta(msgspec.Struct, frozen=True):
     """Seconds per message and seconds per byte."""
 
     alpha_s: float
@@ -55,17 +55,17 @@ class MachinesProfile(msgspec.Struct, frozen=True):
     """What is measured where the job's machines have several ranks each."""
 
     ranks_per_machine: int
-    inside: Line  # of the native all-reduce of one machine's ranks
-    between: Line  # of the native all-reduce of one rank of each machine
-    on_time: dict[str, Line]  # by the candidate's name: the whole, as one message, nobody late
+    inside: AlphaBeta  # of the native all-reduce of one machine's ranks
+    between: AlphaBeta  # of the native all-reduce of one rank of each machine
+    on_time: dict[str, AlphaBeta]  # by the candidate's name: the whole, as one message, nobody late
 
 
 class Profile(msgspec.Struct, frozen=True):
     """What ``python -m runtime profile`` measures: the library's all-reduce, and our executor."""
 
     ranks: int
-    native: Line
-    schedule: Line
+    native: AlphaBeta
+    schedule: AlphaBeta
     machines: MachinesProfile | None = None
     hosts: tuple[int, ...] = ()  # how many ranks each host had, in order of ranks; (): not known
 
@@ -103,7 +103,7 @@ class TwoLevelCompletion(msgspec.Struct, frozen=True):
     inside: Phase  # all other rounds
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class ScheduleCandidate(msgspec.Struct, frozen=True):
     """A schedule for so many late ranks; its cost before and after the last one's arrival."""
 
     name: str
@@ -127,7 +127,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(
-    candidates: tuple[Candidate, ...], profile: Profile, late: int, nbytes: int
+    candidates: tuple[ScheduleCandidate, ...], profile: Profile, late: int, nbytes: int
 ) -> list[Times]:
     """W and C of every candidate for ``late`` late ranks of which the profile can tell them."""
     predicted = []
@@ -144,11 +144,11 @@ def times(
     return predicted
 
 
-def _phase_s(phase: Phase, line: Line, nbytes: int) -> float:
-    return line.seconds(phase.messages, phase.share, nbytes)
+def _phase_s(phase: Phase, cost: AlphaBeta, nbytes: int) -> float:
+    return cost.seconds(phase.messages, phase.share, nbytes)
 
 
-def _was_measured(candidate: Candidate, machines: MachinesProfile | None) -> bool:
+def _was_measured(candidate: ScheduleCandidate, machines: MachinesProfile | None) -> bool:
     """Whether the profile is of this two-level candidate on such machines (a file may not be)."""
     two_level = candidate.two_level
     assert two_level is not None
@@ -160,7 +160,7 @@ def _was_measured(candidate: Candidate, machines: MachinesProfile | None) -> boo
 
 
 def _two_level_times(
-    index: int, candidate: Candidate, machines: MachinesProfile, nbytes: int
+    index: int, candidate: ScheduleCandidate, machines: MachinesProfile, nbytes: int
 ) -> Times:
     """W and C of a two-level candidate: see the top of this module."""
     completion = candidate.two_level

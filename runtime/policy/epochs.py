@@ -27,10 +27,12 @@ import msgspec
 from runtime.network.protocol import Protocol
 from runtime.policy.messages import Answer, Ask, Epoch, EpochMessage, Outcome, Propose
 
-RETRY_S = 0.05
+RETRY_S = 0.05  # between two times that the same thing is sent
 PATIENCE_S = 1.0  # then an epoch that not all have accepted is void: nobody waits, nothing changes
-LEAST_MARGIN = 4  # operations until an epoch begins; doubled as needed
+LEAST_MARGIN = 4
 MOST_MARGIN = 4096
+"""Operations until an epoch begins, so that no rank has come to its first one when it hears of it.
+Where one has, the next epoch gets twice as many."""
 
 
 @dataclass
@@ -108,6 +110,7 @@ class EpochCommit(Protocol[EpochMessage, None]):
     def get_timer(self) -> float | None:
         """When something has to be sent again, or a proposal is void."""
         if self._proposal is not None:
+            # This rank stands at the first operation of its own proposal: that is void, at once.
             return -math.inf if self._stuck else self._proposal.again_s
         return self._asked_s + RETRY_S if self._stuck else None
 

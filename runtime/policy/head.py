@@ -23,16 +23,18 @@ from dataclasses import dataclass
 
 from runtime.network.protocol import Protocol
 from runtime.policy.arrivals import Arrival, ArrivalState
-from runtime.policy.messages import Arrive, Decide, Message
+from runtime.policy.messages import Arrive, Decide, PolicyMessage
 from runtime.policy.options import PolicyInputs
 from runtime.policy.rules import RULES
 
-TOGETHER_S = 0.001
-RETRY_S = 0.1  # well above a round trip through busy links
-LONGEST_RETRY_S = 1.0
-PAST_HEAD = 6  # each so many-th time it asks not the head above it, but the coordinator
-REPORT_S = 0.5  # in quiet times it reports so often, or when so many gather
-MOST_REPORTED = 64
+TOGETHER_S = 0.001  # arrivals within it are told in one message
+RETRY_S = 0.1  # before it asks again: well above a round trip through busy links
+LONGEST_RETRY_S = 1.0  # as the pause doubles from one time to the next
+PAST_HEAD = 6
+"""Each so many-th time it asks not the head above it, but the coordinator. With the pauses above, a
+head whose process has stopped costs the ranks below it 2.5 s."""
+REPORT_S = 0.5  # in quiet times a head reports so often,
+MOST_REPORTED = 64  # or when so many operations have gathered
 MOST_TOLD = 2048  # arrivals in one message: it has to fit into a datagram
 MOST_DONE = 64  # ends of operations that one message tells of; older ones are not told
 
@@ -47,7 +49,7 @@ class _Gathered(ArrivalState):
     tries: int = 0
 
 
-class Head(Protocol[Message, None]):
+class Head(Protocol[PolicyMessage, None]):
     """One rank's part: it speaks for the ranks that it heads, itself among them."""
 
     def __init__(self, rank: int, inputs: PolicyInputs) -> None:
@@ -69,7 +71,7 @@ class Head(Protocol[Message, None]):
         self._reports: list[Arrival] = []
         self._report_s = -math.inf  # when the next report is due
 
-    def receive_message(self, message: Message, sender: int, now_s: float) -> None:
+    def receive_message(self, message: PolicyMessage, sender: int, now_s: float) -> None:
         """One of its ranks has come to operations, or a coordinator has decided one."""
         if isinstance(message, Decide):
             if message.operation >= self._needed and message.operation not in self._decided:
@@ -110,7 +112,7 @@ class Head(Protocol[Message, None]):
     def _on_question(self, arrival: Arrival, to: int, sender: int, now_s: float) -> None:
         if arrival.operation < self._needed:
             return
-        if self._reports:
+        if self._reports:  # what happened before goes first: it is what decisions are made from
             self._report(to, now_s)
         state = self._open(arrival, to)
         decided = self._decided.get(arrival.operation)
@@ -135,7 +137,8 @@ class Head(Protocol[Message, None]):
 
     def _open(self, arrival: Arrival, to: int) -> _Gathered:
         if (state := self._states.get(arrival.operation)) is None:
-            state = self._states[arrival.operation] = _Gathered(*arrival[:2], self._below, to=to)
+            state = _Gathered(arrival.operation, arrival.buffer, self._below, to=to)
+            self._states[arrival.operation] = state
         return state
 
     def _tell(self, state: _Gathered, now_s: float) -> None:
@@ -144,7 +147,7 @@ class Head(Protocol[Message, None]):
         state.again_s = now_s + state.pause_s
         state.pause_s = min(LONGEST_RETRY_S, 2 * state.pause_s)
         if state.operation in self._decided or not (state.absent or self._has_rule):
-            state.again_s = math.inf
+            state.again_s = math.inf  # it is decided; or nobody will, and all have come
         above = self._above
         if state.tries % PAST_HEAD == 0:
             above = None

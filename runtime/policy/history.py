@@ -55,7 +55,9 @@ class History:
         """Per operation: from the last arrival of all others to the last (first) of ``ranks``."""
         rows = self._last(recent)
         arrivals_of_ranks = self._arrivals[rows[:, None], list(ranks)].tolist()
-        last_arrivals = self._in_order[rows, -1 - len(ranks) :].tolist()  # one more than ranks
+        # One more than ``ranks``, so one at least is another rank's. Nothing else is looked at: in
+        # a job of 1,024 ranks a row of all arrivals is long.
+        last_arrivals = self._in_order[rows, -1 - len(ranks) :].tolist()
         lateness_s = []
         for theirs, last in zip(arrivals_of_ranks, last_arrivals, strict=True):
             for at_s in theirs:
@@ -84,7 +86,10 @@ class ModelCorrection:
 
     def __init__(self) -> None:
         self._delays: deque[float] = deque(maxlen=KEPT // 4)
-        self._seen = {native: self._delays.copy() for native in (False, True)}
+        self._ratios: dict[bool, deque[float]] = {  # taken over predicted; native ones under True
+            False: deque(maxlen=KEPT // 4),
+            True: deque(maxlen=KEPT // 4),
+        }
         self._count = 0
 
     def add_delay(self, delay_s: float) -> None:
@@ -100,11 +105,11 @@ class ModelCorrection:
     def add(self, native: bool, predicted_s: float, taken_s: float) -> None:
         """One operation: predicted and taken from the last arrival on."""
         if predicted_s > 0:
-            self._seen[native].append(min(MOST, max(LEAST[native], taken_s / predicted_s)))
+            self._ratios[native].append(min(MOST, max(LEAST[native], taken_s / predicted_s)))
             self._count += 1
-            if self._count % FORGET_EVERY == 0 and self._seen[not native]:
-                self._seen[not native].popleft()
+            if self._count % FORGET_EVERY == 0 and self._ratios[not native]:
+                self._ratios[not native].popleft()
 
     def factor(self, native: bool) -> float:
         """What to multiply a prediction with: the median of what was seen, 1 at first."""
-        return statistics.median((*self._seen[native], *DOUBT))
+        return statistics.median((*self._ratios[native], *DOUBT))

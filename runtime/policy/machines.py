@@ -16,10 +16,10 @@ import torch
 
 from runtime.executor.native import NativeAllReduce
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Line, MachinesProfile
+from runtime.policy.cost_model import AlphaBeta, MachinesProfile
 
 Sum = Callable[[torch.Tensor], object]  # sums a tensor in place; returns when that is done
-MeasureLine = Callable[[Sum | None, float, float], Line]
+MeasureCost = Callable[[Sum | None, float, float], AlphaBeta]
 """Alpha and beta of something that takes so many messages, and moves that share of the buffer.
 
 Without something (None) this rank looks on while others measure."""
@@ -55,7 +55,7 @@ def measure_machines(
     group: StoreExchange,
     ranks_per_machine: int,
     schedules: Mapping[str, Sum],
-    measure: MeasureLine,
+    measure: MeasureCost,
 ) -> MachinesProfile:
     """The native all-reduce inside and between machines, and ``schedules`` by name (collective).
 
@@ -68,18 +68,18 @@ def measure_machines(
 
     inside = _place(group, f"machine {machine}", local_rank, ranks_per_machine)
     with _native(inside) as all_reduce:
-        inside_line = measure(all_reduce, *_ring(ranks_per_machine))
+        inside_cost = measure(all_reduce, *_ring(ranks_per_machine))
 
     # one rank of each machine, so that they do not share its network port; the others look on
     if local_rank == 0:
         between = _place(group, "between machines", machine, machines)
         with _native(between) as all_reduce:
-            between_line = measure(all_reduce, *_ring(machines))
+            between_cost = measure(all_reduce, *_ring(machines))
     else:
-        between_line = measure(None, *_ring(machines))
+        between_cost = measure(None, *_ring(machines))
 
     on_time = {name: measure(run, 1, 1) for name, run in schedules.items()}
-    return MachinesProfile(ranks_per_machine, inside_line, between_line, on_time)
+    return MachinesProfile(ranks_per_machine, inside_cost, between_cost, on_time)
 
 
 def _ring(ranks: int) -> tuple[float, float]:

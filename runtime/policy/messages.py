@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from runtime.network.clock import Ping, Pong
-from runtime.policy.arrivals import Arrival, Buffer
+from runtime.policy.arrivals import Arrival, BufferSignature
 
 NATIVE = -1  # the candidate that stands for the library's own all-reduce
 
@@ -84,9 +84,9 @@ class Decide(_Message, frozen=True):
     """The coordinator's decision, and for what buffer it was made."""
 
     operation: int
-    buffer: Buffer
+    buffer: BufferSignature
     decision: Decision
 
 
 EpochMessage = Propose | Answer | Ask | Outcome
-Message = Ping | Pong | EpochMessage | Arrive | Decide
+PolicyMessage = Ping | Pong | EpochMessage | Arrive | Decide

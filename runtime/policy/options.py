@@ -10,7 +10,7 @@ import msgspec
 
 from runtime.device.option import OnDevice
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import Candidate, Profile, Times, times
+from runtime.policy.cost_model import Profile, ScheduleCandidate, Times, times
 from runtime.policy.history import History, ModelCorrection
 from verify.errors import ArgumentError
 
@@ -21,9 +21,10 @@ OFF = "off"
 DETERMINISTIC: tuple[Mode, ...] = ("native", "static")
 """Modes that run the same buffer sizes by the same schedules in every step: the same bits."""
 LEARNING: tuple[Mode, ...] = ("predict", "eager", "auto")
-MOST_ALONE = 32
+MOST_ALONE = 32  # ranks that each speak to the coordinator; more do through a tree of heads
 FAN_IN = 8
-"""Ranks that each speak to the coordinator; more do through a tree of heads, each for so many."""
+"""Ranks, or heads, to a head. So no rank hears more than some 8 messages for each level of the tree
+and operation: 23 at 1,024 ranks (docs/explanation/auto.md)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Options:
         if self.mode in DETERMINISTIC:
             return len(self.late)
         wanted = min(3, max(1, ranks // 4)) if self.most_late is None else self.most_late
-        return max(0, min(wanted, ranks - 2))
+        return max(0, min(wanted, ranks - 2))  # one rank alone has nothing to sum up meanwhile
 
 
 class Chosen(NamedTuple):
@@ -93,7 +94,7 @@ class PolicyInputs:
 
     options: Options
     world_size: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ScheduleCandidate, ...]
     profile: Profile
     correction: ModelCorrection = field(default_factory=ModelCorrection)
     head_of: int = 0  # how many ranks, or heads, have a head, itself included; 0: see FAN_IN

@@ -25,35 +25,36 @@ import msgspec
 import torch
 
 from runtime.network.store_exchange import StoreExchange
-from runtime.policy.cost_model import PROFILE, Candidate, Line, Profile
+from runtime.policy.cost_model import PROFILE, AlphaBeta, Profile, ScheduleCandidate
 from runtime.policy.machines import measure_machines
 from runtime.policy.options import Options
 from runtime.torch_versions import PrefixStore, Store, TCPStore
 from verify.errors import ArgumentError, RankFailure
 
 SMALL = 2**14  # bytes
-LARGE = 2**21
+LARGE = 2**21  # bytes: a start costs a few operations of these
 AGREEING = 3  # repeats that have to come within AGREEMENT of the least
 AGREEMENT = 0.1
 MOST_S = 1.0  # a machine on which no three agree by then is too noisy for more to help
 DIFFERENT = 2.0  # by this factor a profile is off, if it is not of this network
-LEAST_ALPHA_S = 1e-7
-LEAST_BETA_S = 1e-13
-LEAVE_S = 5.0
-PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LEAST_ALPHA_S = 1e-7  # where noise makes the fitted line pass below zero, or fall:
+LEAST_BETA_S = 1e-13  # predicted times have to be positive, and to grow with the buffer
+LEAVE_S = 5.0  # how long rank 0, whose store it may be, waits for the others to have left
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by which torchrun says who joins
 
-Run = Callable[[torch.Tensor], object]  # sums a tensor over all ranks, in place; returns when done
+TimedSum = Callable[[torch.Tensor], object]
+"""Sums a tensor over all ranks, in place; returns when that is done."""
 
 logger = logging.getLogger("latecomer")
 
 
 def measure(
     group: StoreExchange,
-    native: Run,
-    schedule: Run,
-    candidate: Candidate,
+    native: TimedSum,
+    schedule: TimedSum,
+    candidate: ScheduleCandidate,
     device: torch.device,
-    two_level: Mapping[str, Run],
+    two_level: Mapping[str, TimedSum],
     ranks_per_machine: int,
 ) -> Profile:
     """The profile of the native all-reduce and ``candidate``'s schedule, here (collective).
@@ -67,28 +68,28 @@ def measure(
     messages = sum(phase.messages for phase in phases)
     share = sum(phase.share for phase in phases)
 
-    def line_of(run: Run | None, messages: float, share: float) -> Line:
+    def cost_of(run: TimedSum | None, messages: float, share: float) -> AlphaBeta:
         small_s = _least_s(native, run, torch.zeros(SMALL // 4, device=device))
         large_s = _least_s(native, run, torch.zeros(LARGE // 4, device=device))
-        return _line(small_s, large_s, messages=messages, share=share)
+        return _fitted(small_s, large_s, messages=messages, share=share)
 
-    native_line = line_of(native, hops, hops / ranks)
-    schedule_line = line_of(schedule, messages, share)
+    native_cost = cost_of(native, hops, hops / ranks)
+    schedule_cost = cost_of(schedule, messages, share)
     if not two_level:
-        return Profile(ranks, native_line, schedule_line)
+        return Profile(ranks, native_cost, schedule_cost)
 
-    machines = measure_machines(group, ranks_per_machine, two_level, line_of)
-    return Profile(ranks, native_line, schedule_line, machines)
+    machines = measure_machines(group, ranks_per_machine, two_level, cost_of)
+    return Profile(ranks, native_cost, schedule_cost, machines)
 
 
 def shared_profile(
     group: StoreExchange,
     given_profile: Profile | None,
-    native: Run,
-    schedule: Run,
-    candidate: Candidate,
+    native: TimedSum,
+    schedule: TimedSum,
+    candidate: ScheduleCandidate,
     device: torch.device,
-    two_level: Mapping[str, Run],
+    two_level: Mapping[str, TimedSum],
     ranks_per_machine: int,
 ) -> Profile:
     """The profile that rank 0 was given or, together with all others, measures on ``device``.
@@ -133,7 +134,7 @@ def _listed(counts: tuple[int, ...]) -> str:
     return ", ".join(map(str, sorted(set(counts)) if len(set(counts)) == 1 else counts))
 
 
-def _warn_if_different(profile: Profile, native: Run, device: torch.device, rank: int) -> None:
+def _warn_if_different(profile: Profile, native: TimedSum, device: torch.device, rank: int) -> None:
     """Say so where the native all-reduce takes much more or less time than the profile has it.
 
     It is no error: who gives a profile wants decisions that are the same in every run, even on a
@@ -158,7 +159,7 @@ def run(dispatch: Callable[..., Any], out: Path, *, timeout_s: float = 300.0) ->
         ArgumentError: this process is not a rank of a job.
         RankFailure: ranks that did not join within ``timeout_s``, or died.
     """
-    for name in PLACE:
+    for name in VARIABLES:
         if name not in os.environ:
             remedy = "Start it with: torchrun --nproc-per-node N -m runtime profile"
             raise ArgumentError(name, None, "must be set: there is no job to measure", remedy)
@@ -200,13 +201,13 @@ def _store(rank: int, timeout_s: float) -> Store:
         raise RankFailure([] if agent else [0], text) from None
 
 
-def _line(small_s: float, large_s: float, *, messages: float, share: float) -> Line:
+def _fitted(small_s: float, large_s: float, *, messages: float, share: float) -> AlphaBeta:
     """Alpha and beta of something that took ``small_s`` for SMALL and ``large_s`` for LARGE."""
     beta_s = max(LEAST_BETA_S, (large_s - small_s) / (share * (LARGE - SMALL)))
-    return Line(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
+    return AlphaBeta(max(LEAST_ALPHA_S, (small_s - share * SMALL * beta_s) / messages), beta_s)
 
 
-def _least_s(native: Run, run: Run | None, data: torch.Tensor) -> float:
+def _least_s(native: TimedSum, run: TimedSum | None, data: torch.Tensor) -> float:
     """The shortest of some runs, each begun by all ranks together (collective).
 
     They end when all ranks are content: a rank that went on alone would wait for ever. A rank

@@ -205,7 +205,7 @@ def predicted_late(nbytes: int, inputs: PolicyInputs) -> tuple[tuple[int, ...], 
     """
     history = inputs.history
     native_s = inputs.native_s(nbytes)
-    best: tuple[tuple[int, ...], float, str] = (), 0.0, NO_STRAGGLER
+    best: tuple[tuple[int, ...], float, str] = ((), 0.0, NO_STRAGGLER)
     best_gain_s = LEAST_GAIN * native_s
     order = history.usual_order()
     for count in range(1, inputs.most_late + 1):
@@ -232,6 +232,7 @@ def quiet(nbytes: int, inputs: PolicyInputs, *, was_quiet: bool) -> bool:
     native_s = inputs.native_s(nbytes)
     gain_s = 0.0
     for late in range(1, inputs.most_late + 1):
+        # ``learned`` wants a lateness above 0, and ranks may have come at the very same time
         gaps = [max(gap, SHORTEST_S) for gap in inputs.history.gaps(late, LATELY)]
         schedules = inputs.times(late, nbytes, made=inputs.made)
         wait = learned(gaps, 0.0, native_s, schedules)

@@ -24,14 +24,16 @@ from runtime.executor.nccl.groups import nccl
 from runtime.health.native_work import NativeWaits, NativeWork
 from runtime.network.store_exchange import StoreExchange
 from runtime.process_group import reductions
-from runtime.process_group.starting import CLOSE_S, Engine, Starting
+from runtime.process_group.starting import CLOSE_S, AllReduceEngine, Starting
 from runtime.torch_versions import PrefixStore, Store, Work, count_operations, own_connection
 from runtime.work import SUMMABLE, PendingWork, unsummable
 
 logger = logging.getLogger("latecomer")
 GLOO = dist.ProcessGroup.BackendType.GLOO
 NCCL = dist.ProcessGroup.BackendType.NCCL
-LAST_START_S = 30.0  # how long the end of a program waits for a start that is under way
+LAST_START_S = 30.0
+"""How long the end of a program waits for a start that is under way. Measuring takes seconds: one
+that was given up after five came back from torch too late, and aborted the process."""
 
 
 class Collectives:
@@ -73,7 +75,7 @@ class Collectives:
         """
         raise NotImplementedError
 
-    def start(self, device: torch.device, group: StoreExchange) -> Engine:
+    def start(self, device: torch.device, group: StoreExchange) -> AllReduceEngine:
         """Make what runs the subclass's all-reduces on ``device`` (collective)."""
         raise NotImplementedError
 
@@ -144,8 +146,8 @@ class Collectives:
 
     def _allreduce(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Work | None:
         """Start it the subclass's way, if it fits."""
-        given: Any = args[0] if args else kwargs.get("tensors", kwargs.get("tensor"))
-        tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+        argument: Any = args[0] if args else kwargs.get("tensors", kwargs.get("tensor"))
+        tensors = [argument] if isinstance(argument, torch.Tensor) else list(argument)
         operation = reductions.name(reductions.operation(args[1:], kwargs))
         reason = self._reason(tensors, operation)
         self._count(reason or self.path)
@@ -182,7 +184,7 @@ class Collectives:
                 self._engines[device.type] = Starting(lambda: self._started(device))
             return self._engines[device.type]
 
-    def _started(self, device: torch.device) -> Engine:
+    def _started(self, device: torch.device) -> AllReduceEngine:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             connection = own_connection(self.store)  # a wait holds up all else on the same one
             store = PrefixStore(f"latecomer/{device.type}", connection)

@@ -67,11 +67,11 @@ def by_sum(
     on_cpu = all(output.device.type == "cpu" for output in outputs)
     if not on_cpu or (kind == "AVG" and not is_average):
         return (args, kwargs), None
-    place = INPUTS[collective]
+    input_at = INPUTS[collective]
     summing, options = _summing(args, kwargs)
     factor = which.__getstate__()[1] if kind == "PREMUL_SUM" else 1
     if kind == "PREMUL_SUM" or collective == "reduce":  # Gloo's reduce spoils the others' data
-        summing[place] = _scaled(args[place], factor)
+        summing[input_at] = _scaled(args[input_at], factor)
     is_output = collective != "reduce" or rank == _root(args, kwargs)
 
     def finish() -> None:

@@ -19,10 +19,10 @@ from runtime.health.native_work import FailureDetector
 from runtime.work import AllReduceWork
 from verify.errors import LatecomerError
 
-CLOSE_S = 5.0
+CLOSE_S = 5.0  # how long closing waits for a start that is under way
 
 
-class Engine(FailureDetector, Protocol):
+class AllReduceEngine(FailureDetector, Protocol):
     """What is started: an executor, a dispatcher, an OptiReduce engine."""
 
     timeout_s: float
@@ -37,17 +37,17 @@ class Engine(FailureDetector, Protocol):
 class Starting:
     """An engine on its way, made by ``start`` on a thread of its own, and then the engine."""
 
-    def __init__(self, start: Callable[[], Engine]) -> None:
+    def __init__(self, start: Callable[[], AllReduceEngine]) -> None:
         self._start = start
-        self._started: Future[Engine] = Future()
+        self._started: Future[AllReduceEngine] = Future()
         # the engine, once it runs and has been handed all that has waited for it
-        self.ready: Engine | None = None
+        self.ready: AllReduceEngine | None = None
         self._numbers = itertools.count()
         self._lock = threading.RLock()  # nothing overtakes what has waited for the engine
         threading.Thread(target=self._run, name="latecomer-start", daemon=True).start()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> AllReduceEngine:
         """The engine, once it runs; raises the LatecomerError for which it could not start."""
         return self._started.result()
 
@@ -83,7 +83,7 @@ class Starting:
             if not self._settle(engine):
                 engine.close()
 
-    def _settle(self, outcome: Engine | LatecomerError) -> bool:
+    def _settle(self, outcome: AllReduceEngine | LatecomerError) -> bool:
         """The engine is there, or will not be; false if that was settled before."""
         with self._lock:
             if self._started.done():

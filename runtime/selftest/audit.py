@@ -37,12 +37,13 @@ def expected(
     numel = inputs[0].numel()
     dtype = inputs[0].dtype
     wide = torch.float64 if dtype is torch.float64 else torch.float32
-    came, back = (torch.ones(shape, dtype=torch.bool) for shape in ((ranks, numel), (numel,)))
-    each = payload // dtype.itemsize
+    came = torch.ones((ranks, numel), dtype=torch.bool)  # to its owner, by rank
+    back = torch.ones(numel, dtype=torch.bool)  # from the owner to this rank
+    datagram_elements = payload // dtype.itemsize
 
-    def clear(there: torch.Tensor, numbers: Sequence[int]) -> None:
+    def clear(arrived: torch.Tensor, numbers: Sequence[int]) -> None:
         for number in numbers:
-            there[number * each : (number + 1) * each] = False
+            arrived[number * datagram_elements : (number + 1) * datagram_elements] = False
 
     for owner in range(ranks):
         shard = slice(numel * owner // ranks, numel * (owner + 1) // ranks)
@@ -50,8 +51,8 @@ def expected(
             clear(came[sender, shard], numbers)
         clear(back[shard], records[rank].results.get(owner, []))
     total = torch.zeros(numel, dtype=wide)
-    for sender, one in enumerate(inputs):
-        total += torch.where(came[sender], one.to(wide), 0)
+    for sender, contribution in enumerate(inputs):
+        total += torch.where(came[sender], contribution.to(wide), 0)
     count = came.sum(0)
     total = total / count if average else total * (ranks / count.double()).to(wide)
     own = inputs[rank] if average else inputs[rank] * ranks
@@ -84,16 +85,20 @@ class Audit:
         assert not self._records, "a case is one operation"
         answers = group.all_gather(f"{self._cases}", msgspec.json.encode(own).decode())
         self._cases += 1
-        found = [msgspec.json.decode(answers[r], type=Missing | None) for r in sorted(answers)]
-        records = [record for record in found if record is not None]
+        records: list[Missing] = []
+        for rank in sorted(answers):
+            record = msgspec.json.decode(answers[rank], type=Missing | None)
+            if record is not None:
+                records.append(record)
         if len(records) not in (0, group.world_size):
-            raise ConformanceError(f"{case}: over UBT on {len(records)} of {len(found)} ranks only")
+            count = f"{len(records)} of {len(answers)}"
+            raise ConformanceError(f"{case}: over UBT on {count} ranks only")
         for rank, record in enumerate(records):
             self.due[rank] += record.due
             self.lost[rank] += record.lost
         if records:
-            place = group.rank, case.average, self._payload
-            require(case, result, expected(inputs, records, *place))
+            right = expected(inputs, records, group.rank, case.average, self._payload)
+            require(case, result, right)
         if not any(record.lost for record in records):
             compare(case, inputs, result)
 

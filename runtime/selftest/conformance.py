@@ -48,7 +48,7 @@ class Case:
         return f"{how} of {self.numel} x {str(self.dtype).removeprefix('torch.')} ({kind})"
 
 
-Check = Callable[[Case, list[torch.Tensor], torch.Tensor], None]
+CaseCheck = Callable[[Case, list[torch.Tensor], torch.Tensor], None]
 """(case, what each rank brought, the result): raises ConformanceError where it is wrong."""
 
 
@@ -72,7 +72,7 @@ def run(
     seed: int = 0,
     sizes: tuple[int, ...] = SIZES,
     late_s: float = 0.0,
-    check: Check | None = None,
+    check: CaseCheck | None = None,
 ) -> int:
     """Run every case on this rank (collective) and return how many there were.
 
@@ -101,8 +101,9 @@ def run(
 
 
 def _data(case: Case, seed: int, number: int, rank: int) -> torch.Tensor:
+    # the hash of integers is the same in every process
     generator = torch.Generator().manual_seed(hash((seed, number, rank)) % 2**63)
-    if case.exact:
+    if case.exact:  # small ones, so that sums of them are exact in every dtype
         low = 0 if case.dtype is torch.uint8 else -3
         return torch.randint(low, 4, (case.numel,), generator=generator).to(case.dtype)
     return torch.randn(case.numel, generator=generator, dtype=torch.float64).to(case.dtype)

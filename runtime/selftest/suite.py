@@ -50,14 +50,17 @@ OPTIREDUCE = Options(
     stop_window=50,  # steps of one datagram each, in part: a few that are late are no half
     hadamard="off",  # its rounding would hide what is checked to the last bit
 )
+# each datagram by itself, so that both ways through the kernel are tested
 SEALED = replace(OPTIREDUCE, authenticate=True, offload=False)
 
-Given = Mapping[str, Schedule] | None
-Run = Callable[[Store, int, int], str]
+SchedulesByName = Mapping[str, Schedule] | None
+CasesRun = Callable[[Store, int, int], str]
 """(store, rank, world_size) -> what the report says of a run of all cases."""
 
 
-def selftest(schedules: Given, ranks: int, device: str, report: Callable[[str], None]) -> bool:
+def selftest(
+    schedules: SchedulesByName, ranks: int, device: str, report: Callable[[str], None]
+) -> bool:
     """Test the schedules (None: OptiReduce), and report a line for each run of the suite.
 
     Whether all passed; the first failure ends it. ArgumentError for ``cuda`` where there is none.
@@ -69,7 +72,7 @@ def selftest(schedules: Given, ranks: int, device: str, report: Callable[[str], 
 
 
 def _rank(
-    store: Store, rank: int, world_size: int, say: Say, device: str, schedules: Given
+    store: Store, rank: int, world_size: int, say: Say, device: str, schedules: SchedulesByName
 ) -> None:
     """What each process does: all runs, one after the other; rank 0 says how each went."""
     if device == "cuda":
@@ -86,7 +89,7 @@ def _rank(
             say(f"{line} {result} in {time.monotonic() - began:.1f} s")
 
 
-def _runs(schedules: Given, device: str) -> dict[str, Run]:
+def _runs(schedules: SchedulesByName, device: str) -> dict[str, CasesRun]:
     """All runs of the suite, by how their lines begin."""
     if schedules is None:
         return {
@@ -95,7 +98,7 @@ def _runs(schedules: Given, device: str) -> dict[str, Run]:
             f"{'backend':<14}": _optireduce_backend,
         }
 
-    runs: dict[str, Run] = {}
+    runs: dict[str, CasesRun] = {}
     for name, schedule in schedules.items():
         verified = load(schedule)
         for method, run in (("executor", _executor), ("backend", _backend)):

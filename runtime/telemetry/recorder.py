@@ -16,13 +16,13 @@ from runtime.work import AllReduceWork, Observer
 
 Kind = TypeVar("Kind", Record, Round, Stage)
 KEPT = 100_000  # operations of which a record is kept
-LIVE: list[Recorder] = []  # those that are not closed
+LIVE: list[OperationRecorder] = []  # those that are not closed
 
 
 class Watchable(Protocol):
     """Has a recorder: a dispatcher, an engine."""
 
-    source: Recorder
+    source: OperationRecorder
 
 
 class Decisions(Protocol):
@@ -36,7 +36,7 @@ class Decisions(Protocol):
         """How this rank's clock relates to the reference's now."""
 
 
-class Recorder:
+class OperationRecorder:
     """Remembers one rank's last operations; ``count`` of those so far: all ranks count alike."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Recorder:
 
     def _since(self, remembered: Iterable[Kind]) -> Iterator[Kind]:
         """What is of operations since the beginning, counted from there."""
-        for event in list(remembered):
+        for event in list(remembered):  # a copy: operations end on other threads meanwhile
             if event.operation >= self._first:
                 yield replace(event, operation=event.operation - self._first)
 
@@ -118,7 +118,7 @@ class Rounds(Observer):
             self.ended.append(Round(operation, phase, round, began_s, time.monotonic()))
 
 
-class DispatcherRecorder(Recorder):
+class DispatcherRecorder(OperationRecorder):
     """A dispatcher's: with the rounds of chosen operations, and the messages about decisions."""
 
     def __init__(

@@ -53,7 +53,7 @@ class Stage(msgspec.Struct, frozen=True):
     lost: int
 
 
-class Step(msgspec.Struct, frozen=True):
+class UbtStep(msgspec.Struct, frozen=True):
     """One step over UBT on one rank: what was lost, how its stages ended, how it was sent."""
 
     step: int
@@ -77,7 +77,7 @@ class Rank(msgspec.Struct, frozen=True):
     records: tuple[Record, ...]
     rounds: tuple[Round, ...] = ()
     stages: tuple[Stage, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[UbtStep, ...] = ()
     messages: int = 0  # that it has sent for control meanwhile
     dropped: int = 0  # records that did not fit and are missing
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 import msgspec
 
 from runtime.telemetry import export
-from runtime.telemetry.recorder import LIVE, Recorder, Watchable
+from runtime.telemetry.recorder import LIVE, OperationRecorder, Watchable
 from runtime.telemetry.records import RANK, Rank
 from runtime.telemetry.summary import Summary, summarize
 from verify.errors import ArgumentError, RankFailure
@@ -33,7 +33,7 @@ _watches = itertools.count()  # all ranks count alike
 class Watch:
     """A stretch of a job under watch; ``ranks`` is what each remembers, after the block."""
 
-    def __init__(self, of: Recorder | None, rounds: range, wait_s: float) -> None:
+    def __init__(self, of: OperationRecorder | None, rounds: range, wait_s: float) -> None:
         self.ranks: tuple[Rank, ...] = ()
         self._recorder = of
         self._rounds = rounds
@@ -73,7 +73,7 @@ class Watch:
         """Write a trace for Perfetto or chrome://tracing; ``operations`` count from the block's."""
         export.write_trace(self.ranks, path, operations)
 
-    def _chosen(self) -> Recorder:
+    def _chosen(self) -> OperationRecorder:
         if self._recorder is None:
             if len(LIVE) != 1:
                 raise ArgumentError("models and groups to watch", len(LIVE), REQUIREMENT, REMEDY)

@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from runtime.telemetry.records import Rank, Record, Step
+from runtime.telemetry.records import Rank, Record, UbtStep
 
 SHOWN = 10  # steps in the printed table of losses
 SUMMED = "due", "lost", "complete", "early", "timeout", "skipped"
@@ -41,13 +41,14 @@ class Line:
     uncertainty_s: float
 
     def __str__(self) -> str:
-        wait, *late = map(_ms, (self.wait_s, self.lateness_p50_s, self.lateness_p99_s))
-        return f"{self.rank:>4} {wait} {self.last:>6.0%} {' '.join(late)} {self.wasted_s:>8.2f} s"
+        wait = _ms(self.wait_s)
+        late = f"{_ms(self.lateness_p50_s)} {_ms(self.lateness_p99_s)}"
+        return f"{self.rank:>4} {wait} {self.last:>6.0%} {late} {self.wasted_s:>8.2f} s"
 
 
 @dataclass(frozen=True)
 class LossLine:
-    """Steps put together, of one rank or of all ranks: see ``runtime.telemetry.records.Step``."""
+    """Steps over UBT put together, of one rank or of all ranks: see :class:`UbtStep`."""
 
     number: int  # the rank, or the step
     steps: int
@@ -83,7 +84,7 @@ class Losses:
         """Put together what the ranks remember."""
         steps_by_rank = {rank.rank: list(rank.steps) for rank in ranks if rank.steps}
 
-        steps_by_number: dict[int, list[Step]] = defaultdict(list)
+        steps_by_number: dict[int, list[UbtStep]] = defaultdict(list)
         for steps in steps_by_rank.values():
             for step in steps:
                 steps_by_number[step.step].append(step)
@@ -91,8 +92,10 @@ class Losses:
         return cls(ranks=_loss_lines(steps_by_rank), steps=_loss_lines(steps_by_number))
 
     def __str__(self) -> str:
-        titles = "loss", "worst", "complete/early/time-out", "incast", "MB/s", "t_B", "skipped"
-        head = "{:>8} {:>8} {:>24} {:>7} {:>7} {:>10} {:>8}".format(*titles)
+        head = (
+            f"{'loss':>8} {'worst':>8} {'complete/early/time-out':>24} {'incast':>7} {'MB/s':>7} "
+            f"{'t_B':>10} {'skipped':>8}"
+        )
         rows = [f"rank {head}", *map(str, self.ranks)]
 
         lossy_steps = [step for step in self.steps if step.lost > 0]
@@ -126,8 +129,8 @@ class Summary:
     losses: Losses = field(default_factory=Losses)
 
     def __str__(self) -> str:
-        titles = ("wait", "last", "late p50", "late p99", "wasted")
-        rows = ["rank {:>10} {:>6} {:>10} {:>10} {:>10}".format(*titles)]
+        head = f"rank {'wait':>10} {'last':>6} {'late p50':>10} {'late p99':>10} {'wasted':>10}"
+        rows = [head]
         rows += map(str, self.lines)
 
         uncertainty_s = max((line.uncertainty_s for line in self.lines), default=math.nan)
@@ -266,13 +269,13 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:>7.1f} ms"
 
 
-def _loss_lines(steps_by_number: Mapping[int, Sequence[Step]]) -> tuple[LossLine, ...]:
+def _loss_lines(steps_by_number: Mapping[int, Sequence[UbtStep]]) -> tuple[LossLine, ...]:
     """A line for each rank's steps, or for all ranks' steps of each number; in order."""
     numbers = sorted(steps_by_number)
     return tuple(_loss_line(number, steps_by_number[number]) for number in numbers)
 
 
-def _loss_line(number: int, steps: Sequence[Step]) -> LossLine:
+def _loss_line(number: int, steps: Sequence[UbtStep]) -> LossLine:
     sums = {name: sum(getattr(step, name) for step in steps) for name in SUMMED}
     return LossLine(
         number=number,

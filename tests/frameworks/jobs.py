@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 import runtime
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from tests.runtime.spawning import Outcome
 
 GLOO = "gloo"
@@ -37,7 +37,7 @@ def begin(
         runtime.configure(mode="auto")
     elif way == EAGER:
         # By this profile a schedule is worth it for the smallest buffer, and to wait is not.
-        cheap = Profile(size, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+        cheap = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
         runtime.configure(mode="eager", profile=cheap, threshold_s=1e-4)
     elif way == SCHEDULE:
         assert schedule is not None

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from tests.frameworks.jobs import AUTO, GLOO, SCHEDULE
 from tests.frameworks.scripts import FOLDER, RANKS, Trained, run
 
@@ -56,7 +56,7 @@ def _distance(one: list[Trained], other: list[Trained]) -> float:
 def variables(schedules, tmp_path_factory) -> dict[str, dict[str, str]]:
     """The environment of each way."""
     profile = tmp_path_factory.mktemp("profile") / "native.json"
-    dear = Profile(RANKS, Line(1e-6, 1e-12), Line(10.0, 1e-3))
+    dear = Profile(RANKS, AlphaBeta(1e-6, 1e-12), AlphaBeta(10.0, 1e-3))
     profile.write_bytes(msgspec.json.encode(dear))
     common = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
     return {

@@ -24,7 +24,7 @@ import typer
 
 from runtime.optireduce.options import HEADER_BYTES
 from runtime.optireduce.udp.datagram import MAGIC, PACKED, VERSION
-from runtime.optireduce.udp.events import Burst, Control, Header, Type
+from runtime.optireduce.udp.events import Burst, Control, DatagramHeader, Type
 from runtime.optireduce.udp.placement import Placer
 from tests.runtime.optireduce.compiled import checked
 from tests.runtime.optireduce.simulation import SESSION, Host, content, options, result
@@ -64,7 +64,7 @@ def genuine(operation, key):
         for stage in (0, 1):
             source = shard(sender, stage)
             count = -(-len(source) // PAYLOAD)
-            header = Header(stage, receiver=0, operation=operation)
+            header = DatagramHeader(stage, receiver=0, operation=operation)
             passed = np.zeros(count, np.int64)
             burst = Burst(header, source, first=0, marks_from=count - 1, passed=passed)
             found += [row.tobytes() for row in codec.burst(burst)]

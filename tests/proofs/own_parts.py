@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from runtime.executor import closed_form
-from runtime.executor.closed_form import ClosedForm
+from runtime.executor.closed_form import ClosedFormPart
 from runtime.policy.candidates import CLASSES
 from runtime.work import RankProgram
 from synth.straggler.own import own_part, whole
@@ -86,7 +86,7 @@ def expected(schedule: Schedule, rank: int, place_of: list[int]) -> list[Row]:
     return rows
 
 
-def differs(n: int, k: int, rank: int, form: ClosedForm, complete: Schedule) -> str:
+def differs(n: int, k: int, rank: int, form: ClosedFormPart, complete: Schedule) -> str:
     """Where what ``rank`` executes is not its part of the whole; empty if it is everywhere."""
     lates = {max(rank - 1, 0), rank, min(rank + 1, n - 1)}
 
@@ -114,7 +114,7 @@ def compare(n: int, seed: int, prove: bool, chunks: Iterable[int] = CHUNKS) -> s
         if prove and check(complete).verdict is not Verdict.PROVED:
             return f"n = {n}, k = {k}: not proved"
         rank = dice.randrange(n)
-        if found := differs(n, k, rank, ClosedForm(n, rank, k), complete):
+        if found := differs(n, k, rank, ClosedFormPart(n, rank, k), complete):
             return found
 
     return ""

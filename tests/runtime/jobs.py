@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 import runtime
 from runtime.pipeline import Pipeline, load
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from tests.runtime.pipeline import test_gradients
 from tests.runtime.pipeline.models import loss_fn, model
@@ -41,7 +41,7 @@ def start(rank, size, store, schedule=None, timeout_s=120.0, backend=runtime.BAC
 
 def dispatcher(rank, size, store, options, timeout_s):
     """One that needs not measure first."""
-    profile = Profile(size, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+    profile = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
     known = {"options": options, "profile": profile}
     return AllReduceDispatcher(store, rank, size, timeout_s=timeout_s, **known)
 

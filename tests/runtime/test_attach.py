@@ -15,13 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 import runtime
 import synth
 from runtime import ddp
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from tests.runtime.spawning import on_ranks, python
 from verify.errors import ArgumentError, ScheduleRefused
 
 RANKS = 3
 FEATURES = 4
-PROFILE = Profile(RANKS, native=Line(1e-3, 1e-8), schedule=Line(1e-5, 1e-9))
+PROFILE = Profile(RANKS, native=AlphaBeta(1e-3, 1e-8), schedule=AlphaBeta(1e-5, 1e-9))
 
 
 def _model(rank, size, store):

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from runtime.executor.nccl.groups import PeerGroup, make_groups
 from runtime.executor.nccl.results import Results
-from runtime.executor.nccl.streams import Device, Event, Stream
+from runtime.executor.nccl.streams import Device, Stream, StreamEvent
 from runtime.executor.nccl.watcher import Watcher
 from runtime.health.diagnosis import WaitFor
 from runtime.health.watchdog import Watchdog
@@ -150,7 +150,7 @@ class DeviceEngine:
         for group in self._groups:
             group.close()
 
-    def _enqueue(self, work: AllReduceWork) -> tuple[Event, Event]:
+    def _enqueue(self, work: AllReduceWork) -> tuple[StreamEvent, StreamEvent]:
         """The places on the streams at which the data is there, and at which the sum is."""
         arrival = done = self._device.current().record()
         stream = self._streams[-1]
@@ -174,14 +174,14 @@ class DeviceEngine:
 
     def _after(
         self,
-        before: Event,
+        before: StreamEvent,
         stream: Stream,
         work: AllReduceWork,
         divide: bool,
         calls: list[Call],
-    ) -> Event:
+    ) -> StreamEvent:
         stream.wait(before)
-        if divide:
+        if divide:  # before the sums, as DDP and NCCL do, so that narrow formats do not overflow
             stream.launch(lambda: work.flat.div_(self._world_size))
         for call in calls:
             stream.launch(call)

@@ -107,20 +107,21 @@ def nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _made(device: Device, group: StoreExchange, ranks: list[int], number: int) -> PeerGroup:
-    made = dist.new_group(
+    group_of_torch = dist.new_group(
         ranks,
         timedelta(seconds=PATIENCE * group.timeout_s),
         device.backend,
         use_local_synchronization=len(ranks) < dist.get_world_size(),
         group_desc=f"latecomer {number}",
     )
-    names = group.all_gather(f"group {number}", made.group_name)
+    # A rank that derives another name would wait for the others for ever, at the first use.
+    names = group.all_gather(f"group {number}", group_of_torch.group_name)
     if len(set(names.values())) > 1:
         raise LatecomerError(
             f"the ranks {ranks} have taken part in different numbers of process groups, so that "
             "torch can't make one more of them; make all groups on all ranks, or use torch 2.14"
         )
-    return PeerGroup(device, made, ranks)
+    return PeerGroup(device, group_of_torch, ranks)
 
 
 def _within(limit_s: float, call: Callable[[], None]) -> None:
@@ -133,6 +134,7 @@ def _within(limit_s: float, call: Callable[[], None]) -> None:
         except BaseException as error:
             problems.append(error)
 
+    # torch's calls can't be interrupted: one that does not come back is left behind
     thread = threading.Thread(target=run, name="latecomer-groups", daemon=True)
     thread.start()
     thread.join(limit_s)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from runtime.executor.nccl.streams import Device, Event
+from runtime.executor.nccl.streams import Device, StreamEvent
 from runtime.work import AllReduceWork
 
 
@@ -33,9 +33,10 @@ class Results:
         self._nan = torch.full((1,), torch.nan)
         if self._sound.is_cuda:  # copied without a kernel, which might have to be loaded first
             self._nan = self._nan.pin_memory()
+        # written on this stream, and read on others, which are not ordered behind it
         device.current().synchronize()
 
-    def hand_out(self, work: AllReduceWork, done: Event) -> None:
+    def hand_out(self, work: AllReduceWork, done: StreamEvent) -> None:
         """The sum of ``work`` is there at ``done``; before its caller gets it."""
         if work.flat.is_floating_point():
             work.join = lambda: self._device.current().wait(done)
@@ -52,7 +53,7 @@ class Results:
             self._aside.launch(lambda: self._sound.copy_(self._nan, non_blocking=True))
             self._aside.synchronize()
 
-    def _future(self, work: AllReduceWork, done: Event) -> torch.futures.Future[Any]:
+    def _future(self, work: AllReduceWork, done: StreamEvent) -> torch.futures.Future[Any]:
         """One that streams wait behind: CUDA's is completed now, with an event of our stream."""
         cuda: list[Any] = [self._device.tensors] if self._sound.is_cuda else []
         future: torch.futures.Future[Any] = torch.futures.Future(devices=cuda)

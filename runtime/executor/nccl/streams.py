@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """A place in a stream."""
 
     def query(self) -> bool:
@@ -33,7 +33,7 @@ class Stream(Protocol):
     def launch(self, call: Callable[[], object]) -> None:
         """Enqueue all that ``call`` does with tensors; the host does not wait for it."""
 
-    def record(self) -> Event:
+    def record(self) -> StreamEvent:
         """The place behind all that was launched so far."""
 
     def wait(self, event: Any) -> None:

@@ -17,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.executor.nccl.streams import Event
+from runtime.executor.nccl.streams import StreamEvent
 from runtime.work import AllReduceWork
 
-SHORTEST_S = 50e-6  # between two looks; longer the longer nothing has happened
-LONGEST_S = 1e-3
-SHARE = 0.02  # of that time
-CLOSE_S = 5.0
+SHORTEST_S = 50e-6  # between two looks
+LONGEST_S = 1e-3  # an arrival is seen so late at most
+SHARE = 0.02
+"""Of the time in which nothing has happened, which is the pause between these limits: looking costs
+little where operations are long, and delays no operation by more than that share."""
+CLOSE_S = 5.0  # how long closing waits for what is in flight, and then for the thread
 
 
 class ArrivalSource(Protocol):
@@ -41,9 +43,9 @@ class EventArrivals:
     """By events on the streams of the callers; a look is as exact as looks are frequent."""
 
     def __init__(self) -> None:
-        self._events: dict[int, Event] = {}
+        self._events: dict[int, StreamEvent] = {}
 
-    def add(self, operation: int, event: Event) -> None:
+    def add(self, operation: int, event: StreamEvent) -> None:
         """The device has come to ``operation`` when it has come to ``event``."""
         self._events[operation] = event
 
@@ -60,11 +62,11 @@ class EventArrivals:
 
 
 @dataclass
-class Flight:
+class EnqueuedOperation:
     """An operation that was enqueued."""
 
     work: AllReduceWork
-    done: Event
+    done: StreamEvent
     arrived_s: float | None = None
 
 
@@ -89,7 +91,7 @@ class Watcher:
         self._events = EventArrivals()
         self.sources: list[ArrivalSource] = [self._events]
         self.moved_s = self._landed_s = time.monotonic()
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, EnqueuedOperation] = {}
         self._news = threading.Condition()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="latecomer-device", daemon=True)
@@ -100,11 +102,11 @@ class Watcher:
         """Whether no event is being looked at."""
         return not self._flights
 
-    def add(self, work: AllReduceWork, arrival: Event, done: Event) -> None:
+    def add(self, work: AllReduceWork, arrival: StreamEvent, done: StreamEvent) -> None:
         """Look after an operation."""
         with self._news:
             self._events.add(work.number, arrival)
-            self._flights[work.number] = Flight(work, done)
+            self._flights[work.number] = EnqueuedOperation(work, done)
             self._news.notify()
 
     def stop(self) -> None:
@@ -156,13 +158,13 @@ class Watcher:
             text = f"operation {late.work.number} not done in {self._limit_s:g} s on the device"
             raise TimeoutError(text)
 
-    def _is_overdue(self, flight: Flight) -> bool:
+    def _is_overdue(self, flight: EnqueuedOperation) -> bool:
         if flight.arrived_s is None or flight.work.number not in self._flights:
             return False
         began_s = max(flight.arrived_s, self._landed_s)
         return time.monotonic() > began_s + self._limit_s
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: EnqueuedOperation) -> None:
         self.moved_s = self._landed_s = time.monotonic()
         with self._news:
             del self._flights[flight.work.number]

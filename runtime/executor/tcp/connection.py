@@ -50,13 +50,15 @@ class Connection:
         self._header_memory = memoryview(self._header)
         self._header_has = 0
         self._receiving: TransferState | None = None  # whose data comes next
-        self._end = self._left = 0  # at which end, and how much in this frame
+        self._end = 0  # at which end,
+        self._left = 0  # and how much in this frame
         self._wake = wake  # bytes of data that are worth a wake-up
         self._wake_at = 1
         self.credits = bytearray()  # not yet on the way; the next write takes them
         self._head = memoryview(b"")  # what goes before the data of the frame on its way out
         self._sending: TransferState | None = None  # whose data that is
-        self._sending_end = self._sending_left = 0
+        self._sending_end = 0
+        self._sending_left = 0
 
     def read(self) -> None:
         """Take what has come, one frame's data at most (the loop comes back if there is more)."""
@@ -64,7 +66,7 @@ class Connection:
             if not self._read():
                 break
         wake_at = min(self._left, self._wake) if self._receiving is not None else 1
-        if wake_at != self._wake_at:
+        if wake_at != self._wake_at:  # a system call, which most reads do not need
             self._wake_at = wake_at
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
 
@@ -93,7 +95,7 @@ class Connection:
             self._left -= data
             length -= data
             if self._left:
-                return data == room
+                return data == room  # where less came, there is no more
             self._receiving = None
 
         self._header_has += length
@@ -118,7 +120,7 @@ class Connection:
         assert not self.blocked
         index = state.program.ends[i].index
         header = HEADER.pack(length, index, state.number, state.done[i], state.digest)
-        self._head = memoryview(bytes(self.credits) + header)
+        self._head = memoryview(bytes(self.credits) + header)  # credits by the same system call
         self.credits.clear()
         self._sending = state
         self._sending_end = i
@@ -127,7 +129,7 @@ class Connection:
 
     def write(self) -> None:
         """Hand over what waits: credits, and the rest of a frame, which advances accordingly."""
-        if self._sending is None and self.credits:
+        if self._sending is None and self.credits:  # else they would stand within the frame's data
             self._head = memoryview(bytes(self._head) + bytes(self.credits))
             self.credits.clear()
         parts = [self._head]

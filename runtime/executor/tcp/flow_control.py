@@ -33,10 +33,10 @@ from runtime.executor.tcp.frames import Sizes
 from runtime.executor.tcp.transfer import TransferState
 
 AHEAD_SHARE = 4  # a transfer behind the due one may be a quarter of its chunk ahead
-AHEAD_TRANSFERS = 2
+AHEAD_TRANSFERS = 2  # behind the due one get credit, to fill a gap
 HELD_S = 0.005  # five looks of the loop, which looks at least every LOOK_S while it holds back
 LOOK_S = 0.001
-MEASURE_S = 0.02
+MEASURE_S = 0.02  # the rate is measured over so long at least
 MOST_HELD = 4 * 1024 * 1024  # bytes
 Connections = Mapping[int, Connection]
 
@@ -90,7 +90,7 @@ class ReceiveCredits:
                 elif transfers_ahead < AHEAD_TRANSFERS:
                     window = min(max(size // AHEAD_SHARE, sizes.wake), sizes.ahead)
                     transfers_ahead += 1
-                elif its_round == due_round:
+                elif its_round == due_round:  # with incast: see the module
                     window = sizes.wake
                 else:
                     return False
@@ -101,6 +101,7 @@ class ReceiveCredits:
                 window_begins = state.limit(i) if sizes.whole else state.done[i]
                 upto = min(size, window_begins + window)
                 settled = settled and upto == size
+                # less than is worth a wake-up of the sender waits for more to come
                 if upto - credit >= sizes.wake or upto == size:
                     state.credit[i] = upto
                     end = state.program.ends[i]
@@ -125,7 +126,7 @@ class SendBacklog:
         """No more should be handed over now."""
         handed_over = sum(connection.handed_over for connection in self._connections)
         if handed_over - self._arrived < self._limit:
-            return False
+            return False  # without a system call for each connection
         self._look(handed_over)
         return handed_over - self._arrived >= self._limit
 

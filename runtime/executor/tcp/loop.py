@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from runtime.executor.tcp.connection import Connection, Mismatch, PeerLost
 from runtime.executor.tcp.flow_control import LOOK_S, ReceiveCredits, Sender
 from runtime.executor.tcp.frames import CREDIT, fitting
-from runtime.executor.tcp.transfer import Buffer, TransferState
+from runtime.executor.tcp.transfer import PieceBuffer, TransferState
 from runtime.health.diagnosis import WaitFor
 from runtime.work import AllReduceWork, Observer
 
@@ -57,7 +57,7 @@ class EventLoop:
         self._early: dict[int, list[tuple[int, ...]]] = defaultdict(list)  # headers of credits
         self._credits = ReceiveCredits(phases, self._connections, self._gone, sizes)
         self._sender = Sender(self._connections, self._states, sizes)
-        self._spare: list[Buffer] = []
+        self._spare: list[PieceBuffer] = []
         self._submitted: deque[AllReduceWork] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._stop = self._drain = False

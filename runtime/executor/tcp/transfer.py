@@ -18,10 +18,10 @@ from runtime.executor.tcp.frames import Sizes
 from runtime.work import AllReduceWork, Observer
 
 ALIGN = 16  # bytes: a multiple of every element's size
-PIECE = 1024 * 1024  # bytes that wait together
+PIECE = 1024 * 1024  # bytes that wait together: few enough to be in the cache when they are added
 
 
-class Buffer:
+class PieceBuffer:
     """Memory for a piece of a frame: ``filled`` bytes have come, ``used`` of them are in place."""
 
     __slots__ = ("data", "filled", "memory", "size", "used")
@@ -29,15 +29,17 @@ class Buffer:
     def __init__(self) -> None:
         self.data = torch.empty(PIECE, dtype=torch.uint8)
         self.memory = self.data.numpy().data
-        self.size = self.filled = self.used = 0
+        self.size = 0
+        self.filled = 0
+        self.used = 0
 
     def rewind(self) -> None:
         """Begin again in the cached start of the memory if at most part of an element waits."""
-        rest = self.filled - self.used
-        if rest < ALIGN <= self.used:
-            self.memory[:rest] = self.memory[self.used : self.filled]
+        unused = self.filled - self.used
+        if unused < ALIGN <= self.used:
+            self.memory[:unused] = self.memory[self.used : self.filled]
             self.size -= self.used
-            self.filled = rest
+            self.filled = unused
             self.used = 0
 
 
@@ -45,33 +47,41 @@ class TransferState:
     """The progress of one operation: bytes for each of ``program.ends``, ends that are ``left``."""
 
     def __init__(
-        self, work: AllReduceWork, spare: list[Buffer], observer: Observer, sizes: Sizes
+        self, work: AllReduceWork, spare: list[PieceBuffer], observer: Observer, sizes: Sizes
     ) -> None:
         program = work.program
         assert program is not None
-        self.work, self.program, self.number = work, program, work.number
+        self.work = work
+        self.program = program
+        self.number = work.number
         digest = hashlib.blake2b(work.description.encode(), digest_size=8).digest()
         self.digest = int.from_bytes(digest, "little")
         self.moved_s = time.monotonic()
         self._spare = spare
         self._sizes = sizes
+        # The base class does nothing: no calls for it with every piece.
         self._observer = None if type(observer) is Observer else observer
         self._flat = work.flat
         self._item = work.flat.element_size()
         self._memory = work.flat.view(torch.uint8).numpy().data
-        at = [bound * self._item for bound in work.bounds]
-        self._begin = [at[end.chunk] for end in program.ends]
-        self.size = [at[end.chunk + 1] - at[end.chunk] for end in program.ends]
-        self.done, self.credit, self.arrived = ([0] * len(program.ends) for _ in range(3))
+
+        # by position in ``program.ends``, in bytes
+        bounds = [bound * self._item for bound in work.bounds]
+        self._begin = [bounds[end.chunk] for end in program.ends]
+        self.size = [bounds[end.chunk + 1] - bounds[end.chunk] for end in program.ends]
+        self.done = [0] * len(program.ends)
+        self.credit = [0] * len(program.ends)
+        self.arrived = [0] * len(program.ends)
+
         self.left = sum(map(bool, self.size))
         self._front = [0] * len(program.receives)  # see receives_left
-        self._stash: dict[int, deque[Buffer]] = defaultdict(deque)
+        self._stash: dict[int, deque[PieceBuffer]] = defaultdict(deque)
         self._step_left = [0] * len(program.steps)
         self._begun = [False] * len(program.steps)
         for end, size in zip(program.ends, self.size, strict=True):
             self._step_left[end.step] += size > 0
         for step, left in enumerate(self._step_left) if self._observer else ():
-            if not left:
+            if not left:  # all its chunks are empty, so nothing will ever begin or end it
                 observer.step_begins(self.number, *program.steps[step])
                 observer.step_ends(self.number, *program.steps[step])
 
@@ -97,6 +107,7 @@ class TransferState:
         if not after:
             return self.size[i]
         done = self.done
+        # mostly one, and this is asked for every piece
         return done[after[0]] if len(after) == 1 else min(done[j] for j in after)
 
     def sendable(self, i: int) -> int:
@@ -109,7 +120,7 @@ class TransferState:
         if done + length < size:
             length -= length % ALIGN
             if length < self._sizes.wake and upto < credit:
-                return 0
+                return 0  # more comes soon: so little is not worth waking the receiver for
         return length
 
     def piece(self, i: int, length: int) -> memoryview:
@@ -127,7 +138,7 @@ class TransferState:
                 begin = self._begin[i] + done
                 return self._memory[begin : begin + room]
         if not stash or stash[-1].filled == stash[-1].size:
-            buffer = self._spare.pop() if self._spare else Buffer()
+            buffer = self._spare.pop() if self._spare else PieceBuffer()
             buffer.size = min(left, PIECE)
             buffer.filled = 0
             buffer.used = 0
@@ -166,7 +177,7 @@ class TransferState:
             self._begun[step] = True
             self._observer.step_begins(self.number, *self.program.steps[step])
 
-    def _fold(self, i: int, stash: deque[Buffer]) -> None:
+    def _fold(self, i: int, stash: deque[PieceBuffer]) -> None:
         """Put waiting bytes into the tensor as far as receive ``i`` may go."""
         reduce = self.program.ends[i].reduce
         item = self._item
@@ -184,8 +195,8 @@ class TransferState:
             low = begin + done
             high = begin + done + length
             if reduce:
-                come = buffer.data[used : used + length].view(self._flat.dtype)
-                self._flat[low // item : high // item].add_(come)
+                received = buffer.data[used : used + length].view(self._flat.dtype)
+                self._flat[low // item : high // item].add_(received)
             else:
                 self._memory[low:high] = buffer.memory[used : used + length]
             buffer.used = used + length

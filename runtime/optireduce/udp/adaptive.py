@@ -16,12 +16,12 @@ from runtime.optireduce.udp.reassembly import End, StageReceiver
 LEAST_S = 1e-6  # of t_C: the unit in which it travels, where 0 means that it is not known
 PERIOD = 8  # stages whose mean loss counts for incast
 EXCUSED_FACTOR = 2.0  # a loss up to so many times the excused one is excused
-EXCUSED_DECAY = 0.9  # per period
+EXCUSED_DECAY = 0.9  # of the excused loss is left after a period: the network may become better
 STALL_ROUND_TRIPS = 4
-HEAD_ROOM = 3.0  # of a window; a rank that shares its processor pauses so long
-PAUSE_S = 0.01
-RATE_KEPT = 0.9  # a high rate and a short round trip are forgotten so slowly
-LEAST_KEPT = 1.002
+HEAD_ROOM = 3.0  # a window is at most so many times what the network holds
+PAUSE_S = 0.01  # a rank that shares its processor pauses so long, beyond its round trip
+RATE_KEPT = 0.9  # of a high rate from one stage to the next, so slowly is it forgotten;
+LEAST_KEPT = 1.002  # a short round trip by this factor from one credit to the next
 
 
 def hard_bound_s(times_s: Iterable[Sequence[float]], options: Options) -> float:
@@ -41,14 +41,14 @@ class CompletionEstimator:
     """
 
     def __init__(self, options: Options, bound_s: float) -> None:
-        self._options = options  # t_B: t_C never exceeds it
-        self.bound_s = bound_s
+        self._options = options
+        self.bound_s = bound_s  # t_B: t_C never exceeds it
         self.own_s = 0.0  # this rank's t_C; 0 before its first stage is over
         self.expected_s = 0.0  # t_C: the median over what the ranks announced last; 0: none has yet
         self.percent = options.grace_percent  # x
-        self._announced_s = dict[int, float]()
-        self._reach_s = dict[int, float]()
-        self._late = 0
+        self._announced_s = dict[int, float]()  # by rank
+        self._reach_s = dict[int, float]()  # by operation: until when a longer wait would have gone
+        self._late = 0  # datagrams that came after their stage, and yet within that time
 
     def grace_s(self, elapsed_s: float) -> float:
         """How long to wait on after the last marks; ``elapsed_s`` stands in for an unknown t_C."""
@@ -89,8 +89,9 @@ class CompletionEstimator:
             self.percent = max(1.0, self.percent - 1)
 
     def _update(self) -> None:
-        known = [time for time in (self.own_s, *self._announced_s.values()) if time]
-        self.expected_s = min(self.bound_s, statistics.median(known))
+        all_s = [self.own_s, *self._announced_s.values()]
+        known_s = [expected_s for expected_s in all_s if expected_s > 0]
+        self.expected_s = min(self.bound_s, statistics.median(known_s))
 
 
 class Incast:
@@ -111,11 +112,12 @@ class Incast:
         self._pacers = pacers
         self.own = min(options.incast, self._peers)
         self.window_bytes = options.window_bytes
-        self._excused = 0.0  # of a stage: datagrams/s
-        self._clean = 0
-        self._rate = 0.0
-        self._announced = dict[int, int]()
-        self._losses = list[float]()
+        self._excused = 0.0  # a loss against which a half did not help
+        self._clean = 0  # stages in a row without more loss than is allowed
+        self._rate = 0.0  # at which stages came: datagrams per second
+        self._announced = dict[int, int]()  # by rank
+        self._losses = list[float]()  # of the stages of this period
+        # while a half is on trial: senders and window before, and what was lost with them
         self._before: tuple[int, int, float] | None = None
 
     @property
@@ -127,11 +129,11 @@ class Incast:
     def window(self) -> int:
         """How many datagrams may be underway from each sender: bandwidth times round trip."""
         nbytes = self.window_bytes
-        each = self._options.datagram_bytes
+        datagram_bytes = self._options.datagram_bytes
         if least_s := max((pacer.least_s for pacer in self._pacers), default=0.0):
-            holds = int(HEAD_ROOM * self._rate * (least_s + PAUSE_S)) * each
+            holds = int(HEAD_ROOM * self._rate * (least_s + PAUSE_S)) * datagram_bytes
             nbytes = min(nbytes, max(holds, self.own * self._options.grant_bytes))
-        return max(1, nbytes // self.own // each)
+        return max(1, nbytes // self.own // datagram_bytes)
 
     def announced(self, rank: int, senders: int) -> None:
         """Another rank's number, from a header."""
@@ -144,7 +146,7 @@ class Incast:
         self._losses.append(stage.loss)
         rate = (stage.due - stage.lost) / max(stage.reached_s, PAUSE_S)
         self._rate = max(rate, RATE_KEPT * self._rate)
-        if stage.end is End.TIMEOUT:
+        if stage.end is End.TIMEOUT:  # counts at once, not with the period
             self._halve()
             self._before = None
             self._clean = 0
@@ -171,6 +173,7 @@ class Incast:
             self._clean = 0
 
     def _halve(self) -> None:
+        # the window first: a smaller one costs little, and fewer senders cost much
         least = self._options.window_bytes
         if self.window_bytes > least:
             self.window_bytes = max(least, self.window_bytes // 2)
@@ -181,14 +184,17 @@ class Incast:
         """A period is over: halve, or see whether that has helped."""
         limit = self._limit
         self._excused = self._excused * EXCUSED_DECAY
-        tried = self._before
+        trial = self._before
         self._before = None
-        if tried is None and mean > limit:
-            self._before = self.own, self.window_bytes, mean
+        if trial is None and mean > limit:
+            self._before = (self.own, self.window_bytes, mean)
             self._halve()
-        elif tried is not None and mean > tried[2] / 2:
-            self.own, self.window_bytes, before = tried
-            self._excused = max(self._excused, before, mean)
+        elif trial is not None:
+            senders_before, window_before, loss_before = trial
+            if mean > loss_before / 2:
+                self.own = senders_before
+                self.window_bytes = window_before
+                self._excused = max(self._excused, loss_before, mean)
 
 
 class Pacer:
@@ -202,7 +208,8 @@ class Pacer:
         self._options = options
         self.stall_most_s = options.stall_s
         self.next_s = 0.0  # when the next burst may go
-        self.rtt_s = self.least_s = 0.0  # moving average, shortest; 0 before the first sample
+        self.rtt_s = 0.0  # moving average; 0 before the first sample
+        self.least_s = 0.0  # the shortest
         self._set(options.rate_start)
 
     @property
@@ -217,11 +224,14 @@ class Pacer:
 
     def answered(self, rtt_s: float) -> None:
         """A credit came back after ``rtt_s`` seconds."""
-        if not 0 <= rtt_s < 60:
+        if not 0 <= rtt_s < 60:  # no sample: nothing was sent so long ago
             return
         options = self._options
         self.least_s = min(rtt_s, LEAST_KEPT * (self.least_s or rtt_s))
-        self.rtt_s = rtt_s if not self.rtt_s else 0.875 * self.rtt_s + 0.125 * rtt_s
+        if self.rtt_s:
+            self.rtt_s = 0.875 * self.rtt_s + 0.125 * rtt_s  # as TCP does (RFC 6298)
+        else:
+            self.rtt_s = rtt_s
         if rtt_s > options.rtt_high_s:
             self._set(self.rate * (1 - options.rate_decrease * (1 - options.rtt_high_s / rtt_s)))
         else:

@@ -29,7 +29,7 @@ from runtime.optireduce.udp.events import Bytes, ExpectedShard, operation_id
 from runtime.optireduce.udp.reassembly import StageReceiver
 from runtime.work import AllReduceWork
 
-KEPT_BYTES = 256 * 2**20
+KEPT_BYTES = 256 * 2**20  # of scratch memory that no bucket uses
 
 
 class ScratchPool:

@@ -19,7 +19,7 @@ import numpy as np
 from nacl.bindings import crypto_shorthash_siphash24
 
 from runtime.optireduce.options import HEADER_BYTES
-from runtime.optireduce.udp.events import Burst, Bytes, Control, Header, Type
+from runtime.optireduce.udp.events import Burst, Bytes, Control, DatagramHeader, Type
 
 MAGIC = 0x5542
 VERSION = 3
@@ -100,7 +100,7 @@ class Codec:
 
     def control(self, message: Control) -> bytes:
         """A credit or an end."""
-        header = Header(
+        header = DatagramHeader(
             message.stage, message.peer, message.operation, message.incast, message.expected_us
         )
         datagram = self._pack(
@@ -158,6 +158,7 @@ class Codec:
 
     def _batch(self, rows: Bytes, words: np.ndarray) -> Batch | str:
         """The batch, or why it is dropped; ``words``: of the headers, uint64 [datagrams, 6]."""
+        # of what a sender announces the latest counts
         first_word, _, operation, fourth_word, fifth_word, _ = words[-1].tolist()
         kind = first_word >> 24 & 0xFF
         sender = first_word >> 32 & 0xFFFF
@@ -182,7 +183,7 @@ class Codec:
         )
 
     def _pack(
-        self, kind: Type, header: Header, offset: int = 0, length: int = 0, flags: int = 0
+        self, kind: Type, header: DatagramHeader, offset: int = 0, length: int = 0, flags: int = 0
     ) -> bytes:
         return PACKED.pack(
             MAGIC,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.optireduce.udp.events import Burst, Event, Message
+from runtime.optireduce.udp.events import Burst, UbtEvent, UbtMessage
 from runtime.optireduce.udp.placement import Placer
 from runtime.optireduce.udp.socket import UdpSocket
 
@@ -24,12 +24,12 @@ class Endpoint:
         """For poll."""
         return self._channel.fileno()
 
-    def receive(self) -> tuple[int, list[Event]] | None:
+    def receive(self) -> tuple[int, list[UbtEvent]] | None:
         """(datagrams that were read at once, the events of them); ``None``: there is nothing."""
         rows = self._channel.receive()
         return None if rows is None else (len(rows), self.placer.read(rows))
 
-    def send(self, message: Message) -> int:
+    def send(self, message: UbtMessage) -> int:
         """How many datagrams of a message the kernel took (0: it is full)."""
         if not isinstance(message, Burst):
             datagram = np.frombuffer(self._codec.control(message), np.uint8)

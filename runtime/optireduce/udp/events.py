@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+ShardKey = tuple[int, int, int]
+"""Operation, stage, and the rank at the other end: the sender of what comes, else the receiver."""
+
 # flags of a credit
 OVER = 2  # its stage is over here
 GONE = 4  # its operation is over here
@@ -27,7 +30,7 @@ class Type(IntEnum):
     END = 3
 
 
-class Header(NamedTuple):
+class DatagramHeader(NamedTuple):
     """What datagrams to one peer have in common; the field ``operation`` is bucket and step."""
 
     stage: int
@@ -78,7 +81,7 @@ class Control(NamedTuple):
 class Burst(NamedTuple):
     """Consecutive datagrams of a shard, to be sent together."""
 
-    header: Header
+    header: DatagramHeader
     source: Bytes  # all of the shard
     first: int  # number of the first datagram
     marks_from: int  # datagrams from this number on are marked as the shard's last
@@ -90,8 +93,8 @@ class Burst(NamedTuple):
         return len(self.passed)
 
 
-Event = Placed | Control
-Message = Burst | Control
+UbtEvent = Placed | Control
+UbtMessage = Burst | Control
 
 
 class ExpectedShard(NamedTuple):
@@ -106,7 +109,7 @@ class ExpectedShard(NamedTuple):
 class ShardPlacer(Protocol):
     """What the protocol needs from below: to say what may be placed."""
 
-    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> Iterable[Event]:
+    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> Iterable[UbtEvent]:
         """Place what comes of these from now on; the events of what came before."""
 
     def close(self, operation: int, stage: int) -> None:

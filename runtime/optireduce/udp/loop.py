@@ -29,9 +29,11 @@ from runtime.optireduce.udp.protocol import BURSTS, UdpProtocol
 READS = 8  # between two looks at the clock
 DATAGRAMS = 1024  # received between two looks at the clock
 LONGEST_S = 1.0  # between two looks
-CLOSE_S = 5.0
-SHORT_S = 0.002  # of not running: no timer is better
-FEW_BYTES = 92 * KIB  # of data found at one look, below which the next one waits for more
+CLOSE_S = 5.0  # how long closing waits for each thread
+SHORT_S = 0.002  # of not running, which is no pause: no timer is better
+FEW_BYTES = 92 * KIB
+"""Of data found at one look, below which the next one waits for more: what a look costs in Python
+hardly depends on how much it finds. Bytes, not datagrams: of large ones a few are enough."""
 PAUSE_S = 0.0005  # so long; 200 Mbit/s bring eight full frames in it, 1000 Mbit/s 42
 
 
@@ -139,6 +141,7 @@ class UdpLoop:
             now_s = time.monotonic()  # deadlines are judged by it: no pause before it is missed
             off_before_s = off_s
             off_s = now_s - time.thread_time()
+            # less what it meant to sleep
             paused_s = off_s - off_before_s - wait_s - PAUSE_S
             if paused_s > SHORT_S:
                 protocol.paused(paused_s)

@@ -17,19 +17,21 @@ from runtime.optireduce.udp.datagram import LAST, Batch, Codec
 from runtime.optireduce.udp.events import (
     Bytes,
     Control,
-    Event,
     ExpectedShard,
     Placed,
+    ShardKey,
     Type,
+    UbtEvent,
     is_before,
 )
 
-EARLY_BYTES = 1 << 20  # kept of each sender; and of all
-EARLY_OPERATIONS = 64
-STEPS = np.arange(1024)
+# What comes before this rank has entered its operation is kept, so that the rank that comes last
+# finds the others' first grants there, and need not wait for a round trip. Limits, against a flood:
+EARLY_BYTES = 1 << 20  # of each sender
+EARLY_OPERATIONS = 64  # of all
+
+STEPS = np.arange(1024)  # made once: a batch is compared with the beginning of it
 Numbers = slice | np.ndarray
-ShardKey = tuple[int, int, int]
-"""Operation, stage and sender."""
 
 
 class Placer:
@@ -47,7 +49,7 @@ class Placer:
         self._newest: int | None = None  # of the operations that were opened
         self._early = EarlyBuffer()
 
-    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[Event]:
+    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[UbtEvent]:
         """Place what comes of these from now on; the events of what came before."""
         for shard in shards:
             self._expected[operation, shard.stage, shard.sender] = shard
@@ -59,7 +61,7 @@ class Placer:
         for key in [key for key in self._expected if key[:2] == (operation, stage)]:
             del self._expected[key]
 
-    def read(self, rows: Any) -> list[Event]:
+    def read(self, rows: Any) -> list[UbtEvent]:
         """What came in, uint8 [datagrams, bytes of each], goes to its place; its events."""
         return self._events(self.codec.read(rows, self.dropped))
 
@@ -76,14 +78,14 @@ class Placer:
         self.dropped[kind] += count
         self.dropped_from[sender, kind] += count
 
-    def _events(self, batches: Iterable[Batch]) -> list[Event]:
+    def _events(self, batches: Iterable[Batch]) -> list[UbtEvent]:
         events = []
         for batch in batches:
             if event := self._event(batch):
                 events.append(event)
         return events
 
-    def _event(self, batch: Batch) -> Event | None:
+    def _event(self, batch: Batch) -> UbtEvent | None:
         """What became of a batch; none if it came too early."""
         count = len(batch.offsets)
         shard = self._expected.get((batch.operation, batch.stage, batch.sender))
@@ -210,13 +212,13 @@ class EarlyBuffer:
 
     def take(self, operation: int) -> list[Batch]:
         """What came for an operation, in order; what is older is forgotten."""
-        taken = self._batches.pop(operation, [])
-        removed = [*taken]
-        for older in [kept for kept in self._batches if is_before(kept, operation)]:
+        batches = self._batches.pop(operation, [])
+        removed = [*batches]
+        for older in [number for number in self._batches if is_before(number, operation)]:
             removed += self._batches.pop(older)
         for batch in removed:
             self._nbytes[batch.sender] -= _nbytes(batch)
-        return taken
+        return batches
 
 
 def _length(numbers: Numbers) -> int:

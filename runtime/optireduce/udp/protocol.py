@@ -21,17 +21,17 @@ from runtime.optireduce.udp.events import (
     OVER,
     Burst,
     Control,
-    Event,
-    Message,
     Placed,
     ShardPlacer,
     Type,
+    UbtEvent,
+    UbtMessage,
 )
 from runtime.optireduce.udp.sender import AckSender, BurstSender, ShardSend
 
-RUN = 16  # datagrams of the own shard that are reduced together, if more are to come
-RUN_BYTES = 22 * KIB
-BURSTS = 32  # handed over together at most
+RUN = 16  # datagrams of the own shard that are reduced together, if more are to come,
+RUN_BYTES = 22 * KIB  # but no more than so many bytes, where datagrams are large
+BURSTS = 32  # handed over together at most: one call to the compiled path writes and sends them
 STALLS_IN_BOUND = 10  # a sender notices a stall after so small a part of t_B at the latest
 LOOK_S = 0.01  # the clock is looked at so often while a bucket is open: a pause shows by it
 
@@ -93,7 +93,7 @@ class UdpProtocol:
             if not count:
                 continue
             # not all ranks begin with the same peer
-            order = bucket.number, stage, (peer - self.rank) % self.world_size
+            order = (bucket.number, stage, (peer - self.rank) % self.world_size)
             shard = ShardSend(peer, stage, bucket.operation, count, order)
             self.sender.add(shard)
             if stage == 0:
@@ -102,7 +102,7 @@ class UdpProtocol:
         for event in early_events:
             self.receive_message(event, now_s)
 
-    def receive_message(self, event: Event, now_s: float) -> None:
+    def receive_message(self, event: UbtEvent, now_s: float) -> None:
         """Data was placed, or a control datagram has come."""
         bucket = self.buckets.get(event.operation)
         if bucket is None:
@@ -124,7 +124,7 @@ class UdpProtocol:
         else:
             self._receive_credit(bucket, event, now_s)
 
-    def message_to_send(self, now_s: float, *, data: bool = True) -> Message | None:
+    def message_to_send(self, now_s: float, *, data: bool = True) -> UbtMessage | None:
         """What must go out next (control, or ``data``, too); :meth:`sent` reports on it."""
         if self.acks.outbox:
             return self.acks.outbox[0]
@@ -140,7 +140,7 @@ class UdpProtocol:
             self._pending = shard, self._burst(shard, first, count)
         return self._pending[1]
 
-    def sent(self, message: Message, count: int, now_s: float) -> None:
+    def sent(self, message: UbtMessage, count: int, now_s: float) -> None:
         """``count`` datagrams of a message are on their way; the others come again later."""
         all_sent = count == message.datagrams
         self._send_s = now_s if all_sent else math.inf  # else the owner knows when there is room
@@ -186,6 +186,7 @@ class UdpProtocol:
             self._end_stages(bucket, now_s, socket_empty)
             last = bucket.stages[1]
             pending = [s for s in self.sender.shards.values() if s.operation == bucket.operation]
+            # the others may still wait for what this rank has to send, but no longer than t_B
             if last.end and (not pending or now_s >= last.hard_s):
                 del self.buckets[bucket.operation]
                 for shard in pending:
@@ -227,6 +228,7 @@ class UdpProtocol:
             self.acks.over(bucket.operation, event.stage, peer)
             return
         stage.placed(peer, event.fresh, marked=event.marked, now_s=now_s)
+        # datagrams overtake each other, and a wrong one may claim more than there are
         progress = stage.senders[peer]
         progress.passed = max(progress.passed, min(event.passed, progress.count))
         self.acks.received(bucket, event.stage, peer)
@@ -249,7 +251,7 @@ class UdpProtocol:
         else:
             self.sender.credit(shard, credit.passed, now_s)
 
-    def _receive_too_late(self, event: Event, now_s: float) -> None:
+    def _receive_too_late(self, event: UbtEvent, now_s: float) -> None:
         """Something of an operation that is over here: say so, unless it asks for nothing."""
         if isinstance(event, Placed):
             self.estimators[event.stage].late(event.operation, event.datagrams, now_s)

@@ -73,7 +73,8 @@ class StageReceiver:
     @property
     def elapsed_s(self) -> float:
         """From when it began and all ranks were there to the last marks, or arrival so far."""
-        until_s = min(self._last_s, self._marked_s)  # what came later would let t_C feed itself
+        # with the wait after the marks in it, t_C would feed itself
+        until_s = min(self._last_s, self._marked_s)
         return max(0.0, until_s - max(self.began_s, self._all_there_s))
 
     @property

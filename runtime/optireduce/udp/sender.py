@@ -22,15 +22,13 @@ from dataclasses import dataclass, field
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.adaptive import CompletionEstimator, Incast, Pacer
 from runtime.optireduce.udp.bucket import Bucket
-from runtime.optireduce.udp.events import GONE, OVER, Control, Header, Type
+from runtime.optireduce.udp.events import GONE, OVER, Control, DatagramHeader, ShardKey, Type
 
 STALLS_MOST = 4  # silence must be twice as long for each stall in a row, up to so many doublings
 MARKED = 8  # datagrams at least are marked as a shard's last: a mark must not hang on one
-REPEATS_IN_BOUND = 10  # of a credit: one that got lost must not cost the rest of a stage
-REPEAT_S = 0.005  # but it takes so long at least, and at most
-REPEAT_MOST_S = 0.05
-ShardKey = tuple[int, int, int]
-"""Operation, stage and peer."""
+REPEATS_IN_BOUND = 10  # of a credit in t_B: one that got lost must not cost the rest of a stage
+REPEAT_S = 0.005  # between two of them at least,
+REPEAT_MOST_S = 0.05  # and at most
 
 
 @dataclass(eq=False)
@@ -106,6 +104,7 @@ class BurstSender:
 
     def credit(self, shard: ShardSend, passed: int, now_s: float) -> None:
         """The receiver has seen something of the burst that ends at ``passed``."""
+        # It says how far, and not how much more: so the next one makes up for one that was lost.
         shard.window = self.windows[shard.peer]
         passed = min(passed, shard.sent)
         if passed > shard.passed:
@@ -132,7 +131,7 @@ class BurstSender:
             if pacer.next_s > now_s:
                 wake_s = min(wake_s, pacer.next_s)
             elif chosen is None or pacer.next_s < self.pacers[chosen.peer].next_s:
-                chosen = shard
+                chosen = shard  # whose pace would have let it go first: they take turns
         if chosen is None:
             return wake_s
         first, stop = chosen.ready[0]
@@ -184,9 +183,9 @@ class AckSender:
         self._most_s = min(REPEAT_MOST_S, max(REPEAT_S, bound_s / REPEATS_IN_BOUND))
         self._least_s = max(REPEAT_S, self._most_s / 2)
 
-    def header(self, stage: int, peer: int, operation: int) -> Header:
+    def header(self, stage: int, peer: int, operation: int) -> DatagramHeader:
         """Of data: with what this rank announces."""
-        return Header(
+        return DatagramHeader(
             stage=stage,
             receiver=peer,
             operation=operation,

@@ -26,15 +26,15 @@ from runtime.network.addresses import datagram_socket
 from runtime.optireduce.options import Options
 from runtime.optireduce.udp.events import Bytes
 
-UDP_SEGMENT = 103
+UDP_SEGMENT = 103  # socket options of linux/udp.h, which Python does not name
 UDP_GRO = 104
-MESSAGES = 256  # taken by one call; memory that is not used is never touched
+MESSAGES = 256  # taken by one call: few large batches; memory that is not used is never touched
 ROOM_BYTES = 1 << 16  # what one message may hold
 STRIDE_BYTES = ROOM_BYTES + 1536  # not a power of two, whose rows would share cache lines
 # an earlier datagram came back, since its peer is not there: no error of this socket
 GONE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM}
 FULL = {errno.EAGAIN, errno.EINTR, errno.ENOBUFS}  # or empty: nothing was done
-NOTHING: Bytes = np.zeros((0, 1), np.uint8)
+NOTHING: Bytes = np.zeros((0, 1), np.uint8)  # in what was taken; None: the socket is empty
 _POINTERS = [(name, "<u8") for name in ("vector", "vectors", "control", "control_bytes")]
 _NUMBERS = [(name, "<i4") for name in ("level", "type", "segment")]
 # struct mmsghdr; struct cmsghdr and its one number
@@ -67,6 +67,7 @@ class UdpSocket:
         self._held: deque[Bytes] = deque()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer_bytes)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer_bytes)
+        # Linux tells twice what it grants: the other half is for its own bookkeeping
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         segments = options.offload and self._try(UDP_SEGMENT, options.datagram_bytes)
         coalesces = options.offload and self._try(UDP_GRO, 1)
@@ -164,21 +165,26 @@ class BatchReader:
     def _joined(self, sizes: list[int], segments: list[int]) -> Iterator[Bytes]:
         """As one batch each, moved together in memory: that costs far less than a batch more."""
         flat = self._flat
-        first = end = each = 0  # of the batch so far: bytes first to end - 1
+        # of the batch so far: bytes first to end - 1, in datagrams of so many
+        first = 0
+        end = 0
+        datagram_bytes = 0
         for number, (size, segment) in enumerate(zip([*sizes, 0], [*segments, 0], strict=True)):
             start = number * STRIDE_BYTES
-            if segment != each:
+            if segment != datagram_bytes:
                 if end > first:
-                    yield flat[first:end].reshape(-1, each)
+                    yield flat[first:end].reshape(-1, datagram_bytes)
                 first = start
                 end = start
-                each = segment
-            whole = size // each * each if each else 0
+                datagram_bytes = segment
+            whole = size // datagram_bytes * datagram_bytes if datagram_bytes else 0
             if start != end:
                 flat[end : end + whole] = flat[start : start + whole]
             end += whole
             if whole < size:  # the last one of what was coalesced may be shorter
                 if end > first:
-                    yield flat[first:end].reshape(-1, each)
+                    yield flat[first:end].reshape(-1, datagram_bytes)
                 yield flat[start + whole : start + size].reshape(1, -1)
-                first = end = each = 0
+                first = 0
+                end = 0
+                datagram_bytes = 0

@@ -10,7 +10,7 @@ import torch
 import synth
 from runtime.selftest.device.methods import methods_for
 from runtime.selftest.device.report import GpuReport
-from runtime.selftest.device.suite import Plan, run
+from runtime.selftest.device.suite import SelftestPlan, run
 from runtime.selftest.suite import selftest
 from verify.errors import ArgumentError
 from verify.output import write_atomically
@@ -31,9 +31,9 @@ def on_gpus(kind: str, ranks: int | None, json: Path | None, say: Callable[[str]
         if not torch.cuda.is_available():
             remedy = "To see what it does without one: --device simulated"
             raise ArgumentError("--device", kind, "no CUDA device is visible to torch", remedy)
-        plan = Plan(kind, methods_for(kind))
+        plan = SelftestPlan(kind, methods_for(kind))
     else:
-        plan = Plan.simulated(methods_for(kind))
+        plan = SelftestPlan.simulated(methods_for(kind))
         say("SIMULATED: streams are threads and no GPU is used; times mean nothing")
     try:
         run(plan, report, say)

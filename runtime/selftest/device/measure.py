@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 
 from runtime.selftest.device import oracle
-from runtime.selftest.device.methods import Method, ScheduleChoice, Wait
+from runtime.selftest.device.methods import Method, ScheduleChoice, WaitForResult
 from runtime.selftest.device.rank import RankContext
 
 LEAD_S = 0.0005  # by which streams are held up, so that hosts have enqueued all that is timed
@@ -52,7 +52,7 @@ def time_s(
     element = torch.zeros(1, device=context.tensors)
     times_s = []
     wrong_here = 0
-    waits = list[Wait]()
+    waits = list[WaitForResult]()
 
     def reduce() -> None:
         waits.append(method.submit(tensor, average=False, choice=choice))

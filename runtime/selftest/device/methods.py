@@ -28,7 +28,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTERPRETED_BLOCKS = 2
 INTERPRETED_STAGING_PER_RANK = 2048  # bytes
 
-Wait = Callable[[], torch.Tensor]
+WaitForResult = Callable[[], torch.Tensor]
 """Waits as a job does, and gives the result."""
 
 
@@ -55,7 +55,7 @@ class Method(Protocol):
     def buffer(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """A tensor that it can take (collective)."""
 
-    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> WaitForResult:
         """Start."""
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class _AnyTensorMethod:
 class _Library(_AnyTensorMethod):
     """``dist.all_reduce``."""
 
-    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> WaitForResult:
         """NCCL's streams are ordered behind ours, and ours behind them."""
         assert not average
         self._context.launch(lambda: dist.all_reduce(tensor))
@@ -97,7 +97,7 @@ class _Scheduled(_AnyTensorMethod):
         super().__init__(context)
         self._executor = executor
 
-    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> WaitForResult:
         """Its streams are ordered behind the current one."""
         work = self._executor.submit(
             tensor, schedule=choice.schedule, late=choice.late or None, average=average
@@ -132,7 +132,7 @@ class _Symmetric:
             raise NotTried(reason)
         return tensor
 
-    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> Wait:
+    def submit(self, tensor: torch.Tensor, average: bool, choice: ScheduleChoice) -> WaitForResult:
         """On the current stream."""
         assert not average
         in_place = "" if self._name == "one_shot" else "_"

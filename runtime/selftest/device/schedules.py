@@ -27,7 +27,7 @@ class TestedSchedules:
     halving_doubling = ScheduleChoice(0)
     direct = ScheduleChoice(1)
 
-    def __init__(self, ranks: int, sizes: Iterable[int], machine: predict.Machine) -> None:
+    def __init__(self, ranks: int, sizes: Iterable[int], machine: predict.GpuMachine) -> None:
         """``sizes``: bytes of the tensors of the table, for which ``machine`` says the best."""
         self._ranks = ranks
         self._machine = machine

@@ -50,7 +50,7 @@ MANY_REPETITIONS = 16 * MIB  # larger tensors are timed a quarter as often
 
 
 @dataclass(frozen=True)
-class Plan:
+class SelftestPlan:
     """What is tried: methods, cases, bytes of the table, and the most time a step may take."""
 
     kind: str
@@ -62,7 +62,7 @@ class Plan:
     deadline_s: float = 3600.0  # for all of it
 
     @classmethod
-    def simulated(cls, methods: Mapping[str, MakeMethod]) -> Plan:
+    def simulated(cls, methods: Mapping[str, MakeMethod]) -> SelftestPlan:
         """What the simulated device does within a minute or so: the interpreter is slow."""
         few_cases = (
             OperationCase(torch.float32, 1, average=False),
@@ -72,7 +72,7 @@ class Plan:
         return cls("simulated", methods, few_cases, table_sizes=(KIB,), repetitions=1)
 
 
-def run(plan: Plan, report: GpuReport, say: Callable[[str], None]) -> None:
+def run(plan: SelftestPlan, report: GpuReport, say: Callable[[str], None]) -> None:
     """Try all of it; ``report`` grows with what is found, lines for people go to ``say``."""
     report.error = "it did not come to its end"
     stuck_ranks = dict[int, Stuck]()
@@ -119,7 +119,7 @@ def _add_to_report(report: GpuReport, message: Any, say: Callable[[str], None]) 
         say(f"not tried: {name}: {reason}")
 
 
-def _run_on_rank(store: Store, rank: int, world_size: int, say: Say, plan: Plan) -> None:
+def _run_on_rank(store: Store, rank: int, world_size: int, say: Say, plan: SelftestPlan) -> None:
     """What each process does; rank 0 says what was found, all say if they hang."""
     context = join_group(plan.kind, store, rank, world_size, plan.limit_s)
     with watched(context, say, plan.limit_s):
@@ -140,7 +140,7 @@ def _say_nothing(message: Any) -> None:
 class _SuiteOnRank:
     """One rank's part; all ranks call the same methods in the same order."""
 
-    def __init__(self, context: RankContext, plan: Plan, tell: Say) -> None:
+    def __init__(self, context: RankContext, plan: SelftestPlan, tell: Say) -> None:
         machine = None
         if not context.shared:
             machine = predict.machine_of(torch.cuda.get_device_name())

@@ -17,6 +17,7 @@ import msgspec
 from runtime.telemetry.records import Rank, Record, Round, Stage
 from verify.errors import FormatError
 
+# as ``runtime.telemetry.export`` names its events
 _ARRIVAL = re.compile(r"rank \d+ arrives at operation (\d+)")
 _ROUND = re.compile(r"(.*) round (\d+)")
 _STAGE = re.compile(r"stage (\d+), (\w+)")

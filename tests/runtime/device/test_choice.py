@@ -21,7 +21,7 @@ from runtime.device import choice
 from runtime.device.choice import make_executor
 from runtime.device.option import resolved
 from runtime.device.simulated import SimulatedDevice
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.on_device import AUTO_PREDICTS
 from runtime.policy.options import Options
@@ -236,7 +236,7 @@ def _fails(rank, size, store, by):
 
 SIZE = 3
 LATE = 1
-PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+PROFILE = Profile(SIZE, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from runtime.device import proofs
 from runtime.device.allreduce import _rows, _slots
 from runtime.device.proofs import ProvedPrograms, require_proved, rows_of, too_long
-from runtime.executor.closed_form import ClosedForm
+from runtime.executor.closed_form import ClosedFormPart
 from runtime.executor.load import load
 from synth import generate
 from tests.runtime.schedules import arrivals, direct, ring, straggler
@@ -79,5 +79,5 @@ def test_the_limit_is_by_rows():
 @given(st.integers(3, 12), st.integers(1, 40))
 def test_what_is_reserved_for_a_closed_form_is_enough(n, k):
     made = device_program(generate(n, chunks=k, owners="free"))
-    assert made.slots <= _slots(ClosedForm(n, 0, k))
-    assert sum(map(len, made.rows)) <= _rows(ClosedForm(n, 0, k))
+    assert made.slots <= _slots(ClosedFormPart(n, 0, k))
+    assert sum(map(len, made.rows)) <= _rows(ClosedFormPart(n, 0, k))

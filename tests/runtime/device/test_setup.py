@@ -18,7 +18,7 @@ from runtime.device.capability import Capability, decide, own_capability
 from runtime.device.layout import KEPT, UNIT, Layout, cut
 from runtime.device.memory import join
 from runtime.device.simulated import SimulatedDevice
-from runtime.executor.closed_form import ClosedForm
+from runtime.executor.closed_form import ClosedFormPart
 from runtime.executor.load import Verified, load
 from runtime.network.store_exchange import StoreExchange
 from synth import generate
@@ -54,12 +54,14 @@ def test_pieces_cover_the_tensor_and_fit_into_the_staging(program, numel, itemsi
         assert (of.pieces - 1) * most * blocks * program.chunks < numel
 
 
-@pytest.mark.parametrize("runnable", [load(direct(4)), load(straggler(4, 2)), ClosedForm(5, 1, 3)])
+@pytest.mark.parametrize(
+    "runnable", [load(direct(4)), load(straggler(4, 2)), ClosedFormPart(5, 1, 3)]
+)
 def test_a_row_is_what_the_executor_does(runnable):
     """The engine names what a kernel waits for by the executor's program."""
     schedule = runnable.schedule
     late = runnable.late
-    if isinstance(runnable, ClosedForm):
+    if isinstance(runnable, ClosedFormPart):
         schedule = generate(5, chunks=3, owners="free")
     for rank in range(schedule.ranks) if isinstance(runnable, Verified) else (1,):
         rows = device_program(schedule).rows[rank].tolist()

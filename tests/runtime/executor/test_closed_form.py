@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from runtime.executor import closed_form
-from runtime.executor.closed_form import ClosedForm, proved_whole, require_part
+from runtime.executor.closed_form import ClosedFormPart, proved_whole, require_part
 from runtime.policy.candidates import CLASSES
 from synth.straggler import own
 from synth.straggler.generate import generate
@@ -79,12 +79,12 @@ def test_a_part_that_is_not_the_wholes_is_refused(monkeypatch, fault, index):
         return _moved_to(part, index, FAULTS[fault]) if rank == 3 else part
 
     monkeypatch.setattr(own, "own_part", faulty)
-    form = ClosedForm(7, 3, 5)
+    form = ClosedFormPart(7, 3, 5)
     with pytest.raises(ScheduleRefused, match="what rank 3 of 7 would do for 5 chunks is not its"):
         form.make()
     with pytest.raises(ScheduleRefused):  # not even when asked again
         form.program(3, (6,))
-    ClosedForm(7, 1, 5).make()
+    ClosedFormPart(7, 1, 5).make()
 
 
 def test_a_part_with_more_or_fewer_rounds_is_refused():
@@ -108,11 +108,11 @@ def test_a_whole_that_is_wrong_is_refused(monkeypatch):
 
     monkeypatch.setattr(own, "whole", wrong)
     with pytest.raises(ScheduleRefused, match="is never run"):
-        ClosedForm(7, 3, 5).make()
+        ClosedFormPart(7, 3, 5).make()
 
 
 def test_the_comparison_of_executed_rows_notices_other_rows(monkeypatch):
-    honest = ClosedForm.program
+    honest = ClosedFormPart.program
 
     def other_peer(self, rank, late):
         program = honest(self, rank, late)
@@ -121,5 +121,5 @@ def test_the_comparison_of_executed_rows_notices_other_rows(monkeypatch):
         return replace(program, ends=tuple(ends))
 
     monkeypatch.setattr(closed_form, "PROVED", closed_form.PROVED)
-    monkeypatch.setattr(ClosedForm, "program", other_peer)
+    monkeypatch.setattr(ClosedFormPart, "program", other_peer)
     assert "another program" in own_parts.compare(5, 1, False, [2])

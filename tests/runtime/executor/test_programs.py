@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.executor.closed_form import ClosedForm
+from runtime.executor.closed_form import ClosedFormPart
 from runtime.executor.program import rank_program
 from synth.straggler.generate import generate
 from tests.runtime import schedules
@@ -57,7 +57,7 @@ def test_every_transfer_has_its_two_ends_in_the_order_of_rounds_and_scratch_if_n
 
 @pytest.mark.parametrize(("n", "k"), [(3, 1), (6, 3), (8, 5)])
 def test_the_closed_forms_parts_are_those_of_the_proved_schedule_whoever_is_late(n, k):
-    forms = [ClosedForm(n, rank, k) for rank in range(n)]
+    forms = [ClosedFormPart(n, rank, k) for rank in range(n)]
     for late in range(n):
         whole = generate(n, late=late, chunks=k, owners="free")
         found = {True: set(), False: set()}

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from runtime.health.diagnosis import RankStatus, WaitFor
-from runtime.health.protocol import Message, pack_answer, pack_verdict
+from runtime.health.protocol import HealthMessage, pack_answer, pack_verdict
 from runtime.health.watchdog import Watchdog
 from runtime.network.control_loop import ControlLoop
 from verify.errors import RankFailure
@@ -38,14 +38,14 @@ class Peers:
         self.receive = handler
 
     def send(self, peer, channel, payload):
-        self._sent.put((peer, msgspec.msgpack.decode(payload, type=Message)))
+        self._sent.put((peer, msgspec.msgpack.decode(payload, type=HealthMessage)))
 
     def _answer(self):
         while True:
             peer, message = self._sent.get()
             self.heard.append((peer, message))
             if message.status is not None and message.status.closed and peer in self.statuses:
-                self.receive(peer, msgspec.msgpack.encode(Message(heard=True)))
+                self.receive(peer, msgspec.msgpack.encode(HealthMessage(heard=True)))
             if message.asks and peer in self.statuses:
                 self.receive(peer, pack_answer(message.question, self.statuses[peer]))
 
@@ -152,7 +152,7 @@ def test_another_s_alarm_or_verdict_is_followed(peers, watch):
     watchdog = watch(LONG_S)
     del peers.statuses[2]
     peers.statuses[1] = RankStatus(1, broken="x")
-    peers.receive(1, msgspec.msgpack.encode(Message(asks=True, alarm=True)))
+    peers.receive(1, msgspec.msgpack.encode(HealthMessage(asks=True, alarm=True)))
     peers.receive(1, pack_verdict(RankFailure([2], "rank 1 has noticed")))
     assert _failure(watchdog).ranks == (2,)
     assert watchdog.fail("too late", RankFailure([1], "another")) is None

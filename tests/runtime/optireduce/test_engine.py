@@ -20,7 +20,7 @@ import runtime
 from runtime.optireduce.engine import OptiReduceEngine
 from runtime.optireduce.options import Options
 from runtime.optireduce.sync import Replicas
-from runtime.optireduce.udp.events import Burst, Header
+from runtime.optireduce.udp.events import Burst, DatagramHeader
 from runtime.selftest.audit import Audit
 from runtime.selftest.conformance import Case
 from tests.runtime.spawning import on_ranks, together
@@ -73,7 +73,7 @@ def test_a_flood_is_counted_and_does_not_hold_up_or_corrupt_anything(rank, size,
     engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=30)
     over = threading.Event()
     if rank == 2:
-        header = Header(stage=0, receiver=0, operation=2**63 + 5)
+        header = DatagramHeader(stage=0, receiver=0, operation=2**63 + 5)
         source = np.zeros(options.payload_bytes, np.uint8)
         burst = Burst(header, source, first=0, marks_from=9, passed=np.zeros(1, np.int64))
         (stale,) = engine._loop.endpoint.placer.codec.burst(burst)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import torch
 
-from runtime.pipeline.messages import MAGIC, PREFIX, Header, Meta, WireError, read, write
+from runtime.pipeline.messages import MAGIC, PREFIX, MessageHeader, Meta, WireError, read, write
 from runtime.pipeline.staging import HostStaging
 from verify.errors import TensorError
 from verify.pipeline import parse_action
@@ -40,7 +40,7 @@ def ends():
 
 def test_tensors_come_as_they_went(ends):
     one, stream = ends
-    header = Header.of(7, parse_action("2RECV_F5"), TENSORS)
+    header = MessageHeader.of(7, parse_action("2RECV_F5"), TENSORS)
 
     def send():
         for _ in range(2):
@@ -69,7 +69,7 @@ def _framed(text, magic=MAGIC, length=None):
 
 
 def _header(action="1RECV_F0", dtype="float32"):
-    return msgspec.json.encode(Header(0, action, 0.0, (Meta(dtype, (4,), False),)))
+    return msgspec.json.encode(MessageHeader(0, action, 0.0, (Meta(dtype, (4,), False),)))
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_what_is_no_message(data, problem, ends):
 def test_what_cannot_travel(ends):
     action = parse_action("1RECV_F0")
     with pytest.raises(TensorError, match="must be dense"):
-        Header.of(0, action, [torch.eye(3).to_sparse()])
+        MessageHeader.of(0, action, [torch.eye(3).to_sparse()])
     few = [torch.ones(1)] * 100
     many = [torch.ones(1)] * 3000
-    assert write(ends[0], Header.of(0, action, few), few) == b""
+    assert write(ends[0], MessageHeader.of(0, action, few), few) == b""
     with pytest.raises(TensorError, match="3000 tensors"):  # nobody would take such a header
-        write(ends[0], Header.of(0, action, many), many)
+        write(ends[0], MessageHeader.of(0, action, many), many)

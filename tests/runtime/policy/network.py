@@ -14,22 +14,22 @@ import msgspec
 
 from runtime.policy.agent import Decided, RankAgent
 from runtime.policy.coordinator import Fault
-from runtime.policy.cost_model import Candidate, Line, Phase, Profile
-from runtime.policy.messages import NATIVE, Arrive, Decide, Message
+from runtime.policy.cost_model import AlphaBeta, Phase, Profile, ScheduleCandidate
+from runtime.policy.messages import NATIVE, Arrive, Decide, PolicyMessage
 from runtime.policy.options import Options, PolicyInputs
 
-MESSAGES = msgspec.msgpack.Decoder(Message)
+MESSAGES = msgspec.msgpack.Decoder(PolicyMessage)
 LARGE = 10**4
 """Bytes for which S*beta is 10 ms in ``inputs``."""
 CANDIDATES = (
-    Candidate("m = 1", 1, Phase(6, 6 / 7), Phase(9, 9 / 7)),
-    Candidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28), on_demand=True),
-    Candidate("two late", 2, Phase(20, 5 / 6), Phase(30, 1.25)),
+    ScheduleCandidate("m = 1", 1, Phase(6, 6 / 7), Phase(9, 9 / 7)),
+    ScheduleCandidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28), on_demand=True),
+    ScheduleCandidate("two late", 2, Phase(20, 5 / 6), Phase(30, 1.25)),
 )
 
 
 def inputs(ranks, options=None, head_of=0, *, all_made=True):
-    profile = Profile(ranks, Line(1e-5, 1e-6), Line(2e-5, 1e-6))
+    profile = Profile(ranks, AlphaBeta(1e-5, 1e-6), AlphaBeta(2e-5, 1e-6))
     known = PolicyInputs(options or Options(), ranks, CANDIDATES, profile, head_of=head_of)
     known.made = -1 if all_made else known.made
     return known

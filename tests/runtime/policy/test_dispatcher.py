@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.options import Options
 from tests.runtime.spawning import on_ranks
@@ -19,7 +19,7 @@ LATE_RANK = 2
 SUM = 6.0  # of rank + 1
 SMALL = 1  # elements: no schedule would be faster, so each rank decides by itself
 LARGE = 2**18  # elements: the coordinator decides when ranks have come
-PROFILE = Profile(RANKS, native=Line(1e-6, 1e-8), schedule=Line(1e-5, 1e-8))
+PROFILE = Profile(RANKS, native=AlphaBeta(1e-6, 1e-8), schedule=AlphaBeta(1e-5, 1e-8))
 DATA_THREAD = "latecomer-tcp"
 
 

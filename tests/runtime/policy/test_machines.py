@@ -16,11 +16,11 @@ from runtime.executor.load import load
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy.candidates import candidates
 from runtime.policy.cost_model import (
-    Candidate,
-    Line,
+    AlphaBeta,
     MachinesProfile,
     Phase,
     Profile,
+    ScheduleCandidate,
     TwoLevelCompletion,
     times,
 )
@@ -172,20 +172,20 @@ def _machine_of(schedule):
 
 
 COMPLETION = TwoLevelCompletion(PER_MACHINE, between=Phase(3, 1.5), inside=Phase(2, 1.0))
-TWO_LEVEL = Candidate("two levels", 1, Phase(4, 2.0), Phase(5, 2.5), two_level=COMPLETION)
-FLAT = Candidate("flat", 1, Phase(1, 1.0), Phase(2, 2.0))
-INSIDE = Line(1e-5, 1e-10)
-BETWEEN = Line(1e-4, 1e-8)
+TWO_LEVEL = ScheduleCandidate("two levels", 1, Phase(4, 2.0), Phase(5, 2.5), two_level=COMPLETION)
+FLAT = ScheduleCandidate("flat", 1, Phase(1, 1.0), Phase(2, 2.0))
+INSIDE = AlphaBeta(1e-5, 1e-10)
+BETWEEN = AlphaBeta(1e-4, 1e-8)
 
 
 def _profile(on_time, per_machine=PER_MACHINE):
     machines = MachinesProfile(per_machine, INSIDE, BETWEEN, on_time)
-    return Profile(RANKS, Line(1e-5, 1e-8), Line(1e-5, 2e-8), machines)
+    return Profile(RANKS, AlphaBeta(1e-5, 1e-8), AlphaBeta(1e-5, 2e-8), machines)
 
 
 def test_the_completion_counts_both_kinds_of_links_and_the_wait_is_the_rest():
     nbytes = 10**6
-    profile = _profile({"two levels": Line(1e-3, 3e-8)})
+    profile = _profile({"two levels": AlphaBeta(1e-3, 3e-8)})
 
     flat, two_level = times((FLAT, TWO_LEVEL), profile, 1, nbytes)
 
@@ -197,7 +197,7 @@ def test_the_completion_counts_both_kinds_of_links_and_the_wait_is_the_rest():
 
 
 def test_no_completion_takes_longer_than_the_whole_did():
-    profile = _profile({"two levels": Line(1e-6, 1e-12)})
+    profile = _profile({"two levels": AlphaBeta(1e-6, 1e-12)})
 
     (two_level,) = times((TWO_LEVEL,), profile, 1, 10**6)
 
@@ -208,9 +208,9 @@ def test_no_completion_takes_longer_than_the_whole_did():
 @pytest.mark.parametrize(
     "profile",
     [
-        pytest.param(_profile({"others": Line(1e-6, 1e-12)}), id="of other schedules"),
-        pytest.param(_profile({"two levels": Line(1e-6, 1e-12)}, 4), id="of other machines"),
-        pytest.param(Profile(RANKS, Line(1e-5, 1e-8), Line(1e-5, 2e-8)), id="of none"),
+        pytest.param(_profile({"others": AlphaBeta(1e-6, 1e-12)}), id="of other schedules"),
+        pytest.param(_profile({"two levels": AlphaBeta(1e-6, 1e-12)}, 4), id="of other machines"),
+        pytest.param(Profile(RANKS, AlphaBeta(1e-5, 1e-8), AlphaBeta(1e-5, 2e-8)), id="of none"),
     ],
 )
 def test_a_profile_that_cannot_tell_leaves_two_levels_out(profile):
@@ -233,11 +233,11 @@ def test_a_job_on_machines_measures_them_and_runs_two_levels(rank, size, store):
         # a profile by which nothing else is worth it
         machines = MachinesProfile(
             PER_MACHINE,
-            Line(1e-9, 1e-15),
-            Line(1e-9, 1e-15),
-            {"two-level, k = 2": Line(1e-8, 1e-14)},
+            AlphaBeta(1e-9, 1e-15),
+            AlphaBeta(1e-9, 1e-15),
+            {"two-level, k = 2": AlphaBeta(1e-8, 1e-14)},
         )
-        profile = Profile(size, Line(1e-2, 1e-9), Line(1.0, 1e-6), machines)
+        profile = Profile(size, AlphaBeta(1e-2, 1e-9), AlphaBeta(1.0, 1e-6), machines)
         dispatcher = AllReduceDispatcher(
             part.under("run").store, rank, size, options=options, profile=profile, timeout_s=60.0
         )

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import runtime
 from runtime.network.clock import UNKNOWN_S, Clock
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from runtime.policy.options import MODES, Options
 from tests.runtime.jobs import dispatcher
 from tests.runtime.spawning import on_ranks, together
@@ -26,7 +26,7 @@ from verify.errors import ArgumentError
 
 LATE = 2
 SIZE = 4
-PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+PROFILE = Profile(SIZE, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.device.simulated import SimulatedDevice
-from runtime.policy.cost_model import Line, Profile
+from runtime.policy.cost_model import AlphaBeta, Profile
 from runtime.policy.dispatcher import AllReduceDispatcher
 from runtime.policy.messages import NATIVE
 from runtime.policy.on_device import on_device
@@ -29,7 +29,7 @@ LIMIT = timedelta(seconds=60)
 SIZE = 4
 LATE = 2
 SLOW_HOST = 1
-PROFILE = Profile(SIZE, Line(1e-2, 1e-9), Line(1e-5, 1e-10))
+PROFILE = Profile(SIZE, AlphaBeta(1e-2, 1e-9), AlphaBeta(1e-5, 1e-10))
 """By it schedules are worth it however small the buffer."""
 
 

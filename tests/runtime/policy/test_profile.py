@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from runtime.network.store_exchange import StoreExchange
 from runtime.policy import profile as profiles
-from runtime.policy.cost_model import PROFILE, Candidate, Line, Phase, Profile
+from runtime.policy.cost_model import PROFILE, AlphaBeta, Phase, Profile, ScheduleCandidate
 from tests.runtime.spawning import on_ranks
 from verify.errors import ArgumentError
 
 RANKS = 2
 CPU = torch.device("cpu")
-LINE = Line(1e-5, 1e-9)
-CANDIDATE = Candidate("one", 1, Phase(1, 1.0), Phase(1, 1.0))
+LINE = AlphaBeta(1e-5, 1e-9)
+CANDIDATE = ScheduleCandidate("one", 1, Phase(1, 1.0), Phase(1, 1.0))
 
 
 @given(st.lists(st.floats(1e-6, 1.0), max_size=8))
@@ -126,7 +126,7 @@ def test_a_profile_that_is_far_off_is_said_to_be(rank, size, store):
         clock_s[0] += 0.001
 
     def shared(name, beta_s):
-        profile = Profile(RANKS, Line(1e-6, beta_s), LINE, hosts=(RANKS,))
+        profile = Profile(RANKS, AlphaBeta(1e-6, beta_s), LINE, hosts=(RANKS,))
         return profiles.shared_profile(
             group.under(name), profile, native, native, CANDIDATE, CPU, {}, ranks_per_machine=1
         )

@@ -20,7 +20,7 @@ from runtime.selftest.device import methods, oracle
 from runtime.selftest.device.cases import all_cases
 from runtime.selftest.device.environment import inspect
 from runtime.selftest.device.report import CheckedMethod, GpuReport, TimedRow, size_text
-from runtime.selftest.device.suite import Plan
+from runtime.selftest.device.suite import SelftestPlan
 from runtime.selftest.device.suite import run as run_suite
 from runtime.selftest.device.watch import Stuck, name_hanging
 from tests.runtime.spawning import execute
@@ -192,7 +192,7 @@ def dies(context, schedules):
 def _run_with(make_method, **limits):
     """Run the suite with this method only: its report, and the lines it printed."""
     report = GpuReport("simulated", 2)
-    plan = Plan(
+    plan = SelftestPlan(
         "simulated",
         {"faulty": make_method},
         all_cases(1),

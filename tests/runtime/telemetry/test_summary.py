@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.telemetry.export import trace, write_prometheus, write_trace
-from runtime.telemetry.records import Rank, Record, Round, Stage, Step
+from runtime.telemetry.records import Rank, Record, Round, Stage, UbtStep
 from runtime.telemetry.summary import Losses, quantile, summarize
 
 
@@ -95,7 +95,7 @@ def _step(number, lost, *ends, incast=2, rate=5e6):
     complete, early, timeout = ends or (2, 0, 0)
     varied = {"complete": complete, "early": early, "timeout": timeout, "incast": incast}
     fixed = {"due": 100, "bound_s": 0.25, "hadamard": False, "skipped": False}
-    return Step(step=number, ended_s=10.0 + number, lost=lost, rate=rate, **varied, **fixed)
+    return UbtStep(step=number, ended_s=10.0 + number, lost=lost, rate=rate, **varied, **fixed)
 
 
 def _lossy_ranks():

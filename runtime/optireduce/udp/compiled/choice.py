@@ -30,19 +30,19 @@ from runtime.optireduce.udp.endpoint import Endpoint
 from runtime.optireduce.udp.events import (
     Burst,
     Control,
-    Event,
+    DatagramHeader,
     ExpectedShard,
-    Header,
-    Message,
     Placed,
     Type,
+    UbtEvent,
+    UbtMessage,
 )
 from runtime.optireduce.udp.placement import Placer
 from verify.errors import ArgumentError
 
 logger = logging.getLogger("latecomer")
-MACHINES = ("x86_64", "aarch64")
-COMPILE_S = 120.0  # how long to wait for another process that compiles
+MACHINES = ("x86_64", "aarch64")  # the latter by its documents only: nobody has tried it
+COMPILE_S = 120.0  # how long to wait for another process that compiles, which takes some 10 s
 LOOK_S = 0.05  # between two looks whether it has ended
 TRY_S = 1.0  # how long datagrams to oneself may take
 TRIED_OPERATION = 7
@@ -100,7 +100,7 @@ def unfit() -> str:
 def fault(path: DataPath) -> str:
     """What goes wrong when datagrams are sent to oneself and read by ``path``, or nothing."""
     burst = Burst(
-        header=Header(stage=0, receiver=0, operation=TRIED_OPERATION),
+        header=DatagramHeader(stage=0, receiver=0, operation=TRIED_OPERATION),
         source=np.arange(TRIED_BYTES, dtype=np.int64).astype(np.uint8),
         first=0,
         marks_from=4,
@@ -116,15 +116,15 @@ def fault(path: DataPath) -> str:
     shard = ExpectedShard(stage=0, sender=1, arrived=arrived, into=into)
     placer.open(TRIED_OPERATION, [shard])
     try:
-        taken, events = _to_oneself(path, placer, [burst, credit])
+        sent, events = _to_oneself(path, placer, [burst, credit])
     except OSError as error:
         return f"it can't send to itself, or not read that: {error}"
     placed = sum(event.fresh for event in events if isinstance(event, Placed))
     credits = [event for event in events if isinstance(event, Control)]
-    seen = placed + len(credits)
+    received = placed + len(credits)
     as_sent = [credit._replace(peer=1)]
-    if (taken, seen) != (6, 6) or credits != as_sent or (into != burst.source).any():
-        return f"it read {seen} of 6 datagrams to itself rightly: the layouts must be others"
+    if (sent, received) != (6, 6) or credits != as_sent or (into != burst.source).any():
+        return f"it read {received} of 6 datagrams to itself rightly: the layouts must be others"
     return ""
 
 
@@ -140,25 +140,27 @@ def _writes_like_numpy(path: DataPath, burst: Burst) -> bool:
     return True
 
 
-def _to_oneself(path: DataPath, placer: Placer, messages: list[Message]) -> tuple[int, list[Event]]:
+def _to_oneself(
+    path: DataPath, placer: Placer, messages: list[UbtMessage]
+) -> tuple[int, list[UbtEvent]]:
     """(datagrams that the kernel took, events of what came back), as rank 1 sends to rank 0."""
     options = Options(datagram_bytes=TRIED_DATAGRAM_BYTES)
     channel = path.socket(options, "127.0.0.1", path.reader)
     sender = path.codec(1, 1, 2, TRIED_DATAGRAM_BYTES)
-    events: list[Event] = []
+    events: list[UbtEvent] = []
     with contextlib.closing(channel):
         channel.peers = {0: channel.address}
         sending = Endpoint(channel, path.placer(sender))
         receiving = Endpoint(channel, placer)
-        taken = sum(sending.send(message) for message in messages)
+        sent = sum(sending.send(message) for message in messages)
         until_s = time.monotonic() + TRY_S
         read = 0
-        while read < taken and select.select([channel], [], [], until_s - time.monotonic())[0]:
+        while read < sent and select.select([channel], [], [], until_s - time.monotonic())[0]:
             while (received := receiving.receive()) is not None:
                 count, new_events = received
                 read += count
                 events += new_events
-    return taken, events
+    return sent, events
 
 
 @contextlib.contextmanager

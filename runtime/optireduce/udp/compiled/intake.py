@@ -17,14 +17,15 @@ from numba.extending import intrinsic
 from runtime.optireduce.udp.compiled.kernels import copy, number_of
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags, word
 
-HEADER = 48  # of the wire format
+# of the wire format; written here, since numba's cache sees changes of this file only
+HEADER = 48
 TAG_AT = 40
 LAST = 1
 DATA = 1
 MALFORMED, FOREIGN, MISDIRECTED, FORGED = range(4)
 FIRST_WORD, OPERATION, BITMAP, COUNT, INTO, NBYTES = range(6)  # columns of the table
 AT, NUMBER, PLACE, REST, ROW, RIGHT, FRESH, MARKED = range(2, 10)  # of groups, after the first two
-NO_ROW = 2**64 - 1
+NO_ROW = 2**64 - 1  # of a group that is in no row of the table
 SEARCHED = 64  # groups that a datagram is compared with; more of them are not joined
 carray: Any = numba.carray  # type: ignore[attr-defined]
 
@@ -42,8 +43,8 @@ def pointer(context, address):
 @njit(int64(BYTES, LONGS, LONGS, int64[::1], WORDS, int64[::1]), **HOW)
 def sealed(buffer, starts, sizes, chosen, state, dropped):
     """Keep, at the front of ``chosen``, those whose tag is right; how many."""
-    found = np.empty(len(starts), np.uint64)
-    kept = 0
+    right_tags = np.empty(len(starts), np.uint64)
+    sealed_count = 0
     low = HEADER
     high = HEADER
     for i in chosen:
@@ -55,17 +56,17 @@ def sealed(buffer, starts, sizes, chosen, state, dropped):
             if sizes[i] == low:
                 of_size[count] = i
                 count += 1
-        tags(buffer, starts, of_size[:count], low, state, found)
+        tags(buffer, starts, of_size[:count], low, state, right_tags)
         if low == high:
             break
         low = high
     for i in chosen:
-        if found[i] == word(buffer, starts[i] + TAG_AT):
-            chosen[kept] = i
-            kept += 1
+        if right_tags[i] == word(buffer, starts[i] + TAG_AT):
+            chosen[sealed_count] = i
+            sealed_count += 1
         else:
             dropped[FORGED] += 1
-    return kept
+    return sealed_count
 
 
 @njit(int64(uint64[:, ::1], uint64, uint64), **HOW)
@@ -129,15 +130,16 @@ def ours(buffer, starts, sizes, about, state, good, dropped):
 
 
 @njit(void(BYTES, LONGS, LONGS, LONGS, LONGS, uint64[:, ::1], int64, int64[:, ::1]), **HOW)
-def sort(buffer, starts, sizes, good, of, groups, found, each):
+def sort(buffer, starts, sizes, good, of, groups, group_count, each):
     """Tell in ``each``, group by group, where those lie that were not placed.
 
     of: the group of each in ``good``, or -1; the others: see :func:`take`.
     """
-    at = np.empty(found, np.int64)
+    at = np.empty(group_count, np.int64)
     total = 0
-    for g in range(found):
-        groups[g, AT] = at[g] = total
+    for g in range(group_count):
+        groups[g, AT] = total
+        at[g] = total
         total += int64(groups[g, NUMBER]) if groups[g, ROW] == U(NO_ROW) else 0
     for j in range(len(good)):
         if of[j] >= 0:
@@ -145,21 +147,26 @@ def sort(buffer, starts, sizes, good, of, groups, found, each):
             to = at[of[j]]
             about_it = word(buffer, start + 24)
             at[of[j]] += 1
-            each[0, to], each[1, to] = start + HEADER, sizes[good[j]] - HEADER
+            each[0, to] = start + HEADER
+            each[1, to] = sizes[good[j]] - HEADER
             each[2, to] = int64(about_it & U(0xFFFFFFFF))
             each[3, to] = int64(about_it >> U(32) & U(0xFFFF))
             each[4, to] = int64(about_it >> U(48) & U(0xFF))
 
 
 @njit(int64(uint64[:, ::1], int64, int64, uint64, uint64), **HOW)
-def group_of(groups, found, latest, first, operation):
-    """The group of a first word and operation among those ``found``, or the next one."""
-    if found and groups[latest, FIRST_WORD] == first and groups[latest, OPERATION] == operation:
+def group_of(groups, group_count, latest, first, operation):
+    """The group of a first word and operation, or the next one, after ``group_count`` of them."""
+    if (
+        group_count
+        and groups[latest, FIRST_WORD] == first
+        and groups[latest, OPERATION] == operation
+    ):
         return latest
-    for g in range(min(found, SEARCHED)):
+    for g in range(min(group_count, SEARCHED)):
         if groups[g, FIRST_WORD] == first and groups[g, OPERATION] == operation:
             return g
-    return found
+    return group_count
 
 
 TAKE = types.UniTuple(int64, 2)(
@@ -186,7 +193,7 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
     whole = int64(about[4])
     good = np.empty(len(starts), np.int64)
     count = ours(buffer, starts, sizes, about, state, good, dropped)
-    accepted = found = latest = 0
+    accepted = group_count = latest = 0
     of = np.full(count, -1, np.int64)
     for j in range(count):
         start = starts[good[j]]
@@ -201,16 +208,18 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
         if sender >= ranks or sender == rank:
             dropped[MISDIRECTED] += 1
             continue
-        g = group_of(groups, found, latest, first, operation)
-        if g == found:
-            found += 1
+        g = group_of(groups, group_count, latest, first, operation)
+        if g == group_count:
+            group_count += 1
             groups[g, :] = 0
-            groups[g, FIRST_WORD], groups[g, OPERATION] = first, operation
+            groups[g, FIRST_WORD] = first
+            groups[g, OPERATION] = operation
             groups[g, ROW] = U(row_of(table, first, operation)) if kind >> 1 == DATA else U(NO_ROW)
         accepted = accepted + 1
         latest = g
         groups[g, NUMBER] += U(1)
-        groups[g, PLACE], groups[g, REST] = word(buffer, start + 24), word(buffer, start + 32)
+        groups[g, PLACE] = word(buffer, start + 24)
+        groups[g, REST] = word(buffer, start + 32)
         if groups[g, ROW] == U(NO_ROW):
             of[j] = g
             continue
@@ -220,5 +229,5 @@ def take(buffer, starts, sizes, about, state, table, each, groups, dropped):
         groups[g, FRESH] += U(became > 1)
         if became > 1 and groups[g, PLACE] >> U(48) & U(LAST):
             groups[g, MARKED] = U(1)
-    sort(buffer, starts, sizes, good[:count], of, groups, found, each)
-    return found, len(starts) - accepted
+    sort(buffer, starts, sizes, good[:count], of, groups, group_count, each)
+    return group_count, len(starts) - accepted

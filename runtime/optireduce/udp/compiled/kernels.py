@@ -12,7 +12,8 @@ from numba import boolean, float32, float64, int64, njit, uint8, uint64, void
 
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS, WORDS, U, tags
 
-HEADER = 48  # of the wire format
+# of the wire format; written here, since numba's cache sees changes of this file only
+HEADER = 48
 TAG_AT = 40
 FLAGS_AT = 30
 LAST = 1
@@ -66,10 +67,10 @@ def write(rows, source, first, marks_from, common, passed, state):
         row[HEADER + len(part) :] = 0
     if len(state):
         size = rows.shape[1]
-        found = np.empty(count, np.uint64)
-        tags(rows.reshape(-1), np.arange(count) * size, np.arange(count), size, state, found)
+        made_tags = np.empty(count, np.uint64)
+        tags(rows.reshape(-1), np.arange(count) * size, np.arange(count), size, state, made_tags)
         for i in range(count):
-            put(rows[i], TAG_AT, 8, found[i])
+            put(rows[i], TAG_AT, 8, made_tags[i])
 
 
 @njit(int64(int64, int64, int64, int64), **HOW)
@@ -86,11 +87,11 @@ def _average(own, pieces, arrived, first, rank, mean):
     begins at ``first``; arrived: bool [peers, datagrams of the run].
     """
     peers = pieces.shape[0]
-    each = pieces.shape[2]
-    total = np.empty(each, own.dtype)
-    one = own.dtype.type(1)
+    elements = pieces.shape[2]
+    total = np.empty(elements, own.dtype)
+    one = own.dtype.type(1)  # keeps a quotient in this type
     for d in range(min(arrived.shape[1], pieces.shape[1] - first)):
-        mine = own[d * each : (d + 1) * each]
+        mine = own[d * elements : (d + 1) * elements]
         came = 1
         earlier = mine
         result = total[: len(mine)]
@@ -121,11 +122,11 @@ def _average(own, pieces, arrived, first, rank, mean):
 
 
 @njit(int64(boolean[:, ::1], boolean[::1], int64, boolean, int64[:, ::1]), **HOW)
-def runs(arrived, reduced, least, every, found):
+def runs(arrived, reduced, least, every, ends):
     """Find (and mark as reduced) runs of datagrams that may be reduced; how many.
 
     arrived: bool [peers, datagrams]; reduced: bool [datagrams]; least: datagrams in a run; every:
-    whatever has not been reduced yet, else what has come of all; found: int64 [runs, 2], filled
+    whatever has not been reduced yet, else what has come of all; ends: int64 [runs, 2], filled
     with their first datagrams and those past their last ones.
     """
     count = 0
@@ -138,8 +139,9 @@ def runs(arrived, reduced, least, every, found):
                 fits &= arrived[s, d]
         if fits:
             continue
-        if d - begin >= least and count < len(found):
-            found[count, 0], found[count, 1] = begin, d
+        if d - begin >= least and count < len(ends):
+            ends[count, 0] = begin
+            ends[count, 1] = d
             reduced[begin:d] = True
             count += 1
         begin = d + 1

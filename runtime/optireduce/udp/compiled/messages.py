@@ -15,9 +15,9 @@ from numba import int32, int64, njit, types, uint8, uint32, uintp, void
 from runtime.optireduce.udp.compiled.kernels import head
 from runtime.optireduce.udp.compiled.siphash import BYTES, HOW, LONGS
 
-HEADER = 48
-VECTOR = 16
-DONTWAIT = 0x40
+HEADER = 48  # of the wire format
+VECTOR = 16  # bytes of a struct iovec
+DONTWAIT = 0x40  # MSG_DONTWAIT of Linux
 CALL = int32(int32, uintp, uint32, int32)
 sendmmsg: Any = types.ExternalFunction("sendmmsg", CALL)
 recvmmsg: Any = types.ExternalFunction("recvmmsg", int32(int32, uintp, uint32, int32, uintp))
@@ -29,25 +29,26 @@ ROWS = types.Array(uint8, 2, "C", readonly=True)
 @njit(TABLE(TABLE, TABLE, int64, int64, int64), **HOW)
 def segments(headers, controls, taken, stride, gro):
     """The starts and sizes of what is in the first ``taken`` messages; see :func:`receive`."""
-    each = np.empty(taken, np.int64)
+    segment = np.empty(taken, np.int64)  # bytes of the datagrams in each message
     count = 0
     for i in range(taken):
         length = headers[i, 7] & 0xFFFFFFFF
-        each[i] = length
+        segment[i] = length
         if headers[i, 5] != 0 and controls[i, 1] == gro:
-            each[i] = controls[i, 2] & 0xFFFFFFFF
-        if each[i] > 0:
-            count += (length + each[i] - 1) // each[i]
-    found = np.empty((2, count), np.int64)
+            segment[i] = controls[i, 2] & 0xFFFFFFFF
+        if segment[i] > 0:
+            count += (length + segment[i] - 1) // segment[i]
+    starts_and_sizes = np.empty((2, count), np.int64)
     at = 0
     for i in range(taken):
         length = headers[i, 7] & 0xFFFFFFFF
         start = 0
-        while each[i] > 0 and start < length:
-            found[0, at], found[1, at] = i * stride + start, min(each[i], length - start)
-            start += each[i]
+        while segment[i] > 0 and start < length:
+            starts_and_sizes[0, at] = i * stride + start
+            starts_and_sizes[1, at] = min(segment[i], length - start)  # the last one may be shorter
+            start += segment[i]
             at += 1
-    return found
+    return starts_and_sizes
 
 
 @njit(types.Tuple((int64, TABLE))(int64, TABLE, TABLE, int64, int64), **HOW)
@@ -68,9 +69,14 @@ def receive(descriptor, headers, controls, stride, gro):
 @njit(void(int64[::1], BYTES, int64, int64, int64[::1]), **HOW)
 def address(header, to, vectors, count, control):
     """Fill one ``struct mmsghdr``: for ``to``, of so many vectors, with or without control."""
-    header[0], header[1], header[2], header[3] = to.ctypes.data, len(to), vectors, count
+    header[0] = to.ctypes.data
+    header[1] = len(to)
+    header[2] = vectors
+    header[3] = count
     header[4] = control.ctypes.data if len(control) else 0
-    header[5], header[6], header[7] = 8 * len(control), 0, 0
+    header[5] = 8 * len(control)
+    header[6] = 0
+    header[7] = 0
 
 
 @njit(int64(int64, TABLE, int64, int64, int64), **HOW)
@@ -88,8 +94,9 @@ def send_rows(descriptor, to, rows, together, headers, vectors, control):
         number = min(together, len(rows) - ready)
         vectors[messages, 0] = rows.ctypes.data + ready * rows.shape[1]
         vectors[messages, 1] = number * rows.shape[1]
-        place = vectors.ctypes.data + messages * VECTOR
-        address(headers[messages], to, place, 1, control[: len(control) if number > 1 else 0])
+        vector_at = vectors.ctypes.data + messages * VECTOR
+        its_control = control[: len(control) if number > 1 else 0]
+        address(headers[messages], to, vector_at, 1, its_control)
         ready = ready + number
         messages = messages + 1
     return hand_over(descriptor, headers, messages, ready, together)
@@ -137,15 +144,18 @@ def send(
         for i in range(ready, ready + number):
             at = (first + i) * payload
             size = min(payload, len(source) - at)
-            vectors[used, 0], vectors[used, 1] = heads.ctypes.data + i * HEADER, HEADER
-            vectors[used + 1, 0], vectors[used + 1, 1] = source.ctypes.data + at, size
+            vectors[used, 0] = heads.ctypes.data + i * HEADER
+            vectors[used, 1] = HEADER
+            vectors[used + 1, 0] = source.ctypes.data + at
+            vectors[used + 1, 1] = size
             used += 2
             if size < payload:
-                vectors[used, 0], vectors[used, 1] = zeros.ctypes.data, payload - size
+                vectors[used, 0] = zeros.ctypes.data
+                vectors[used, 1] = payload - size
                 used += 1
-        place = vectors.ctypes.data + begin * VECTOR
-        more = control[: len(control) if number > 1 else 0]
-        address(headers[messages], to, place, used - begin, more)
+        vectors_at = vectors.ctypes.data + begin * VECTOR
+        its_control = control[: len(control) if number > 1 else 0]
+        address(headers[messages], to, vectors_at, used - begin, its_control)
         ready = ready + number
         messages = messages + 1
     return hand_over(descriptor, headers, messages, ready, together)

@@ -25,13 +25,21 @@ from runtime.optireduce.udp.compiled.sockets import (
 )
 from runtime.optireduce.udp.data_path import DataPath
 from runtime.optireduce.udp.datagram import TAG_AT, Batch, Codec
-from runtime.optireduce.udp.events import Burst, Bytes, Event, ExpectedShard, Header, Placed, Type
+from runtime.optireduce.udp.events import (
+    Burst,
+    Bytes,
+    DatagramHeader,
+    ExpectedShard,
+    Placed,
+    Type,
+    UbtEvent,
+)
 from runtime.optireduce.udp.placement import Placer
 
 assert (HEADER_BYTES, TAG_AT) == (kernels.HEADER, kernels.TAG_AT)
 assert (HEADER_BYTES, TAG_AT) == (intake.HEADER, intake.TAG_AT)
 assert siphash.TAG_AT == TAG_AT
-KINDS = ("malformed", "foreign", "misdirected", "forged")
+KINDS = ("malformed", "foreign", "misdirected", "forged")  # as ``intake`` numbers them
 NO_STATE = np.zeros(0, np.uint64)
 NO_TABLE = np.zeros((0, 6), np.uint64)
 NUMBERS = {4: np.dtype(np.float32), 8: np.dtype(np.float64)}
@@ -60,9 +68,15 @@ class CompiledCodec(Codec):
 
     def write(self, rows: Bytes, burst: Burst) -> None:
         """See :meth:`Codec.write`."""
-        common = self._common(burst.header)
-        source, first, marks_from = burst.source, burst.first, burst.marks_from
-        kernels.write(rows, source, first, marks_from, common, burst.passed, self._state)
+        kernels.write(
+            rows,
+            burst.source,
+            burst.first,
+            burst.marks_from,
+            self._common(burst.header),
+            burst.passed,
+            self._state,
+        )
 
     def burst(self, burst: Burst) -> Any:
         """See :meth:`Codec.burst`: with tags in memory of its own, else unwritten."""
@@ -135,7 +149,7 @@ class CompiledCodec(Codec):
             passed=passed,
         )
 
-    def _common(self, header: Header) -> Bytes:
+    def _common(self, header: DatagramHeader) -> Bytes:
         """What the headers of a burst begin with; the kernels write the rest of them."""
         return np.frombuffer(self._pack(Type.DATA, header), np.uint8)
 
@@ -153,7 +167,7 @@ class CompiledPlacer(Placer):
         super().__init__(codec)
         self._table = NO_TABLE
 
-    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[Event]:
+    def open(self, operation: int, shards: Iterable[ExpectedShard]) -> list[UbtEvent]:
         """See :meth:`Placer.open`."""
         events = super().open(operation, shards)
         self._tabulate()
@@ -164,9 +178,9 @@ class CompiledPlacer(Placer):
         super().close(operation, stage)
         self._tabulate()
 
-    def read(self, rows: Any) -> list[Event]:
+    def read(self, rows: Any) -> list[UbtEvent]:
         """See :meth:`Placer.read`."""
-        events: list[Event] = []
+        events: list[UbtEvent] = []
         for group in self.codec.take(rows, self.dropped, self._table):
             if isinstance(group, Batch):
                 events += self._events([group])
@@ -227,8 +241,8 @@ def average(
         run = torch.from_numpy(pieces[:, first : first + arrived.shape[1]]).view(dtype)
         narrow = torch.from_numpy(own).view(dtype)
         wide = narrow.float()
-        others = run.float().contiguous()
-        kernels.average(wide.numpy(), others.numpy(), arrived, 0, rank, mean)
+        received = run.float().contiguous()
+        kernels.average(wide.numpy(), received.numpy(), arrived, 0, rank, mean)
         narrow.copy_(wide)
         return
     width = NUMBERS[dtype.itemsize]

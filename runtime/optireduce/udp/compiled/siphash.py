@@ -13,12 +13,14 @@ from numba import int64, njit, types, uint8, uint64, void
 from numba.extending import intrinsic
 
 U = np.uint64
-TAG_AT = 40  # TOGETHER: words that are mixed in one call
-LANES = 8
+TAG_AT = 40  # of the wire format
+LANES = 8  # datagrams at a time
 BITS = 64
-TOGETHER = 32
+TOGETHER = 32  # words that are mixed in one call
 BYTES, LONGS, WORDS = (types.Array(t, 1, "C", readonly=True) for t in (uint8, int64, uint64))
+# Python's other threads go on meanwhile; and what is compiled is kept, since that takes seconds.
 HOW: dict[str, Any] = {"nogil": True, "cache": True}
+# "somepseudorandomlygeneratedbytes", as the paper has it
 INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 
@@ -70,8 +72,8 @@ def mix(context, state, message, count):
             phi.add_incoming(later, loop)
         builder.cbranch(builder.icmp_signed("<", following, arguments[2]), loop, done)
         builder.position_at_end(done)
-        for place, value in enumerate(after):
-            builder.store(value, at(at_state, place), align=8)
+        for word_number, value in enumerate(after):
+            builder.store(value, at(at_state, word_number), align=8)
         return context.get_dummy_value()
 
     return types.void(types.uintp, types.uintp, types.int64), generate
@@ -110,11 +112,11 @@ def tags(buffer, starts, chosen, size, state, found):
                 for k in range(max(before, 0), count):
                     m[k, lane] = word(buffer, start + 8 + 8 * k)
             if count < TOGETHER:
-                m[count, :] = U(size - 8) << U(56)
+                m[count, :] = U(size - 8) << U(56)  # the last word: the length, modulo 256
                 count += 1
             mix(v.ctypes.data, m.ctypes.data, count)
         for lane in range(LANES):
-            v[2, lane] ^= U(0xFF)
+            v[2, lane] ^= U(0xFF)  # the paper's finalization: this, and four rounds
         m[:2, :] = 0  # words of zeros leave nothing but their rounds: the last four
         mix(v.ctypes.data, m.ctypes.data, 2)
         for lane in range(lanes):

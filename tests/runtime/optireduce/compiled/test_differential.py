@@ -21,7 +21,7 @@ from runtime.optireduce.udp.compiled.placement import COMPILED
 from runtime.optireduce.udp.compiled.sockets import Scattered, UnwrittenBurst
 from runtime.optireduce.udp.data_path import NUMPY
 from runtime.optireduce.udp.datagram import LAST, MAGIC, PACKED, VERSION
-from runtime.optireduce.udp.events import Burst, Control, ExpectedShard, Header, Type
+from runtime.optireduce.udp.events import Burst, Control, DatagramHeader, ExpectedShard, Type
 from tests.fuzz.datagrams import GENUINE, KEY, OPEN, OPTIONS, Program, attack, changed, forged
 from tests.runtime.optireduce import simulation
 from tests.runtime.optireduce.compiled.guards import Guards
@@ -88,7 +88,7 @@ def test_what_is_written_is_the_same(nbytes, first, count, marks, key, size, eac
     first = min(first, (nbytes - 1) // payload_bytes)
     count = min(count, -(-nbytes // payload_bytes) - first)
     passed = np.arange(count) + 2**32 - 9 if each else np.full(count, 77)
-    burst = Burst(Header(1, 2, 2**64 - 1, 300, 2**33), source, first, marks, passed)
+    burst = Burst(DatagramHeader(1, 2, 2**64 - 1, 300, 2**33), source, first, marks, passed)
     end = Control(Type.END, stage=1, peer=2, operation=2**64 - 1, passed=5, expected_us=2**33)
     written = []
     for path in PATHS:
@@ -120,7 +120,7 @@ def test_what_is_sent_is_the_same(offload, key):
             closing.callback(plain.close)
             own.peers = {1: plain.getsockname(), 2: ("127.0.0.1", 9)}
             codec = path.codec(SESSION, 0, 3, SIZE, key)
-            header = Header(0, 1, 5)
+            header = DatagramHeader(0, 1, 5)
             for first, count in [(0, 200), (199, 1), (70, 65)]:
                 burst = codec.burst(Burst(header, source, first, 150, np.arange(count)))
                 assert own.send(1, burst) == count
@@ -136,7 +136,7 @@ def test_what_the_kernel_does_not_take_is_not_sent():
     common = np.zeros(HEADER_BYTES, np.uint8)
 
     def unwritten(first):
-        header = Header(stage=0, receiver=1, operation=5)
+        header = DatagramHeader(stage=0, receiver=1, operation=5)
         burst = Burst(header, np.zeros(9, np.uint8), first, 0, np.zeros(1, np.int64))
         return UnwrittenBurst(burst, common, 80)
 

@@ -14,7 +14,7 @@ from runtime.optireduce.udp.datagram import LAST, Codec
 from runtime.optireduce.udp.events import (
     Burst,
     Control,
-    Header,
+    DatagramHeader,
     Type,
     is_before,
     operation_id,
@@ -30,7 +30,7 @@ RECEIVER = Codec(SESSION, 0, 3, SIZE)
 
 def _rows(codec, source, operation=5, marks=10**6, passed=0, **announced):
     rows = np.zeros((-(-len(source) // PAYLOAD), SIZE), np.uint8)
-    header = Header(stage=1, receiver=0, operation=operation, **announced)
+    header = DatagramHeader(stage=1, receiver=0, operation=operation, **announced)
     all_passed = np.full(len(rows), passed)
     burst = Burst(header, source, first=0, marks_from=marks, passed=all_passed)
     codec.write(rows, burst)
