@@ -60,7 +60,7 @@ class StepRecord:
     spans: list[Span] = field(default_factory=list)
     transits: list[Transit] = field(default_factory=list)
 
-    def report(self) -> Report:
+    def report(self) -> StepReport:
         """What the other ranks need to know of it."""
         took_s = defaultdict[tuple[str, int], list[float]](list)
         for span in self.spans:
@@ -70,7 +70,7 @@ class StepRecord:
             came[transit.sender].append((transit.ready_s, transit.arrived_s))
         durations = {action: median(each) for action, each in took_s.items()}
         links = {sender: fit(sorted(pairs)) for sender, pairs in came.items()}
-        return Report(self.step, self.digest, durations, links)
+        return StepReport(self.step, self.digest, durations, links)
 
 
 class LinkTimes(NamedTuple):
@@ -87,7 +87,7 @@ class LinkTimes(NamedTuple):
         return self.latency_s + self.occupancy_s
 
 
-class Report(msgspec.Struct, frozen=True):
+class StepReport(msgspec.Struct, frozen=True):
     """What a rank reports of one step."""
 
     step: int
@@ -96,7 +96,7 @@ class Report(msgspec.Struct, frozen=True):
     came: dict[int, LinkTimes]  # by sender, one direction; latency with the offset of the clocks
 
 
-REPORT = msgspec.msgpack.Decoder(Report)  # with the module: see verify.core.format
+REPORT = msgspec.msgpack.Decoder(StepReport)  # with the module: see verify.core.format
 
 
 def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
@@ -119,7 +119,7 @@ def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> LinkTimes:
     return LinkTimes(middle, occupancy_s, median(abs(value - middle) for value in left))
 
 
-def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
+def links(reports: Mapping[int, StepReport]) -> dict[tuple[int, int], LinkTimes]:
     """Every link over which messages went both ways in the step; lower rank first."""
     return {
         (low, high): LinkTimes(
@@ -134,7 +134,7 @@ def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
     }
 
 
-def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, Report]) -> Instance:
+def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, StepReport]) -> Instance:
     """The schedule's instance with everything that was measured, in microseconds.
 
     The time of a fused backward is divided as in the schedule's own; other links cost nothing.
