@@ -36,7 +36,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-PUT = tl.constexpr(0)  # verify.device.program.Action; else COPY
+PUT = tl.constexpr(0)  # verify.device.program.DeviceAction; else COPY
 REDUCE = tl.constexpr(1)
 
 

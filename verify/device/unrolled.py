@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from verify.asynchronous.model import Block, Buffer, Program, Signal, Step
-from verify.device.program import Action, DeviceProgram
+from verify.device.program import DeviceAction, DeviceProgram
 
 
 def unrolled(program: DeviceProgram, operations: int) -> Program:
@@ -33,17 +33,19 @@ def unrolled(program: DeviceProgram, operations: int) -> Program:
         for epoch in range(1, operations + 1):
             for place, row in enumerate(rows):
                 action, peer, chunk, slot = row
-                at = ((peer if action == Action.PUT else rank) * sets + epoch % sets) * slots + slot
+                at = (
+                    (peer if action == DeviceAction.PUT else rank) * sets + epoch % sets
+                ) * slots + slot
                 own = (rank * k + chunk,)
                 staged = (staging + at,)
                 flag = (Signal(at, epoch),)
-                put = action == Action.PUT
+                put = action == DeviceAction.PUT
                 made.append(
                     Step(
                         text=f"epoch {epoch}: {in_words(row)}",
                         position=place,
                         count=1,
-                        sources=own if put else staged + own * (action == Action.REDUCE),
+                        sources=own if put else staged + own * (action == DeviceAction.REDUCE),
                         targets=staged if put else own,
                         waits=() if put else flag,
                         signals=flag if put else (),
@@ -79,7 +81,7 @@ def unrolled(program: DeviceProgram, operations: int) -> Program:
 def in_words(row: list[int]) -> str:
     """A row as people read it."""
     action, peer, chunk, slot = row
-    if action == Action.PUT:
+    if action == DeviceAction.PUT:
         return f"put chunk {chunk} into slot {slot} of rank {peer}"
-    does = "add" if action == Action.REDUCE else "copy"
+    does = "add" if action == DeviceAction.REDUCE else "copy"
     return f"{does} slot {slot}, from rank {peer}, to chunk {chunk}"
