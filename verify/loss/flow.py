@@ -52,7 +52,7 @@ class Chunk(msgspec.Struct, frozen=True):
         return (1 << self.ranks) - 1
 
 
-class Flow(msgspec.Struct, frozen=True, gc=False):
+class DataFlow(msgspec.Struct, frozen=True, gc=False):
     """A transfer with its C, K, K2 and R."""
 
     move: Move
@@ -111,7 +111,7 @@ def run(
                 yield move, value, here
 
 
-def flows_of(chunk: Chunk) -> list[Flow]:
+def flows_of(chunk: Chunk) -> list[DataFlow]:
     """C, K, K2 and R of every transfer of the chunk, in order; time linear in their number."""
     brought = [
         (move, value[0], (0, 0) if move.reduce else here)
@@ -128,6 +128,6 @@ def flows_of(chunk: Chunk) -> list[Flow]:
         for move, ranks in zip(moves, after, strict=True):
             reach[move.src] |= ranks
     return [
-        Flow(move, value, kept, twice, ranks)
+        DataFlow(move, value, kept, twice, ranks)
         for (move, value, (kept, twice)), ranks in zip(brought, reversed(reached), strict=True)
     ]
