@@ -16,7 +16,7 @@ from verify.core.verdict import LocatedTransfer, Verdict, locate
 from verify.errors import ArgumentError
 from verify.loss.flow import Chunk, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
-from verify.loss.report import MOST_LISTED, Answer, Block, Kind, LossReport, Single, WorstCase
+from verify.loss.report import MOST_LISTED, Answer, EntryBlock, Kind, LossReport, Single, WorstCase
 from verify.loss.sets import (
     Clock,
     Lost,
@@ -211,9 +211,9 @@ def _located(schedule: Schedule, lost: Lost) -> tuple[LocatedTransfer, ...]:
     return tuple(locate(schedule, index) for index in sorted(lost))
 
 
-def _blocks(chunk: Chunk, masks: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
+def _blocks(chunk: Chunk, masks: Iterable[tuple[int, int]]) -> tuple[EntryBlock, ...]:
     return tuple(
-        Block(chunk.number, _members(ranks), _members(contributions))
+        EntryBlock(chunk.number, _members(ranks), _members(contributions))
         for ranks, contributions in masks
     )
 

@@ -12,7 +12,7 @@ MOST_LISTED = 20_000
 """With more transfers than this the report has no list of them one by one."""
 
 
-class Block(msgspec.Struct, frozen=True):
+class EntryBlock(msgspec.Struct, frozen=True):
     """Entries of one chunk: these contributions at these ranks, all combinations."""
 
     chunk: int
@@ -25,8 +25,8 @@ class Single(msgspec.Struct, frozen=True):
 
     lost: LocatedTransfer
     entries: int
-    missing: tuple[Block, ...]
-    twice: tuple[Block, ...]
+    missing: tuple[EntryBlock, ...]
+    twice: tuple[EntryBlock, ...]
     differ: bool
 
 
@@ -59,7 +59,7 @@ class WorstCase(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     bound: int
     lost: tuple[LocatedTransfer, ...]
-    missing: tuple[Block, ...]
+    missing: tuple[EntryBlock, ...]
 
     @property
     def exact(self) -> bool:
