@@ -14,7 +14,7 @@ from synth.answer import Answer, Basis, basis_of, checked
 from synth.arrivals.exact import require_askable
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.parity import parity_bound
-from synth.arrivals.portfolio import Candidate, Portfolio
+from synth.arrivals.portfolio import MethodCandidate, Portfolio
 from synth.arrivals.request import instance
 from synth.cost import Setting
 from synth.solvers.choice import SolverName, Solving
@@ -53,7 +53,7 @@ class ArrivalsAnswer(Answer[Schedule, Report]):
 
     method: str
     arrivals: Arrivals
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[MethodCandidate, ...]
     seconds: float
 
 
@@ -132,7 +132,7 @@ def search(
     )
 
 
-def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, Basis, str]:
+def _bound(portfolio: Portfolio, best: MethodCandidate, report: Report) -> tuple[int, Basis, str]:
     """The highest lower bound on the rounds after the last arrival, and its basis.
 
     The verifier's bound does not look at who comes when; the others hold for full-duplex ports.

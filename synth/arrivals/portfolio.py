@@ -35,7 +35,7 @@ EXACT_WORK = 8.0
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MethodCandidate:
     """One method, and what it costs after the last arrival.
 
     Attributes:
@@ -73,13 +73,13 @@ class Portfolio:
         self.arrivals = arrivals
         self.solving = solving
         self.setting = setting
-        self.candidates: list[Candidate] = []
+        self.candidates: list[MethodCandidate] = []
         self._listed = 0
         self._progress = progress
         self._attempts = Attempts(solving, progress)
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> MethodCandidate:
         """The fastest of those that were made; of equals the first."""
         return min((c for c in self.candidates if c.schedule), key=lambda c: self._time(c.cost))
 
@@ -188,7 +188,7 @@ class Portfolio:
                 self.add(method, wait.arrivals, wait.schedule(straggler))
                 return
         if not more:
-            out = Candidate(method, wait.arrivals, wait.bound, at_bound, None, note)
+            out = MethodCandidate(method, wait.arrivals, wait.bound, at_bound, None, note)
             self.candidates.append(out)
 
     def add(self, method: str, arrivals: Arrivals, schedule: Schedule) -> None:
@@ -198,7 +198,7 @@ class Portfolio:
         )
         cost = completion_cost(schedule)
         rounds = schedule.completion_rounds
-        self.candidates.append(Candidate(method, arrivals, rounds, cost, schedule))
+        self.candidates.append(MethodCandidate(method, arrivals, rounds, cost, schedule))
 
     def _time(self, cost: Cost) -> tuple[float | Fraction, int]:
         if self.setting is None:
