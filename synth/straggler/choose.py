@@ -31,7 +31,7 @@ MOST_SEARCHED = 6
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ChunksCandidate:
     """A number of chunks that was considered; ``predicted_s`` at its bound if nothing was found."""
 
     chunks: int
@@ -54,7 +54,7 @@ def choose(
     time_limit_s: float | None,
     solver: SolverName,
     progress: Progress,
-) -> tuple[StragglerAnswer, tuple[Candidate, ...]]:
+) -> tuple[StragglerAnswer, tuple[ChunksCandidate, ...]]:
     """The schedule with the least predicted time, and all candidates in order of their chunks.
 
     With ``m`` or ``chunks`` given, or no ``setting`` to predict in (then m = 1), there is nothing
@@ -81,25 +81,25 @@ def choose(
     if setting is None or m is not None or chunks is not None:
         given = found_with(m=1 if m is None else m, chunks=chunks, time_limit_s=time_limit_s)
         return given, ()
-    candidates: list[Candidate] = []
-    best: Candidate | None = None
+    candidates: list[ChunksCandidate] = []
+    best: ChunksCandidate | None = None
     for at_bound_s, each in _at_bound(n, setting):
         if best is not None and at_bound_s >= best.predicted_s:
             note = "cannot win, even at its lower bound, nor can those farther from the best"
-            candidates.append(Candidate(each, at_bound_s, note))
+            candidates.append(ChunksCandidate(each, at_bound_s, note))
             break
         if len(candidates) == MOST_SEARCHED or (candidates and solving.over):
             why = "time limit" if solving.over else f"after {MOST_SEARCHED} others"
-            candidates.append(Candidate(each, at_bound_s, f"not searched: {why}"))
+            candidates.append(ChunksCandidate(each, at_bound_s, f"not searched: {why}"))
             break
         try:
             found = found_with(chunks=each, time_limit_s=solving.left_s)
         except SearchTimeout as error:
-            candidates.append(Candidate(each, at_bound_s, f"not found: {error}"))
+            candidates.append(ChunksCandidate(each, at_bound_s, f"not found: {error}"))
             continue
         cost = completion_cost(found.schedule)
         predicted_s = setting.seconds(cost)
-        candidates.append(Candidate(each, predicted_s, f"{cost}, gap {found.gap}", found))
+        candidates.append(ChunksCandidate(each, predicted_s, f"{cost}, gap {found.gap}", found))
         if best is None or predicted_s < best.predicted_s:
             best = candidates[-1]
     if best is None:

@@ -18,7 +18,7 @@ from synth.cost import (
     tree_cost,
     waiting_cost,
 )
-from synth.straggler.choose import Candidate
+from synth.straggler.choose import ChunksCandidate
 from synth.straggler.generate import StragglerAnswer
 from synth.units import format_seconds
 
@@ -35,7 +35,10 @@ LABELS = {
 
 
 def text(
-    path: str, answer: StragglerAnswer, setting: Setting | None, candidates: Sequence[Candidate]
+    path: str,
+    answer: StragglerAnswer,
+    setting: Setting | None,
+    candidates: Sequence[ChunksCandidate],
 ) -> str:
     """The lines for people."""
     schedule = answer.schedule
@@ -53,7 +56,10 @@ def text(
 
 
 def facts(
-    path: str, answer: StragglerAnswer, setting: Setting | None, candidates: Sequence[Candidate]
+    path: str,
+    answer: StragglerAnswer,
+    setting: Setting | None,
+    candidates: Sequence[ChunksCandidate],
 ) -> dict[str, Any]:
     """The facts of :func:`text`."""
     return {
@@ -76,7 +82,7 @@ def facts(
     }
 
 
-def _choice(candidates: Sequence[Candidate]) -> list[str]:
+def _choice(candidates: Sequence[ChunksCandidate]) -> list[str]:
     """Which numbers of chunks were considered, and the winner."""
     if not candidates:
         return []
