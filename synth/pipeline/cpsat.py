@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from synth.pipeline.evaluate import makespan
-from synth.pipeline.model import Model, unit_of
+from synth.pipeline.model import PipelineModel, unit_of
 from synth.pipeline.problem import Orders, Problem, Starts
 from synth.solvers.cpsat import set_up
 from synth.solvers.interrupt import interruptible
@@ -68,7 +68,7 @@ def solve(
     if hinted // unit > LONGEST:
         return Solved(None, hinted, bound, "times are too long and fine for the solver")
 
-    model = Model(problem, hint, bound=-(-bound // unit), longest=hinted // unit)
+    model = PipelineModel(problem, hint, bound=-(-bound // unit), longest=hinted // unit)
     solver = set_up(seed, time_limit_s, workers)
     solutions = _Solutions(model, better)
     try:
@@ -99,7 +99,7 @@ def solve(
 class _Solutions(cp_model.CpSolverSolutionCallback):
     """Keeps the best solution and bound, also where the search is stopped."""
 
-    def __init__(self, model: Model, better: Callable[[int, int], None]) -> None:
+    def __init__(self, model: PipelineModel, better: Callable[[int, int], None]) -> None:
         super().__init__()
         self.model = model
         self.better = better

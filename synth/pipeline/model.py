@@ -34,7 +34,7 @@ def unit_of(problem: Problem) -> int:
     return math.gcd(*times) or 1
 
 
-class Model:
+class PipelineModel:
     """The model of one problem; times in units of :func:`unit_of`.
 
     Attributes:
