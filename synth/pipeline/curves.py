@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from synth.pipeline.compare import KEPT, Comparison
+from synth.pipeline.compare import KEPT, DelayComparison
 from verify.pipeline.schedule import Number
 from verify.report.svg import page
 
@@ -17,7 +17,7 @@ HEIGHT = 360
 RIGHT = 200
 
 
-def svg(comparison: Comparison, title: str) -> str:
+def svg(comparison: DelayComparison, title: str) -> str:
     """The picture as the text of an SVG file."""
     rows = comparison.rows
     longest = max(max(row.makespans.values()) for row in rows)
