@@ -43,7 +43,7 @@ Form = Literal["staged", "cyclic", "general"]
 FORMS: tuple[Form, ...] = ("staged", "cyclic", "general")
 
 
-class Completion:
+class CompletionQuestion:
     """The question "is there a completion in so many rounds?" for one instance and form."""
 
     def __init__(self, instance: Instance, rounds: int, form: Form) -> None:

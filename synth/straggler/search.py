@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from synth.solvers.choice import Solving
 from synth.solvers.model import Exhausted, Found, Outcome, Undecided
 from synth.straggler.closed_form import ClosedForm
-from synth.straggler.completion import Completion, Form
+from synth.straggler.completion import CompletionQuestion, Form
 from synth.straggler.instance import Instance, Owners, PortModel
 from synth.straggler.reduce_scatter import rotation, tournament
 from verify.core.schedule import Round
@@ -204,7 +204,7 @@ class Search:
         """Put one question to the solver."""
         self._say(f"{self.solving.solver}, {form} form, {rounds} rounds")
         start = time.monotonic()
-        question = Completion(self.instance, rounds, form)
+        question = CompletionQuestion(self.instance, rounds, form)
         answer = self._ask(question, work)
         took = time.monotonic() - start
         result = ENDINGS[type(answer)]
@@ -212,7 +212,7 @@ class Search:
         self._record(Attempt(rounds, form, "balanced", result, took), found)
         return result
 
-    def _ask(self, question: Completion, work: float) -> Outcome:
+    def _ask(self, question: CompletionQuestion, work: float) -> Outcome:
         if question.form == "staged":
             head = self.solving.ask(question.head(), work)
             if not isinstance(head, Found):
