@@ -47,7 +47,7 @@ class Solver:
 
 
 @dataclass(frozen=True)
-class Choice:
+class UnprovedPrograms:
     """Programs that are not proved yet.
 
     Attributes:
@@ -105,7 +105,7 @@ def plan(
     tried: dict[str, int] = {}
     unsuited: dict[str, str] = {}
     if method in QUICK:
-        choice = Choice(QUICK[method](problem), method, "asked for", bound)
+        choice = UnprovedPrograms(QUICK[method](problem), method, "asked for", bound)
     else:
         quick = portfolio(problem)
         best = quick.candidates[0]
@@ -113,9 +113,9 @@ def plan(
         unsuited = quick.unsuited
         if best.makespan == bound and method != "cp-sat":
             reason = "at the lower bound: no solver needed"
-            choice = Choice(best.orders, best.method, reason, bound)
+            choice = UnprovedPrograms(best.orders, best.method, reason, bound)
         elif method == "heuristic":
-            choice = Choice(best.orders, best.method, "best of the quick methods", bound)
+            choice = UnprovedPrograms(best.orders, best.method, "best of the quick methods", bound)
         else:
             choice = _solved(problem, best, tried, solver, progress)
     answer = finish(problem, choice, tried, unsuited, began_s)
@@ -141,7 +141,7 @@ def _certified(answer: PipelineAnswer, time_limit_s: float, progress: Progress) 
 
 def finish(
     problem: Problem,
-    choice: Choice,
+    choice: UnprovedPrograms,
     tried: dict[str, int],
     unsuited: dict[str, str],
     began_s: float,
@@ -187,7 +187,7 @@ def _solved(
     tried: dict[str, int],
     solver: Solver,
     progress: Progress,
-) -> Choice:
+) -> UnprovedPrograms:
     """What CP-SAT makes of the best of the quick methods; ``tried`` gets its makespan."""
     # loading the solver takes longer than all quick methods
     from synth.pipeline.cpsat import INTERRUPTED, solve
@@ -225,7 +225,7 @@ def _solved(
         else:
             reason = "cp-sat found nothing better that can be written down"
 
-    return Choice(
+    return UnprovedPrograms(
         programs=programs,
         method=method,
         reason=reason,
@@ -248,7 +248,7 @@ def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
     return orders if as_quick else with_messages(problem, starts)
 
 
-def _meta(choice: Choice, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
+def _meta(choice: UnprovedPrograms, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
     """What the file claims; the verifier recomputes what it can."""
     assert report.measures is not None
     exact = report.measures.exact

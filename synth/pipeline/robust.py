@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 from synth.answer import Basis, optimal_by
 from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, weakest
 from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
-from synth.pipeline.plan import Choice, Progress, Solver, finish, plan
+from synth.pipeline.plan import Progress, Solver, UnprovedPrograms, finish, plan
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
 from verify.pipeline.schedule import Action, Duplex, Link, Number
@@ -357,7 +357,7 @@ def _proved(
     reason = f"{best.source}; least {objective_in_words} of {len(score.scenarios)} scenarios"
     answers = {}
     for scenario, bound in zip(score.scenarios, bounds, strict=True):
-        choice = Choice(
+        choice = UnprovedPrograms(
             programs=best.orders,
             method="robust",
             reason=reason,
