@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verify.asynchronous.model import ALL_RANKS, Block, Buffer, Demand, Program, Signal, Step
+from verify.asynchronous.model import ALL_RANKS, Block, BlockProgram, Buffer, Demand, Signal, Step
 from verify.asynchronous.mscclpp_barriers import Barriers, joins_blocks
 from verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, UsedArea
 from verify.asynchronous.mscclpp_operations import SHAPES, require_understood
@@ -162,7 +162,7 @@ class PlanLowering:
         self.buffers[rank, name] = Buffer(rank, name, self.addresses, chunks * self.cells)
         self.addresses += chunks * self.cells
 
-    def program(self) -> Program:
+    def program(self) -> BlockProgram:
         """The program, and what is wrong already in ``refutations``."""
         if self.counting.wrong is not PROVED:
             self.refutations["connections_match"] = self.counting.wrong
@@ -184,7 +184,7 @@ class PlanLowering:
             end = buffer.start + buffer.chunks
             input_rank[buffer.start : end] = rank
             input_chunk[buffer.start : end] = np.arange(buffer.chunks)
-        return Program(
+        return BlockProgram(
             kind=self.plan.collective,
             placement="in place" if self.plan.inplace else "out of place",
             ranks=self.ranks,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from verify.asynchronous.model import ALL_RANKS, NONE, Demand, Program
+from verify.asynchronous.model import ALL_RANKS, NONE, BlockProgram, Demand
 from verify.asynchronous.order import FlatProgram, Run
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
@@ -167,7 +167,7 @@ def _execute(run: Run) -> _Outcome:
     return _Outcome(values, held, writer)
 
 
-def _wrong_rows(program: Program, demand: Demand, outcome: _Outcome) -> list[int]:
+def _wrong_rows(program: BlockProgram, demand: Demand, outcome: _Outcome) -> list[int]:
     """The rows of a demand that are not met."""
     columns = (demand.address.tolist(), demand.rank.tolist(), demand.chunk.tolist())
     wrong_rows = []
@@ -226,7 +226,7 @@ def _counterexample(
     )
 
 
-def _differences(program: Program, outcome: _Outcome, demand: Demand, row: int) -> list[str]:
+def _differences(program: BlockProgram, outcome: _Outcome, demand: Demand, row: int) -> list[str]:
     """What is missing from a row of a demand, and what is there too much."""
     value = outcome.held[int(demand.address[row])]
     if value == UNDEFINED:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from verify.asynchronous.model import Block, Buffer, Program, Signal, Step
+from verify.asynchronous.model import Block, BlockProgram, Buffer, Signal, Step
 from verify.device.program import DeviceAction, DeviceProgram
 
 
-def unrolled(program: DeviceProgram, operations: int) -> Program:
+def unrolled(program: DeviceProgram, operations: int) -> BlockProgram:
     """``operations`` of a program with valid indices, one after another on each rank.
 
     A step's position is its row. There is no demand: what is added up is compared with the schedule
@@ -59,7 +59,7 @@ def unrolled(program: DeviceProgram, operations: int) -> Program:
         for number in range(sets)
     ]
     memory = np.arange(staging + places)
-    return Program(
+    return BlockProgram(
         kind="allreduce",
         placement="in place",
         ranks=n,
