@@ -86,7 +86,7 @@ def _choice(candidates: Sequence[ChunksCandidate]) -> list[str]:
     """Which numbers of chunks were considered, and the winner."""
     if not candidates:
         return []
-    winner = min((c for c in candidates if c.found is not None), key=lambda c: c.predicted_s)
+    winner = min((c for c in candidates if c.answer is not None), key=lambda c: c.predicted_s)
     rows = [
         (c is winner, f"{show.chunks(c.chunks)}: {format_seconds(c.predicted_s)} ({c.note})")
         for c in candidates
