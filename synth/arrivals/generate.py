@@ -102,19 +102,16 @@ def search(
         ((6, 7), 10, 10)
     """
     start = time.monotonic()
-    unit = 1 if m is None else m
+    chunks_per_rank = 1 if m is None else m
     solving = Solving(solver, seed, effort, time_limit_s)
-    given = instance(n, arrivals, unit, chunks)
+    given = instance(n, arrivals, chunks_per_rank, chunks)
     if exact:
         require_askable(given)
+
     portfolio = Portfolio(given, solving, setting=setting, progress=progress)
     any_number = chunks is None and m is None and setting is not None
-    portfolio.try_standard()
-    portfolio.try_lists(thoroughly=not any_number)
-    portfolio.try_exact()
-    portfolio.try_wait_then_complete((n - 1) * unit if chunks is None else chunks)
-    if chunks is None:
-        portfolio.try_other_chunks(unit, any_number=any_number)
+    _try_all(portfolio, chunks, chunks_per_rank, any_number=any_number)
+
     best = portfolio.best
     assert best.schedule is not None
     report = checked(best.schedule)
@@ -130,6 +127,23 @@ def search(
         candidates=tuple(portfolio.candidates),
         seconds=time.monotonic() - start,
     )
+
+
+def _try_all(
+    portfolio: Portfolio, chunks: int | None, chunks_per_rank: int, *, any_number: bool
+) -> None:
+    """Try the methods on the instance, and other numbers of chunks where none is given."""
+    # The standard ones come first, for they take no search: what could not win against the best
+    # so far, even at its own lower bound, is not made.
+    portfolio.try_standard()
+    portfolio.try_lists(thoroughly=not any_number)
+    portfolio.try_exact()
+
+    if chunks is not None:
+        portfolio.try_wait_then_complete(chunks)
+        return
+    portfolio.try_wait_then_complete((portfolio.arrivals.ranks - 1) * chunks_per_rank)
+    portfolio.try_other_chunks(chunks_per_rank, any_number=any_number)
 
 
 def _bound(portfolio: Portfolio, best: MethodCandidate, report: Report) -> tuple[int, Basis, str]:

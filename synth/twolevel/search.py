@@ -13,7 +13,7 @@ without is told beside it and may prefer another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -148,9 +148,20 @@ def search(
     )
     left_out: list[str] = []
     schedules = _schedules(machine, buffer_bytes, late, chunks, find_flat, progress, left_out)
-    candidates = [_costed(name, made, machine, buffer_bytes) for name, made in schedules]
+    candidates = [_costed(name, schedule, machine, buffer_bytes) for name, schedule in schedules]
     candidates.sort(key=lambda candidate: candidate.seconds)
-    winner = candidates[0]
+    return _answer(machine, late, buffer_bytes, candidates, left_out)
+
+
+def _answer(
+    machine: Machine,
+    late: int,
+    buffer_bytes: int,
+    best_first: Sequence[CostedSchedule],
+    left_out: Sequence[str],
+) -> TwoLevelAnswer:
+    """The best of the candidates beside the bounds on time."""
+    winner = best_first[0]
     return TwoLevelAnswer(
         schedule=winner.schedule,
         report=winner.report,
@@ -160,7 +171,7 @@ def search(
         machine=machine,
         late=late,
         buffer_bytes=buffer_bytes,
-        candidates=tuple(candidates),
+        candidates=tuple(best_first),
         bytes_s=bound.bytes_s(machine, buffer_bytes),
         left_out=tuple(left_out),
     )
