@@ -136,9 +136,13 @@ class Broadcast:
         pending = np.full(len(corners), NONE)  # of both
         other = np.full(len(corners), NONE)
         for t, go in enumerate(goes):
+            # Of two members one receives from outside and the other gives. ``pending`` is what the
+            # first has and the second lacks, ``other`` the other way round.
             swap = two & (go != NONE) & (pending == go)  # who has just received it gives it on
             receiver, giver = np.where(swap, giver, receiver), np.where(swap, receiver, giver)
             pending, other = np.where(swap, other, pending), np.where(swap, pending, other)
+            # Where nothing comes from outside and nothing is given, as in the last round, both
+            # members have a port free to pass on what is pending.
             quiet = (self._fresh[t] == NONE) & (go == NONE)
             self._receivers[t], self._givers[t] = receiver, giver
             self._passed[t], self._back[t] = pending, np.where(quiet, other, NONE)

@@ -26,6 +26,8 @@ from verify.errors import SearchTimeout
 LARGEST = 2**21
 """Ranks times chunks of a candidate: larger files gain little and load slowly."""
 
+# For matching ports. With duplex ports the first number is at its bound, and the second ends the
+# search.
 MOST_SEARCHED = 6
 """Numbers of chunks that are searched at most."""
 

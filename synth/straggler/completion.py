@@ -145,6 +145,7 @@ class CompletionQuestion:
         n_helpers = self.instance.helpers
         k = self.instance.chunks
         name: tuple[str | int, ...]
+        # What is held when round k starts follows from repeating rounds alone, so it repeats, too.
         if self.repeating and t <= k:
             name = ("held", "orbit", t - chunk, (helper - chunk) % n_helpers)
         else:
@@ -203,6 +204,7 @@ class CompletionQuestion:
             sends = []
             for rank, its_sends in sends_of.items():
                 send = self._act("send", t, rank, chunk)
+                # The owner and the late rank hold the chunk since their exchange.
                 if self._needs(rank, chunk):
                     held = self._held(t, rank, chunk)
                     if held is None:
@@ -210,6 +212,7 @@ class CompletionQuestion:
                     self.model.require_any([-send, held])
                 sends.append(send)
                 its_sends.append(send)
+            # Which sender feeds which receiver is left to decode: any of them can feed any.
             self.model.require_no_more(receives, sends)
         for its_sends in sends_of.values():
             self.model.require_at_most_one(its_sends)

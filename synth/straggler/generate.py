@@ -29,6 +29,7 @@ from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
 from verify.renaming import renamed
 
+# The same as MAX_RANKS of verify.core.format: a file with more would not be read.
 MOST_RANKS = 2**14
 """The most that a file may have."""
 

@@ -40,6 +40,8 @@ SMALL = 2**10
 LARGEST_SEARCH = 2**14
 """Ranks times chunks: a question beyond it could fill the memory, which no time limit bounds."""
 
+# In units of about a second each (synth.solvers.choice). The first question is short, since where
+# it finds nothing the closed form mostly follows, which is at the bound.
 QUICK_WORK = 2.0
 STAGED_WORK = 4.0
 WHOLE_WORK = 8.0
@@ -49,6 +51,7 @@ QUICK_TRIES = 4
 """How many numbers of rounds, from the bound upwards, are tried in the staged form."""
 
 TRIES = 12
+"""Seeds that greedy or pairing is given, where the instance is small enough (SIZE_OF_TRIES)."""
 
 Ending = Literal["found", "exhausted", "undecided"]
 ENDINGS: dict[type[Outcome], Ending] = {
@@ -58,6 +61,8 @@ ENDINGS: dict[type[Outcome], Ending] = {
 }
 Constructive = Literal["greedy", "pairing"]
 CONSTRUCTIVE: dict[PortModel, Constructive] = {"duplex": "greedy", "matching": "pairing"}
+# Pairing gets far less: networkx finds its matchings in Python, OR-tools the flows of greedy in
+# C++.
 SIZE_OF_TRIES: dict[Constructive, int] = {"greedy": 2**28, "pairing": 2**21}
 """All tries together may have so many times ranks * ranks * chunks, about half a minute's worth."""
 
@@ -165,6 +170,8 @@ class Search:
         method = CONSTRUCTIVE[self.instance.ports]
         most = self.solving.effort * SIZE_OF_TRIES[method] / (self._size * self.instance.ranks)
         for number in range(max(1, min(TRIES, int(most)))):
+            # While there is nothing the first try has its time, even where loading the solver has
+            # taken all there was.
             if self.best is not None and self.solving.over:
                 return
             self._say(f"{method}, try {number + 1}")
@@ -193,6 +200,8 @@ class Search:
         for rounds in some:
             if self._good_enough(rounds):
                 break
+            # The general form is the larger question, so it is put only where the smaller one has
+            # been exhausted; that proves nothing of schedules that do not repeat.
             if self._search(rounds, "cyclic", WHOLE_WORK) == "exhausted":
                 self._search(rounds, "general", WHOLE_WORK)
 
@@ -219,6 +228,7 @@ class Search:
                 return head
             question.fix_head(head)
             rest = self.solving.ask(question.model, work)
+            # Other repeating rounds may be completed where these can not, so nothing is exhausted.
             if isinstance(rest, Exhausted):
                 return Undecided("the repeating rounds that were found can't be completed")
             return rest
