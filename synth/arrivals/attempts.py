@@ -38,19 +38,24 @@ DRAWN = 300
 """How many priorities are drawn after that: for several late ranks as good as any chosen."""
 OVERLAPS = 100
 """How many overlaps are tried for each number of rounds,"""
+# Where none comes near, the work is left to the lists: the gap is too wide for an overlap.
 FIRST_OVERLAPS = 10
 """short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
 TOGETHER_WORK = 4
 """One try for ranks that come together is as much work as so many lists."""
+# About a minute. Z3 takes 2 to 64 seconds for the ten completions that only this question finds
+# (docs/explanation/late-together.md).
 FREE_TREES_WORK = 40.0
 """What the question about ranks that come together may take, whatever the trees,"""
 FREE_TREES_SHARE = 0.5
 """and how much of WORK that is: so it is asked once, of several numbers of chunks for the first."""
+# Up to n k = 128 Z3 finds owners and merges in seconds, where there are any.
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
 """Ranks * ranks * chunks * rounds, over all tries, and as much as LEAST_WORK for each round: about
 half a minute's worth. Each number of chunks that is looked at gets one list at least."""
+# A round takes some time however few ranks and chunks there are.
 LEAST_WORK = 2**14
 NOISE = 50
 """Added to the priorities' noise with each repeat."""
@@ -99,6 +104,8 @@ class Attempts:
         self._work -= rounds * (LEAST_WORK + arrivals.ranks**2 * arrivals.chunks)
 
     def _attempts(self, arrivals: Arrivals) -> Iterator[Attempt]:
+        # All combinations of trees and priorities come first: their fewest rounds are what
+        # overlaps, ranks that come together and a solver have to be better than.
         lists = self._lists(arrivals)
         fewest = 2**63
         for attempt in islice(lists, 2 * len(PRIORITIES)):
@@ -110,6 +117,8 @@ class Attempts:
                 yield from overlaps
                 if overlaps:
                     break
+            # Where the cube has too few rounds to let the right ranks own enough
+            # (synth.arrivals.normal).
             if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
                 yield from self._asked(arrivals)
         if come_together(arrivals):
@@ -175,6 +184,8 @@ class Attempts:
         answer = self.solving.ask(question.model, ASKED_WORK)
         if isinstance(answer, Found):
             completion = question.decode(answer)
+            # The solver has placed the merges in the completion; those of the wait are still found
+            # by lot.
             for seed in range(self.solving.seed, self.solving.seed + OVERLAPS):
                 dice = np.random.default_rng(seed)
                 overlap = Overlap(arrivals, spare, completion, dice)

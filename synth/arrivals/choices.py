@@ -19,6 +19,7 @@ TOWARDS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 """How often the side of the last part collects: one of these is drawn."""
 TIES = 1000
 """The most that a pair of ranks is preferred by, and a chunk by NOISES."""
+# 1 stands for none: numbers are drawn below it.
 NOISES = (1, 50, 500, 3000)
 RANGES = {
     "again": (1000, 10_000, 100_000),

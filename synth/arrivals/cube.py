@@ -104,11 +104,13 @@ class Cube:
 
     def _direction(self, t: int) -> int:
         """Any that is independent of the last ones; the one whose owner needs it most."""
+        # The unit vectors, which are independent.
         if t < self._dimensions:
             return 1 << t
         span = {0}
         for direction in self._directions[t - self._dimensions + 1 :]:
             span |= {direction ^ vector for vector in span}
+        # Half of all vectors: those outside the span of the last D - 1 directions.
         free = [v for v in range(1, len(self._members)) if v not in span]
         urgency = [max(int(self.need[h]) for h in self._members[v]) for v in free]
         return free[int(np.argmax(urgency + self._noise * self._dice.random(len(free))))]

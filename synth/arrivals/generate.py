@@ -156,6 +156,7 @@ def _bound(portfolio: Portfolio, best: MethodCandidate, report: Report) -> tuple
     assert best.schedule is not None
     if basis is not Basis.UNKNOWN or best.schedule.ports != "duplex":
         return report.lower_bound, basis, reason
+    # A certificate is about the sorted arrivals: which rank has which does not matter.
     certified = CERTIFIED.get((arrivals.chunks, *sorted(arrivals.arrival)))
     if certified == report.completion_rounds:
         return certified, Basis.CERTIFICATE, "proofs/certificates refutes fewer rounds"

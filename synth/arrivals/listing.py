@@ -127,6 +127,7 @@ class _State:
         order = np.argsort(-rarity, kind="stable")
         full = self.full[:, order]
         possible = full[:, None, :] & ~full[None, :, :]
+        # argmax is the first that is possible, so the rarest.
         chunk = order[possible.argmax(axis=2)]
         lacks = (~self.full).sum(axis=1)
         weight = USEFUL + rarity[chunk] + p.copy_load * lacks[None, :]
@@ -153,6 +154,7 @@ class _State:
 
     def _carry_out(self, moves: list[Move]) -> Round:
         chosen = set(moves)
+        # What counts is what a sender held at the start of the round.
         before = self.full.copy()
         transfers = []
         for src, dst, chunk in moves:

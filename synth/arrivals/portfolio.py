@@ -99,6 +99,7 @@ class Portfolio:
             "",
             once=not thoroughly and self._time(at_bound) > self._time(self.best.cost),
         )
+        # try_exact asks for fewer rounds than these.
         self._listed = self.candidates[-1].rounds
 
     def try_other_chunks(self, chunks_per_rank: int, *, any_number: bool) -> None:
@@ -113,6 +114,7 @@ class Portfolio:
         numbers = {n - 1, n} if self.best.arrivals.chunks != k else set[int]()
         numbers = {number * chunks_per_rank for number in numbers}
         if any_number:
+            # 1, 2, 3 ... 8, 10, 12, 15, 18 ... 293.
             numbers |= set(
                 accumulate(range(24), lambda last, _: max(last + 1, last * 5 // 4), initial=1)
             )
