@@ -20,6 +20,7 @@ from synth.pipeline.problem import Orders, Problem, Starts
 from synth.solvers.cpsat import set_up
 from synth.solvers.interrupt import interruptible
 
+# CP-SAT computes in 64 bits.
 LONGEST = 2**40
 """Longest makespan asked of the solver, in units of the model."""
 INTERRUPTED = "interrupted"
@@ -68,6 +69,7 @@ def solve(
     if hinted // unit > LONGEST:
         return Solved(None, hinted, bound, "times are too long and fine for the solver")
 
+    # The makespan is a multiple of the unit, so the bound is rounded up to one.
     model = PipelineModel(problem, hint, bound=-(-bound // unit), longest=hinted // unit)
     solver = set_up(seed, time_limit_s, workers)
     solutions = _Solutions(model, better)
@@ -79,6 +81,7 @@ def solve(
     except KeyboardInterrupt:
         status = cp_model.UNKNOWN
         note = INTERRUPTED
+    # The hint is a solution, so there is one.
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), (
         f"CP-SAT: {solver.status_name(status)} {model.model.validate()}"
     )

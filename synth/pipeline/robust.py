@@ -36,6 +36,7 @@ Objective = Literal["worst", "mean"]
 FARTHEST = 12
 """Places that local search moves an action by, at the most."""
 MOST_MOVES = 200_000
+"""Moves that local search tries, where its third of the time is not over before."""
 
 
 @dataclass(frozen=True)
