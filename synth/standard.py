@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from verify.core.schedule import Incast, Op, Phase, Ports, Round, Schedule, Transfer
 from verify.errors import ArgumentError
 
+# Ring and direct have 2 n (n - 1) transfers then: two million, which are objects here.
 MOST_RANKS = 1024
 
 

@@ -115,6 +115,7 @@ def encode(schedule: Schedule, nbytes: int | None = None) -> list[bytes]:
     for end in ends(schedule):
         stream = end.rank, end.peer, end.sends
         waits = {complete[other] for other in end.before}
+        # Messages of a pair meet in their order, so its ends have to be posted in it.
         if stream in before:
             waits.add(before[stream])
         node = last_node[end.rank]

@@ -53,6 +53,7 @@ def ends(schedule: Schedule) -> list[End]:
         numbered = list(enumerate(transfers, first))
         first += len(transfers)
         for index, transfer in numbered:
+            # All sends of a round come before its receives: they read the state at its start.
             src, dst, place = transfer.src, transfer.dst, (transfer.src, transfer.chunk)
             last = (writes[place],) if place in writes else ()
             reads.setdefault(place, []).append(len(found))

@@ -122,6 +122,7 @@ def _channels(all_ends: list[End]) -> dict[int, int]:
     length: dict[tuple[int, int], list[int]] = {}
     channel: dict[tuple[int, int], int] = {}
     found = {}
+    # A step waits for one other; each further wait is a nop before it.
     needs = {(end.transfer, end.sends): max(1, len(end.before)) for end in all_ends}
     for end in all_ends:
         if not end.sends:
@@ -171,6 +172,7 @@ def _numbered(blocks: dict[BlockKey, _Block], ranks: int, channels: int) -> dict
     """Numbers of blocks within their GPU, with the limits of the target."""
     ids = {}
     count = [0] * ranks
+    # The parser keeps the root and all gpu elements, and what is inside its own.
     elements = [1 + ranks] * ranks
     for key, block in blocks.items():
         ids[key] = count[key[0]]

@@ -86,6 +86,8 @@ class _Blocks:
         """Append an operation, in which the peers have the names that the block gives them."""
         operations, known = self.blocks[-1]
         new = [peer for peer in peers if peer not in known]
+        # Beside this operation four more begin and end a block: sem_acquire and nop, nop and
+        # sem_release.
         if len(operations) > MAX_OPERATIONS - 5 or len(known) + len(new) > MAX_CHANNELS:
             operations = []
             known = []
@@ -118,6 +120,7 @@ def _rank(rank: int, all_ends: list[End], slots: dict[int, int]) -> _Blocks:
     """What a rank does: round by round its puts and signals, then its waits and what came."""
     own = [end for end in all_ends if end.rank == rank]
     done = _Blocks()
+    # Relaxed: it says that the slots are free, and orders no data.
     done.each("rlxsignal", sorted({end.peer for end in own if not end.sends}))
     to_greet = {end.peer for end in own if end.sends}
 

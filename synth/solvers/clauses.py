@@ -18,6 +18,8 @@ class Clauses(Model):
     def require_at_most_one(self, literals: Iterable[int]) -> None:
         """No two of the literals hold together."""
         chosen = list(literals)
+        # Up to four literals are written pair by pair; of more, three at a time are replaced by a
+        # new one that says whether any of them holds.
         while len(chosen) > 4:
             *chosen, a, b, c = chosen
             either = self.new_variable()

@@ -15,6 +15,7 @@ def set_up(seed: int, time_limit_s: float | None, workers: int = 1) -> cp_model.
     solver.parameters.random_seed = seed
     if time_limit_s is not None:
         solver.parameters.max_time_in_seconds = time_limit_s
+    # Ctrl-C is ours to handle: see synth.solvers.interrupt.
     solver.parameters.catch_sigint_signal = False
     return solver
 

@@ -22,10 +22,12 @@ STEPS = 4_000_000
 def solve(model: Model, seed: int, work: float, time_limit_s: float | None) -> Outcome:
     """Decide ``model`` with so much work, and within the time limit if there is one."""
     solver = z3.SolverFor("QF_FD", ctx=z3.Context())
+    # rlimit is an unsigned number of 32 bits, of which 0 stands for no limit.
     solver.set("rlimit", min(2**32 - 1, max(1, int(work * STEPS))))
     if time_limit_s is not None:
         solver.set("timeout", max(1, int(1000 * time_limit_s)))
     solver.set("random_seed", seed)
+    # Else Z3 takes SIGINT as the end of its time, and the user's Ctrl-C would be lost.
     solver.set("ctrl_c", False)
     solver.from_string("\n".join(_script(model)))
     answer = interruptible(solver.check, solver.interrupt)

@@ -40,6 +40,8 @@ LARGEST = 2**14
 
 MOST_FLAT_M = 8
 """Chunks per helper of the flat schedule."""
+# The bound is balanced without its ceilings, and no schedule is at it: the best number is near the
+# one that balances it (docs/explanation/twolevel.md).
 AROUND = (0.5, 1.0, 2.0)
 """Numbers of chunks that are tried, relative to the one that balances the lower bound."""
 
@@ -221,6 +223,7 @@ def _schedules(
         if n * chunks > LARGEST:
             left_out.append(f"two-level, {chunks} chunks: too large")
             continue
+        # One chunk suits slow exchanges, as many as there are ports save network rounds.
         for burst in sorted({1, ports}):
             progress(f"two-level, {chunks} chunks, burst {burst}")
             yield f"two-level, burst {burst}", two_level(machine, late, chunks, burst)
@@ -228,6 +231,8 @@ def _schedules(
     progress("hierarchical ring")
     yield "hierarchical ring", fitted(hierarchical_ring(machine), machine.node_of, ports)
 
+    # Equal ranks send over the network as often as inside a node, and a round is as long as its
+    # slowest message.
     slowest_link = machine.outer if machine.nodes > 1 else machine.inner
     chunks = given_chunks or best_chunks(n, buffer_bytes, slowest_link, MOST_FLAT_M * (n - 1))
     try:
