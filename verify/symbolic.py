@@ -19,6 +19,7 @@ from verify.errors import ArgumentError
 Rounds = dict[int, list[list[Transfer]]]
 
 MAX_UNKNOWNS = 2**22
+"""Ranks times chunks in a question; a longer one would be of no use to any solver."""
 
 
 def require_few_unknowns(schedule: Schedule, path: str) -> None:

@@ -15,6 +15,8 @@ from verify.core.verdict import PROVED, Result, Verdict, unknown
 
 FORMAT = "mscclpp"
 
+# execution_common.hpp of microsoft/mscclpp: MAX_OPERATION, MAX_CHANNEL, MAX_DEVICE_SEMAPHORES,
+# MAX_CHANNEL_PER_OPERATION.
 MOST_OPERATIONS = 64
 MOST_CHANNELS = 16
 MOST_SEMAPHORES = 16

@@ -156,6 +156,8 @@ class PlanLowering:
                 self._allocate(rank, "o", gpu.output_chunks)
                 self._allocate(rank, "i", gpu.input_chunks)
             self._allocate(rank, "s", gpu.scratch_chunks)
+            # Packets have addresses of their own. Where the executor would have them lie on data,
+            # the plan is doubted (mscclpp_doubts).
             self._allocate(rank, PACKETS_BUFFER, gpu.scratch_chunks)
 
     def _allocate(self, rank: int, name: str, chunks: int) -> None:

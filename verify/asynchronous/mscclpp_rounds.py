@@ -61,6 +61,7 @@ def doubt(plan: Plan, name: str, lowering: PlanLowering) -> str | None:
         if doubt_of_rounds is not None:
             return doubt_of_rounds
     if lowering.counting.relaxed:
+        # One round is enough: _doubt_of_rounds has found that rounds are alike.
         without_relaxed = PlanLowering(plan, name, rounds=1, relaxed=False)
         if not _proved(without_relaxed):
             return "relaxed signals order no data, and here data are ordered by them"

@@ -17,6 +17,7 @@ from verify.asynchronous.model import ALL_RANKS, NONE, BlockProgram, Demand
 from verify.asynchronous.order import FlatProgram, Run
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
+# A sum of 2**32 terms or more is TOO_MANY, so no count runs over into its neighbour.
 BITS = 32
 """For how often a rank's chunk is contained."""
 

@@ -90,6 +90,7 @@ def device_program(schedule: Schedule, sets: int = SETS) -> DeviceProgram:
         PUT chunk 3 into slot 0 of rank 0
     """
     of = programs(schedule)
+    # A put never waits, so all puts of a round may come first; they read what it started with.
     puts_first = np.lexsort((of.index, ~of.sends, of.step))
     slot_of = occurrence(schedule.table.dst)  # by transfer
     action = np.where(

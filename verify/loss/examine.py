@@ -30,6 +30,7 @@ from verify.loss.sets import (
 )
 
 MOST_LOSSES = 16
+"""At a time: the search goes through sets of so many transfers."""
 
 
 def examine(schedule: Schedule, at_most: int, limit_s: float) -> LossReport:

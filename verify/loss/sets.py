@@ -115,6 +115,8 @@ class _Search:
         """
         left = self._number - len(chosen)
         for i in range(begin, len(self._flows)):
+            # Theorem 2 (a) and (b): no more can be missing than the blocks have, nor than a chunk
+            # has.
             gain = sum(flow.block for flow in self._flows[i : i + left])
             if min(self._cap, size + gain) <= self.entries:
                 return  # and the blocks that follow are no larger

@@ -158,6 +158,7 @@ def require_sizes(name: str, stages: int, microbatches: int, programs: tuple[Pro
     ]:
         if not 1 <= value <= high:
             raise FormatError(name, f"{field} is {value}, must be in 1..{high}")
+    # Each stage has an F and a backward for each microbatch at the least.
     if 2 * stages * microbatches > MAX_ACTIONS:
         raise FormatError(
             name, f"{stages} stages of {microbatches} microbatches are more than can be read"

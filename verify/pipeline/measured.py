@@ -25,7 +25,7 @@ from verify.pipeline.check import timeline
 from verify.pipeline.schedule import Action, Instance, Link, PipelineSchedule
 from verify.pipeline.verdict import Bar
 
-CANDIDATES = 16
+CANDIDATES = 16  # occupancies that are tried
 CLEARLY = 0.5  # an occupancy must bring the deviation below this share of that without any
 NOTICEABLE_S = 200e-6  # deviations below this are no evidence for an occupancy
 
@@ -102,6 +102,8 @@ REPORT = msgspec.msgpack.Decoder(StepReport)  # with the module: see verify.core
 def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
     """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
     gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
+    # Messages that stand in line come an occupancy apart, and no two come closer. A tenth of the
+    # gaps may be smaller: threads are late now and then.
     most_s = gaps[len(gaps) // 10] if gaps else 0.0
     plain, *others = (_fit(pairs, most_s * i / CANDIDATES) for i in range(CANDIDATES + 1))
     best = min(others, key=lambda found: found.noise_s)
@@ -173,6 +175,7 @@ def predicted(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
 def clock_offsets(times: Mapping[tuple[int, int], LinkTimes], ranks: int) -> dict[int, float]:
     """rank -> its clock less rank 0's, along the links; 0 for ranks that none leads to."""
     offsets = {0: 0.0}
+    # Links are in no order: each pass leads at least one link farther.
     for _ in range(ranks):
         for (low, high), link in times.items():
             if low in offsets:

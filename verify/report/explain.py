@@ -20,6 +20,7 @@ from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
 
 SHOWN_CHARACTERS = 160
+"""Of a sum in a counterexample; a wrong schedule's can be of any length."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,8 @@ MOST_BLOCKS = 1024
 HAPPENS = 0
 STANDS = 1
 NEVER_REACHED = 2
+"""Whether a step happens, its block stands at it, or never gets to it; ``blocks.js`` knows these by
+number."""
 
 
 def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def _run(flat: FlatProgram, report: AsynchronousReport) -> Run:
     stuck = report.results["deadlock_free"].verdict is Verdict.REFUTED
     limit = min(report.sizes.finest, flat.largest) if stuck and report.sizes else flat.largest
     events = Events(flat, limit)
+    # Messages as coarse as they get are fewer: the page then shows a run at a smaller size.
     if len(events) > MOST_EVENTS:
         events = Events(flat, flat.largest)
     return Run(events, flat.program.slots if stuck else None)

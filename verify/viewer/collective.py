@@ -23,7 +23,7 @@ MOST_RANKS = 1024
 MOST_ROUNDS = 20_000
 MOST_TRANSFERS = 60_000
 MOST_COUNTS = 2**26
-"""Ranks times chunks times contributions: what the page keeps two bits of."""
+"""Ranks times chunks times contributions: what the page keeps two bits of, 16 MiB."""
 MOST_CELLS = 2**18
 """Ranks times chunks."""
 
