@@ -183,6 +183,7 @@ def _busiest(number: IntArray, src: IntArray, dst: IntArray, n: int) -> IntArray
     """For each round the most that any rank sends in it, or receives in it."""
     most = np.zeros(number.max(initial=-1) + 1, np.int64)
     for ends in (src, dst):
+        # A number for each rank and round, so that one column is counted.
         ports, times = np.unique(number * n + ends, return_counts=True)
         np.maximum.at(most, ports // n, times)
     return most

@@ -173,6 +173,7 @@ class Cube:
             busy = giver.get(to, NONE)
             receiver = here[0] if len(here) == 1 else self._receiver(here, to in gives, busy)
             other = here[len(here) - 1 - here.index(receiver)]
+            # Where either member could give, it is the one that does not receive from outside.
             if to in gives and busy == NONE:
                 giver[to] = other
             came.append((corner, receiver, other, chunk))
@@ -184,6 +185,7 @@ class Cube:
             else:
                 src = giver[corner] if giver[corner] != NONE else self._members[corner][0]
                 self._add(t, src, receiver, chunk, full=True)
+        # Only now: what was pending at the start of the round is passed on in it.
         for _, receiver, other, chunk in came:
             if other != receiver:
                 self._pending[receiver] = chunk

@@ -121,6 +121,7 @@ class Question:
         for rank in range(n):
             for chunk in range(k):
                 model.require_any([self._named("hold", 0, rank, chunk, 1 << rank)])
+                # The empty clause: nobody can hold the full sum so early.
                 if self.last == 0 or self.everybody not in self._possible(self.last, rank):
                     model.require_any([])
                     return

@@ -139,6 +139,7 @@ class FreeTrees:
     def _ports(self, t: int, r: int, fed: By, made: By) -> None:
         """The rank receives one thing at most in round ``t``, and sends one."""
         model = self.model
+        # The m-th round, counted from 0: m = ceil(log2 (l + 1)).
         first = self._late.bit_length() - 1
         finals, copies, others = self._receives(t, r, fed, made)
         model.require_at_most_one([*finals, *others])

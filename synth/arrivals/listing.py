@@ -141,6 +141,7 @@ class _State:
         parent = self.parent[child, c]
         load = ready.sum(axis=1)[child] + self.pending.sum(axis=1)[parent]
         gain = USEFUL + p.merge + self.chunk_bonus[c] + p.merge_load * load
+        # Where one merge is left at the root, the child can have the full sum in exchange.
         last = (parent == self.roots[c]) & (self.pending[parent, c] == 1)
         gain = gain + p.exchange * last
         src = np.concatenate([child, parent[last]])

@@ -172,6 +172,7 @@ class NormalForm:
                 for src, dst in zip(those("merge", t, c), those("take", t, c), strict=False):
                     moves.append(Transfer(src, dst, c, "reduce"))
                     merged[src, c] = True
+        # All ports count as busy: the merges on idle ones are in the answer already.
         busy = np.ones((self.rounds, n + 1), np.bool_)
         need = np.zeros(n, np.int64)
         return Completed(rounds, owner, np.arange(k), need, busy, busy, merged)

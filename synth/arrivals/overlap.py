@@ -114,6 +114,7 @@ class Overlap:
         present = np.arange(len(rounds))[:, None] >= self._arrival
         idle = idle & present
         into = into & present
+        # Going backwards, the rounds up to t are those in which a helper can still send.
         left = np.cumsum(idle, axis=0)
         due = completion.due + start
         held = completion.merged.copy()

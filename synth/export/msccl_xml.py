@@ -150,6 +150,7 @@ def _filled(all_ends: list[End], channels: dict[int, int]) -> dict[BlockKey, _Bl
         key = end.rank, channels[end.transfer], end.sends, end.peer
         block = blocks.setdefault(key, _Block())
         waits: list[tuple[BlockKey, int]] = []
+        # The latest first: what a wait for it implies needs no wait of its own.
         for other in sorted(end.before, reverse=True):
             there, step = where[other]
             if there == key or block.known.get(there, -1) >= step:

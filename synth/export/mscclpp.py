@@ -94,6 +94,7 @@ class _Blocks:
             self.blocks.append((operations, known))
             new = list(peers)
         known += new
+        # A block calls a channel by its place in the list of those that it has.
         names = [known.index(peer) for peer in peers]
         if operation["name"] == "put":
             operation["dst_buff"][0]["buffer_id"] = names[0]

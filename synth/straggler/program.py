@@ -77,6 +77,7 @@ def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Progr
         require_rank(option, value, n)
     if not 1 <= chunks <= MOST_CHUNKS:
         raise ArgumentError("--chunks", chunks, f"must be in 1..{MOST_CHUNKS}")
+    # The names of synth.straggler.instance: the late rank is the last.
     own = n - 1 if rank == late else rank - (rank > late)
     form = ClosedForm(Instance(n, chunks), own)
 
