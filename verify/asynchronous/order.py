@@ -117,6 +117,7 @@ class Events:
         self.limit = limit
         self.per_event = 1 if by_chunk else limit
 
+        # A step that neither sends nor receives is one event, however many chunks it has.
         has_messages = (flat.receives != NONE) | (flat.sends != NONE)
         parts_of_count = np.maximum(1, -(-flat.count // self.per_event))  # rounded up
         parts = np.where(has_messages, parts_of_count, 1)

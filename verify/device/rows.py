@@ -66,6 +66,7 @@ def _matched(
     at: Callable[..., Result],
 ) -> Result:
     _, peer, chunk, slot = row.T
+    # A number for each slot of each rank.
     key = holder * (1 + slot.max(initial=0)) + slot
     sides = [np.flatnonzero(put), np.flatnonzero(~put)]
     for side, what in zip(sides, ("put into", "received"), strict=True):

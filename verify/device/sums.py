@@ -38,6 +38,8 @@ def same_sums(program: DeviceProgram, schedule: Schedule, run: Run) -> Result:
         moved = staged[rank, slot]
         if action == DeviceAction.REDUCE:
             pair = min(own[chunk], moved), max(own[chunk], moved)
+            # A sum that the schedule never makes gets a number of its own: it equals none of its
+            # trees.
             moved = trees.sums.setdefault(pair, n + len(trees.sums))
         own[chunk] = moved
         written[rank, chunk] = run.events.flat.describe(event)

@@ -117,6 +117,7 @@ def flows_of(chunk: Chunk) -> list[DataFlow]:
         (move, value[0], (0, 0) if move.reduce else here)
         for move, value, here in run(chunk, start(chunk), added)
     ]
+    # Backwards: the ranks that end with a value into which what a rank holds here goes.
     reach = [1 << rank for rank in range(chunk.ranks)]
     reached: list[int] = []
     for moves in reversed(chunk.rounds):

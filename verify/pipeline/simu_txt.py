@@ -59,6 +59,7 @@ def decode_timeline(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     durations: dict[tuple[str, int], float] = {}
     counts: Counter[tuple[int, str]] = Counter()
     busy = [0.0] * stages
+    # By their starts, so in the order in which each stage begins them.
     for p in sorted(passes):
         if p.start < busy[p.stage] or p.end < p.start:
             raise FormatError(name, f"stage {p.stage} does two things at {p.start:g}")
