@@ -16,7 +16,15 @@ from verify.core.verdict import LocatedTransfer, Verdict, locate
 from verify.errors import ArgumentError
 from verify.loss.flow import Chunk, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
-from verify.loss.report import MOST_LISTED, Answer, EntryBlock, Kind, LossReport, Single, WorstCase
+from verify.loss.report import (
+    MOST_LISTED,
+    Answer,
+    EntryBlock,
+    LossKind,
+    LossReport,
+    Single,
+    WorstCase,
+)
 from verify.loss.sets import (
     Clock,
     Lost,
@@ -110,8 +118,8 @@ class _Tally:
         self._twice += _is_twice(harm)
         self._differ += _is_different(harm)
 
-    def kind(self) -> Kind:
-        return Kind(
+    def kind(self) -> LossKind:
+        return LossKind(
             phase=self._phase,
             op=self._op,
             transfers=len(self._entries),

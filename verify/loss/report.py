@@ -30,7 +30,7 @@ class Single(msgspec.Struct, frozen=True):
     differ: bool
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class LossKind(msgspec.Struct, frozen=True, kw_only=True):
     """The harm of single losses over all transfers of one phase with the same op.
 
     Attributes:
@@ -92,7 +92,7 @@ class LossReport(msgspec.Struct, frozen=True, kw_only=True):
     at_most: int
     transfers: int
     entries: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[LossKind, ...]
     each: tuple[Single, ...] | None
     mean_way: float
     worst: WorstCase
