@@ -34,7 +34,7 @@ Parts = tuple[tuple[int, int], ...]
 """(chunk number, packed counts) by chunk number."""
 
 
-class Values:
+class NumberedValues:
     """All values that come up, numbered from 2.
 
     Attributes:
@@ -110,7 +110,7 @@ class _Outcome(NamedTuple):
         writer: per address that was written, the step that wrote it last.
     """
 
-    values: Values
+    values: NumberedValues
     held: list[int]
     writer: dict[int, int]
 
@@ -135,7 +135,7 @@ def _execute(run: Run) -> _Outcome:
     events = run.events
     flat = events.flat
     program = flat.program
-    values = Values()
+    values = NumberedValues()
     held = []
     inputs = zip(program.input_rank.tolist(), program.input_chunk.tolist(), strict=True)
     for rank, chunk in inputs:
