@@ -60,7 +60,7 @@ LEAST_WORK = 2**14
 NOISE = 50
 """Added to the priorities' noise with each repeat."""
 
-Attempt = tuple[str, list[Round]]
+NamedRounds = tuple[str, list[Round]]
 """A method's name, and the rounds that it found."""
 
 
@@ -85,7 +85,7 @@ class Attempts:
         """The greatest lower bound that has a proof, or for which a solver has exhausted less."""
         return max(least_rounds(arrivals), self.exhausted.get(arrivals, 0) + 1)
 
-    def shortest(self, arrivals: Arrivals, *, once: bool = False) -> Attempt:
+    def shortest(self, arrivals: Arrivals, *, once: bool = False) -> NamedRounds:
         """The attempt with the fewest rounds, of equals the first; the first if ``once``."""
         attempts = self._attempts(arrivals)
         best = next(attempts)
@@ -103,7 +103,7 @@ class Attempts:
     def _pay(self, arrivals: Arrivals, rounds: int) -> None:
         self._work -= rounds * (LEAST_WORK + arrivals.ranks**2 * arrivals.chunks)
 
-    def _attempts(self, arrivals: Arrivals) -> Iterator[Attempt]:
+    def _attempts(self, arrivals: Arrivals) -> Iterator[NamedRounds]:
         # All combinations of trees and priorities come first: their fewest rounds are what
         # overlaps, ranks that come together and a solver have to be better than.
         lists = self._lists(arrivals)
@@ -125,7 +125,7 @@ class Attempts:
             yield from self._together(arrivals, fewest)
         yield from lists
 
-    def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
+    def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[NamedRounds]:
         """From one round less than listed down, as far as it goes."""
         search = Together(arrivals, self.solving.seed)
         for rounds in reversed(range(least_rounds(arrivals), fewest)):
@@ -160,7 +160,7 @@ class Attempts:
             self.exhausted[search.arrivals] = rounds
         return question.decode(answer) if isinstance(answer, Found) else []
 
-    def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
+    def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[NamedRounds]:
         """Those with so many rounds after the last arrival, if there are any."""
         first = self.solving.seed
         least = 2**63
@@ -176,7 +176,7 @@ class Attempts:
                 yield "overlap", overlap.rounds
                 return
 
-    def _asked(self, arrivals: Arrivals) -> Iterator[Attempt]:
+    def _asked(self, arrivals: Arrivals) -> Iterator[NamedRounds]:
         """An overlap at the bound, if the solver finds its completion."""
         self._progress(f"{self.solving.solver}, {arrivals.bound} rounds in normal form")
         spare = arrivals.bound - arrivals.dissemination_bound
@@ -193,7 +193,7 @@ class Attempts:
                     yield "overlap", overlap.rounds
                     return
 
-    def _lists(self, arrivals: Arrivals) -> Iterator[Attempt]:
+    def _lists(self, arrivals: Arrivals) -> Iterator[NamedRounds]:
         for number, (trees, priorities, seed) in enumerate(self._priorities(arrivals), 1):
             self._progress(f"list, {arrivals.chunks} chunks, try {number}")
             rounds = list_schedule(arrivals, trees, priorities, seed)
