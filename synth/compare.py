@@ -28,6 +28,7 @@ ALGORITHMS = ("ring", "rhd", "tree", "doubling", "direct", "straggler m=1", "str
 size, the one before with one chunk per helper (as in StragglAR)."""
 
 MOST_SIZES = 1000
+"""Rows of the table."""
 PICTURES = (".png", ".svg")
 
 

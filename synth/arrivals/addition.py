@@ -26,6 +26,7 @@ Cut = Literal["halves", "thirds", "power", "last"]
 rest, or all others from the last."""
 CUTS: tuple[Cut, ...] = ("halves", "thirds", "power", "last")
 NOTHING = -1
+"""Instead of a node."""
 
 
 class Shape:

@@ -29,6 +29,7 @@ from synth.arrivals.assignment import assignment
 from verify.core.schedule import IntArray, Transfer
 
 NONE = -1
+"""Instead of a helper, or of a chunk."""
 
 
 class Cube:

@@ -21,6 +21,7 @@ from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
 SCHEMA = "1.0.2-chakra.0.0.4"
+# NodeType of the schema.
 COMP_NODE = 4
 COMM_SEND_NODE = 5
 COMM_RECV_NODE = 6

@@ -25,6 +25,7 @@ from verify.errors import ArgumentError
 
 Protocol = Literal["Simple", "LL", "LL128"]
 
+# The executor's, see the top. What exceeds one is refused here, by name: there it would not run.
 MAX_STEPS = 64
 MAX_CHANNELS = 32
 MAX_BLOCKS_PER_CHANNEL = 32

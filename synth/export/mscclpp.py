@@ -25,6 +25,8 @@ from synth.export.ends import End, ends
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
+# Those of execution_common.hpp: MAX_OPERATION, MAX_CHANNEL, MAX_CHANNEL_PER_OPERATION,
+# MAX_DEVICE_SEMAPHORES.
 MAX_OPERATIONS = 64
 MAX_CHANNELS = 16
 MAX_CHANNELS_PER_OPERATION = 8

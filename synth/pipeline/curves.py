@@ -10,6 +10,7 @@ from verify.report.svg import page
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
 BOUND = "lower bound"
+# In pixels.
 LEFT = 76
 TOP = 50
 WIDTH = 640

@@ -15,6 +15,7 @@ from verify.pipeline import costs
 from verify.pipeline.schedule import Link
 
 MOST_SHOWN = 16
+"""Links or ranks that one line names."""
 
 
 def text(planned: PipelineAnswer, written: list[str]) -> str:

@@ -41,6 +41,7 @@ from verify.core.schedule import IntArray
 Moves = tuple[IntArray, IntArray, IntArray]
 """Senders, receivers, chunks. Ranks are named as in :mod:`synth.straggler.instance`."""
 NONE = -1
+"""Instead of a chunk."""
 
 
 class Broadcast:

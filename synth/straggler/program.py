@@ -18,6 +18,7 @@ from verify.core.schedule import Op
 from verify.errors import ArgumentError
 
 MOST_RANKS = 2**24
+"""A program grows with its chunks; of the ranks only the logarithm counts."""
 MOST_CHUNKS = 2**16
 """A program of so many chunks has about as many rounds."""
 

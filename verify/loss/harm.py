@@ -43,6 +43,7 @@ class Harm(msgspec.Struct, frozen=True, gc=False):
 
 
 NONE = Harm((), (), False)
+"""Of a loss that changes nothing."""
 
 
 def harm_of_one(chunk: Chunk, flow: DataFlow) -> Harm:

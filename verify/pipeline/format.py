@@ -27,6 +27,7 @@ from verify.output import store
 from verify.pipeline.costs import fault
 from verify.pipeline.schedule import Instance, PipelineSchedule, Program, parse_action
 
+# A file beyond these is refused before it costs memory or time.
 MAX_STAGES = 2**12
 MAX_MICROBATCHES = 2**16
 MAX_ACTIONS = 2**20

@@ -18,6 +18,7 @@ from verify.pipeline.schedule import COMPUTE, Instance, PipelineSchedule, parse_
 from verify.pipeline.verdict import Bar
 
 MS = 1e3
+"""Milliseconds in a second, and microseconds in a millisecond."""
 
 
 def bars(records: Mapping[int, StepRecord]) -> list[Bar]:

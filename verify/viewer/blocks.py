@@ -19,6 +19,7 @@ from verify.errors import ArgumentError
 from verify.viewer.evidence import counterexamples, fault, head
 from verify.viewer.part import Part
 
+# More than a page can show is refused, with the way to show a part of it.
 MOST_STEPS = 20_000
 MOST_EVENTS = 400_000
 MOST_BLOCKS = 1024

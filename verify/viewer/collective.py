@@ -19,6 +19,7 @@ from verify.report.render import bound_in_words, instance_in_words
 from verify.viewer.evidence import counterexamples, fault, head
 from verify.viewer.part import Part
 
+# More ranks or rounds are refused; of more transfers, counts or cells some of the chunks are shown.
 MOST_RANKS = 1024
 MOST_ROUNDS = 20_000
 MOST_TRANSFERS = 60_000

@@ -21,6 +21,7 @@ from verify.pipeline.verdict import Measures, PipelineReport
 from verify.viewer.evidence import counterexamples, fault, head
 from verify.viewer.part import Part
 
+# Of more, the first ranks are shown.
 MOST_ACTIONS = 60_000
 MOST_RANKS = 1024
 
