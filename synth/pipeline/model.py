@@ -104,6 +104,8 @@ class PipelineModel:
                     length = self.length[kind][stage]
                     start = self.start[action] = self._variable(self.hinted[action])
                     self.model.add(start + length <= self.objective)
+                    # In order of the microbatches: they are alike, so nothing is lost, and the
+                    # solver is helped a lot.
                     if m:
                         self.model.add(start >= self.start[Action(stage, kind, m - 1)] + length)
                     if length:

@@ -65,6 +65,7 @@ class CompletionQuestion:
         """
         if not self.repeating:
             return self.rounds
+        # Tried up to n = 19: where n is no power of two, a pattern has one or two more rounds.
         if self.form == "cyclic":
             return self.instance.fewest_hops + 2
         power_of_two = self.instance.ranks == 2**self.instance.fewest_hops
