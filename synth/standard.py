@@ -38,6 +38,7 @@ def ring(n: int) -> Schedule:
     """
     require_ranks(n)
 
+    # lag: 0 while sums grow, 1 when they are full, for each rank then starts one chunk further
     def round_of(step: int, lag: int, op: Op) -> Round:
         return tuple(Transfer(r, (r + 1) % n, (r + lag - step) % n, op) for r in range(n))
 

@@ -142,6 +142,7 @@ def _collecting(shape: Shape, last: IntArray, dice: np.random.Generator) -> Bool
     draws = dice.random(contains.shape)
     beside = contains[shape.sibling] & (node < shape.root)[:, None]
     chosen = np.where(contains, draws < towards, np.where(beside, draws >= towards, draws < 0.5))
+    # Of two siblings exactly one collects: what is drawn for the lower one decides.
     one = (node < shape.sibling)[:, None]
     collects: BoolArray = np.where(one, chosen, ~chosen[shape.sibling])
     return collects

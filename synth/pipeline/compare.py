@@ -106,6 +106,7 @@ def compare(
             except Unsuited as error:
                 comparison.unsuited[name] = error.requirement
 
+        # In ticks, which are exact: different times may look alike as floats.
         ticks = {name: measured.exact.makespan for name, measured in measures.items()}
         least_ticks = min(ticks.values())
         row = FactorRow(

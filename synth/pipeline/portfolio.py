@@ -26,7 +26,7 @@ LOOK_AHEAD = (
 def best_greedy(problem: Problem) -> Orders:
     """The best the list scheduler makes under a few rules."""
     all_rules = list(LOOK_AHEAD)
-    if problem.virtual > 1:
+    if problem.virtual > 1:  # with one stage on each rank it makes no difference
         all_rules.append(Rules(deep=False))
     schedules = (greedy(problem, rules) for rules in all_rules)
     return min(schedules, key=lambda orders: makespan(problem, orders))
