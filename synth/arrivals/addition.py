@@ -82,5 +82,6 @@ class Shape:
         node = self._next
         self._next = self._next + 1
         self.parent[[one, other]] = node
-        self.sibling[one], self.sibling[other] = other, one
+        self.sibling[one] = other
+        self.sibling[other] = one
         return node

@@ -130,7 +130,9 @@ def _dealt(parts: int, chunks: int, dice: np.random.Generator) -> IntArray:
     if place != NOTHING:
         there = np.argmax(leaf == place, axis=0)
         chunk = np.arange(chunks)
-        leaf[there, chunk], leaf[-1] = leaf[-1], place
+        # Whoever has that leaf of a chunk gets the last part's in exchange.
+        leaf[there, chunk] = leaf[-1]
+        leaf[-1] = place
     return leaf
 
 

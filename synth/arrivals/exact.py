@@ -66,7 +66,8 @@ class Question:
     """ "Is there a schedule with so many rounds after the last arrival?" and back."""
 
     def __init__(self, arrivals: Arrivals, rounds: int) -> None:
-        self.arrivals, self.last = arrivals, arrivals.last + rounds
+        self.arrivals = arrivals
+        self.last = arrivals.last + rounds
         self.everybody: Set = (1 << arrivals.ranks) - 1
         self.model = Model()
         self._variable: dict[tuple[str | int, ...], int] = {}

@@ -110,7 +110,8 @@ class Overlap:
         noise = dice.integers(0, dice.choice([1, 50, 500, 3000]), size=k)
         idle = np.ones((len(rounds), n), np.bool_)
         into = idle.copy()
-        idle[start:], into[start:] = ~completion.sends[:, :n], ~completion.receives[:, :n]
+        idle[start:] = ~completion.sends[:, :n]
+        into[start:] = ~completion.receives[:, :n]
         present = np.arange(len(rounds))[:, None] >= self._arrival
         idle = idle & present
         into = into & present

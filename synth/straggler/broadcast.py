@@ -145,8 +145,10 @@ class Broadcast:
             # Where nothing comes from outside and nothing is given, as in the last round, both
             # members have a port free to pass on what is pending.
             quiet = (self._fresh[t] == NONE) & (go == NONE)
-            self._receivers[t], self._givers[t] = receiver, giver
-            self._passed[t], self._back[t] = pending, np.where(quiet, other, NONE)
+            self._receivers[t] = receiver
+            self._givers[t] = giver
+            self._passed[t] = pending
+            self._back[t] = np.where(quiet, other, NONE)
             pending = np.where(two, self._fresh[t], NONE)
             other = np.where(quiet, NONE, other)
 

@@ -124,7 +124,8 @@ class Search:
         return self.best
 
     def _methods(self) -> Iterator[Callable[[], object]]:
-        instance, bound = self.instance, self.instance.bound
+        instance = self.instance
+        bound = instance.bound
         balanced = self.owners != "free"
         free = self.owners != "balanced"
         if balanced and self._size <= SMALL:

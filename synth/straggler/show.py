@@ -98,7 +98,8 @@ def _choice(candidates: Sequence[ChunksCandidate]) -> list[str]:
 
 
 def _costs(answer: StragglerAnswer) -> dict[str, Cost]:
-    schedule, n = answer.schedule, answer.schedule.ranks
+    schedule = answer.schedule
+    n = schedule.ranks
     return {
         "completion": completion_cost(schedule),
         "reduce_scatter": waiting_cost(schedule),

@@ -175,10 +175,11 @@ class _Known:
         self.orders: set[tuple[Item, Item]] = set()
 
     def copy(self) -> _Known:
-        other = _Known(self.question, self.deadline)
-        other.lows, other.highs = dict(self.lows), dict(self.highs)
-        other.orders = set(self.orders)
-        return other
+        copy = _Known(self.question, self.deadline)
+        copy.lows = dict(self.lows)
+        copy.highs = dict(self.highs)
+        copy.orders = set(self.orders)
+        return copy
 
     def low(self, item: Item) -> int:
         return self.lows.get(item, 0)
