@@ -53,12 +53,14 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
     row_of = {block: row for row, block in enumerate(rows)}
     bars, number = _bars(flat, report, row_of)
     index = {flat.describe(i): number[i] for i in range(len(flat.steps)) if i in number}
-    found = counterexamples(report.results.values())
     made |= {
         "rows": [f"{flat.blocks[i].rank} · {flat.blocks[i].name}" for i in rows],
         "steps": bars,
         "waits": _waits(flat, number),
-        "faults": [fault(c, **_places(c, flat, index, number)) for c in found],
+        "faults": [
+            fault(c, **_places(c, flat, index, number))
+            for c in counterexamples(report.results.values())
+        ],
         "facts": [
             ["sizes", meant_in_words(report)],
             ["deadlock", freedom_in_words(report)],
@@ -150,20 +152,21 @@ def _waits(flat: FlatProgram, number: dict[int, int]) -> list[list[int]]:
 
 
 def _places(
-    found: Counterexample, flat: FlatProgram, index: dict[str, int], number: dict[int, int]
+    counterexample: Counterexample, flat: FlatProgram, index: dict[str, int], number: dict[int, int]
 ) -> dict[str, object]:
     """The steps that a counterexample names; per line who waits for whom, where it says so."""
     waits: list[list[int] | None] = []
-    for line in found.actions:
+    for line in counterexample.actions:
         named = [text for text in index if text in line]
         named = [a for a in named if not any(a != b and a in b for b in named)]
         ends = sorted(named, key=line.index)[:2]
         waits.append([index[text] for text in ends] if ends else None)
     faulty = [step for pair in waits if pair for step in pair]
-    if not faulty and found.action is not None:
+    if not faulty and counterexample.action is not None:
+        at = (counterexample.rank, counterexample.position, counterexample.action)
         for i, step in enumerate(flat.steps):
             block = flat.blocks[int(flat.block[i])]
             here = (block.rank, step.position, f"{block.name}: {step.text}")
-            if i in number and here == (found.rank, found.position, found.action):
+            if i in number and here == at:
                 faulty.append(number[i])
     return {"faulty": list(dict.fromkeys(faulty)), "waits": waits}

@@ -35,11 +35,12 @@ def model(
         ArgumentError: more than a page can show, or no such ranks.
     """
     low, high = _ranks(schedule, part)
-    found = counterexamples(report.results.values())
     made = head(name, "pipeline", report.verdict, headline(schedule, report), report.results)
     made |= {
         "ranks": [low, high],
-        "faults": [fault(c, **_places(schedule, c)) for c in found],
+        "faults": [
+            fault(c, **_places(schedule, c)) for c in counterexamples(report.results.values())
+        ],
         "limits": schedule.instance.memory and list(schedule.instance.memory[low:high]),
     }
     if (low, high) != (0, schedule.ranks):
@@ -130,24 +131,27 @@ def slacks(graph: Graph, finish: list[int]) -> list[int]:
 _WAIT = re.compile(r"rank (\d+)(?: to \d+)?: (\S+) waits for rank (\d+)(?: to \d+)?: (\S+) ")
 
 
-def _places(schedule: PipelineSchedule, found: Counterexample) -> dict[str, object]:
+def _places(schedule: PipelineSchedule, counterexample: Counterexample) -> dict[str, object]:
     """Where to look, as [rank, position], and who waits for whom, as pairs of these."""
     waits: list[list[list[int]] | None] = []
-    for line in found.actions:
+    for line in counterexample.actions:
         if match := _WAIT.match(line):
             found_at = [_position(schedule, int(match[i]), match[i + 1]) for i in (1, 3)]
             ends = [place for place in found_at if place is not None]
             waits.append(ends if len(ends) == 2 else None)
     faulty = [end for pair in waits if pair for end in pair]
-    if not faulty and found.rank is not None and 0 <= found.rank < schedule.ranks:
-        at = found.position if found.position is not None else _at(schedule, found)
-        faulty = [[found.rank, at]] if at is not None else []
+    rank = counterexample.rank
+    if not faulty and rank is not None and 0 <= rank < schedule.ranks:
+        at = counterexample.position
+        if at is None:
+            at = _at(schedule, counterexample)
+        faulty = [[rank, at]] if at is not None else []
     return {"faulty": _once(faulty), "waits": waits}
 
 
-def _at(schedule: PipelineSchedule, found: Counterexample) -> int | None:
-    assert found.rank is not None
-    place = _position(schedule, found.rank, found.action or "")
+def _at(schedule: PipelineSchedule, counterexample: Counterexample) -> int | None:
+    assert counterexample.rank is not None
+    place = _position(schedule, counterexample.rank, counterexample.action or "")
     return place[1] if place else None
 
 
