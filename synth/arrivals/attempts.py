@@ -93,7 +93,7 @@ class Attempts:
             attempt = next(attempts, None)
             if attempt is None:
                 break
-            best = min(best, attempt, key=lambda one: len(one[1]))
+            best = min(best, attempt, key=lambda named: len(named[1]))
         return best
 
     @property

@@ -230,9 +230,9 @@ class Cube:
     def _way_back(self, t: int) -> None:
         """The root receives chunk 0 from any rank that has it and nothing else to send."""
         holders = {moved.dst for moves in self.rounds[:t] for moved in moves if not moved.chunk}
-        some = [rank for rank in sorted(holders) if not self.sends[t, rank]]
-        if some:
-            self._add(t, some[0], self.root, 0, full=True)
+        free = [rank for rank in sorted(holders) if not self.sends[t, rank]]
+        if free:
+            self._add(t, free[0], self.root, 0, full=True)
             self._first_is_missing = False
 
     def _add(self, t: int, src: int, dst: int, chunk: int, *, full: bool) -> None:

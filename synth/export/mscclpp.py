@@ -86,18 +86,18 @@ class _Blocks:
 
     def add(self, operation: Operation, peers: Iterable[int] = ()) -> None:
         """Append an operation, in which the peers have the names that the block gives them."""
-        operations, known = self.blocks[-1]
-        new = [peer for peer in peers if peer not in known]
+        operations, block_peers = self.blocks[-1]
+        new = [peer for peer in peers if peer not in block_peers]
         # Beside this operation four more begin and end a block: sem_acquire and nop, nop and
         # sem_release.
-        if len(operations) > MAX_OPERATIONS - 5 or len(known) + len(new) > MAX_CHANNELS:
+        if len(operations) > MAX_OPERATIONS - 5 or len(block_peers) + len(new) > MAX_CHANNELS:
             operations = []
-            known = []
-            self.blocks.append((operations, known))
+            block_peers = []
+            self.blocks.append((operations, block_peers))
             new = list(peers)
-        known += new
+        block_peers += new
         # A block calls a channel by its place in the list of those that it has.
-        names = [known.index(peer) for peer in peers]
+        names = [block_peers.index(peer) for peer in peers]
         if operation["name"] == "put":
             operation["dst_buff"][0]["buffer_id"] = names[0]
         if names:
@@ -182,12 +182,12 @@ def _gpu(rank: int, chunks: int, slots: int, done: _Blocks) -> dict[str, Any]:
             f"{MAX_SEMAPHORES} semaphores to chain them: {MAX_SEMAPHORES + 1} blocks",
             "Take fewer ranks or chunks",
         )
-    peers = sorted({peer for _, known in done.blocks for peer in known})
+    peers = sorted({peer for _, block_peers in done.blocks for peer in block_peers})
     blocks = []
-    for number, (operations, known) in enumerate(done.blocks):
+    for number, (operations, block_peers) in enumerate(done.blocks):
         acquired = [{"name": "sem_acquire", "semaphore_ids": [number - 1]}, dict(NOP)]
         released = [dict(NOP), {"name": "sem_release", "semaphore_ids": [number]}]
-        ids = [peers.index(peer) for peer in known]
+        ids = [peers.index(peer) for peer in block_peers]
         blocks.append(
             {
                 "id": number,

@@ -336,8 +336,8 @@ def _with_a_move(order: list[Action], rng: random.Random) -> list[Action] | None
             if same_kind or passed.microbatch == action.microbatch:
                 return None
 
-    others = order[:source] + order[source + 1 :]
-    return [*others[:target], action, *others[target:]]
+    remaining = order[:source] + order[source + 1 :]
+    return [*remaining[:target], action, *remaining[target:]]
 
 
 def _exact_makespan(planned: PipelineAnswer) -> Fraction:

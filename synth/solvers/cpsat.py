@@ -28,10 +28,10 @@ def solve(model: Model, seed: int, work: float, time_limit_s: float | None) -> O
     literal |= {-v: x.negated() for v, x in enumerate(positive, 1)}
     for clause in model.clauses:
         problem.add_bool_or([literal[x] for x in clause])
-    for some in model.at_most_one:
-        problem.add_at_most_one([literal[x] for x in some])
-    for count, some in model.at_least:
-        problem.add(cp_model.LinearExpr.sum([literal[x] for x in some]) >= count)
+    for literals in model.at_most_one:
+        problem.add_at_most_one([literal[x] for x in literals])
+    for count, literals in model.at_least:
+        problem.add(cp_model.LinearExpr.sum([literal[x] for x in literals]) >= count)
     solver = set_up(seed, time_limit_s)
     solver.parameters.max_deterministic_time = work
     status = interruptible(lambda: solver.solve(problem), solver.stop_search)

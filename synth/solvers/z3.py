@@ -48,7 +48,7 @@ def _script(model: Model) -> Iterator[str]:
         yield f"(declare-const {name[v]} Bool)"
     for clause in model.clauses:
         yield f"(assert (or false {' '.join(name[x] for x in clause)}))"
-    for some in model.at_most_one:
-        yield f"(assert ((_ at-most 1) {' '.join(name[x] for x in some)}))"
-    for count, some in model.at_least:
-        yield f"(assert ((_ at-least {count}) {' '.join(name[x] for x in some)}))"
+    for literals in model.at_most_one:
+        yield f"(assert ((_ at-most 1) {' '.join(name[x] for x in literals)}))"
+    for count, literals in model.at_least:
+        yield f"(assert ((_ at-least {count}) {' '.join(name[x] for x in literals)}))"

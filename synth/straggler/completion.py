@@ -151,9 +151,9 @@ class CompletionQuestion:
             name = ("held", "orbit", t - chunk, (helper - chunk) % n_helpers)
         else:
             name = ("held", t, helper, chunk)
-        known = name in self._variable
+        is_new = name not in self._variable
         held = self._named(*name)
-        if not known:
+        if is_new:
             causes = []
             if self._can_receive(t - 1, helper, chunk):
                 causes.append(self._receive(t - 1, helper, chunk))

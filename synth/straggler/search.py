@@ -169,8 +169,8 @@ class Search:
     def _construct(self) -> None:
         """Several seeds, fewer for large instances, until one reaches the bound."""
         method = CONSTRUCTIVE[self.instance.ports]
-        most = self.solving.effort * SIZE_OF_TRIES[method] / (self._size * self.instance.ranks)
-        for number in range(max(1, min(TRIES, int(most)))):
+        tries = self.solving.effort * SIZE_OF_TRIES[method] / (self._size * self.instance.ranks)
+        for number in range(max(1, min(TRIES, int(tries)))):
             # While there is nothing the first try has its time, even where loading the solver has
             # taken all there was.
             if self.best is not None and self.solving.over:
@@ -194,11 +194,11 @@ class Search:
 
     def _search_on(self) -> None:
         """Longer questions, for anything shorter than what there is."""
-        some = range(self.instance.bound, self.instance.bound + QUICK_TRIES)
-        for rounds in some:
+        quick_counts = range(self.instance.bound, self.instance.bound + QUICK_TRIES)
+        for rounds in quick_counts:
             if not self._good_enough(rounds):
                 self._search(rounds, "staged", STAGED_WORK)
-        for rounds in some:
+        for rounds in quick_counts:
             if self._good_enough(rounds):
                 break
             # The general form is the larger question, so it is put only where the smaller one has

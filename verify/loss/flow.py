@@ -76,7 +76,7 @@ def chunks_of(schedule: Schedule) -> Iterator[Chunk]:
         indices = order[begin:end]
         columns = (table.round, table.src, table.dst, table.reduce)
         moves = map(Move, indices.tolist(), *(column[indices].tolist() for column in columns))
-        rounds = tuple(tuple(some) for _, some in groupby(moves, attrgetter("round")))
+        rounds = tuple(tuple(in_round) for _, in_round in groupby(moves, attrgetter("round")))
         yield Chunk(number, schedule.ranks, rounds)
 
 

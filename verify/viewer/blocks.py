@@ -141,8 +141,8 @@ def _waits(flat: FlatProgram, number: dict[int, int]) -> list[list[int]]:
     pairs = [(earlier, later) for later, earlier in flat.waits if earlier != NEVER]
     whole = Events(flat, flat.largest)
     for sent, received in zip(whole.sent, whole.received, strict=True):
-        for one, other in zip(sent.tolist(), received.tolist(), strict=False):
-            pairs.append((int(whole.step[one]), int(whole.step[other])))
+        for send, receive in zip(sent.tolist(), received.tolist(), strict=False):
+            pairs.append((int(whole.step[send]), int(whole.step[receive])))
     block = flat.block.tolist()
     return [
         [number[a], number[b]]
