@@ -79,17 +79,18 @@ def outline(chunk: Chunk, flows: Sequence[DataFlow], most: int) -> list[Worst]:
 def worst_of_chunk(chunk: Chunk, flows: Sequence[DataFlow], most: int, clock: Clock) -> list[Worst]:
     """The same searched through; when the time is over, the bounds stand in for the rest."""
     outlined = outline(chunk, flows, most)
-    found = outlined[:2]
+    # Of no loss and of one the outline is exact.
+    worst = outlined[:2]
     ordered = sorted(flows, key=lambda flow: -flow.block)
     for number in range(2, most + 1):
-        search = _Search(chunk, ordered, number, found[-1], clock)
+        search = _Search(chunk, ordered, number, worst[-1], clock)
         try:
             search.extend((), 0, [0] * chunk.ranks, 0)
             bound = search.entries
         except TimeOut:
             bound = outlined[number].bound
-        found.append(Worst(search.entries, search.lost, bound))
-    return found
+        worst.append(Worst(search.entries, search.lost, bound))
+    return worst
 
 
 class _Search:

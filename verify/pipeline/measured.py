@@ -152,12 +152,14 @@ def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, StepRepo
         fused_s = took_s.get(("B", stage), 0.0)
         backward.append(_us(took_s.get(("I", stage), fused_s * share)))
         weight.append(_us(took_s.get(("W", stage), fused_s * (1 - share))))
-    found = sorted(links(reports).items())
+    measured_links = sorted(links(reports).items())
     return Instance(
         forward=tuple(_us(took_s["F", stage]) for stage in stages),
         backward=tuple(backward),
         weight=tuple(weight),
-        links=tuple(Link(ends, _us(of.latency_s), _us(of.occupancy_s)) for ends, of in found),
+        links=tuple(
+            Link(ends, _us(link.latency_s), _us(link.occupancy_s)) for ends, link in measured_links
+        ),
         memory=before.memory,
         sends="buffered",
     )

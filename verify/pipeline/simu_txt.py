@@ -46,10 +46,10 @@ def decode_timeline(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     """
     passes = []
     for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise FormatError(name, f"line {number} is not 'stage, F|B|W, start, end': {line!r}")
-        stage, letter, start, end = found.groups()
+        stage, letter, start, end = match.groups()
         passes.append(Pass(float(start), float(end), int(stage), letter))
     if not passes:
         raise FormatError(name, "there is no pass in it")

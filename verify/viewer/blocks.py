@@ -49,11 +49,11 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
             f"in {MOST_BLOCKS:,}",
             "Show the blocks of some ranks: --html-part FROM-TO",
         )
-    made = head(name, "blocks", report.verdict, headline(report), report.results)
+    page = head(name, "blocks", report.verdict, headline(report), report.results)
     row_of = {block: row for row, block in enumerate(rows)}
     bars, number = _bars(flat, report, row_of)
     index = {flat.describe(i): number[i] for i in range(len(flat.steps)) if i in number}
-    made |= {
+    page |= {
         "rows": [f"{flat.blocks[i].rank} · {flat.blocks[i].name}" for i in rows],
         "steps": bars,
         "waits": _waits(flat, number),
@@ -68,8 +68,8 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
         ],
     }
     if part:
-        made["cut"] = f"Shown are the blocks of ranks {low} to {high - 1} of {report.ranks}."
-    return made
+        page["cut"] = f"Shown are the blocks of ranks {low} to {high - 1} of {report.ranks}."
+    return page
 
 
 def _run(flat: FlatProgram, report: AsynchronousReport) -> Run:

@@ -40,10 +40,10 @@ def model(name: str, solution: Solution, report: FlowReport) -> dict[str, Any]:
             ends = rank[flow.src], rank[flow.dst], column[flow.owner, flow.chunk]
             rounds[epoch] += [*ends, float(flow.volume)]
     text = f"{collective} of {report.ranks} ranks, {report.flows} flows in {report.epochs} epochs"
-    made = head(name, "flows", report.verdict, f"{text} (TE-CCL)", report.results)
+    page = head(name, "flows", report.verdict, f"{text} (TE-CCL)", report.results)
     moves = collective == "alltoall"
     wanted = [(chunk if chunk < len(names) else -2) if moves else -1 for _, chunk in columns]
-    return made | {
+    return page | {
         "ranks": len(names),
         "names": [str(name) for name in names],
         "late": [],

@@ -35,8 +35,8 @@ def model(
         ArgumentError: more than a page can show, or no such ranks.
     """
     low, high = _ranks(schedule, part)
-    made = head(name, "pipeline", report.verdict, headline(schedule, report), report.results)
-    made |= {
+    page = head(name, "pipeline", report.verdict, headline(schedule, report), report.results)
+    page |= {
         "ranks": [low, high],
         "faults": [
             fault(c, **_places(schedule, c)) for c in counterexamples(report.results.values())
@@ -44,14 +44,14 @@ def model(
         "limits": schedule.instance.memory and list(schedule.instance.memory[low:high]),
     }
     if (low, high) != (0, schedule.ranks):
-        made["cut"] = (
+        page["cut"] = (
             f"Shown are ranks {low} to {high - 1} of {schedule.ranks}, with the messages among "
             f"them; the verdict and all figures are the whole schedule's. Others: "
             f"--html-part FROM-TO."
         )
     if report.measures is None:
-        return made | {"programs": [list(map(str, p)) for p in schedule.programs[low:high]]}
-    return made | _measured(schedule, report, report.measures, low, high)
+        return page | {"programs": [list(map(str, p)) for p in schedule.programs[low:high]]}
+    return page | _measured(schedule, report, report.measures, low, high)
 
 
 def _ranks(schedule: PipelineSchedule, part: Part | None) -> tuple[int, int]:
