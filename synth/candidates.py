@@ -19,8 +19,11 @@ from synth.twolevel.search import two_level
 from verify.core.schedule import Schedule
 
 CHUNKS = (1, 2, 4)  # chunks per helper of the balanced schedules for one late rank
-CHUNKS_OF_MORE = 2
+CHUNKS_OF_MORE = 2  # chunks per rank on time of the schedules for several late ranks
+
+# These searches are made at the start of a job.
 SEARCH_S = 5.0
+"""For each search, at the most."""
 TWO_LEVEL_CHUNKS = (2, 16)
 """Two chunks suffice between two machines, whose links then are busy both ways; a chain of more
 machines is filled by more. Measured: docs/measurements/lab.md."""

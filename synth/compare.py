@@ -28,6 +28,7 @@ ALGORITHMS = ("ring", "rhd", "tree", "doubling", "direct", "straggler m=1", "str
 size, the one before with one chunk per helper (as in StragglAR)."""
 
 MOST_SIZES = 1000
+"""Rows of the table."""
 PICTURES = (".png", ".svg")
 
 
@@ -41,7 +42,7 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Row:
+class SizeRow:
     """All algorithms at one size; ``chunks``: the straggler's best, ``best``: the winner's name."""
 
     bytes: int
@@ -57,7 +58,7 @@ class Comparison:
     n: int
     link: Link
     latency: Latency
-    rows: tuple[Row, ...]
+    rows: tuple[SizeRow, ...]
 
 
 def compare(
@@ -95,7 +96,7 @@ def compare(
     return Comparison(n, link, latency, rows)
 
 
-def _row(n: int, size: int, link: Link, latency: Latency, most_chunks: int) -> Row:
+def _row(n: int, size: int, link: Link, latency: Latency, most_chunks: int) -> SizeRow:
     chunks = best_chunks(n, size, link, most_chunks)
     costs: dict[str, Cost] = {f: family_cost(f, n, chunks, latency) for f in FAMILIES}
     costs["straggler m=1"] = family_cost("straggler", n, n - 1)
@@ -104,7 +105,7 @@ def _row(n: int, size: int, link: Link, latency: Latency, most_chunks: int) -> R
         seconds = costs[name].over(size, link)
         algbw = size / seconds
         times[name] = Time(seconds, algbw, algbw * 2 * (n - 1) / n)
-    return Row(size, chunks, times, min(ALGORITHMS, key=lambda name: times[name].seconds))
+    return SizeRow(size, chunks, times, min(ALGORITHMS, key=lambda name: times[name].seconds))
 
 
 def parse_sizes(name: str, text: str, factor: int = 4) -> list[int]:

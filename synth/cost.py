@@ -172,6 +172,7 @@ def _sum(schedule: Schedule, latency: Latency, *, waiting: bool) -> Cost:
     src = table.src[chosen]
     dst = table.dst[chosen]
     chunks = _busiest(number, src, dst, n)
+    # Chunks between the same two ranks in one round are one message.
     pairs = np.unique((number * n + src) * n + dst)
     peers = _busiest(pairs // n**2, pairs // n % n, pairs % n, n)
     messages = peers.sum() if latency == "message" else np.count_nonzero(peers)
@@ -182,6 +183,7 @@ def _busiest(number: IntArray, src: IntArray, dst: IntArray, n: int) -> IntArray
     """For each round the most that any rank sends in it, or receives in it."""
     most = np.zeros(number.max(initial=-1) + 1, np.int64)
     for ends in (src, dst):
+        # A number for each rank and round, so that one column is counted.
         ports, times = np.unique(number * n + ends, return_counts=True)
         np.maximum.at(most, ports // n, times)
     return most
@@ -252,6 +254,7 @@ def best_chunks(n: int, buffer_bytes: int, link: Link, most: int = MOST_CHUNKS) 
     """
     spare = dissemination_bound(n, 1) - 1
     worth_s = spare * buffer_bytes / link.bandwidth
+    # The minimum is at ``most`` or beyond; so also where alpha is 0, which can not be divided by.
     if worth_s >= link.alpha_s * most**2:
         return most if spare else 1
     low = min(most, max(1, isqrt(int(worth_s / link.alpha_s))))

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from verify.core.schedule import Incast, Op, Phase, Ports, Round, Schedule, Transfer
 from verify.errors import ArgumentError
 
+# Ring and direct have 2 n (n - 1) transfers then: two million, which are objects here.
 MOST_RANKS = 1024
 
 
@@ -37,6 +38,7 @@ def ring(n: int) -> Schedule:
     """
     require_ranks(n)
 
+    # lag: 0 while sums grow, 1 when they are full, for each rank then starts one chunk further
     def round_of(step: int, lag: int, op: Op) -> Round:
         return tuple(Transfer(r, (r + 1) % n, (r + lag - step) % n, op) for r in range(n))
 

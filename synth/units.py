@@ -68,9 +68,9 @@ def parse_bandwidth(name: str, text: str) -> float:
 def _parse(name: str, text: str, units: Mapping[str, Fraction], example: str) -> Fraction:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2] not in units:
-        known = ", ".join(units)
+        unit_names = ", ".join(units)
         raise ArgumentError(
-            name, text, f"must be a number and a unit ({known})", f"For example: {example}"
+            name, text, f"must be a number and a unit ({unit_names})", f"For example: {example}"
         )
     return Fraction(match[1]) * units[match[2]]
 

@@ -67,12 +67,13 @@ class ArrayRounds(Sequence[Round]):
 
     def renamed(self, named: Callable[[IntArray], IntArray]) -> ArrayRounds:
         """The same with other ranks: ``named`` gives the new names of some."""
-        other = ArrayRounds(())
-        other.src, other.dst = named(self.src), named(self.dst)
-        other.chunk = self.chunk
-        other.reduce = self.reduce
-        other.begins = self.begins
-        return other
+        copy = ArrayRounds(())
+        copy.src = named(self.src)
+        copy.dst = named(self.dst)
+        copy.chunk = self.chunk
+        copy.reduce = self.reduce
+        copy.begins = self.begins
+        return copy
 
 
 def phase(name: str, absent: tuple[int, ...], rounds: Sequence[Round]) -> Phase:
@@ -82,8 +83,8 @@ def phase(name: str, absent: tuple[int, ...], rounds: Sequence[Round]) -> Phase:
 
 def with_table(schedule: Schedule) -> Schedule:
     """The same schedule; if all of its phases are arrays, its table is made of them directly."""
-    every: list[Sequence[Round]] = [part.rounds for part in schedule.phases]
-    parts = [rounds for rounds in every if isinstance(rounds, ArrayRounds)]
+    rounds_of_phases: list[Sequence[Round]] = [part.rounds for part in schedule.phases]
+    parts = [rounds for rounds in rounds_of_phases if isinstance(rounds, ArrayRounds)]
     if len(parts) < len(schedule.phases) or not parts:
         return schedule
 
@@ -94,7 +95,7 @@ def with_table(schedule: Schedule) -> Schedule:
     number = np.repeat(np.arange(len(sizes)), sizes)
     dst = joined("dst")
     chunk = joined("chunk")
-    made = Table(
+    table = Table(
         src=joined("src"),
         dst=dst,
         chunk=chunk,
@@ -103,5 +104,6 @@ def with_table(schedule: Schedule) -> Schedule:
         turn=occurrence(number, dst, chunk),
     )
     result = msgspec.structs.replace(schedule)
-    vars(result)["table"] = made
+    # Where the cached property looks for it first: it would make objects of all transfers.
+    vars(result)["table"] = table
     return result

@@ -19,6 +19,7 @@ from verify.options import Options
 from verify.output import EXACT_JSON, print_now
 
 EXIT = {Verdict.PROVED: 0, Verdict.REFUTED: 1, Verdict.UNKNOWN: 3}
+# As Typer's own for options that it cannot read: input to be mended, no verdict.
 MALFORMED = 2
 WORST_FIRST = (MALFORMED, EXIT[Verdict.REFUTED], EXIT[Verdict.UNKNOWN], EXIT[Verdict.PROVED])
 

@@ -81,6 +81,7 @@ def judge(texts: Iterable[bytes], timeout_s: float | None = None) -> Iterator[di
         capture_output=True,
         timeout=timeout_s,
         check=False,
+        # In the child, so that our own limit stays as it is.
         preexec_fn=_more_stack,
     )
     if done.returncode not in (0, 1, 2):

@@ -20,7 +20,10 @@ from verify.errors import ArgumentError
 from verify.loss.examine import require_few
 from verify.viewer.part import parse_part
 
+# Z3 is told it in milliseconds, as a number of 32 bits.
 MAX_TIMEOUT_S = 1e6
+
+# What is proved is sets + 1 operations in a row (verify.device.order), each with all rows.
 MOST_SETS = 16
 MOST_SLOTS = 2**16
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

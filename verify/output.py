@@ -79,7 +79,7 @@ def store(data: bytes, path: str | os.PathLike[str]) -> None:
     """Write a file atomically, compressed where the name says so; ArgumentError if it can't be."""
     target = Path(path)
     if target.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
+        data = gzip.compress(data, mtime=0)  # without the time: equal schedules, equal files
     elif target.suffix == ".zst":
         data = zstandard.compress(data)
     write_atomically(target, data)
@@ -104,6 +104,7 @@ def write_atomically(target: Path, data: bytes) -> None:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
                 stream.flush()
+                # Before it gets its name: after a crash that would else stand for an empty file.
                 os.fsync(stream.fileno())
             os.chmod(temporary, mode)
             os.replace(temporary, target)
@@ -121,10 +122,12 @@ def print_now(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
+        # Else Python would fail once more when it flushes the stream at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _umask() -> int:
+    # It can only be read by setting it.
     current = os.umask(0)
     os.umask(current)
     return current

@@ -16,9 +16,10 @@ from verify.core.schedule import Schedule, Transfer
 from verify.core.verdict import PROVED, Counterexample, Result, refuted, unknown
 from verify.errors import ArgumentError
 
-Rounds = dict[int, list[list[Transfer]]]
+RoundsByChunk = dict[int, list[list[Transfer]]]
 
 MAX_UNKNOWNS = 2**22
+"""Ranks times chunks in a question; a longer one would be of no use to any solver."""
 
 
 def require_few_unknowns(schedule: Schedule, path: str) -> None:
@@ -90,9 +91,9 @@ def all_sums(schedule: Schedule, timeout_s: float) -> Result:
     return PROVED
 
 
-def _rounds_by_chunk(schedule: Schedule) -> Rounds:
+def _rounds_by_chunk(schedule: Schedule) -> RoundsByChunk:
     """For each chunk its transfers, grouped by round; chunks do not interact."""
-    rounds: Rounds = defaultdict(list)
+    rounds: RoundsByChunk = defaultdict(list)
     for _, _, transfers in schedule.located_rounds():
         of_round: dict[int, list[Transfer]] = defaultdict(list)
         for transfer in transfers:
@@ -102,7 +103,7 @@ def _rounds_by_chunk(schedule: Schedule) -> Rounds:
     return rounds
 
 
-def _script(ranks: int, chunks: Iterable[int], rounds: Rounds) -> Iterator[str]:
+def _script(ranks: int, chunks: Iterable[int], rounds: RoundsByChunk) -> Iterator[str]:
     """Declarations, definitions and the assertion, for the given chunks."""
     wrong: list[str] = []
     for c in chunks:

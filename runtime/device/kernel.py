@@ -36,8 +36,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-# as in verify.device.program.Action; what is neither is COPY
-PUT = tl.constexpr(0)
+PUT = tl.constexpr(0)  # verify.device.program.DeviceAction; else COPY
 REDUCE = tl.constexpr(1)
 
 

@@ -16,7 +16,7 @@ import torch
 from runtime.device.layout import cut
 from runtime.device.memory import SymmetricMemory
 from runtime.device.stamps import DeviceClock
-from verify.device.program import SETS, Action, DeviceProgram
+from verify.device.program import SETS, DeviceAction, DeviceProgram
 
 WARPS = 16
 REGISTERS = 80  # of a thread: by itself the assembler takes 32, and spills
@@ -32,7 +32,7 @@ class LoadedProgram:
     def __init__(self, program: DeviceProgram, rank: int, device: torch.device) -> None:
         self.program = program
         own = torch.from_numpy(program.rows[rank])
-        self.receives = torch.nonzero(own[:, 0] != Action.PUT).flatten()
+        self.receives = torch.nonzero(own[:, 0] != DeviceAction.PUT).flatten()
         self.slots = own[self.receives, 3]
         self.peers = own[self.receives, 1]
         self.rows = own.to(device)

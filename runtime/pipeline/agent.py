@@ -28,7 +28,14 @@ from runtime.pipeline.load import VerifiedPipeline, load, require_same_shape
 from runtime.pipeline.switch import COORDINATOR, Proposal, Switch
 from verify.errors import ArgumentError, LatecomerError
 from verify.pipeline import Instance, PipelineSchedule, decode, encode
-from verify.pipeline.measured import REPORT, Report, StepRecord, links, measured_instance, predicted
+from verify.pipeline.measured import (
+    REPORT,
+    StepRecord,
+    StepReport,
+    links,
+    measured_instance,
+    predicted,
+)
 
 CHANNEL = "reports"
 KEPT = 4  # steps of which not all ranks have reported are forgotten when so many are newer
@@ -128,7 +135,7 @@ class AdaptationAgent:
         self._running = self._proved = running  # proved: what was proposed last
         # from here on rank 0 only; the worker's while nothing is wanted, else the training thread's
         self._detector = LinkDetector(how.sensitivity)
-        self._reports: dict[int, dict[int, Report]] = {}  # step -> rank -> report
+        self._reports: dict[int, dict[int, StepReport]] = {}  # step -> rank -> report
         self._wanted: tuple[PipelineSchedule, dict[tuple[int, int], float]] | None = None
         """The schedule to change to, and the link times it was planned for."""
         self._ahead = AHEAD
@@ -237,7 +244,7 @@ class AdaptationAgent:
         elif len(self._reports) > KEPT:
             del self._reports[min(self._reports)]
 
-    def _look(self, step: int, reports: dict[int, Report]) -> None:
+    def _look(self, step: int, reports: dict[int, StepReport]) -> None:
         """Judge the links by a step of this schedule, if none is proposed; plan if they changed."""
         running = self._running
         if self._wanted or {report.digest for report in reports.values()} != {running.digest}:

@@ -26,6 +26,7 @@ Cut = Literal["halves", "thirds", "power", "last"]
 rest, or all others from the last."""
 CUTS: tuple[Cut, ...] = ("halves", "thirds", "power", "last")
 NOTHING = -1
+"""Instead of a node."""
 
 
 class Shape:
@@ -81,5 +82,6 @@ class Shape:
         node = self._next
         self._next = self._next + 1
         self.parent[[one, other]] = node
-        self.sibling[one], self.sibling[other] = other, one
+        self.sibling[one] = other
+        self.sibling[other] = one
         return node

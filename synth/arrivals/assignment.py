@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+# So that the assignment of greatest weight has as many useful transfers as there can be.
 USEFUL = 10**7
 """The weight of any useful transfer; priorities are far below it."""
 
@@ -16,6 +17,7 @@ def assignment(weight: NDArray[np.int64]) -> list[int]:
     n = len(weight)
     left, right = np.divmod(np.arange(n * n), n)
     solver = SimpleLinearSumAssignment()
+    # The solver looks for the least cost, and for a receiver for every sender.
     solver.add_arcs_with_cost(left, right, weight.max() - weight.ravel())
     if solver.solve() != SimpleLinearSumAssignment.OPTIMAL:
         raise AssertionError("a complete bipartite graph has an assignment")

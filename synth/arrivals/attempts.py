@@ -38,24 +38,29 @@ DRAWN = 300
 """How many priorities are drawn after that: for several late ranks as good as any chosen."""
 OVERLAPS = 100
 """How many overlaps are tried for each number of rounds,"""
+# Where none comes near, the work is left to the lists: the gap is too wide for an overlap.
 FIRST_OVERLAPS = 10
 """short of this many, if none of them comes near: if as many sums as ranks or more are missing."""
 TOGETHER_WORK = 4
 """One try for ranks that come together is as much work as so many lists."""
+# About a minute. Z3 takes 2 to 64 seconds for the ten completions that only this question finds
+# (docs/explanation/late-together.md).
 FREE_TREES_WORK = 40.0
 """What the question about ranks that come together may take, whatever the trees,"""
 FREE_TREES_SHARE = 0.5
 """and how much of WORK that is: so it is asked once, of several numbers of chunks for the first."""
+# Up to n k = 128 Z3 finds owners and merges in seconds, where there are any.
 ASKED_WORK = 24.0
 """What the question for a small overlap may take."""
 WORK = 2**32
 """Ranks * ranks * chunks * rounds, over all tries, and as much as LEAST_WORK for each round: about
 half a minute's worth. Each number of chunks that is looked at gets one list at least."""
+# A round takes some time however few ranks and chunks there are.
 LEAST_WORK = 2**14
 NOISE = 50
 """Added to the priorities' noise with each repeat."""
 
-Attempt = tuple[str, list[Round]]
+NamedRounds = tuple[str, list[Round]]
 """A method's name, and the rounds that it found."""
 
 
@@ -80,7 +85,7 @@ class Attempts:
         """The greatest lower bound that has a proof, or for which a solver has exhausted less."""
         return max(least_rounds(arrivals), self.exhausted.get(arrivals, 0) + 1)
 
-    def shortest(self, arrivals: Arrivals, *, once: bool = False) -> Attempt:
+    def shortest(self, arrivals: Arrivals, *, once: bool = False) -> NamedRounds:
         """The attempt with the fewest rounds, of equals the first; the first if ``once``."""
         attempts = self._attempts(arrivals)
         best = next(attempts)
@@ -88,7 +93,7 @@ class Attempts:
             attempt = next(attempts, None)
             if attempt is None:
                 break
-            best = min(best, attempt, key=lambda one: len(one[1]))
+            best = min(best, attempt, key=lambda named: len(named[1]))
         return best
 
     @property
@@ -98,7 +103,9 @@ class Attempts:
     def _pay(self, arrivals: Arrivals, rounds: int) -> None:
         self._work -= rounds * (LEAST_WORK + arrivals.ranks**2 * arrivals.chunks)
 
-    def _attempts(self, arrivals: Arrivals) -> Iterator[Attempt]:
+    def _attempts(self, arrivals: Arrivals) -> Iterator[NamedRounds]:
+        # All combinations of trees and priorities come first: their fewest rounds are what
+        # overlaps, ranks that come together and a solver have to be better than.
         lists = self._lists(arrivals)
         fewest = 2**63
         for attempt in islice(lists, 2 * len(PRIORITIES)):
@@ -110,13 +117,15 @@ class Attempts:
                 yield from overlaps
                 if overlaps:
                     break
+            # Where the cube has too few rounds to let the right ranks own enough
+            # (synth.arrivals.normal).
             if arrivals.bound < fewest and arrivals.ranks * arrivals.chunks <= LARGEST:
                 yield from self._asked(arrivals)
         if come_together(arrivals):
             yield from self._together(arrivals, fewest)
         yield from lists
 
-    def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[Attempt]:
+    def _together(self, arrivals: Arrivals, fewest: int) -> Iterator[NamedRounds]:
         """From one round less than listed down, as far as it goes."""
         search = Together(arrivals, self.solving.seed)
         for rounds in reversed(range(least_rounds(arrivals), fewest)):
@@ -151,7 +160,7 @@ class Attempts:
             self.exhausted[search.arrivals] = rounds
         return question.decode(answer) if isinstance(answer, Found) else []
 
-    def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[Attempt]:
+    def _overlaps(self, arrivals: Arrivals, rounds: int) -> Iterator[NamedRounds]:
         """Those with so many rounds after the last arrival, if there are any."""
         first = self.solving.seed
         least = 2**63
@@ -167,7 +176,7 @@ class Attempts:
                 yield "overlap", overlap.rounds
                 return
 
-    def _asked(self, arrivals: Arrivals) -> Iterator[Attempt]:
+    def _asked(self, arrivals: Arrivals) -> Iterator[NamedRounds]:
         """An overlap at the bound, if the solver finds its completion."""
         self._progress(f"{self.solving.solver}, {arrivals.bound} rounds in normal form")
         spare = arrivals.bound - arrivals.dissemination_bound
@@ -175,6 +184,8 @@ class Attempts:
         answer = self.solving.ask(question.model, ASKED_WORK)
         if isinstance(answer, Found):
             completion = question.decode(answer)
+            # The solver has placed the merges in the completion; those of the wait are still found
+            # by lot.
             for seed in range(self.solving.seed, self.solving.seed + OVERLAPS):
                 dice = np.random.default_rng(seed)
                 overlap = Overlap(arrivals, spare, completion, dice)
@@ -182,7 +193,7 @@ class Attempts:
                     yield "overlap", overlap.rounds
                     return
 
-    def _lists(self, arrivals: Arrivals) -> Iterator[Attempt]:
+    def _lists(self, arrivals: Arrivals) -> Iterator[NamedRounds]:
         for number, (trees, priorities, seed) in enumerate(self._priorities(arrivals), 1):
             self._progress(f"list, {arrivals.chunks} chunks, try {number}")
             rounds = list_schedule(arrivals, trees, priorities, seed)

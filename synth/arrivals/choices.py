@@ -19,6 +19,7 @@ TOWARDS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 """How often the side of the last part collects: one of these is drawn."""
 TIES = 1000
 """The most that a pair of ranks is preferred by, and a chunk by NOISES."""
+# 1 stands for none: numbers are drawn below it.
 NOISES = (1, 50, 500, 3000)
 RANGES = {
     "again": (1000, 10_000, 100_000),
@@ -129,7 +130,9 @@ def _dealt(parts: int, chunks: int, dice: np.random.Generator) -> IntArray:
     if place != NOTHING:
         there = np.argmax(leaf == place, axis=0)
         chunk = np.arange(chunks)
-        leaf[there, chunk], leaf[-1] = leaf[-1], place
+        # Whoever has that leaf of a chunk gets the last part's in exchange.
+        leaf[there, chunk] = leaf[-1]
+        leaf[-1] = place
     return leaf
 
 
@@ -141,6 +144,7 @@ def _collecting(shape: Shape, last: IntArray, dice: np.random.Generator) -> Bool
     draws = dice.random(contains.shape)
     beside = contains[shape.sibling] & (node < shape.root)[:, None]
     chosen = np.where(contains, draws < towards, np.where(beside, draws >= towards, draws < 0.5))
+    # Of two siblings exactly one collects: what is drawn for the lower one decides.
     one = (node < shape.sibling)[:, None]
     collects: BoolArray = np.where(one, chosen, ~chosen[shape.sibling])
     return collects

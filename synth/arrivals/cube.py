@@ -29,6 +29,7 @@ from synth.arrivals.assignment import assignment
 from verify.core.schedule import IntArray, Transfer
 
 NONE = -1
+"""Instead of a helper, or of a chunk."""
 
 
 class Cube:
@@ -104,11 +105,13 @@ class Cube:
 
     def _direction(self, t: int) -> int:
         """Any that is independent of the last ones; the one whose owner needs it most."""
+        # The unit vectors, which are independent.
         if t < self._dimensions:
             return 1 << t
         span = {0}
         for direction in self._directions[t - self._dimensions + 1 :]:
             span |= {direction ^ vector for vector in span}
+        # Half of all vectors: those outside the span of the last D - 1 directions.
         free = [v for v in range(1, len(self._members)) if v not in span]
         urgency = [max(int(self.need[h]) for h in self._members[v]) for v in free]
         return free[int(np.argmax(urgency + self._noise * self._dice.random(len(free))))]
@@ -171,6 +174,7 @@ class Cube:
             busy = giver.get(to, NONE)
             receiver = here[0] if len(here) == 1 else self._receiver(here, to in gives, busy)
             other = here[len(here) - 1 - here.index(receiver)]
+            # Where either member could give, it is the one that does not receive from outside.
             if to in gives and busy == NONE:
                 giver[to] = other
             came.append((corner, receiver, other, chunk))
@@ -182,6 +186,7 @@ class Cube:
             else:
                 src = giver[corner] if giver[corner] != NONE else self._members[corner][0]
                 self._add(t, src, receiver, chunk, full=True)
+        # Only now: what was pending at the start of the round is passed on in it.
         for _, receiver, other, chunk in came:
             if other != receiver:
                 self._pending[receiver] = chunk
@@ -225,9 +230,9 @@ class Cube:
     def _way_back(self, t: int) -> None:
         """The root receives chunk 0 from any rank that has it and nothing else to send."""
         holders = {moved.dst for moves in self.rounds[:t] for moved in moves if not moved.chunk}
-        some = [rank for rank in sorted(holders) if not self.sends[t, rank]]
-        if some:
-            self._add(t, some[0], self.root, 0, full=True)
+        free = [rank for rank in sorted(holders) if not self.sends[t, rank]]
+        if free:
+            self._add(t, free[0], self.root, 0, full=True)
             self._first_is_missing = False
 
     def _add(self, t: int, src: int, dst: int, chunk: int, *, full: bool) -> None:

@@ -40,6 +40,8 @@ Set = int
 def question_size(arrivals: Arrivals) -> int:
     """How many variables for additions the question has at the lower bound."""
     n = arrivals.ranks
+    # Ordered pairs of disjoint sets, neither empty: of the 3^n ways to put each rank into the one,
+    # the other or neither, those that leave a set empty go.
     pairs: int = 3**n - 2 ** (n + 1) + 1
     return (arrivals.last + arrivals.bound) * n * arrivals.chunks * pairs
 
@@ -66,7 +68,8 @@ class Question:
     """ "Is there a schedule with so many rounds after the last arrival?" and back."""
 
     def __init__(self, arrivals: Arrivals, rounds: int) -> None:
-        self.arrivals, self.last = arrivals, arrivals.last + rounds
+        self.arrivals = arrivals
+        self.last = arrivals.last + rounds
         self.everybody: Set = (1 << arrivals.ranks) - 1
         self.model = Model()
         self._variable: dict[tuple[str | int, ...], int] = {}
@@ -121,6 +124,7 @@ class Question:
         for rank in range(n):
             for chunk in range(k):
                 model.require_any([self._named("hold", 0, rank, chunk, 1 << rank)])
+                # The empty clause: nobody can hold the full sum so early.
                 if self.last == 0 or self.everybody not in self._possible(self.last, rank):
                     model.require_any([])
                     return
@@ -189,8 +193,8 @@ class Question:
             match name:
                 case ("split", int(chunk), int(one), int(other)):
                     splits.setdefault((chunk, one | other), []).append(variable)
-        for some in splits.values():
-            self.model.require_at_most_one(some)
+        for literals in splits.values():
+            self.model.require_at_most_one(literals)
 
     def _order_chunks(self) -> None:
         """A chunk is complete somewhere no later than the next chunk."""
@@ -203,8 +207,8 @@ class Question:
                     if self.everybody in self._possible(t, r)
                 ]
                 complete.append(self._any_of("complete", t, chunk, holders))
-            for one, following in pairwise(complete):
-                self.model.require_any([-following, one])
+            for sooner, later in pairwise(complete):
+                self.model.require_any([-later, sooner])
 
     def _order_ranks(self) -> None:
         """Of ranks that arrive together, one sends no later than the next."""
@@ -214,10 +218,11 @@ class Question:
         for t in range(self.last):
             for rank in range(n):
                 sent[rank] = [self._any_of("sent", t, rank, sent[rank] + self._sends(t, rank))]
-            for one in range(n):
-                following = next((r for r in range(one + 1, n) if arrival[r] == arrival[one]), None)
+            for rank in range(n):
+                alike = (r for r in range(rank + 1, n) if arrival[r] == arrival[rank])
+                following = next(alike, None)
                 if following is not None:
-                    self.model.require_any([-sent[following][0], sent[one][0]])
+                    self.model.require_any([-sent[following][0], sent[rank][0]])
 
     def _any_of(self, kind: str, t: int, item: int, literals: list[int]) -> int:
         """A literal that holds if and only if one of ``literals`` does."""

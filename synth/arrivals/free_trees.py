@@ -139,6 +139,7 @@ class FreeTrees:
     def _ports(self, t: int, r: int, fed: By, made: By) -> None:
         """The rank receives one thing at most in round ``t``, and sends one."""
         model = self.model
+        # The m-th round, counted from 0: m = ceil(log2 (l + 1)).
         first = self._late.bit_length() - 1
         finals, copies, others = self._receives(t, r, fed, made)
         model.require_at_most_one([*finals, *others])
@@ -173,7 +174,12 @@ class FreeTrees:
             before = self._held(t, r, c)
             after = self._held(t + 1, r, c)
             model.require_at_most_one(after.values())
-            causes = {s: [-v, *([before[s]] if s in before else [])] for s, v in after.items()}
+            # What is held after the round was held before it or is received in it.
+            causes = {}
+            for s, v in after.items():
+                causes[s] = [-v]
+                if s in before:
+                    causes[s].append(before[s])
             for s, v in before.items():
                 model.require_any([-self._named("send", t, r, c, s), v])
             ways = [(0, y) for y in sent] + [(x, y) for x in before for y in sent if not x & y]
@@ -212,9 +218,10 @@ class FreeTrees:
             model.require_any([-here, *held])
             for literal in held:
                 model.require_any([here, -literal])
-        for one, following in pairwise(complete):
-            model.require_any([one, -following])
-        for one, following in pairwise(able):
+        for sooner, later in pairwise(complete):
+            model.require_any([sooner, -later])
+        for rank, following in pairwise(able):
             if following != self._late:
-                later, sooner = (self._named("hold", t, r, 0, self._full) for r in (following, one))
+                later = self._named("hold", t, following, 0, self._full)
+                sooner = self._named("hold", t, rank, 0, self._full)
                 model.require_any([-later, sooner])

@@ -14,7 +14,7 @@ from synth.answer import Answer, Basis, basis_of, checked
 from synth.arrivals.exact import require_askable
 from synth.arrivals.instance import Arrivals
 from synth.arrivals.parity import parity_bound
-from synth.arrivals.portfolio import Candidate, Portfolio
+from synth.arrivals.portfolio import MethodCandidate, Portfolio
 from synth.arrivals.request import instance
 from synth.cost import Setting
 from synth.solvers.choice import SolverName, Solving
@@ -53,7 +53,7 @@ class ArrivalsAnswer(Answer[Schedule, Report]):
 
     method: str
     arrivals: Arrivals
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[MethodCandidate, ...]
     seconds: float
 
 
@@ -102,19 +102,16 @@ def search(
         ((6, 7), 10, 10)
     """
     start = time.monotonic()
-    unit = 1 if m is None else m
+    chunks_per_rank = 1 if m is None else m
     solving = Solving(solver, seed, effort, time_limit_s)
-    given = instance(n, arrivals, unit, chunks)
+    given = instance(n, arrivals, chunks_per_rank, chunks)
     if exact:
         require_askable(given)
+
     portfolio = Portfolio(given, solving, setting=setting, progress=progress)
     any_number = chunks is None and m is None and setting is not None
-    portfolio.try_standard()
-    portfolio.try_lists(thoroughly=not any_number)
-    portfolio.try_exact()
-    portfolio.try_wait_then_complete((n - 1) * unit if chunks is None else chunks)
-    if chunks is None:
-        portfolio.try_other_chunks(unit, any_number=any_number)
+    _try_all(portfolio, chunks, chunks_per_rank, any_number=any_number)
+
     best = portfolio.best
     assert best.schedule is not None
     report = checked(best.schedule)
@@ -132,7 +129,24 @@ def search(
     )
 
 
-def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, Basis, str]:
+def _try_all(
+    portfolio: Portfolio, chunks: int | None, chunks_per_rank: int, *, any_number: bool
+) -> None:
+    """Try the methods on the instance, and other numbers of chunks where none is given."""
+    # The standard ones come first, for they take no search: what could not win against the best
+    # so far, even at its own lower bound, is not made.
+    portfolio.try_standard()
+    portfolio.try_lists(thoroughly=not any_number)
+    portfolio.try_exact()
+
+    if chunks is not None:
+        portfolio.try_wait_then_complete(chunks)
+        return
+    portfolio.try_wait_then_complete((portfolio.arrivals.ranks - 1) * chunks_per_rank)
+    portfolio.try_other_chunks(chunks_per_rank, any_number=any_number)
+
+
+def _bound(portfolio: Portfolio, best: MethodCandidate, report: Report) -> tuple[int, Basis, str]:
     """The highest lower bound on the rounds after the last arrival, and its basis.
 
     The verifier's bound does not look at who comes when; the others hold for full-duplex ports.
@@ -142,6 +156,7 @@ def _bound(portfolio: Portfolio, best: Candidate, report: Report) -> tuple[int, 
     assert best.schedule is not None
     if basis is not Basis.UNKNOWN or best.schedule.ports != "duplex":
         return report.lower_bound, basis, reason
+    # A certificate is about the sorted arrivals: which rank has which does not matter.
     certified = CERTIFIED.get((arrivals.chunks, *sorted(arrivals.arrival)))
     if certified == report.completion_rounds:
         return certified, Basis.CERTIFICATE, "proofs/certificates refutes fewer rounds"

@@ -93,6 +93,7 @@ class Arrivals:
     def bandwidth_bound(self, a: int) -> int:
         """The bound from the transfers that have to happen in round ``a``, an arrival, or later."""
         n = self.ranks
+        # Of ranks that are all on time one stands for "all others": see the top.
         some_rank = self.arrival.index(0)
         late = [b for r, b in enumerate(self.arrival) if b >= a and (a > 0 or r != some_rank)]
         missing = self.chunks * (n + len(late) - 1)

@@ -127,6 +127,7 @@ class _State:
         order = np.argsort(-rarity, kind="stable")
         full = self.full[:, order]
         possible = full[:, None, :] & ~full[None, :, :]
+        # argmax is the first that is possible, so the rarest.
         chunk = order[possible.argmax(axis=2)]
         lacks = (~self.full).sum(axis=1)
         weight = USEFUL + rarity[chunk] + p.copy_load * lacks[None, :]
@@ -140,6 +141,7 @@ class _State:
         parent = self.parent[child, c]
         load = ready.sum(axis=1)[child] + self.pending.sum(axis=1)[parent]
         gain = USEFUL + p.merge + self.chunk_bonus[c] + p.merge_load * load
+        # Where one merge is left at the root, the child can have the full sum in exchange.
         last = (parent == self.roots[c]) & (self.pending[parent, c] == 1)
         gain = gain + p.exchange * last
         src = np.concatenate([child, parent[last]])
@@ -153,6 +155,7 @@ class _State:
 
     def _carry_out(self, moves: list[Move]) -> Round:
         chosen = set(moves)
+        # What counts is what a sender held at the start of the round.
         before = self.full.copy()
         transfers = []
         for src, dst, chunk in moves:

@@ -26,6 +26,7 @@ from synth.solvers.model import Found, Model
 from verify.core.bounds import dissemination_bound
 from verify.core.schedule import IntArray, Transfer
 
+# Up to here Z3 finds owners and merges together in seconds.
 LARGEST = 2**7
 """Ranks times chunks that a solver is asked about."""
 
@@ -59,6 +60,8 @@ class NormalForm:
         self.rounds = dissemination_bound(ranks, chunks)
         self.model = Model()
         self._variable: dict[tuple[str, int, int, int], int] = {}
+        # A helper sends its partial sums as long as it knows nothing of the late rank; after that
+        # it has full chunks to pass on. After ceil(log2 n) rounds all may know of it.
         self._merging = min((ranks - 1).bit_length(), chunks - 1)
         for chunk in range(chunks):
             owners = [self._owns(helper, chunk) for helper in range(self.late)]
@@ -169,6 +172,7 @@ class NormalForm:
                 for src, dst in zip(those("merge", t, c), those("take", t, c), strict=False):
                     moves.append(Transfer(src, dst, c, "reduce"))
                     merged[src, c] = True
+        # All ports count as busy: the merges on idle ones are in the answer already.
         busy = np.ones((self.rounds, n + 1), np.bool_)
         need = np.zeros(n, np.int64)
         return Completed(rounds, owner, np.arange(k), need, busy, busy, merged)

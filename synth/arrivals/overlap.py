@@ -90,6 +90,7 @@ class Overlap:
         self._arrival = np.array(arrivals.arrival)[names][:-1]
         rounds: list[list[Transfer]] = [[] for _ in range(self._start)]
         rounds += [list(moves) for moves in completion.rounds]
+        # Where a helper neither owns enough nor has idle ports, no merges can make up for it.
         self.missing = int(np.maximum(0, completion.need).sum())
         if not self.missing:
             self.missing = self._merge(rounds)
@@ -109,15 +110,19 @@ class Overlap:
         noise = dice.integers(0, dice.choice([1, 50, 500, 3000]), size=k)
         idle = np.ones((len(rounds), n), np.bool_)
         into = idle.copy()
-        idle[start:], into[start:] = ~completion.sends[:, :n], ~completion.receives[:, :n]
+        idle[start:] = ~completion.sends[:, :n]
+        into[start:] = ~completion.receives[:, :n]
         present = np.arange(len(rounds))[:, None] >= self._arrival
         idle = idle & present
         into = into & present
+        # Going backwards, the rounds up to t are those in which a helper can still send.
         left = np.cumsum(idle, axis=0)
         due = completion.due + start
         held = completion.merged.copy()
         mine = np.zeros((n, k), np.bool_)
         mine[completion.owner, np.arange(k)] = True
+        # Backwards: a helper that holds the chunk here is one that collects; it takes the partial
+        # sum of one that does not yet.
         for t in range(due.max() - 1, -1, -1):
             released = due > t
             held |= mine & released
@@ -126,6 +131,8 @@ class Overlap:
             lacking = (~held & released)[:, order]
             possible = held[:, order][:, None, :] & lacking[None, :, :]
             chunk = order[possible.argmax(axis=2)]
+            # The fewer rounds a helper has left for the sums that it still has to send, the sooner
+            # its turn.
             urgency = load * (k + (~held & ~mine).sum(axis=1) - left[t])
             useful = possible.any(axis=2) & into[t][:, None] & idle[t][None, :]
             weights = np.where(useful, USEFUL + weight[chunk] + urgency[None, :], 0)

@@ -35,7 +35,7 @@ EXACT_WORK = 8.0
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MethodCandidate:
     """One method, and what it costs after the last arrival.
 
     Attributes:
@@ -73,13 +73,13 @@ class Portfolio:
         self.arrivals = arrivals
         self.solving = solving
         self.setting = setting
-        self.candidates: list[Candidate] = []
+        self.candidates: list[MethodCandidate] = []
         self._listed = 0
         self._progress = progress
         self._attempts = Attempts(solving, progress)
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> MethodCandidate:
         """The fastest of those that were made; of equals the first."""
         return min((c for c in self.candidates if c.schedule), key=lambda c: self._time(c.cost))
 
@@ -99,6 +99,7 @@ class Portfolio:
             "",
             once=not thoroughly and self._time(at_bound) > self._time(self.best.cost),
         )
+        # try_exact asks for fewer rounds than these.
         self._listed = self.candidates[-1].rounds
 
     def try_other_chunks(self, chunks_per_rank: int, *, any_number: bool) -> None:
@@ -113,6 +114,7 @@ class Portfolio:
         numbers = {n - 1, n} if self.best.arrivals.chunks != k else set[int]()
         numbers = {number * chunks_per_rank for number in numbers}
         if any_number:
+            # 1, 2, 3 ... 8, 10, 12, 15, 18 ... 293.
             numbers |= set(
                 accumulate(range(24), lambda last, _: max(last + 1, last * 5 // 4), initial=1)
             )
@@ -188,7 +190,7 @@ class Portfolio:
                 self.add(method, wait.arrivals, wait.schedule(straggler))
                 return
         if not more:
-            out = Candidate(method, wait.arrivals, wait.bound, at_bound, None, note)
+            out = MethodCandidate(method, wait.arrivals, wait.bound, at_bound, None, note)
             self.candidates.append(out)
 
     def add(self, method: str, arrivals: Arrivals, schedule: Schedule) -> None:
@@ -198,7 +200,7 @@ class Portfolio:
         )
         cost = completion_cost(schedule)
         rounds = schedule.completion_rounds
-        self.candidates.append(Candidate(method, arrivals, rounds, cost, schedule))
+        self.candidates.append(MethodCandidate(method, arrivals, rounds, cost, schedule))
 
     def _time(self, cost: Cost) -> tuple[float | Fraction, int]:
         if self.setting is None:

@@ -85,11 +85,13 @@ class Spread:
         held = node[None, :, :]
         result = shape.result[sent, held]
         adds = shape.adds[sent, held]
+        # What the receiver has is lost, unless it is in what comes.
         lost = ~adds & ~shape.above[sent, held]
         holders = np.zeros((shape.root + 1, len(self._chunks)), np.int64)
         np.add.at(holders, (node, self._chunks), 1)
         contained = shape.above.T.astype(np.int64) @ holders
         full = (result == shape.root) & self._wanted
+        # No rank has the node, nor one that it is in.
         new = (holders + contained)[result, self._chunks] == 0
         first = new & ~full & self._choices.collects[held, self._chunks]
         weight = np.where(lost, weights.beside, weights.again)

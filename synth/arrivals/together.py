@@ -57,6 +57,7 @@ class Together:
         """Some that are drawn, then changes of the one in which least is missing in the end."""
         ranks = self.arrivals.ranks
         chunks = self.arrivals.chunks
+        # Late ranks come first: each has a part of its own, and all helpers have P, the last part.
         part = np.minimum(np.arange(ranks), self._late)
         wanted = np.ones((ranks, chunks), np.bool_)
         best = None
@@ -67,6 +68,7 @@ class Together:
             else:
                 choices = best.changed(self._dice)
             spread = Spread(choices, part, wanted)
+            # Also where it is no better: changes that change nothing lead to others that do.
             if spread.advance(rounds) <= least:
                 best = choices
                 least = spread.missing

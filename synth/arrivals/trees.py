@@ -104,12 +104,14 @@ class _Dealer:
     def deal_rest(self, rounds: list[int]) -> None:
         """Give out all merges that are left to ranks that have so many rounds, copies included."""
         k = self.arrivals.chunks
+        # Each rank receives a copy of every chunk, but of those it is the root of.
         free = {r: available - k for r, available in enumerate(rounds)}
         for chunk, live in enumerate(self.live):
             while len(live) > 1:
                 receiver = max(live, key=lambda r: self._preference(r, chunk, free))
                 merges = len(live) - 1
                 is_root = free[receiver] + 1 >= merges  # a root needs no copy: one round more
+                # No rank has a round left for it: all get one more.
                 if free[receiver] <= 0 and not is_root:
                     free = {r: available + 1 for r, available in free.items()}
                     continue

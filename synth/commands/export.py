@@ -26,12 +26,14 @@ from verify.asynchronous.msccl import verify_xml
 from verify.asynchronous.mscclpp import verify_plan
 from verify.core.check import check
 from verify.core.format import read
+from verify.core.schedule import Schedule
 from verify.core.verdict import Verdict
 from verify.errors import ArgumentError, ScheduleRefused, SynthesisError
 from verify.output import write_atomically
 
-Target = Literal["msccl-xml", "mscclpp", "chakra"]
-ENDINGS = {"msccl-xml": ".xml", "mscclpp": ".json"}
+ProgramTarget = Literal["msccl-xml", "mscclpp"]
+Target = Literal[ProgramTarget, "chakra"]
+ENDINGS: dict[ProgramTarget, str] = {"msccl-xml": ".xml", "mscclpp": ".json"}
 
 
 def export(
@@ -73,33 +75,70 @@ def export(
         refuse(context, ["protocol"], "is used only with --to msccl-xml", "Leave it out")
     if to != "chakra":
         refuse(context, ["buffer"], "is used only with --to chakra", "Leave it out")
-    made = read(schedule)
-    if chunks is not None:
-        made = with_chunks(made, chunks)
-    if check(made).verdict is not Verdict.PROVED:
-        raise ScheduleRefused(f"{schedule}: is not proved. See verify {schedule}")
-    facts: dict[str, object] = {"to": to, "ranks": made.ranks, "chunks": made.chunks}
+
+    exported = _read_proved(schedule, chunks)
     if to == "chakra":
-        traces = chakra.encode(made, None if buffer is None else parse_bytes("--bytes", buffer))
-        files = [output.with_name(f"{output.name}.{rank}.et") for rank in range(made.ranks)]
-        for file, trace in zip(files, traces, strict=True):
-            write_atomically(file, trace)
+        files = _write_traces(exported, output, buffer)
     else:
-        if output.suffix != ENDINGS[to]:
-            raise ArgumentError("--output", str(output), f"must end in {ENDINGS[to]} for {to}")
-        if to == "msccl-xml":
-            text = msccl_xml.encode(made, protocol)
-            again = verify_xml(text, str(output))
-        else:
-            text = mscclpp.encode(made)
-            again = verify_plan(text, str(output))
-        if again.verdict is not Verdict.PROVED:
-            raise SynthesisError(f"what would be written is not proved: {again.counterexample}")
-        write_atomically(output, text)
         files = [output]
-    facts["files"] = [str(file) for file in files]
+        _write_program(exported, output, to, protocol)
+
+    facts: dict[str, object] = {
+        "to": to,
+        "ranks": exported.ranks,
+        "chunks": exported.chunks,
+        "files": [str(file) for file in files],
+    }
     if not quiet:
         print(encoded(facts) if json else _text(facts, files))
+
+
+def _read_proved(path: Path, chunks: int | None) -> Schedule:
+    """The schedule of a file, cut into so many chunks where a number is given.
+
+    Raises:
+        ScheduleRefused: it is not proved.
+    """
+    schedule = read(path)
+    if chunks is not None:
+        schedule = with_chunks(schedule, chunks)
+    if check(schedule).verdict is not Verdict.PROVED:
+        raise ScheduleRefused(f"{path}: is not proved. See verify {path}")
+    return schedule
+
+
+def _write_traces(schedule: Schedule, output: Path, buffer: str | None) -> list[Path]:
+    """Write one trace per rank for Chakra; their files."""
+    buffer_bytes = None if buffer is None else parse_bytes("--bytes", buffer)
+    traces = chakra.encode(schedule, buffer_bytes)
+    files = [output.with_name(f"{output.name}.{rank}.et") for rank in range(schedule.ranks)]
+    for file, trace in zip(files, traces, strict=True):
+        write_atomically(file, trace)
+    return files
+
+
+def _write_program(
+    schedule: Schedule, output: Path, to: ProgramTarget, protocol: msccl_xml.Protocol
+) -> None:
+    """Write a program for MSCCL or MSCCL++, once its own reader has proved it again.
+
+    Raises:
+        ArgumentError: the file does not end as such programs have to.
+        SynthesisError: the program is not proved, which is a fault of this package.
+    """
+    if output.suffix != ENDINGS[to]:
+        raise ArgumentError("--output", str(output), f"must end in {ENDINGS[to]} for {to}")
+
+    if to == "msccl-xml":
+        text = msccl_xml.encode(schedule, protocol)
+        report = verify_xml(text, str(output))
+    else:
+        text = mscclpp.encode(schedule)
+        report = verify_plan(text, str(output))
+
+    if report.verdict is not Verdict.PROVED:
+        raise SynthesisError(f"what would be written is not proved: {report.counterexample}")
+    write_atomically(output, text)
 
 
 def _text(facts: dict[str, object], files: list[Path]) -> str:

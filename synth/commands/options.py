@@ -20,6 +20,7 @@ from synth.units import parse_bandwidth, parse_bytes, parse_seconds
 from verify.errors import ArgumentError
 from verify.output import EXACT_JSON, write
 
+# Exit codes (docs/reference/commands.md); 130 is what shells report for SIGINT.
 NOTHING_FOUND = 3
 INTERRUPTED = 130
 

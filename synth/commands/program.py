@@ -20,7 +20,7 @@ from synth.commands.options import (
     refuse,
 )
 from synth.cost import best_chunks
-from synth.straggler.program import OwnRound, Program, Step
+from synth.straggler.program import OwnRound, OwnTransfer, Program
 from synth.straggler.program import program as make_program
 from verify.errors import ArgumentError
 
@@ -67,7 +67,7 @@ def _text(made: Program) -> Iterator[str]:
 
 
 def _steps(own: OwnRound) -> Iterator[str]:
-    def step(verb: str, way: str, one: Step) -> str:
+    def step(verb: str, way: str, one: OwnTransfer) -> str:
         return f"{verb} chunk {one.chunk} {way} rank {one.peer} ({one.op})"
 
     if own.send is not None:

@@ -42,6 +42,7 @@ def _command(make: Callable[[int], Schedule], what: str) -> Callable[..., None]:
         if not quiet:
             print(encoded(facts) if json else text)
 
+    # Typer takes the name and the help of a command from these.
     command.__name__ = make.__name__
     command.__doc__ = what
     return command

@@ -27,6 +27,7 @@ from synth.transpose.generate import Exchange
 from synth.transpose.generate import transpose as make_transpose
 
 DEFAULT = ("50us", "25Gbit/s")
+"""Latency and bandwidth where none are given: of a network card, not of a GPU's port."""
 
 
 def transpose(

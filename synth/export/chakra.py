@@ -21,6 +21,7 @@ from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
 SCHEMA = "1.0.2-chakra.0.0.4"
+# NodeType of the schema.
 COMP_NODE = 4
 COMM_SEND_NODE = 5
 COMM_RECV_NODE = 6
@@ -115,6 +116,7 @@ def encode(schedule: Schedule, nbytes: int | None = None) -> list[bytes]:
     for end in ends(schedule):
         stream = end.rank, end.peer, end.sends
         waits = {complete[other] for other in end.before}
+        # Messages of a pair meet in their order, so its ends have to be posted in it.
         if stream in before:
             waits.add(before[stream])
         node = last_node[end.rank]

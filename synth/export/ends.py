@@ -41,29 +41,38 @@ def ends(schedule: Schedule) -> list[End]:
     table = schedule.table
     writes: dict[tuple[int, int], int] = {}
     reads: dict[tuple[int, int], list[int]] = {}
-    found: list[End] = []
+    all_ends: list[End] = []
 
     def add(rank: int, peer: int, index: int, sends: bool, before: tuple[int, ...]) -> None:
-        chunk = int(table.chunk[index])
-        reduce = bool(table.reduce[index])
-        found.append(End(rank, peer, chunk, sends, reduce, int(table.round[index]), index, before))
+        end = End(
+            rank=rank,
+            peer=peer,
+            chunk=int(table.chunk[index]),
+            sends=sends,
+            reduce=bool(table.reduce[index]),
+            round=int(table.round[index]),
+            transfer=index,
+            before=before,
+        )
+        all_ends.append(end)
 
     first = 0
     for _, _, transfers in schedule.located_rounds():
         numbered = list(enumerate(transfers, first))
         first += len(transfers)
+        # All sends of a round come before its receives: they read the state at its start.
         for index, transfer in numbered:
-            src, dst, place = transfer.src, transfer.dst, (transfer.src, transfer.chunk)
-            last = (writes[place],) if place in writes else ()
-            reads.setdefault(place, []).append(len(found))
-            add(src, dst, index, True, last)
+            buffer = (transfer.src, transfer.chunk)
+            last_write = (writes[buffer],) if buffer in writes else ()
+            reads.setdefault(buffer, []).append(len(all_ends))
+            add(transfer.src, transfer.dst, index, True, last_write)
         for index, transfer in numbered:
-            src, dst, place = transfer.src, transfer.dst, (transfer.dst, transfer.chunk)
-            last = (writes[place],) if place in writes else ()
-            seen = tuple(reads.pop(place, ()))
-            writes[place] = len(found)
-            add(dst, src, index, False, seen or last)
-    return found
+            buffer = (transfer.dst, transfer.chunk)
+            last_write = (writes[buffer],) if buffer in writes else ()
+            reads_since = tuple(reads.pop(buffer, ()))
+            writes[buffer] = len(all_ends)
+            add(transfer.dst, transfer.src, index, False, reads_since or last_write)
+    return all_ends
 
 
 def with_chunks(schedule: Schedule, chunks: int) -> Schedule:

@@ -25,6 +25,7 @@ from verify.errors import ArgumentError
 
 Protocol = Literal["Simple", "LL", "LL128"]
 
+# The executor's, see the top. What exceeds one is refused here, by name: there it would not run.
 MAX_STEPS = 64
 MAX_CHANNELS = 32
 MAX_BLOCKS_PER_CHANNEL = 32
@@ -122,6 +123,7 @@ def _channels(all_ends: list[End]) -> dict[int, int]:
     length: dict[tuple[int, int], list[int]] = {}
     channel: dict[tuple[int, int], int] = {}
     found = {}
+    # A step waits for one other; each further wait is a nop before it.
     needs = {(end.transfer, end.sends): max(1, len(end.before)) for end in all_ends}
     for end in all_ends:
         if not end.sends:
@@ -149,6 +151,7 @@ def _filled(all_ends: list[End], channels: dict[int, int]) -> dict[BlockKey, _Bl
         key = end.rank, channels[end.transfer], end.sends, end.peer
         block = blocks.setdefault(key, _Block())
         waits: list[tuple[BlockKey, int]] = []
+        # The latest first: what a wait for it implies needs no wait of its own.
         for other in sorted(end.before, reverse=True):
             there, step = where[other]
             if there == key or block.known.get(there, -1) >= step:
@@ -171,6 +174,7 @@ def _numbered(blocks: dict[BlockKey, _Block], ranks: int, channels: int) -> dict
     """Numbers of blocks within their GPU, with the limits of the target."""
     ids = {}
     count = [0] * ranks
+    # The parser keeps the root and all gpu elements, and what is inside its own.
     elements = [1 + ranks] * ranks
     for key, block in blocks.items():
         ids[key] = count[key[0]]

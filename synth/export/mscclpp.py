@@ -25,6 +25,8 @@ from synth.export.ends import End, ends
 from verify.core.schedule import Schedule
 from verify.errors import ArgumentError
 
+# Those of execution_common.hpp: MAX_OPERATION, MAX_CHANNEL, MAX_CHANNEL_PER_OPERATION,
+# MAX_DEVICE_SEMAPHORES.
 MAX_OPERATIONS = 64
 MAX_CHANNELS = 16
 MAX_CHANNELS_PER_OPERATION = 8
@@ -84,15 +86,18 @@ class _Blocks:
 
     def add(self, operation: Operation, peers: Iterable[int] = ()) -> None:
         """Append an operation, in which the peers have the names that the block gives them."""
-        operations, known = self.blocks[-1]
-        new = [peer for peer in peers if peer not in known]
-        if len(operations) > MAX_OPERATIONS - 5 or len(known) + len(new) > MAX_CHANNELS:
+        operations, block_peers = self.blocks[-1]
+        new = [peer for peer in peers if peer not in block_peers]
+        # Beside this operation four more begin and end a block: sem_acquire and nop, nop and
+        # sem_release.
+        if len(operations) > MAX_OPERATIONS - 5 or len(block_peers) + len(new) > MAX_CHANNELS:
             operations = []
-            known = []
-            self.blocks.append((operations, known))
+            block_peers = []
+            self.blocks.append((operations, block_peers))
             new = list(peers)
-        known += new
-        names = [known.index(peer) for peer in peers]
+        block_peers += new
+        # A block calls a channel by its place in the list of those that it has.
+        names = [block_peers.index(peer) for peer in peers]
         if operation["name"] == "put":
             operation["dst_buff"][0]["buffer_id"] = names[0]
         if names:
@@ -118,6 +123,7 @@ def _rank(rank: int, all_ends: list[End], slots: dict[int, int]) -> _Blocks:
     """What a rank does: round by round its puts and signals, then its waits and what came."""
     own = [end for end in all_ends if end.rank == rank]
     done = _Blocks()
+    # Relaxed: it says that the slots are free, and orders no data.
     done.each("rlxsignal", sorted({end.peer for end in own if not end.sends}))
     to_greet = {end.peer for end in own if end.sends}
 
@@ -176,12 +182,12 @@ def _gpu(rank: int, chunks: int, slots: int, done: _Blocks) -> dict[str, Any]:
             f"{MAX_SEMAPHORES} semaphores to chain them: {MAX_SEMAPHORES + 1} blocks",
             "Take fewer ranks or chunks",
         )
-    peers = sorted({peer for _, known in done.blocks for peer in known})
+    peers = sorted({peer for _, block_peers in done.blocks for peer in block_peers})
     blocks = []
-    for number, (operations, known) in enumerate(done.blocks):
+    for number, (operations, block_peers) in enumerate(done.blocks):
         acquired = [{"name": "sem_acquire", "semaphore_ids": [number - 1]}, dict(NOP)]
         released = [dict(NOP), {"name": "sem_release", "semaphore_ids": [number]}]
-        ids = [peers.index(peer) for peer in known]
+        ids = [peers.index(peer) for peer in block_peers]
         blocks.append(
             {
                 "id": number,

@@ -19,7 +19,7 @@ from ortools.sat.python import cp_model
 
 from synth.pipeline.cpsat import MARGIN
 from synth.pipeline.evaluate import makespan
-from synth.pipeline.model import Model, unit_of
+from synth.pipeline.model import PipelineModel, unit_of
 from synth.pipeline.problem import Orders, Problem, Starts
 from synth.pipeline.timed import compute_only
 from synth.solvers.cpsat import set_up
@@ -63,7 +63,7 @@ def solve(
     parts = []
     for problem, bound_ticks, longest_units in zip(problems, bounds, longest, strict=True):
         bound_units = -(-bound_ticks // unit_of(problem))
-        parts.append(Model(problem, hint, bound_units, longest_units, into=model))
+        parts.append(PipelineModel(problem, hint, bound_units, longest_units, into=model))
     _one_order(model, parts)
     scale = _minimize(model, parts, weights)
 
@@ -84,7 +84,7 @@ def solve(
 
 
 def _minimize(
-    model: cp_model.CpModel, parts: Sequence[Model], weights: Sequence[Fraction] | None
+    model: cp_model.CpModel, parts: Sequence[PipelineModel], weights: Sequence[Fraction] | None
 ) -> int:
     """Give the model its objective, in whole numbers; so many of them are one unit of time."""
     factors = [Fraction(part.unit, part.problem.costs.ticks) for part in parts]
@@ -134,7 +134,7 @@ def _longest(
     ]
 
 
-def _one_order(model: cp_model.CpModel, parts: Sequence[Model]) -> None:
+def _one_order(model: cp_model.CpModel, parts: Sequence[PipelineModel]) -> None:
     """Of any two actions whose order is open the same one comes first in all scenarios."""
     problem = parts[0].problem
     hinted = parts[0].hinted

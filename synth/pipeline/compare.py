@@ -45,7 +45,7 @@ class FactorRow:
 
 
 @dataclass
-class Comparison:
+class DelayComparison:
     """Rows as they are done; method -> why it is not in them."""
 
     problem: Problem
@@ -78,7 +78,7 @@ def compare(
     method: str,
     solver: Solver,
     progress: Progress,
-) -> Iterator[Comparison]:
+) -> Iterator[DelayComparison]:
     """Yield the comparison after each row.
 
     Raises:
@@ -87,7 +87,7 @@ def compare(
     if not any(link.latency for link in problem.instance.links):
         raise ArgumentError("--slow", "", "is needed: no delay to compare at", "--slow 0-1:10")
 
-    comparison = Comparison(problem, method)
+    comparison = DelayComparison(problem, method)
     kept: PipelineAnswer | None = None
     for factor in factors:
         links = _scaled(problem.instance.links, factor)
@@ -106,6 +106,7 @@ def compare(
             except Unsuited as error:
                 comparison.unsuited[name] = error.requirement
 
+        # In ticks, which are exact: different times may look alike as floats.
         ticks = {name: measured.exact.makespan for name, measured in measures.items()}
         least_ticks = min(ticks.values())
         row = FactorRow(

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from synth.pipeline.evaluate import makespan
-from synth.pipeline.model import Model, unit_of
+from synth.pipeline.model import PipelineModel, unit_of
 from synth.pipeline.problem import Orders, Problem, Starts
 from synth.solvers.cpsat import set_up
 from synth.solvers.interrupt import interruptible
 
+# CP-SAT computes in 64 bits.
 LONGEST = 2**40
 """Longest makespan asked of the solver, in units of the model."""
 INTERRUPTED = "interrupted"
@@ -68,7 +69,8 @@ def solve(
     if hinted // unit > LONGEST:
         return Solved(None, hinted, bound, "times are too long and fine for the solver")
 
-    model = Model(problem, hint, bound=-(-bound // unit), longest=hinted // unit)
+    # The makespan is a multiple of the unit, so the bound is rounded up to one.
+    model = PipelineModel(problem, hint, bound=-(-bound // unit), longest=hinted // unit)
     solver = set_up(seed, time_limit_s, workers)
     solutions = _Solutions(model, better)
     try:
@@ -79,6 +81,7 @@ def solve(
     except KeyboardInterrupt:
         status = cp_model.UNKNOWN
         note = INTERRUPTED
+    # The hint is a solution, so there is one.
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), (
         f"CP-SAT: {solver.status_name(status)} {model.model.validate()}"
     )
@@ -99,7 +102,7 @@ def solve(
 class _Solutions(cp_model.CpSolverSolutionCallback):
     """Keeps the best solution and bound, also where the search is stopped."""
 
-    def __init__(self, model: Model, better: Callable[[int, int], None]) -> None:
+    def __init__(self, model: PipelineModel, better: Callable[[int, int], None]) -> None:
         super().__init__()
         self.model = model
         self.better = better

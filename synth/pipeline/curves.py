@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from synth.pipeline.compare import KEPT, Comparison
+from synth.pipeline.compare import KEPT, DelayComparison
 from verify.pipeline.schedule import Number
 from verify.report.svg import page
 
 COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#566573", "#17a2a2", "#a04000")
 BOUND = "lower bound"
+# In pixels.
 LEFT = 76
 TOP = 50
 WIDTH = 640
@@ -17,7 +18,7 @@ HEIGHT = 360
 RIGHT = 200
 
 
-def svg(comparison: Comparison, title: str) -> str:
+def svg(comparison: DelayComparison, title: str) -> str:
     """The picture as the text of an SVG file."""
     rows = comparison.rows
     longest = max(max(row.makespans.values()) for row in rows)

@@ -81,6 +81,7 @@ def starts(problem: Problem, orders: Orders) -> dict[Action, int]:
                 need = (target, forward, microbatch or 0)
                 arrivals[need] = sent + latency
                 if need in waiting_ranks:
+                    # that rank has been free since: it starts when its data is there
                     start_next(waiting_ranks.pop(need), 0)
         start_next(rank, ticks)
 

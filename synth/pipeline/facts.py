@@ -95,6 +95,8 @@ class Facts:
             ended = 2 * (k + 1) - limit
             for i in range(ended):
                 w = ended - 1 - i
+                # Where i <= w, I number i is over before W number w is: the pair asks for that I
+                # alone.
                 if i <= w and i < n:
                     order[n + i, k] = True  # a W that early has its I before it
                 elif w < n and i < n:

@@ -147,6 +147,7 @@ class _Run:
             else:
                 self.i_arrivals[stage].append(ticks)
         else:
+            # An F takes two halves; I and W give back one each.
             self.held[rank] -= 1
             if kind == "I" and stage:
                 self.i_arrivals[stage - 1].append(self._send(rank, stage - 1, stage - 1, ticks))
@@ -189,6 +190,7 @@ class _Run:
         for stage in stages:
             if self.done_w[stage] < self.done_i[stage]:
                 end = ticks + self.weight[stage]
+                # Adaptra's policy is I, F, W: it never waits.
                 impatient = self.rules.warm_up is not None
                 if impatient or not self._better_wait(stages, ticks, end, self.rules.patience_w):
                     self._start(rank, Action(stage, "W", self.done_w[stage]), end)

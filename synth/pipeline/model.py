@@ -34,7 +34,7 @@ def unit_of(problem: Problem) -> int:
     return math.gcd(*times) or 1
 
 
-class Model:
+class PipelineModel:
     """The model of one problem; times in units of :func:`unit_of`.
 
     Attributes:
@@ -104,6 +104,8 @@ class Model:
                     length = self.length[kind][stage]
                     start = self.start[action] = self._variable(self.hinted[action])
                     self.model.add(start + length <= self.objective)
+                    # In order of the microbatches: they are alike, so nothing is lost, and the
+                    # solver is helped a lot.
                     if m:
                         self.model.add(start >= self.start[Action(stage, kind, m - 1)] + length)
                     if length:

@@ -93,6 +93,7 @@ def interleaved(problem: Problem) -> Orders:
     for rank, stages in enumerate(problem.stages_of):
         forwards = _by_groups("F", stages, n, group)
         backwards = _by_groups("B", stages[::-1], n, group)
+        # As in PyTorch: Megatron-LM takes two forwards more for each rank that comes after.
         warm_up = min(len(forwards), (problem.virtual - 1) * group + 2 * (ranks - rank - 1))
 
         order = forwards[:warm_up]

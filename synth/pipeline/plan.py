@@ -47,7 +47,7 @@ class Solver:
 
 
 @dataclass(frozen=True)
-class Choice:
+class UnprovedPrograms:
     """Programs that are not proved yet.
 
     Attributes:
@@ -101,29 +101,41 @@ def plan(
         raise ArgumentError("--method", method, f"must be one of {', '.join(METHODS)}")
     solver = solver or Solver()
 
-    bound = problem.closed_form
     tried: dict[str, int] = {}
     unsuited: dict[str, str] = {}
     if method in QUICK:
-        choice = Choice(QUICK[method](problem), method, "asked for", bound)
+        orders = QUICK[method](problem)
+        choice = UnprovedPrograms(orders, method, "asked for", problem.closed_form)
     else:
         quick = portfolio(problem)
-        best = quick.candidates[0]
         tried = {candidate.method: candidate.makespan for candidate in quick.candidates}
         unsuited = quick.unsuited
-        if best.makespan == bound and method != "cp-sat":
-            reason = "at the lower bound: no solver needed"
-            choice = Choice(best.orders, best.method, reason, bound)
-        elif method == "heuristic":
-            choice = Choice(best.orders, best.method, "best of the quick methods", bound)
-        else:
-            choice = _solved(problem, best, tried, solver, progress)
+        choice = _best(problem, method, quick.candidates[0], tried, solver, progress)
     answer = finish(problem, choice, tried, unsuited, began_s)
 
     may_ask_more = method in ("best", "cp-sat") and not choice.interrupted
     if may_ask_more and answer.basis in (Basis.SOLVER, Basis.UNKNOWN):
         return _certified(answer, solver.time_limit_s, progress)
     return answer
+
+
+def _best(
+    problem: Problem,
+    method: str,
+    quickest: QuickSchedule,
+    tried: dict[str, int],
+    solver: Solver,
+    progress: Progress,
+) -> UnprovedPrograms:
+    """By ``best``, ``cp-sat`` or ``heuristic``; ``quickest`` is the best of the quick methods."""
+    bound = problem.closed_form
+    if quickest.makespan == bound and method != "cp-sat":
+        reason = "at the lower bound: no solver needed"
+        return UnprovedPrograms(quickest.orders, quickest.method, reason, bound)
+    if method == "heuristic":
+        reason = "best of the quick methods"
+        return UnprovedPrograms(quickest.orders, quickest.method, reason, bound)
+    return _solved(problem, quickest, tried, solver, progress)
 
 
 def _certified(answer: PipelineAnswer, time_limit_s: float, progress: Progress) -> PipelineAnswer:
@@ -141,7 +153,7 @@ def _certified(answer: PipelineAnswer, time_limit_s: float, progress: Progress) 
 
 def finish(
     problem: Problem,
-    choice: Choice,
+    choice: UnprovedPrograms,
     tried: dict[str, int],
     unsuited: dict[str, str],
     began_s: float,
@@ -187,7 +199,7 @@ def _solved(
     tried: dict[str, int],
     solver: Solver,
     progress: Progress,
-) -> Choice:
+) -> UnprovedPrograms:
     """What CP-SAT makes of the best of the quick methods; ``tried`` gets its makespan."""
     # loading the solver takes longer than all quick methods
     from synth.pipeline.cpsat import INTERRUPTED, solve
@@ -225,7 +237,7 @@ def _solved(
         else:
             reason = "cp-sat found nothing better that can be written down"
 
-    return Choice(
+    return UnprovedPrograms(
         programs=programs,
         method=method,
         reason=reason,
@@ -248,7 +260,7 @@ def _programs(problem: Problem, starts: Starts, length: int) -> Orders:
     return orders if as_quick else with_messages(problem, starts)
 
 
-def _meta(choice: Choice, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
+def _meta(choice: UnprovedPrograms, report: PipelineReport, bound: Number) -> dict[str, Scalar]:
     """What the file claims; the verifier recomputes what it can."""
     assert report.measures is not None
     exact = report.measures.exact

@@ -26,7 +26,7 @@ LOOK_AHEAD = (
 def best_greedy(problem: Problem) -> Orders:
     """The best the list scheduler makes under a few rules."""
     all_rules = list(LOOK_AHEAD)
-    if problem.virtual > 1:
+    if problem.virtual > 1:  # with one stage on each rank it makes no difference
         all_rules.append(Rules(deep=False))
     schedules = (greedy(problem, rules) for rules in all_rules)
     return min(schedules, key=lambda orders: makespan(problem, orders))
@@ -53,14 +53,14 @@ class QuickSchedule:
 
 
 @dataclass(frozen=True)
-class Portfolio:
+class QuickSchedules:
     """What all quick methods made, best first; and method -> why it made nothing."""
 
     candidates: tuple[QuickSchedule, ...]
     unsuited: dict[str, str]
 
 
-def portfolio(problem: Problem) -> Portfolio:
+def portfolio(problem: Problem) -> QuickSchedules:
     """Every quick method that suits the problem; ``greedy`` always does."""
     candidates = []
     unsuited = {}
@@ -73,7 +73,7 @@ def portfolio(problem: Problem) -> Portfolio:
             candidates.append(QuickSchedule(method, orders, makespan(problem, orders)))
 
     best_first = sorted(candidates, key=lambda candidate: candidate.makespan)
-    return Portfolio(tuple(best_first), unsuited)
+    return QuickSchedules(tuple(best_first), unsuited)
 
 
 def split(orders: Orders) -> Orders:

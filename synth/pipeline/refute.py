@@ -24,6 +24,7 @@ from synth.pipeline.windows import Contradiction, Log, Windows
 
 PAIRS = 8
 """Pairs of actions that are tried at a case."""
+# Each rank has tables of all pairs of its actions, one set for each case that is open.
 MOST_ACTIONS = 4000
 """Larger problems are not asked: what is known of them fills the memory."""
 MOST_TICKS = 2**48
@@ -114,6 +115,7 @@ class _Search:
         """Close both cases: either action of a pair comes first."""
         pair = self._pair(case)
         closed_cases = []
+        # A case that does not need its assumption refutes the whole without the distinction.
         for order in (pair, pair.reversed()):
             assumed_step = self.step
             self.step += 1

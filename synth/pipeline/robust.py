@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 from synth.answer import Basis, optimal_by
 from synth.pipeline.answer import CLOSED_FORM, PipelineAnswer, basis_of, weakest
 from synth.pipeline.evaluate import GIVES, Stuck, makespan, peaks
-from synth.pipeline.plan import Choice, Progress, Solver, finish, plan
+from synth.pipeline.plan import Progress, Solver, UnprovedPrograms, finish, plan
 from synth.pipeline.portfolio import portfolio, split
 from synth.pipeline.problem import Orders, Problem
 from verify.pipeline.schedule import Action, Duplex, Link, Number
@@ -36,6 +36,7 @@ Objective = Literal["worst", "mean"]
 FARTHEST = 12
 """Places that local search moves an action by, at the most."""
 MOST_MOVES = 200_000
+"""Moves that local search tries, where its third of the time is not over before."""
 
 
 @dataclass(frozen=True)
@@ -335,8 +336,8 @@ def _with_a_move(order: list[Action], rng: random.Random) -> list[Action] | None
             if same_kind or passed.microbatch == action.microbatch:
                 return None
 
-    others = order[:source] + order[source + 1 :]
-    return [*others[:target], action, *others[target:]]
+    remaining = order[:source] + order[source + 1 :]
+    return [*remaining[:target], action, *remaining[target:]]
 
 
 def _exact_makespan(planned: PipelineAnswer) -> Fraction:
@@ -357,7 +358,7 @@ def _proved(
     reason = f"{best.source}; least {objective_in_words} of {len(score.scenarios)} scenarios"
     answers = {}
     for scenario, bound in zip(score.scenarios, bounds, strict=True):
-        choice = Choice(
+        choice = UnprovedPrograms(
             programs=best.orders,
             method="robust",
             reason=reason,

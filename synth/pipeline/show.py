@@ -9,12 +9,13 @@ from rich.table import Table
 
 from synth.answer import Basis
 from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.compare import Comparison, FactorRow
+from synth.pipeline.compare import DelayComparison, FactorRow
 from synth.pipeline.robust import Robust
 from verify.pipeline import costs
 from verify.pipeline.schedule import Link
 
 MOST_SHOWN = 16
+"""Links or ranks that one line names."""
 
 
 def text(planned: PipelineAnswer, written: list[str]) -> str:
@@ -115,7 +116,7 @@ def robust_json(robust: Robust, written: list[str]) -> dict[str, Any]:
     }
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: DelayComparison) -> Table:
     """Makespans, a row per factor, a column per method; the best of the named ones in bold."""
     table = Table(title=comparison_title(comparison))
     is_one_link = len(comparison.problem.instance.links) == 1
@@ -136,7 +137,7 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
-def comparison_title(comparison: Comparison) -> str:
+def comparison_title(comparison: DelayComparison) -> str:
     """What is compared, in words."""
     problem = comparison.problem
     memory = ""
@@ -146,7 +147,7 @@ def comparison_title(comparison: Comparison) -> str:
     return f"makespan, {problem.stages} stages, {problem.microbatches} microbatches{memory}"
 
 
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: DelayComparison) -> dict[str, Any]:
     """The comparison as one JSON object."""
     return {
         "method": comparison.method,

@@ -15,6 +15,7 @@ from synth.pipeline.evaluate import durations
 from synth.pipeline.problem import Orders, Problem, Starts
 from verify.pipeline.schedule import Action
 
+# Of actions that take no time, at one time: those that free memory before the one that takes it.
 TURN = {"I": 0, "W": 1, "F": 2}
 
 

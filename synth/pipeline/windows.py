@@ -24,6 +24,7 @@ import numpy as np
 from synth.pipeline.facts import Facts, Ints
 
 FAR = 2**62
+"""Later than any time that is asked about (``MOST_TICKS`` of ``synth.pipeline.refute``)."""
 
 
 class Contradiction(Exception):
@@ -93,6 +94,8 @@ class Windows:
         """Find what follows; Contradiction if the case is closed."""
         ranks = range(len(self.facts.on))
         while True:
+            # The cheapest first: edge-finding looks at all sets between two bounds of a rank, so it
+            # is left for when nothing else finds anything.
             self._messages(log)
             if any([self._once("_rank", rank, log) for rank in ranks]):
                 continue
@@ -129,6 +132,7 @@ class Windows:
 
     def _messages(self, log: Log | None) -> None:
         """Bounds from messages: an action is not before its data, nor too late for who needs it."""
+        # All together: an action receives one message at most, and sends one.
         senders, receivers, ticks = self.facts.arcs
         everything = np.arange(len(self.low))
         while True:

@@ -15,6 +15,7 @@ def set_up(seed: int, time_limit_s: float | None, workers: int = 1) -> cp_model.
     solver.parameters.random_seed = seed
     if time_limit_s is not None:
         solver.parameters.max_time_in_seconds = time_limit_s
+    # Ctrl-C is ours to handle: see synth.solvers.interrupt.
     solver.parameters.catch_sigint_signal = False
     return solver
 
@@ -27,10 +28,10 @@ def solve(model: Model, seed: int, work: float, time_limit_s: float | None) -> O
     literal |= {-v: x.negated() for v, x in enumerate(positive, 1)}
     for clause in model.clauses:
         problem.add_bool_or([literal[x] for x in clause])
-    for some in model.at_most_one:
-        problem.add_at_most_one([literal[x] for x in some])
-    for count, some in model.at_least:
-        problem.add(cp_model.LinearExpr.sum([literal[x] for x in some]) >= count)
+    for literals in model.at_most_one:
+        problem.add_at_most_one([literal[x] for x in literals])
+    for count, literals in model.at_least:
+        problem.add(cp_model.LinearExpr.sum([literal[x] for x in literals]) >= count)
     solver = set_up(seed, time_limit_s)
     solver.parameters.max_deterministic_time = work
     status = interruptible(lambda: solver.solve(problem), solver.stop_search)

@@ -21,11 +21,14 @@ STEPS = 4_000_000
 
 def solve(model: Model, seed: int, work: float, time_limit_s: float | None) -> Outcome:
     """Decide ``model`` with so much work, and within the time limit if there is one."""
+    # The finite-domain solver; on these questions it is about as fast as CP-SAT.
     solver = z3.SolverFor("QF_FD", ctx=z3.Context())
+    # rlimit is an unsigned number of 32 bits, of which 0 stands for no limit.
     solver.set("rlimit", min(2**32 - 1, max(1, int(work * STEPS))))
     if time_limit_s is not None:
         solver.set("timeout", max(1, int(1000 * time_limit_s)))
     solver.set("random_seed", seed)
+    # Else Z3 takes SIGINT as the end of its time, and the user's Ctrl-C would be lost.
     solver.set("ctrl_c", False)
     solver.from_string("\n".join(_script(model)))
     answer = interruptible(solver.check, solver.interrupt)
@@ -45,7 +48,7 @@ def _script(model: Model) -> Iterator[str]:
         yield f"(declare-const {name[v]} Bool)"
     for clause in model.clauses:
         yield f"(assert (or false {' '.join(name[x] for x in clause)}))"
-    for some in model.at_most_one:
-        yield f"(assert ((_ at-most 1) {' '.join(name[x] for x in some)}))"
-    for count, some in model.at_least:
-        yield f"(assert ((_ at-least {count}) {' '.join(name[x] for x in some)}))"
+    for literals in model.at_most_one:
+        yield f"(assert ((_ at-most 1) {' '.join(name[x] for x in literals)}))"
+    for count, literals in model.at_least:
+        yield f"(assert ((_ at-least {count}) {' '.join(name[x] for x in literals)}))"

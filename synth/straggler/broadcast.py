@@ -41,6 +41,7 @@ from verify.core.schedule import IntArray
 Moves = tuple[IntArray, IntArray, IntArray]
 """Senders, receivers, chunks. Ranks are named as in :mod:`synth.straggler.instance`."""
 NONE = -1
+"""Instead of a chunk."""
 
 
 class Broadcast:
@@ -136,12 +137,18 @@ class Broadcast:
         pending = np.full(len(corners), NONE)  # of both
         other = np.full(len(corners), NONE)
         for t, go in enumerate(goes):
+            # Of two members one receives from outside and the other gives. ``pending`` is what the
+            # first has and the second lacks, ``other`` the other way round.
             swap = two & (go != NONE) & (pending == go)  # who has just received it gives it on
             receiver, giver = np.where(swap, giver, receiver), np.where(swap, receiver, giver)
             pending, other = np.where(swap, other, pending), np.where(swap, pending, other)
+            # Where nothing comes from outside and nothing is given, as in the last round, both
+            # members have a port free to pass on what is pending.
             quiet = (self._fresh[t] == NONE) & (go == NONE)
-            self._receivers[t], self._givers[t] = receiver, giver
-            self._passed[t], self._back[t] = pending, np.where(quiet, other, NONE)
+            self._receivers[t] = receiver
+            self._givers[t] = giver
+            self._passed[t] = pending
+            self._back[t] = np.where(quiet, other, NONE)
             pending = np.where(two, self._fresh[t], NONE)
             other = np.where(quiet, NONE, other)
 

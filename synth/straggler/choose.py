@@ -11,7 +11,7 @@ be searched wins; with matching ports a few are searched.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,18 +26,20 @@ from verify.errors import SearchTimeout
 LARGEST = 2**21
 """Ranks times chunks of a candidate: larger files gain little and load slowly."""
 
+# For matching ports. With duplex ports the first number is at its bound, and the second ends the
+# search.
 MOST_SEARCHED = 6
 """Numbers of chunks that are searched at most."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ChunksCandidate:
     """A number of chunks that was considered; ``predicted_s`` at its bound if nothing was found."""
 
     chunks: int
     predicted_s: float
     note: str
-    found: StragglerAnswer | None = None
+    answer: StragglerAnswer | None = None
 
 
 def choose(
@@ -54,7 +56,7 @@ def choose(
     time_limit_s: float | None,
     solver: SolverName,
     progress: Progress,
-) -> tuple[StragglerAnswer, tuple[Candidate, ...]]:
+) -> tuple[StragglerAnswer, tuple[ChunksCandidate, ...]]:
     """The schedule with the least predicted time, and all candidates in order of their chunks.
 
     With ``m`` or ``chunks`` given, or no ``setting`` to predict in (then m = 1), there is nothing
@@ -67,7 +69,7 @@ def choose(
     """
     require_ranks(n, MOST_RANKS)
     solving = Solving(solver, seed, effort, time_limit_s)
-    found_with = partial(
+    search_with = partial(
         search,
         n,
         late=late,
@@ -78,34 +80,59 @@ def choose(
         solver=solver,
         progress=progress,
     )
+
     if setting is None or m is not None or chunks is not None:
-        given = found_with(m=1 if m is None else m, chunks=chunks, time_limit_s=time_limit_s)
-        return given, ()
-    candidates: list[Candidate] = []
-    best: Candidate | None = None
-    for at_bound_s, each in _at_bound(n, setting):
+        answer = search_with(m=1 if m is None else m, chunks=chunks, time_limit_s=time_limit_s)
+        return answer, ()
+    return _least_time(n, setting, search_with, solving)
+
+
+def _least_time(
+    n: int,
+    setting: Setting,
+    search_with: Callable[..., StragglerAnswer],
+    solving: Solving,
+) -> tuple[StragglerAnswer, tuple[ChunksCandidate, ...]]:
+    """The best number of chunks; ``search_with`` searches a given one.
+
+    Raises:
+        SearchTimeout: no schedule was found for any number of chunks.
+    """
+    candidates: list[ChunksCandidate] = []
+    best: ChunksCandidate | None = None
+    for at_bound_s, chunks in _at_bound(n, setting):
         if best is not None and at_bound_s >= best.predicted_s:
             note = "cannot win, even at its lower bound, nor can those farther from the best"
-            candidates.append(Candidate(each, at_bound_s, note))
+            candidates.append(ChunksCandidate(chunks, at_bound_s, note))
             break
+
+        # The first is searched in any case, so that a short time limit leaves a schedule.
         if len(candidates) == MOST_SEARCHED or (candidates and solving.over):
             why = "time limit" if solving.over else f"after {MOST_SEARCHED} others"
-            candidates.append(Candidate(each, at_bound_s, f"not searched: {why}"))
+            candidates.append(ChunksCandidate(chunks, at_bound_s, f"not searched: {why}"))
             break
+
         try:
-            found = found_with(chunks=each, time_limit_s=solving.left_s)
+            answer = search_with(chunks=chunks, time_limit_s=solving.left_s)
         except SearchTimeout as error:
-            candidates.append(Candidate(each, at_bound_s, f"not found: {error}"))
+            candidates.append(ChunksCandidate(chunks, at_bound_s, f"not found: {error}"))
             continue
-        cost = completion_cost(found.schedule)
-        predicted_s = setting.seconds(cost)
-        candidates.append(Candidate(each, predicted_s, f"{cost}, gap {found.gap}", found))
-        if best is None or predicted_s < best.predicted_s:
-            best = candidates[-1]
+
+        cost = completion_cost(answer.schedule)
+        candidate = ChunksCandidate(
+            chunks=chunks,
+            predicted_s=setting.seconds(cost),
+            note=f"{cost}, gap {answer.gap}",
+            answer=answer,
+        )
+        candidates.append(candidate)
+        if best is None or candidate.predicted_s < best.predicted_s:
+            best = candidate
+
     if best is None:
         raise SearchTimeout(candidates[0].note)
-    assert best.found is not None
-    return best.found, tuple(sorted(candidates, key=lambda candidate: candidate.chunks))
+    assert best.answer is not None
+    return best.answer, tuple(sorted(candidates, key=lambda candidate: candidate.chunks))
 
 
 def _at_bound(n: int, setting: Setting) -> Iterator[tuple[float, int]]:

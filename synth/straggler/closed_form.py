@@ -85,14 +85,18 @@ class ClosedForm:
             moves = [(dst[up], src[up], (chunk[up] + 1) % self._k, np.full(up.sum(), True))]
             top = receiver(t)
             gives = self._broadcast.gives(t)
+            # The late rank is absent, so what would go to it goes to the owner. A copy: what has
+            # come up to the top of a chunk's tree is the sum of all helpers, the owner among them.
             direct = gives and t < last and top != beside(t)
             if direct:
                 moves.append(_one(top, beside(t), t + 1, reduce=False))
+            # Chunk 0 is the exception: it is owned by the helper that the late rank gives it to.
             back = t == 0 and receiver(last) != receiver(0)
             if back:
                 moves.append(_one(receiver(last), receiver(0), 0, reduce=False))
             if t > 0 or direct or back:  # else no rank has anything to do
                 rounds.append(self._mine(moves))
+            # The last chunk leaves the root several times, so its sum comes up in as many parts.
             if gives and t > last:
                 rounds.append(self._mine([_one(top, receiver(last), 0, reduce=True)]))
         return ArrayRounds(rounds)

@@ -43,7 +43,7 @@ Form = Literal["staged", "cyclic", "general"]
 FORMS: tuple[Form, ...] = ("staged", "cyclic", "general")
 
 
-class Completion:
+class CompletionQuestion:
     """The question "is there a completion in so many rounds?" for one instance and form."""
 
     def __init__(self, instance: Instance, rounds: int, form: Form) -> None:
@@ -65,6 +65,7 @@ class Completion:
         """
         if not self.repeating:
             return self.rounds
+        # Tried up to n = 19: where n is no power of two, a pattern has one or two more rounds.
         if self.form == "cyclic":
             return self.instance.fewest_hops + 2
         power_of_two = self.instance.ranks == 2**self.instance.fewest_hops
@@ -145,13 +146,14 @@ class Completion:
         n_helpers = self.instance.helpers
         k = self.instance.chunks
         name: tuple[str | int, ...]
+        # What is held when round k starts follows from repeating rounds alone, so it repeats, too.
         if self.repeating and t <= k:
             name = ("held", "orbit", t - chunk, (helper - chunk) % n_helpers)
         else:
             name = ("held", t, helper, chunk)
-        known = name in self._variable
+        is_new = name not in self._variable
         held = self._named(*name)
-        if not known:
+        if is_new:
             causes = []
             if self._can_receive(t - 1, helper, chunk):
                 causes.append(self._receive(t - 1, helper, chunk))
@@ -203,6 +205,7 @@ class Completion:
             sends = []
             for rank, its_sends in sends_of.items():
                 send = self._act("send", t, rank, chunk)
+                # The owner and the late rank hold the chunk since their exchange.
                 if self._needs(rank, chunk):
                     held = self._held(t, rank, chunk)
                     if held is None:
@@ -210,6 +213,7 @@ class Completion:
                     self.model.require_any([-send, held])
                 sends.append(send)
                 its_sends.append(send)
+            # Which sender feeds which receiver is left to decode: any of them can feed any.
             self.model.require_no_more(receives, sends)
         for its_sends in sends_of.values():
             self.model.require_at_most_one(its_sends)

@@ -29,6 +29,7 @@ from verify.core.verdict import Report
 from verify.errors import ArgumentError, SearchTimeout
 from verify.renaming import renamed
 
+# The same as MAX_RANKS of verify.core.format: a file with more would not be read.
 MOST_RANKS = 2**14
 """The most that a file may have."""
 
@@ -164,29 +165,38 @@ def search(
     late = n - 1 if late is None else late
     _require(n, late, m, chunks, ports, owners)
     instance = Instance(n, (n - 1) * m if chunks is None else chunks, ports)
-    solving = Solving(solver, seed, effort, time_limit_s)
-    tries = Search(instance, owners, solving, progress)
+
+    tries = Search(instance, owners, Solving(solver, seed, effort, time_limit_s), progress)
     result = tries.run()
-    if result is not None:
-        schedule = _assemble(instance, late, result, solver, seed)
-        report = checked(schedule)
-        basis, reason = basis_of(report)
-        return StragglerAnswer(
-            schedule=schedule,
-            report=report,
-            bound=report.lower_bound,
-            basis=basis,
-            reason=failures(report, tries.attempts) if basis is Basis.UNKNOWN else reason,
-            solver=solver,
-            attempts=tuple(tries.attempts),
-            winner=result.attempt,
-        )
-    tried = ", ".join(str(r) for r in sorted({a.rounds for a in tries.attempts}))
-    raise SearchTimeout(
-        f"no schedule found for n = {n}, {instance.chunks} chunks, {ports} "
+    if result is None:
+        raise _nothing_found(instance, tries.attempts, has_time_limit=time_limit_s is not None)
+
+    schedule = _assemble(instance, late, result, solver, seed)
+    report = checked(schedule)
+    basis, reason = basis_of(report)
+    return StragglerAnswer(
+        schedule=schedule,
+        report=report,
+        bound=report.lower_bound,
+        basis=basis,
+        reason=failures(report, tries.attempts) if basis is Basis.UNKNOWN else reason,
+        solver=solver,
+        attempts=tuple(tries.attempts),
+        winner=result.attempt,
+    )
+
+
+def _nothing_found(
+    instance: Instance, attempts: Sequence[Attempt], *, has_time_limit: bool
+) -> SearchTimeout:
+    """The error that says what was tried, and which option to change."""
+    rounds_tried = sorted({attempt.rounds for attempt in attempts})
+    tried = ", ".join(str(rounds) for rounds in rounds_tried)
+    option = "--time-limit" if has_time_limit else "--effort"
+    return SearchTimeout(
+        f"no schedule found for n = {instance.ranks}, {instance.chunks} chunks, {instance.ports} "
         f"ports (tried {tried} completion rounds; the lower bound is {instance.bound}). "
-        "Whether one exists is unknown. Raise "
-        f"{'--effort' if time_limit_s is None else '--time-limit'}, or lower --n or --chunks"
+        f"Whether one exists is unknown. Raise {option}, or lower --n or --chunks"
     )
 
 

@@ -36,6 +36,8 @@ FORESIGHT_RANKS = 160
 Preference = tuple[Literal["doublings", "order", "holders"], int, bool]
 """How rarity is measured, the weight of a receiver's lack, and whether ties are broken widely."""
 
+# The first one also looks one round ahead, for all of them. What a lack weighs goes from 8, where
+# rarity mostly decides, to 300: a receiver lacks few of the chunks on their way.
 PREFERENCES: tuple[Preference, ...] = (
     ("doublings", 8, False),
     ("doublings", 100, False),
@@ -49,8 +51,13 @@ PREFERENCES: tuple[Preference, ...] = (
     ("order", 8, True),
     ("holders", 8, True),
 )
-RARITY = 1024  # cost units of one place in order, one holder, or a quarter of a doubling
-OVERRUN = 3  # give up beyond so many times ceil(log2 n) rounds after the last exchange
+
+RARITY = 1024
+"""Cost units of one place in order, one holder, or a quarter of a doubling."""
+
+# At the bound a completion ends ceil(log2 n) - 1 rounds after the last exchange.
+OVERRUN = 3
+"""Give up beyond so many times ceil(log2 n) rounds after the last exchange."""
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -154,6 +161,7 @@ class Greedy:
         held = held[unfinished]
         if owner >= 0:
             moves += (Transfer(late, owner, t, "reduce"), Transfer(owner, late, t, "reduce"))
+            # With a single helper the exchange makes the chunk complete everywhere.
             if late > 1:
                 chunks = np.append(chunks, t)
                 held = np.vstack([held, np.arange(late) == owner])
@@ -170,6 +178,9 @@ class Greedy:
             sent_chunk = np.concatenate([sent_chunk, np.arange(n_chunks)])
             sender = np.concatenate([sender, np.full(n_chunks, n_helpers)])
         received_chunk, receiver = np.nonzero(~held & ~busy)
+        # A chunk is a node of its own, so that it needs an arc for each holder and for each rank
+        # that lacks it, and not one for each pair of these; that as many send it as receive it is
+        # what flows conserve.
         # nodes: senders 0 .. N, then chunks, then receivers, then source and sink
         chunk0 = n_helpers + 1
         receiver0 = n_helpers + 1 + n_chunks
@@ -216,6 +227,9 @@ class Greedy:
             "doublings": (np.log2(holders + 1) * 4 * RARITY).astype(np.int64),
         }[measure]
         lack = (~held).sum(0)
+        # Below the weight of one chunk that is lacked, so that only ties are decided, unless these
+        # are to be broken widely.
         ties = self._dice.integers(0, 4 + (weight if wide else 0), len(chunk))
+        # A receiver lacks no more than all rows, so no cost is negative.
         costs: Ints = rarity[chunk] - weight * lack[receiver] + weight * len(held) + ties
         return costs

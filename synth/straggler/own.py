@@ -17,19 +17,26 @@ def own_part(n: int, rank: int, chunks: int) -> Schedule:
     """All transfers of ``rank`` (the last is late), in their rounds; those of other ranks are not
     there. ArgumentError as :func:`synth.straggler.program.program`.
     """
-    made = program(n, rank, chunks=chunks)
+    own_program = program(n, rank, chunks=chunks)
+    waiting = tuple(_as_round(rank, own_round) for own_round in own_program.waiting)
+    completion = tuple(_as_round(rank, own_round) for own_round in own_program.completion)
 
-    def seen(each: OwnRound) -> Round:
-        sent = each.send
-        got = each.receive
-        sends = (Transfer(rank, sent.peer, sent.chunk, sent.op),) if sent else ()
-        return (*sends, *((Transfer(got.peer, rank, got.chunk, got.op),) if got else ()))
+    phases = [Phase("completion", (), completion)]
+    if waiting:
+        phases.insert(0, Phase("reduce_scatter", (n - 1,), waiting))
+    return Schedule(ranks=n, chunks=chunks, phases=tuple(phases), late=(n - 1,))
 
-    waiting, completion = (tuple(map(seen, rounds)) for rounds in (made.waiting, made.completion))
-    phases: tuple[Phase, ...]
-    phases = Phase("reduce_scatter", (n - 1,), waiting), Phase("completion", (), completion)
-    phases = phases if waiting else phases[1:]
-    return Schedule(ranks=n, chunks=chunks, phases=phases, late=(n - 1,))
+
+def _as_round(rank: int, own_round: OwnRound) -> Round:
+    """The transfers of ``rank`` in a round, of which it is one end."""
+    transfers = []
+    send = own_round.send
+    if send is not None:
+        transfers.append(Transfer(rank, send.peer, send.chunk, send.op))
+    receive = own_round.receive
+    if receive is not None:
+        transfers.append(Transfer(receive.peer, rank, receive.chunk, receive.op))
+    return tuple(transfers)
 
 
 def whole(n: int, chunks: int) -> Schedule:

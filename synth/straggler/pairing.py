@@ -21,10 +21,19 @@ from synth.straggler.instance import Instance
 from verify.core.schedule import Round, Transfer
 from verify.errors import SearchTimeout
 
-EXCHANGE = 2**24  # what one direction of a pair weighs
-DOUBLING = 2**12  # ... less so much for each doubling of the holders of its chunk
-LACK = 2**4  # ... and more so much for each chunk that the receiver lacks
-OVERRUN = 4  # give up beyond so many rounds per rank after the last exchange
+# Far above what rarity and lack add to one direction, so these mostly decide only between matchings
+# that gain in as many directions.
+EXCHANGE = 2**24
+"""What one direction of a pair weighs,"""
+DOUBLING = 2**12
+"""less so much for each doubling of the holders of its chunk,"""
+LACK = 2**4
+"""and more so much for each chunk that the receiver lacks."""
+
+# Pairing mostly ends within two rounds of the bound (docs/explanation/straggler.md): what takes so
+# long gets nowhere.
+OVERRUN = 4
+"""Give up beyond so many rounds per rank after the last exchange."""
 
 
 class Pairing:
@@ -71,10 +80,12 @@ class Pairing:
         has = held[np.ix_(chunks, ranks)]
         lack = (~has).sum(0)
         rarity = (DOUBLING * np.log2(held[chunks].sum(1))).astype(np.int64)
+        # Of the chunks that one rank could give another, the one that fewest ranks hold.
         useful = has[:, :, None] & ~has[:, None, :]  # [chunk, sender, receiver]
         rarest = np.where(useful, rarity[:, None, None], EXCHANGE)
         best = rarest.argmin(0) if len(chunks) else np.zeros((len(ranks),) * 2, np.int64)
         gain = np.where(useful.any(0), EXCHANGE - rarest.min(0, initial=EXCHANGE) + LACK * lack, 0)
+        # The noise is below LACK, so that only ties are decided.
         weight = gain + gain.T + self._dice.integers(0, 4, gain.shape)
         graph = nx.Graph()
         for a in range(len(ranks)):

@@ -18,12 +18,13 @@ from verify.core.schedule import Op
 from verify.errors import ArgumentError
 
 MOST_RANKS = 2**24
+"""A program grows with its chunks; of the ranks only the logarithm counts."""
 MOST_CHUNKS = 2**16
 """A program of so many chunks has about as many rounds."""
 
 
 @dataclass(frozen=True)
-class Step:
+class OwnTransfer:
     """A transfer as one of its ends sees it: the other end, the chunk, what is done with it."""
 
     peer: int
@@ -35,8 +36,8 @@ class Step:
 class OwnRound:
     """What a rank does in one round; None where it does not send, or not receive."""
 
-    send: Step | None
-    receive: Step | None
+    send: OwnTransfer | None
+    receive: OwnTransfer | None
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Progr
         >>> len(mine.waiting), len(mine.completion)
         (41, 23)
         >>> next(own.send for own in mine.completion if own.send)
-        Step(peer=13, chunk=1, op='copy')
+        OwnTransfer(peer=13, chunk=1, op='copy')
     """
     late = n - 1 if late is None else late
     require_ranks(n, MOST_RANKS)
@@ -77,6 +78,7 @@ def program(n: int, rank: int, *, chunks: int, late: int | None = None) -> Progr
         require_rank(option, value, n)
     if not 1 <= chunks <= MOST_CHUNKS:
         raise ArgumentError("--chunks", chunks, f"must be in 1..{MOST_CHUNKS}")
+    # The names of synth.straggler.instance: the late rank is the last.
     own = n - 1 if rank == late else rank - (rank > late)
     form = ClosedForm(Instance(n, chunks), own)
 
@@ -92,7 +94,7 @@ def _own(transfers: list[tuple[int, int, int, Op]], rank: int) -> OwnRound:
     send = receive = None
     for src, dst, chunk, op in transfers:
         if src == rank:
-            send = Step(dst, chunk, op)
+            send = OwnTransfer(dst, chunk, op)
         else:
-            receive = Step(src, chunk, op)
+            receive = OwnTransfer(src, chunk, op)
     return OwnRound(send, receive)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from synth.solvers.choice import Solving
 from synth.solvers.model import Exhausted, Found, Outcome, Undecided
 from synth.straggler.closed_form import ClosedForm
-from synth.straggler.completion import Completion, Form
+from synth.straggler.completion import CompletionQuestion, Form
 from synth.straggler.instance import Instance, Owners, PortModel
 from synth.straggler.reduce_scatter import rotation, tournament
 from verify.core.schedule import Round
@@ -40,6 +40,8 @@ SMALL = 2**10
 LARGEST_SEARCH = 2**14
 """Ranks times chunks: a question beyond it could fill the memory, which no time limit bounds."""
 
+# In units of about a second each (synth.solvers.choice). The first question is short, since where
+# it finds nothing the closed form mostly follows, which is at the bound.
 QUICK_WORK = 2.0
 STAGED_WORK = 4.0
 WHOLE_WORK = 8.0
@@ -49,6 +51,7 @@ QUICK_TRIES = 4
 """How many numbers of rounds, from the bound upwards, are tried in the staged form."""
 
 TRIES = 12
+"""Seeds that greedy or pairing is given, where the instance is small enough (SIZE_OF_TRIES)."""
 
 Ending = Literal["found", "exhausted", "undecided"]
 ENDINGS: dict[type[Outcome], Ending] = {
@@ -58,6 +61,8 @@ ENDINGS: dict[type[Outcome], Ending] = {
 }
 Constructive = Literal["greedy", "pairing"]
 CONSTRUCTIVE: dict[PortModel, Constructive] = {"duplex": "greedy", "matching": "pairing"}
+# Pairing gets far less: networkx finds its matchings in Python, OR-tools the flows of greedy in
+# C++.
 SIZE_OF_TRIES: dict[Constructive, int] = {"greedy": 2**28, "pairing": 2**21}
 """All tries together may have so many times ranks * ranks * chunks, about half a minute's worth."""
 
@@ -119,7 +124,8 @@ class Search:
         return self.best
 
     def _methods(self) -> Iterator[Callable[[], object]]:
-        instance, bound = self.instance, self.instance.bound
+        instance = self.instance
+        bound = instance.bound
         balanced = self.owners != "free"
         free = self.owners != "balanced"
         if balanced and self._size <= SMALL:
@@ -163,8 +169,10 @@ class Search:
     def _construct(self) -> None:
         """Several seeds, fewer for large instances, until one reaches the bound."""
         method = CONSTRUCTIVE[self.instance.ports]
-        most = self.solving.effort * SIZE_OF_TRIES[method] / (self._size * self.instance.ranks)
-        for number in range(max(1, min(TRIES, int(most)))):
+        tries = self.solving.effort * SIZE_OF_TRIES[method] / (self._size * self.instance.ranks)
+        for number in range(max(1, min(TRIES, int(tries)))):
+            # While there is nothing the first try has its time, even where loading the solver has
+            # taken all there was.
             if self.best is not None and self.solving.over:
                 return
             self._say(f"{method}, try {number + 1}")
@@ -186,13 +194,15 @@ class Search:
 
     def _search_on(self) -> None:
         """Longer questions, for anything shorter than what there is."""
-        some = range(self.instance.bound, self.instance.bound + QUICK_TRIES)
-        for rounds in some:
+        quick_counts = range(self.instance.bound, self.instance.bound + QUICK_TRIES)
+        for rounds in quick_counts:
             if not self._good_enough(rounds):
                 self._search(rounds, "staged", STAGED_WORK)
-        for rounds in some:
+        for rounds in quick_counts:
             if self._good_enough(rounds):
                 break
+            # The general form is the larger question, so it is put only where the smaller one has
+            # been exhausted; that proves nothing of schedules that do not repeat.
             if self._search(rounds, "cyclic", WHOLE_WORK) == "exhausted":
                 self._search(rounds, "general", WHOLE_WORK)
 
@@ -204,7 +214,7 @@ class Search:
         """Put one question to the solver."""
         self._say(f"{self.solving.solver}, {form} form, {rounds} rounds")
         start = time.monotonic()
-        question = Completion(self.instance, rounds, form)
+        question = CompletionQuestion(self.instance, rounds, form)
         answer = self._ask(question, work)
         took = time.monotonic() - start
         result = ENDINGS[type(answer)]
@@ -212,13 +222,14 @@ class Search:
         self._record(Attempt(rounds, form, "balanced", result, took), found)
         return result
 
-    def _ask(self, question: Completion, work: float) -> Outcome:
+    def _ask(self, question: CompletionQuestion, work: float) -> Outcome:
         if question.form == "staged":
             head = self.solving.ask(question.head(), work)
             if not isinstance(head, Found):
                 return head
             question.fix_head(head)
             rest = self.solving.ask(question.model, work)
+            # Other repeating rounds may be completed where these can not, so nothing is exhausted.
             if isinstance(rest, Exhausted):
                 return Undecided("the repeating rounds that were found can't be completed")
             return rest

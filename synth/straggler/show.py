@@ -18,7 +18,7 @@ from synth.cost import (
     tree_cost,
     waiting_cost,
 )
-from synth.straggler.choose import Candidate
+from synth.straggler.choose import ChunksCandidate
 from synth.straggler.generate import StragglerAnswer
 from synth.units import format_seconds
 
@@ -35,7 +35,10 @@ LABELS = {
 
 
 def text(
-    path: str, answer: StragglerAnswer, setting: Setting | None, candidates: Sequence[Candidate]
+    path: str,
+    answer: StragglerAnswer,
+    setting: Setting | None,
+    candidates: Sequence[ChunksCandidate],
 ) -> str:
     """The lines for people."""
     schedule = answer.schedule
@@ -53,7 +56,10 @@ def text(
 
 
 def facts(
-    path: str, answer: StragglerAnswer, setting: Setting | None, candidates: Sequence[Candidate]
+    path: str,
+    answer: StragglerAnswer,
+    setting: Setting | None,
+    candidates: Sequence[ChunksCandidate],
 ) -> dict[str, Any]:
     """The facts of :func:`text`."""
     return {
@@ -76,11 +82,11 @@ def facts(
     }
 
 
-def _choice(candidates: Sequence[Candidate]) -> list[str]:
+def _choice(candidates: Sequence[ChunksCandidate]) -> list[str]:
     """Which numbers of chunks were considered, and the winner."""
     if not candidates:
         return []
-    winner = min((c for c in candidates if c.found is not None), key=lambda c: c.predicted_s)
+    winner = min((c for c in candidates if c.answer is not None), key=lambda c: c.predicted_s)
     rows = [
         (c is winner, f"{show.chunks(c.chunks)}: {format_seconds(c.predicted_s)} ({c.note})")
         for c in candidates
@@ -92,7 +98,8 @@ def _choice(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _costs(answer: StragglerAnswer) -> dict[str, Cost]:
-    schedule, n = answer.schedule, answer.schedule.ranks
+    schedule = answer.schedule
+    n = schedule.ranks
     return {
         "completion": completion_cost(schedule),
         "reduce_scatter": waiting_cost(schedule),

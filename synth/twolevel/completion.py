@@ -69,6 +69,7 @@ class _Completion:
         if self.machine.nodes == 1:
             return False
         held_in = [self._in_node(node) for node in self._nodes]
+        # After the last exchange nothing gathers at home any more.
         if not any(self.pending.values()):
             return any(chunks != held_in[self.home] for chunks in held_in)
         elsewhere = set().union(*held_in[: self.home], *held_in[self.home + 1 :])
@@ -76,6 +77,9 @@ class _Completion:
 
     def round(self, *, network: bool) -> Round:
         """The next round; the state is the one after it."""
+        # What only home has chooses its senders before the exchange does, for that is what the
+        # round is there for. What else crosses comes after it, and what fits in besides costs
+        # nothing.
         self._begin_round()
         if network:
             self._cross_fresh()

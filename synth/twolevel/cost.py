@@ -66,6 +66,7 @@ def overlapped_s(schedule: Schedule, machine: Machine, buffer_bytes: int) -> flo
 
             end_s = start_s + _message_s(machine, src, dst, chunks * chunk_bytes)
             if crosses:
+                # The port that is free first is taken, each way.
                 heapreplace(out, end_s)
                 heapreplace(into, end_s)
             may_send_s[src] = end_s

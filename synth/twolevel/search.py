@@ -13,7 +13,7 @@ without is told beside it and may prefer another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,6 +40,8 @@ LARGEST = 2**14
 
 MOST_FLAT_M = 8
 """Chunks per helper of the flat schedule."""
+# The bound is balanced without its ceilings, and no schedule is at it: the best number is near the
+# one that balances it (docs/explanation/twolevel.md).
 AROUND = (0.5, 1.0, 2.0)
 """Numbers of chunks that are tried, relative to the one that balances the lower bound."""
 
@@ -148,9 +150,20 @@ def search(
     )
     left_out: list[str] = []
     schedules = _schedules(machine, buffer_bytes, late, chunks, find_flat, progress, left_out)
-    candidates = [_costed(name, made, machine, buffer_bytes) for name, made in schedules]
+    candidates = [_costed(name, schedule, machine, buffer_bytes) for name, schedule in schedules]
     candidates.sort(key=lambda candidate: candidate.seconds)
-    winner = candidates[0]
+    return _answer(machine, late, buffer_bytes, candidates, left_out)
+
+
+def _answer(
+    machine: Machine,
+    late: int,
+    buffer_bytes: int,
+    best_first: Sequence[CostedSchedule],
+    left_out: Sequence[str],
+) -> TwoLevelAnswer:
+    """The best of the candidates beside the bounds on time."""
+    winner = best_first[0]
     return TwoLevelAnswer(
         schedule=winner.schedule,
         report=winner.report,
@@ -160,7 +173,7 @@ def search(
         machine=machine,
         late=late,
         buffer_bytes=buffer_bytes,
-        candidates=tuple(candidates),
+        candidates=tuple(best_first),
         bytes_s=bound.bytes_s(machine, buffer_bytes),
         left_out=tuple(left_out),
     )
@@ -210,6 +223,7 @@ def _schedules(
         if n * chunks > LARGEST:
             left_out.append(f"two-level, {chunks} chunks: too large")
             continue
+        # One chunk suits slow exchanges, as many as there are ports save network rounds.
         for burst in sorted({1, ports}):
             progress(f"two-level, {chunks} chunks, burst {burst}")
             yield f"two-level, burst {burst}", two_level(machine, late, chunks, burst)
@@ -217,6 +231,8 @@ def _schedules(
     progress("hierarchical ring")
     yield "hierarchical ring", fitted(hierarchical_ring(machine), machine.node_of, ports)
 
+    # Equal ranks send over the network as often as inside a node, and a round is as long as its
+    # slowest message.
     slowest_link = machine.outer if machine.nodes > 1 else machine.inner
     chunks = given_chunks or best_chunks(n, buffer_bytes, slowest_link, MOST_FLAT_M * (n - 1))
     try:

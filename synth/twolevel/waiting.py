@@ -44,6 +44,7 @@ def waiting(machine: Machine, late: int, chunks: int) -> tuple[Round, ...]:
     inside = zip_longest(
         *(_reduce_scatter(ranks, chunks) for ranks in helpers_by_node), fillvalue=()
     )
+    # A mate receives one chunk at a time, so home takes in no more than it has mates.
     width = min(machine.network_ports, len(mates))
     between = _along([*other_nodes, mates], chunks, width)
     return tuple(tuple(chain(*parts)) for parts in (*inside, *between) if any(parts))

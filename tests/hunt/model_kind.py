@@ -13,11 +13,11 @@ from tests.hunt.model_oracle import look
 from tests.hunt.model_programs import CHUNKS, Draft, make, places_of
 from tests.hunt.outcome import Seen
 from verify.asynchronous.check import check
-from verify.asynchronous.model import Block, Buffer, Demand, Program, Signal, Step
+from verify.asynchronous.model import Block, BlockProgram, Buffer, Demand, Signal, Step
 from verify.asynchronous.sizes import Sizes
 
 
-def program_of(draft: Draft) -> Program:
+def program_of(draft: Draft) -> BlockProgram:
     """The program that ``verify`` is asked about."""
     blocks = []
     for number, (home, steps) in enumerate(zip(draft["homes"], draft["blocks"], strict=True)):
@@ -44,7 +44,7 @@ def program_of(draft: Draft) -> Program:
         input_rank[low : low + CHUNKS] = rank
         input_chunk[low : low + CHUNKS] = np.arange(CHUNKS)
     rows = np.array(draft["demand"], np.int64).reshape(-1, 3)
-    return Program(
+    return BlockProgram(
         kind="allreduce",
         placement="in place",
         ranks=draft["ranks"],

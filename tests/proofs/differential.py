@@ -27,7 +27,7 @@ from tests.verify.mutants import mutant, pipeline_mutant, random_schedule
 from verify import check, decode
 from verify.asynchronous.check import check as check_program
 from verify.asynchronous.kernel_model import encode
-from verify.asynchronous.model import Program
+from verify.asynchronous.model import BlockProgram
 from verify.asynchronous.msccl import SLOTS, sizes_of
 from verify.asynchronous.msccl_program import XmlLowering, placements
 from verify.asynchronous.msccl_xml import decode as decode_xml
@@ -100,7 +100,7 @@ def blocks(rng: random.Random) -> Iterator[Case]:
                 yield _of_program(program, sizes_of(algorithm))
 
 
-def _of_program(program: Program, sizes: Sizes | None) -> Case:
+def _of_program(program: BlockProgram, sizes: Sizes | None) -> Case:
     return Case(
         text=encode(program, sizes),
         results=lambda: check_program(program, sizes)[0],

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from verify.asynchronous.connections import connections_match, signals_match
 from verify.asynchronous.deadlock import Freedom, deadlock_free
-from verify.asynchronous.model import Program
+from verify.asynchronous.model import BlockProgram
 from verify.asynchronous.order import FlatProgram, Run
 from verify.asynchronous.races import race_free
 from verify.asynchronous.sizes import Sizes
@@ -15,7 +15,9 @@ from verify.core.verdict import PROVED, Result, Verdict, unknown
 
 
 def check(
-    program: Program, sizes: Sizes | None = None, refutations: Mapping[str, Result] | None = None
+    program: BlockProgram,
+    sizes: Sizes | None = None,
+    refutations: Mapping[str, Result] | None = None,
 ) -> tuple[dict[str, Result], Freedom]:
     """Check one program.
 

@@ -50,6 +50,7 @@ def connections_match(flat: FlatProgram, sizes: Sizes | None) -> Result:
     for fifo in range(len(flat.program.fifos)):
         sending = senders.get(fifo, no_steps)
         receiving = receivers.get(fifo, no_steps)
+        # The same counts are cut alike at every size.
         if flat.count[sending].tolist() == flat.count[receiving].tolist():
             continue
         for limit in limits(flat.largest, sizes):

@@ -16,6 +16,7 @@ from verify.asynchronous.order import NEVER, Events, FlatProgram, Run, ends_with
 from verify.asynchronous.sizes import Sizes, in_words
 from verify.core.verdict import PROVED, SHOWN, Counterexample, Result, refuted
 
+# From each a search goes over all blocks that are stuck.
 MOST_STARTS = 4096
 """Blocks from which a shortest cycle is looked for."""
 
@@ -53,6 +54,8 @@ def deadlock_free(flat: FlatProgram, sizes: Sizes | None) -> tuple[Result, Freed
     )
     if run.ends:
         if sizes and sizes.max_bytes is not None:
+            # By halving: what is free of deadlock at a size is so at all smaller ones
+            # (ThreadBlocksSizes.larger_messages).
             limit = _finest_that_ends(flat, finest)
             freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(limit))
         return PROVED, freedom
@@ -64,6 +67,7 @@ def deadlock_free(flat: FlatProgram, sizes: Sizes | None) -> tuple[Result, Freed
         if run.ends:
             limit = _finest_that_ends(flat, coarsest)
             freedom = msgspec.structs.replace(freedom, up_to=sizes.up_to(limit))
+            # Messages one chunk finer, so the first size that hangs.
             run = Run(Events(flat, limit - 1), slots)
     return refuted(_counterexample(run, sizes)), freedom
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from verify.asynchronous.model import NONE, Demand, Program, Signal, Step
+from verify.asynchronous.model import NONE, BlockProgram, Demand, Signal, Step
 from verify.asynchronous.sizes import Sizes, limits, may_overtake
 
 FORMAT = "latecomer-blocks/1"
 
 
-def encode(program: Program, sizes: Sizes | None) -> bytes:
+def encode(program: BlockProgram, sizes: Sizes | None) -> bytes:
     """The program as one line of JSON, for every size of messages that ``sizes`` means."""
     lowest = _lowest_value(program)
     largest = program.largest
@@ -44,7 +44,7 @@ def encode(program: Program, sizes: Sizes | None) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _lowest_value(program: Program) -> int:
+def _lowest_value(program: BlockProgram) -> int:
     """The lowest value of a counter; there, counters begin at 0 and everything else is above."""
     steps = [step for block in program.blocks for step in block.steps]
     values = [signal.value for step in steps for signal in (*step.waits, *step.signals)]

@@ -103,7 +103,7 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
     chunk: IntArray
 
 
-class Program(msgspec.Struct, frozen=True, eq=False):
+class BlockProgram(msgspec.Struct, frozen=True, eq=False):
     """All blocks, the memory that they share, and what is to be there at the end.
 
     Attributes:

@@ -13,6 +13,7 @@ from verify.asynchronous.msccl_steps import RECEIVES, SENDS, transmissions
 from verify.asynchronous.msccl_xml import OPTIONAL, Algorithm, XmlBlock, XmlGpu, XmlStep
 from verify.asynchronous.sizes import MOST_CHUNKS, Sizes
 
+# MSCCL_MAX_NUM_STEPS, MAXCHANNELS and MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL of the executor.
 MOST_STEPS = 64
 MOST_CHANNELS = 32
 MOST_BLOCKS = 32
@@ -20,7 +21,7 @@ MOST_BLOCKS = 32
 MOST_BLOCK_NAMES = 127
 """Block ids that a wait can name: they are kept in a signed byte."""
 MOST_FUSED = 16
-"""Consecutive ``re`` that the kernel has room for."""
+"""Consecutive ``re`` that the kernel has room for (MSCCL_MAX_REDUCE_FUSION)."""
 
 CHECKED = {
     **dict.fromkeys(("s", "rrs"), ("src",)),

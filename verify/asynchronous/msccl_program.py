@@ -21,10 +21,10 @@ from verify.asynchronous.model import (
     ALL_RANKS,
     NONE,
     Block,
+    BlockProgram,
     Buffer,
     Demand,
     IntArray,
-    Program,
     Signal,
     Step,
 )
@@ -138,7 +138,7 @@ class XmlLowering:
         for name, number in chunks.items():
             self.buffers[gpu.id, name] = Buffer(gpu.id, name, start[name], number)
 
-    def program(self) -> Program:
+    def program(self) -> BlockProgram:
         """The program; look at ``refutations``, too."""
         blocks = []
         for gpu in self.algorithm.gpus:
@@ -162,7 +162,7 @@ class XmlLowering:
                     found="the parts of the ranks do not begin and end with chunks",
                 )
             )
-        return Program(
+        return BlockProgram(
             kind=self.algorithm.coll,
             placement=self.placement,
             ranks=self.ranks,

@@ -15,12 +15,14 @@ import msgspec
 
 from verify.errors import FormatError
 
+# Hostile files are bounded: what a file asks for is refused before it costs memory or time.
 MAX_ELEMENTS = 2**20
 MAX_RANKS = 2**12
 MAX_CHUNKS = 2**20
 MAX_MOVED = 2**21
 """Chunks in all steps together: each may become a message of its own."""
 MAX_INTEGER = 2**63
+"""Numbers are kept in arrays of 64 bits."""
 
 TYPES = ("s", "r", "cpy", "re", "rrc", "rcs", "rrs", "rrcs", "nop")
 BUFFERS = ("i", "o", "s")
@@ -92,6 +94,7 @@ def decode(data: bytes, name: str = "<bytes>") -> Algorithm:
     Raises:
         FormatError: it is not XML, no algorithm, or an attribute is missing or no number.
     """
+    # Entities that name each other make a short text long beyond any memory.
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise FormatError(name, "has a DOCTYPE, which no algorithm needs")
     if data.count(b"<") > MAX_ELEMENTS:

@@ -15,6 +15,8 @@ from verify.core.verdict import PROVED, Result, Verdict, unknown
 
 FORMAT = "mscclpp"
 
+# execution_common.hpp of microsoft/mscclpp: MAX_OPERATION, MAX_CHANNEL, MAX_DEVICE_SEMAPHORES,
+# MAX_CHANNEL_PER_OPERATION.
 MOST_OPERATIONS = 64
 MOST_CHANNELS = 16
 MOST_SEMAPHORES = 16
@@ -75,6 +77,7 @@ def check_plan(plan: Plan, name: str = "<bytes>") -> AsynchronousReport:
     )
     results = {"synchronized": not_synchronized or PROVED, **results}
     if doubt_of_plan is not None:
+        # A doubt is one about each property of an execution; what is refuted stays so.
         for property_name in OF_EXECUTIONS:
             if results[property_name].verdict is Verdict.PROVED:
                 results[property_name] = unknown(doubt_of_plan)

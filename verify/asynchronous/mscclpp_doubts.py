@@ -13,7 +13,8 @@ from typing import NamedTuple
 from verify.asynchronous.mscclpp_plan import Plan, PlanOperation
 
 SCRATCH_BYTES = 2**26
-"""What is shared out among the scratch chunks of plans that reuse resources."""
+"""What is shared out among the scratch chunks of plans that reuse resources; the executor has it
+fixed."""
 
 MOST_BYTES = 2**32
 """Larger messages are not meant by any verdict: offsets have 32 bits."""

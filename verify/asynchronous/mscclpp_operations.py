@@ -16,7 +16,9 @@ from verify.asynchronous.mscclpp_plan import Area, Plan, PlanBlock, PlanGpu, Pla
 from verify.errors import FormatError
 
 MOST_THREADS = 1024
+"""Of a block, on any GPU."""
 MOST_BARRIERS = 16
+"""``MAX_DEVICE_SYNCERS``: ids are indices of an array."""
 ALIGNMENT = 16
 """Bytes that the kernel moves at once; offsets that are no multiple of it are cut down."""
 

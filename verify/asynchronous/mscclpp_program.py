@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verify.asynchronous.model import ALL_RANKS, Block, Buffer, Demand, Program, Signal, Step
+from verify.asynchronous.model import ALL_RANKS, Block, BlockProgram, Buffer, Demand, Signal, Step
 from verify.asynchronous.mscclpp_barriers import Barriers, joins_blocks
 from verify.asynchronous.mscclpp_doubts import PACKETS_BUFFER, UsedArea
 from verify.asynchronous.mscclpp_operations import SHAPES, require_understood
@@ -156,13 +156,15 @@ class PlanLowering:
                 self._allocate(rank, "o", gpu.output_chunks)
                 self._allocate(rank, "i", gpu.input_chunks)
             self._allocate(rank, "s", gpu.scratch_chunks)
+            # Packets have addresses of their own. Where the executor would have them lie on data,
+            # the plan is doubted (mscclpp_doubts).
             self._allocate(rank, PACKETS_BUFFER, gpu.scratch_chunks)
 
     def _allocate(self, rank: int, name: str, chunks: int) -> None:
         self.buffers[rank, name] = Buffer(rank, name, self.addresses, chunks * self.cells)
         self.addresses += chunks * self.cells
 
-    def program(self) -> Program:
+    def program(self) -> BlockProgram:
         """The program, and what is wrong already in ``refutations``."""
         if self.counting.wrong is not PROVED:
             self.refutations["connections_match"] = self.counting.wrong
@@ -184,7 +186,7 @@ class PlanLowering:
             end = buffer.start + buffer.chunks
             input_rank[buffer.start : end] = rank
             input_chunk[buffer.start : end] = np.arange(buffer.chunks)
-        return Program(
+        return BlockProgram(
             kind=self.plan.collective,
             placement="in place" if self.plan.inplace else "out of place",
             ranks=self.ranks,

@@ -30,7 +30,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from verify.asynchronous.check import check
-from verify.asynchronous.model import Program
+from verify.asynchronous.model import BlockProgram
 from verify.asynchronous.mscclpp_barriers import joins_blocks
 from verify.asynchronous.mscclpp_doubts import (
     PACKETS_BUFFER,
@@ -61,6 +61,7 @@ def doubt(plan: Plan, name: str, lowering: PlanLowering) -> str | None:
         if doubt_of_rounds is not None:
             return doubt_of_rounds
     if lowering.counting.relaxed:
+        # One round is enough: _doubt_of_rounds has found that rounds are alike.
         without_relaxed = PlanLowering(plan, name, rounds=1, relaxed=False)
         if not _proved(without_relaxed):
             return "relaxed signals order no data, and here data are ordered by them"
@@ -281,7 +282,7 @@ class _Groups:
         self._parent[self.root(first)] = self.root(second)
 
 
-def _places(lowering: PlanLowering, program: Program) -> list[Place]:
+def _places(lowering: PlanLowering, program: BlockProgram) -> list[Place]:
     """Where each step of the program is; its blocks are those of the plan."""
     plan_blocks = [block for gpu in lowering.plan.gpus for block in gpu.threadblocks]
     places: list[Place] = []
@@ -292,7 +293,7 @@ def _places(lowering: PlanLowering, program: Program) -> list[Place]:
     return places
 
 
-def _edges(program: Program) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+def _edges(program: BlockProgram) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     """Pairs of steps, the earlier first: neighbours in a block, and signals with their waits."""
     follows = set()
     raised_by: dict[tuple[int, int], int] = {}

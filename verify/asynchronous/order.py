@@ -32,7 +32,7 @@ from itertools import accumulate, chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from verify.asynchronous.model import NONE, Block, IntArray, Program, Step
+from verify.asynchronous.model import NONE, Block, BlockProgram, IntArray, Step
 
 NEVER = -1
 """Instead of an event: what is waited for is done nowhere."""
@@ -49,7 +49,7 @@ class FlatProgram:
         waits: (waiting step, step that ends the wait or ``NEVER``).
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BlockProgram) -> None:
         self.program = program
         self.blocks: tuple[Block, ...] = program.blocks
         self.steps: list[Step] = list(chain.from_iterable(b.steps for b in program.blocks))
@@ -117,6 +117,7 @@ class Events:
         self.limit = limit
         self.per_event = 1 if by_chunk else limit
 
+        # A step that neither sends nor receives is one event, however many chunks it has.
         has_messages = (flat.receives != NONE) | (flat.sends != NONE)
         parts_of_count = np.maximum(1, -(-flat.count // self.per_event))  # rounded up
         parts = np.where(has_messages, parts_of_count, 1)

@@ -56,6 +56,8 @@ def race_free(flat: FlatProgram, sizes: Sizes | None) -> tuple[Result, list[Run]
     if overlap is not None:
         return refuted(overlap), []
 
+    # What is in order without any slots is so at every size and with any number of them, so this
+    # one run decides for most programs.
     unbounded = Run(Events(flat, 1, by_chunk=True), None)
     if not unbounded.ends:
         return unknown(STUCK), []
@@ -133,6 +135,8 @@ def _in_order_by_slots(
             return refuted(_counterexample(bounded, race, sizes)), []
         runs.append(bounded)
 
+        # Slices: parts of one message more than there are slots are on their way
+        # (ThreadBlocksSlices.slices_within).
         if flat.program.sliced and first_race(Run(events, slots + 1)) is not None:
             result = unknown(BY_WHOLE_SLOTS)
     return result, runs

@@ -57,6 +57,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
     def up_to(self, limit: int) -> int | None:
         """The largest size at which a message holds ``limit`` chunks; None if there is none."""
+        # A message has one chunk at the least, so at limit 1 any size is meant.
         return None if limit == 1 else self.chunks * (self.slot_bytes // limit)
 
     def least_with(self, limit: int) -> int:

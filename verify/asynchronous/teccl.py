@@ -226,6 +226,7 @@ def check_flows(solution: Solution) -> FlowReport:
     early: Result = PROVED
     for epoch, group in groupby(solution.flows, lambda flow: flow.epoch):
         flows = list(group)
+        # All of them are sent before any is received: a chunk can be sent on in a later epoch only.
         for flow in flows:
             result = balance.send(epoch, flow)
             if early is PROVED:

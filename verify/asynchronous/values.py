@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from verify.asynchronous.model import ALL_RANKS, NONE, Demand, Program
+from verify.asynchronous.model import ALL_RANKS, NONE, BlockProgram, Demand
 from verify.asynchronous.order import FlatProgram, Run
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
+# A sum of 2**32 terms or more is TOO_MANY, so no count runs over into its neighbour.
 BITS = 32
 """For how often a rank's chunk is contained."""
 
@@ -33,7 +34,7 @@ Parts = tuple[tuple[int, int], ...]
 """(chunk number, packed counts) by chunk number."""
 
 
-class Values:
+class NumberedValues:
     """All values that come up, numbered from 2.
 
     Attributes:
@@ -109,7 +110,7 @@ class _Outcome(NamedTuple):
         writer: per address that was written, the step that wrote it last.
     """
 
-    values: Values
+    values: NumberedValues
     held: list[int]
     writer: dict[int, int]
 
@@ -134,7 +135,7 @@ def _execute(run: Run) -> _Outcome:
     events = run.events
     flat = events.flat
     program = flat.program
-    values = Values()
+    values = NumberedValues()
     held = []
     inputs = zip(program.input_rank.tolist(), program.input_chunk.tolist(), strict=True)
     for rank, chunk in inputs:
@@ -167,7 +168,7 @@ def _execute(run: Run) -> _Outcome:
     return _Outcome(values, held, writer)
 
 
-def _wrong_rows(program: Program, demand: Demand, outcome: _Outcome) -> list[int]:
+def _wrong_rows(program: BlockProgram, demand: Demand, outcome: _Outcome) -> list[int]:
     """The rows of a demand that are not met."""
     columns = (demand.address.tolist(), demand.rank.tolist(), demand.chunk.tolist())
     wrong_rows = []
@@ -226,7 +227,7 @@ def _counterexample(
     )
 
 
-def _differences(program: Program, outcome: _Outcome, demand: Demand, row: int) -> list[str]:
+def _differences(program: BlockProgram, outcome: _Outcome, demand: Demand, row: int) -> list[str]:
     """What is missing from a row of a demand, and what is there too much."""
     value = outcome.held[int(demand.address[row])]
     if value == UNDEFINED:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from verify.asynchronous.deadlock import Freedom
-from verify.asynchronous.model import Program
+from verify.asynchronous.model import BlockProgram
 from verify.asynchronous.sizes import Sizes
 from verify.core.verdict import BaseReport, Result
 
@@ -45,8 +45,8 @@ class AsynchronousReport(BaseReport, msgspec.Struct, frozen=True, kw_only=True):
     results: dict[str, Result]
     freedom: Freedom
     limits: tuple[str, ...]
-    programs: tuple[tuple[Program, Sizes | None], ...]
-    shown_program: Program
+    programs: tuple[tuple[BlockProgram, Sizes | None], ...]
+    shown_program: BlockProgram
 
     @property
     def slack(self) -> int | None:

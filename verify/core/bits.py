@@ -15,7 +15,7 @@ from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
 
 
-class Trees(Algebra):
+class TreeNumbers(Algebra):
     """The numbers of expression trees; 0 .. n-1 are the ranks' own data.
 
     Attributes:
@@ -41,7 +41,7 @@ class Trees(Algebra):
         return np.array([sums.setdefault(pair, n + len(sums)) for pair in pairs])
 
 
-def final_trees(schedule: Schedule) -> tuple[Trees, Values, int]:
+def final_trees(schedule: Schedule) -> tuple[TreeNumbers, Values, int]:
     """The trees that are held at the end, by rank and chunk - low, their numbering, and low."""
     low = 0
     high = schedule.chunks
@@ -54,7 +54,7 @@ def final_trees(schedule: Schedule) -> tuple[Trees, Values, int]:
         low = least_moved
         high = least_moved + 1
 
-    trees = Trees()
+    trees = TreeNumbers()
     return trees, run(schedule, trees, low, high), low
 
 

@@ -196,6 +196,9 @@ def read_bounded(name: str) -> bytes:
                 with gzip.open(raw) as unzipped:
                     return _read_up_to(cast(BinaryIO, unzipped), MAX_BYTES + 1)
             if suffix == ".zst":
+                # A frame says how large a window it needs; zstd itself takes at most this. Without
+                # the frames that follow the first one the rest of a file would be left out in
+                # silence.
                 decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
                 with decompressor.stream_reader(raw, read_across_frames=True) as stream:
                     return _read_up_to(cast(BinaryIO, stream), MAX_BYTES + 1)

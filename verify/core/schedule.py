@@ -31,6 +31,8 @@ Scalar = str | int | float | bool | None
 IntArray = NDArray[np.int64]
 
 
+# Without the garbage collector (gc=False): a transfer holds nothing that could refer back to it,
+# and a file has millions.
 class Transfer(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """One chunk going from ``src`` to ``dst``; in the file ``[src, dst, chunk, op]``."""
 

@@ -41,6 +41,7 @@ def race_free(program: DeviceProgram) -> Result:
         return PROVED
     flat = run.events.flat
     where = flat.program.name_of(race[2])
+    # A put signals, a take does not.
     store, take = sorted(race[:2], key=lambda event: not flat.steps[event].signals)
     storer = int(flat.block[store])
     taker = int(flat.block[take])

@@ -36,7 +36,7 @@ SETS = 2
 """Staging sets of what the runtime runs: enough for every all-reduce (docs/explanation/gpu.md)."""
 
 
-class Action(IntEnum):
+class DeviceAction(IntEnum):
     """What a row does; the numbers are those in the kernel's table."""
 
     PUT = 0
@@ -81,18 +81,21 @@ def device_program(schedule: Schedule, sets: int = SETS) -> DeviceProgram:
 
     Examples:
         >>> import synth
-        >>> from verify.device.program import Action, device_program
+        >>> from verify.device.program import DeviceAction, device_program
         >>> program = device_program(synth.ring(4))  # a DeviceProgram
         >>> program.ranks, program.slots
         (4, 6)
         >>> action, peer, chunk, slot = program.rows[3][0]  # what rank 3 does first
-        >>> print(f"{Action(action).name} chunk {chunk} into slot {slot} of rank {peer}")
+        >>> print(f"{DeviceAction(action).name} chunk {chunk} into slot {slot} of rank {peer}")
         PUT chunk 3 into slot 0 of rank 0
     """
     of = programs(schedule)
+    # A put never waits, so all puts of a round may come first; they read what it started with.
     puts_first = np.lexsort((of.index, ~of.sends, of.step))
     slot_of = occurrence(schedule.table.dst)  # by transfer
-    action = np.where(of.sends, Action.PUT, np.where(of.reduce, Action.REDUCE, Action.COPY))
+    action = np.where(
+        of.sends, DeviceAction.PUT, np.where(of.reduce, DeviceAction.REDUCE, DeviceAction.COPY)
+    )
     columns = np.stack([action, of.peer, of.chunk, slot_of[of.index]], axis=1)[puts_first]
     ends = np.searchsorted(of.rank[puts_first], np.arange(schedule.ranks + 1)).tolist()
     return DeviceProgram(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from verify.core.schedule import IntArray, occurrence
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.device.program import Action, DeviceProgram
+from verify.device.program import DeviceAction, DeviceProgram
 from verify.device.unrolled import in_words
 
 
@@ -44,7 +44,7 @@ def slots_match(program: DeviceProgram) -> Result:
         )
 
     for name, column, limit in (
-        ("action", action, len(Action)),
+        ("action", action, len(DeviceAction)),
         ("peer", peer, n),
         ("chunk", chunk, program.chunks),
         ("slot", slot, program.slots),
@@ -53,7 +53,9 @@ def slots_match(program: DeviceProgram) -> Result:
             return at(index, f"{name} in 0..{limit - 1}", f"{name} {column[index]}")
     for index in np.flatnonzero(peer == rank)[:1].tolist():
         return at(index, "another rank as peer", "the rank itself")
-    return _matched(action == Action.PUT, np.where(action == Action.PUT, peer, rank), row, rank, at)
+    return _matched(
+        action == DeviceAction.PUT, np.where(action == DeviceAction.PUT, peer, rank), row, rank, at
+    )
 
 
 def _matched(
@@ -64,6 +66,7 @@ def _matched(
     at: Callable[..., Result],
 ) -> Result:
     _, peer, chunk, slot = row.T
+    # A number for each slot of each rank.
     key = holder * (1 + slot.max(initial=0)) + slot
     sides = [np.flatnonzero(put), np.flatnonzero(~put)]
     for side, what in zip(sides, ("put into", "received"), strict=True):

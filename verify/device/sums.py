@@ -12,7 +12,7 @@ from verify.asynchronous.order import Run
 from verify.core.bits import final_trees
 from verify.core.schedule import Schedule
 from verify.core.verdict import PROVED, Counterexample, Result, refuted
-from verify.device.program import Action, DeviceProgram
+from verify.device.program import DeviceAction, DeviceProgram
 
 
 def same_sums(program: DeviceProgram, schedule: Schedule, run: Run) -> Result:
@@ -32,12 +32,14 @@ def same_sums(program: DeviceProgram, schedule: Schedule, run: Run) -> Result:
         step = run.events.flat.steps[event]
         action, peer, chunk, slot = rows[rank][step.position]
         own = held[rank]
-        if action == Action.PUT:
+        if action == DeviceAction.PUT:
             staged[peer, slot] = own[chunk]
             continue
         moved = staged[rank, slot]
-        if action == Action.REDUCE:
+        if action == DeviceAction.REDUCE:
             pair = min(own[chunk], moved), max(own[chunk], moved)
+            # A sum that the schedule never makes gets a number of its own: it equals none of its
+            # trees.
             moved = trees.sums.setdefault(pair, n + len(trees.sums))
         own[chunk] = moved
         written[rank, chunk] = run.events.flat.describe(event)

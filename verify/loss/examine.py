@@ -16,7 +16,15 @@ from verify.core.verdict import LocatedTransfer, Verdict, locate
 from verify.errors import ArgumentError
 from verify.loss.flow import Chunk, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
-from verify.loss.report import MOST_LISTED, Answer, Block, Kind, LossReport, Single, WorstCase
+from verify.loss.report import (
+    MOST_LISTED,
+    Answer,
+    EntryBlock,
+    LossKind,
+    LossReport,
+    Single,
+    WorstCase,
+)
 from verify.loss.sets import (
     Clock,
     Lost,
@@ -30,6 +38,7 @@ from verify.loss.sets import (
 )
 
 MOST_LOSSES = 16
+"""At a time: the search goes through sets of so many transfers."""
 
 
 def examine(schedule: Schedule, at_most: int, limit_s: float) -> LossReport:
@@ -109,8 +118,8 @@ class _Tally:
         self._twice += _is_twice(harm)
         self._differ += _is_different(harm)
 
-    def kind(self) -> Kind:
-        return Kind(
+    def kind(self) -> LossKind:
+        return LossKind(
             phase=self._phase,
             op=self._op,
             transfers=len(self._entries),
@@ -211,9 +220,9 @@ def _located(schedule: Schedule, lost: Lost) -> tuple[LocatedTransfer, ...]:
     return tuple(locate(schedule, index) for index in sorted(lost))
 
 
-def _blocks(chunk: Chunk, masks: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
+def _blocks(chunk: Chunk, masks: Iterable[tuple[int, int]]) -> tuple[EntryBlock, ...]:
     return tuple(
-        Block(chunk.number, _members(ranks), _members(contributions))
+        EntryBlock(chunk.number, _members(ranks), _members(contributions))
         for ranks, contributions in masks
     )
 

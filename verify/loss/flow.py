@@ -52,7 +52,7 @@ class Chunk(msgspec.Struct, frozen=True):
         return (1 << self.ranks) - 1
 
 
-class Flow(msgspec.Struct, frozen=True, gc=False):
+class DataFlow(msgspec.Struct, frozen=True, gc=False):
     """A transfer with its C, K, K2 and R."""
 
     move: Move
@@ -76,7 +76,7 @@ def chunks_of(schedule: Schedule) -> Iterator[Chunk]:
         indices = order[begin:end]
         columns = (table.round, table.src, table.dst, table.reduce)
         moves = map(Move, indices.tolist(), *(column[indices].tolist() for column in columns))
-        rounds = tuple(tuple(some) for _, some in groupby(moves, attrgetter("round")))
+        rounds = tuple(tuple(in_round) for _, in_round in groupby(moves, attrgetter("round")))
         yield Chunk(number, schedule.ranks, rounds)
 
 
@@ -111,12 +111,13 @@ def run(
                 yield move, value, here
 
 
-def flows_of(chunk: Chunk) -> list[Flow]:
+def flows_of(chunk: Chunk) -> list[DataFlow]:
     """C, K, K2 and R of every transfer of the chunk, in order; time linear in their number."""
     brought = [
         (move, value[0], (0, 0) if move.reduce else here)
         for move, value, here in run(chunk, start(chunk), added)
     ]
+    # Backwards: the ranks that end with a value into which what a rank holds here goes.
     reach = [1 << rank for rank in range(chunk.ranks)]
     reached: list[int] = []
     for moves in reversed(chunk.rounds):
@@ -128,6 +129,6 @@ def flows_of(chunk: Chunk) -> list[Flow]:
         for move, ranks in zip(moves, after, strict=True):
             reach[move.src] |= ranks
     return [
-        Flow(move, value, kept, twice, ranks)
+        DataFlow(move, value, kept, twice, ranks)
         for (move, value, (kept, twice)), ranks in zip(brought, reversed(reached), strict=True)
     ]

@@ -23,7 +23,7 @@ from collections import deque
 
 import msgspec
 
-from verify.loss.flow import Chunk, Flow, added, run, start
+from verify.loss.flow import Chunk, DataFlow, added, run, start
 
 
 class Harm(msgspec.Struct, frozen=True, gc=False):
@@ -43,9 +43,10 @@ class Harm(msgspec.Struct, frozen=True, gc=False):
 
 
 NONE = Harm((), (), False)
+"""Of a loss that changes nothing."""
 
 
-def harm_of_one(chunk: Chunk, flow: Flow) -> Harm:
+def harm_of_one(chunk: Chunk, flow: DataFlow) -> Harm:
     """The harm of losing this transfer alone (theorem 1)."""
     missing = flow.carried & ~flow.kept
     twice = flow.kept & ~flow.carried | flow.kept_twice

@@ -17,6 +17,7 @@ from verify.errors import ArgumentError
 from verify.loss.report import MOST_LISTED, LossReport, Single
 from verify.report.svg import page, words
 
+# In pixels.
 LEFT = 62
 TOP = 96
 GAP = 46
@@ -25,6 +26,7 @@ WIDEST = 1100.0
 NARROWEST = 320.0
 LEGEND = 830.0
 MOST_GRIDS = 3
+"""Chunks of the worst case that are drawn, and its losses that are named."""
 PALE = (253, 231, 210)
 DARK = (140, 20, 20)
 HARMLESS = "#e9eef2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verify.core.verdict import SHOWN, LocatedTransfer
-from verify.loss.report import Answer, Block, LossReport
+from verify.loss.report import Answer, EntryBlock, LossReport
 
 TITLES = (
     "one loss in", "transfers", "missing entries", "at ranks", "contributions", "twice", "differ",
@@ -69,7 +69,7 @@ def _after(lost: Sequence[LocatedTransfer]) -> str:
     return ", after the loss of " + "; ".join(map(str, lost))
 
 
-def _block(block: Block) -> str:
+def _block(block: EntryBlock) -> str:
     many = "miss" if len(block.ranks) > 1 else "misses"
     return (
         f"chunk {block.chunk}: {_names('rank', block.ranks)} {many} "

@@ -12,7 +12,7 @@ MOST_LISTED = 20_000
 """With more transfers than this the report has no list of them one by one."""
 
 
-class Block(msgspec.Struct, frozen=True):
+class EntryBlock(msgspec.Struct, frozen=True):
     """Entries of one chunk: these contributions at these ranks, all combinations."""
 
     chunk: int
@@ -25,12 +25,12 @@ class Single(msgspec.Struct, frozen=True):
 
     lost: LocatedTransfer
     entries: int
-    missing: tuple[Block, ...]
-    twice: tuple[Block, ...]
+    missing: tuple[EntryBlock, ...]
+    twice: tuple[EntryBlock, ...]
     differ: bool
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class LossKind(msgspec.Struct, frozen=True, kw_only=True):
     """The harm of single losses over all transfers of one phase with the same op.
 
     Attributes:
@@ -59,7 +59,7 @@ class WorstCase(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     bound: int
     lost: tuple[LocatedTransfer, ...]
-    missing: tuple[Block, ...]
+    missing: tuple[EntryBlock, ...]
 
     @property
     def exact(self) -> bool:
@@ -92,7 +92,7 @@ class LossReport(msgspec.Struct, frozen=True, kw_only=True):
     at_most: int
     transfers: int
     entries: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[LossKind, ...]
     each: tuple[Single, ...] | None
     mean_way: float
     worst: WorstCase

@@ -33,7 +33,7 @@ from itertools import combinations
 
 import msgspec
 
-from verify.loss.flow import Chunk, Flow
+from verify.loss.flow import Chunk, DataFlow
 from verify.loss.harm import Harm, harm_of, harm_of_one
 
 Lost = frozenset[int]
@@ -64,7 +64,7 @@ class Worst(msgspec.Struct, frozen=True):
     bound: int
 
 
-def outline(chunk: Chunk, flows: Sequence[Flow], most: int) -> list[Worst]:
+def outline(chunk: Chunk, flows: Sequence[DataFlow], most: int) -> list[Worst]:
     """For at most 0, 1, .. ``most`` losses in this chunk: the worst single one, and the bound."""
     nothing = Worst(0, frozenset(), 0)
     if not flows:
@@ -76,27 +76,28 @@ def outline(chunk: Chunk, flows: Sequence[Flow], most: int) -> list[Worst]:
     return [nothing, *(Worst(entries, frozenset([-lost]), bound) for bound in bounds[:most])]
 
 
-def worst_of_chunk(chunk: Chunk, flows: Sequence[Flow], most: int, clock: Clock) -> list[Worst]:
+def worst_of_chunk(chunk: Chunk, flows: Sequence[DataFlow], most: int, clock: Clock) -> list[Worst]:
     """The same searched through; when the time is over, the bounds stand in for the rest."""
     outlined = outline(chunk, flows, most)
-    found = outlined[:2]
+    # Of no loss and of one the outline is exact.
+    worst = outlined[:2]
     ordered = sorted(flows, key=lambda flow: -flow.block)
     for number in range(2, most + 1):
-        search = _Search(chunk, ordered, number, found[-1], clock)
+        search = _Search(chunk, ordered, number, worst[-1], clock)
         try:
             search.extend((), 0, [0] * chunk.ranks, 0)
             bound = search.entries
         except TimeOut:
             bound = outlined[number].bound
-        found.append(Worst(search.entries, search.lost, bound))
-    return found
+        worst.append(Worst(search.entries, search.lost, bound))
+    return worst
 
 
 class _Search:
     """Depth-first, the largest blocks first, through the sets of at most ``number`` losses."""
 
     def __init__(
-        self, chunk: Chunk, flows: Sequence[Flow], number: int, known: Worst, clock: Clock
+        self, chunk: Chunk, flows: Sequence[DataFlow], number: int, known: Worst, clock: Clock
     ) -> None:
         self._chunk = chunk
         self._flows = flows
@@ -106,13 +107,17 @@ class _Search:
         self.entries = known.entries
         self.lost = known.lost
 
-    def extend(self, chosen: tuple[Flow, ...], begin: int, covered: list[int], size: int) -> None:
+    def extend(
+        self, chosen: tuple[DataFlow, ...], begin: int, covered: list[int], size: int
+    ) -> None:
         """Try all sets that add transfers from ``begin`` on; ``covered`` is the union of blocks.
 
         ``covered`` has a mask of contributions for each rank; ``size`` is how many entries it has.
         """
         left = self._number - len(chosen)
         for i in range(begin, len(self._flows)):
+            # Theorem 2 (a) and (b): no more can be missing than the blocks have, nor than a chunk
+            # has.
             gain = sum(flow.block for flow in self._flows[i : i + left])
             if min(self._cap, size + gain) <= self.entries:
                 return  # and the blocks that follow are no larger
@@ -163,7 +168,7 @@ class Total:
         return Worst(self._entries[-1], self._lost[-1], self._bounds[-1])
 
 
-def covers(flows: Sequence[Flow]) -> bool:
+def covers(flows: Sequence[DataFlow]) -> bool:
     """Whether every copy brings at least what it overwrites (theorem 2 c)."""
     return not any(flow.kept & ~flow.carried or flow.kept_twice for flow in flows)
 

@@ -102,6 +102,7 @@ def _lacking(results: dict[str, Result], names: tuple[str, ...]) -> Result | Non
 
 def _run(schedule: PipelineSchedule, costs: Costs) -> tuple[Result, Measures | None]:
     """Property 9, and the measures where it holds."""
+    # First without any messages added: lowering needs compute actions that run to their end.
     graph = build(schedule, costs)
     if graph.cyclic:
         return _deadlock(graph, "even if sends are buffered"), None

@@ -20,7 +20,9 @@ from operator import add
 from verify.pipeline.schedule import Action, Instance, Number
 
 DECIMALS = 9
+"""Of a time, at most (docs/reference/format.md)."""
 LARGEST = 10**12
+"""The longest time, in the unit of the instance."""
 HALVES = {"F": 2, "I": -1, "W": -1, "B": -2}
 """Half activations that an action takes; what it gives back is free at its end."""
 

@@ -27,6 +27,7 @@ from verify.output import store
 from verify.pipeline.costs import fault
 from verify.pipeline.schedule import Instance, PipelineSchedule, Program, parse_action
 
+# A file beyond these is refused before it costs memory or time.
 MAX_STAGES = 2**12
 MAX_MICROBATCHES = 2**16
 MAX_ACTIONS = 2**20
@@ -158,6 +159,7 @@ def require_sizes(name: str, stages: int, microbatches: int, programs: tuple[Pro
     ]:
         if not 1 <= value <= high:
             raise FormatError(name, f"{field} is {value}, must be in 1..{high}")
+    # Each stage has an F and a backward for each microbatch at the least.
     if 2 * stages * microbatches > MAX_ACTIONS:
         raise FormatError(
             name, f"{stages} stages of {microbatches} microbatches are more than can be read"

@@ -152,6 +152,8 @@ class Graph:
             node = next(w.node for w in self.nodes[node].waits if w.node in self.cyclic)
         walked = list(path)
         loop = walked[walked.index(node) :]
+        # A shortest way back takes a pass over all that is stuck, so it is looked for from some
+        # only.
         shortest = min((self._back_to(begin) for begin in loop[:16]), key=len)
 
         cycle = []

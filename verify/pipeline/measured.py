@@ -25,7 +25,7 @@ from verify.pipeline.check import timeline
 from verify.pipeline.schedule import Action, Instance, Link, PipelineSchedule
 from verify.pipeline.verdict import Bar
 
-CANDIDATES = 16
+CANDIDATES = 16  # occupancies that are tried
 CLEARLY = 0.5  # an occupancy must bring the deviation below this share of that without any
 NOTICEABLE_S = 200e-6  # deviations below this are no evidence for an occupancy
 
@@ -60,7 +60,7 @@ class StepRecord:
     spans: list[Span] = field(default_factory=list)
     transits: list[Transit] = field(default_factory=list)
 
-    def report(self) -> Report:
+    def report(self) -> StepReport:
         """What the other ranks need to know of it."""
         took_s = defaultdict[tuple[str, int], list[float]](list)
         for span in self.spans:
@@ -70,7 +70,7 @@ class StepRecord:
             came[transit.sender].append((transit.ready_s, transit.arrived_s))
         durations = {action: median(each) for action, each in took_s.items()}
         links = {sender: fit(sorted(pairs)) for sender, pairs in came.items()}
-        return Report(self.step, self.digest, durations, links)
+        return StepReport(self.step, self.digest, durations, links)
 
 
 class LinkTimes(NamedTuple):
@@ -87,7 +87,7 @@ class LinkTimes(NamedTuple):
         return self.latency_s + self.occupancy_s
 
 
-class Report(msgspec.Struct, frozen=True):
+class StepReport(msgspec.Struct, frozen=True):
     """What a rank reports of one step."""
 
     step: int
@@ -96,12 +96,14 @@ class Report(msgspec.Struct, frozen=True):
     came: dict[int, LinkTimes]  # by sender, one direction; latency with the offset of the clocks
 
 
-REPORT = msgspec.msgpack.Decoder(Report)  # with the module: see verify.core.format
+REPORT = msgspec.msgpack.Decoder(StepReport)  # with the module: see verify.core.format
 
 
 def fit(pairs: Sequence[tuple[float, float]]) -> LinkTimes:
     """One direction of a link from (ready, arrived) of its messages, in order; at least one."""
     gaps = sorted(max(0.0, b - a) for (_, a), (_, b) in pairwise(pairs))
+    # Messages that stand in line come an occupancy apart, and no two come closer. A tenth of the
+    # gaps may be smaller: threads are late now and then.
     most_s = gaps[len(gaps) // 10] if gaps else 0.0
     plain, *others = (_fit(pairs, most_s * i / CANDIDATES) for i in range(CANDIDATES + 1))
     best = min(others, key=lambda found: found.noise_s)
@@ -119,7 +121,7 @@ def _fit(pairs: Sequence[tuple[float, float]], occupancy_s: float) -> LinkTimes:
     return LinkTimes(middle, occupancy_s, median(abs(value - middle) for value in left))
 
 
-def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
+def links(reports: Mapping[int, StepReport]) -> dict[tuple[int, int], LinkTimes]:
     """Every link over which messages went both ways in the step; lower rank first."""
     return {
         (low, high): LinkTimes(
@@ -134,7 +136,7 @@ def links(reports: Mapping[int, Report]) -> dict[tuple[int, int], LinkTimes]:
     }
 
 
-def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, Report]) -> Instance:
+def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, StepReport]) -> Instance:
     """The schedule's instance with everything that was measured, in microseconds.
 
     The time of a fused backward is divided as in the schedule's own; other links cost nothing.
@@ -150,12 +152,14 @@ def measured_instance(schedule: PipelineSchedule, reports: Mapping[int, Report])
         fused_s = took_s.get(("B", stage), 0.0)
         backward.append(_us(took_s.get(("I", stage), fused_s * share)))
         weight.append(_us(took_s.get(("W", stage), fused_s * (1 - share))))
-    found = sorted(links(reports).items())
+    measured_links = sorted(links(reports).items())
     return Instance(
         forward=tuple(_us(took_s["F", stage]) for stage in stages),
         backward=tuple(backward),
         weight=tuple(weight),
-        links=tuple(Link(ends, _us(of.latency_s), _us(of.occupancy_s)) for ends, of in found),
+        links=tuple(
+            Link(ends, _us(link.latency_s), _us(link.occupancy_s)) for ends, link in measured_links
+        ),
         memory=before.memory,
         sends="buffered",
     )
@@ -173,6 +177,7 @@ def predicted(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
 def clock_offsets(times: Mapping[tuple[int, int], LinkTimes], ranks: int) -> dict[int, float]:
     """rank -> its clock less rank 0's, along the links; 0 for ranks that none leads to."""
     offsets = {0: 0.0}
+    # Links are in no order: each pass leads at least one link farther.
     for _ in range(ranks):
         for (low, high), link in times.items():
             if low in offsets:

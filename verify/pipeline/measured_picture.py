@@ -18,6 +18,7 @@ from verify.pipeline.schedule import COMPUTE, Instance, PipelineSchedule, parse_
 from verify.pipeline.verdict import Bar
 
 MS = 1e3
+"""Milliseconds in a second, and microseconds in a millisecond."""
 
 
 def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
@@ -29,16 +30,16 @@ def bars(records: Mapping[int, StepRecord]) -> list[Bar]:
     def ms(seconds: float, rank: int) -> float:
         return (seconds - offset_s[rank] - zero_s) * MS
 
-    found = []
+    drawn = []
     for rank, record in records.items():
         for did in record.spans:
-            found.append(Bar(str(did.action), rank, ms(did.began_s, rank), ms(did.ended_s, rank)))
+            drawn.append(Bar(str(did.action), rank, ms(did.began_s, rank), ms(did.ended_s, rank)))
         for came in record.transits:
             ready = ms(came.ready_s, came.sender)
             arrived = ms(came.arrived_s, rank)
             action = str(send_of(came.receive))
-            found.append(Bar(action, came.sender, ready, max(ready, arrived), rank))
-    return found
+            drawn.append(Bar(action, came.sender, ready, max(ready, arrived), rank))
+    return drawn
 
 
 def makespan_ms(drawn: Sequence[Bar]) -> float:
@@ -55,8 +56,8 @@ def observed(schedule: PipelineSchedule, records: Mapping[int, StepRecord]) -> I
 
 def planned(schedule: PipelineSchedule, measured: Instance) -> list[Bar]:
     """The bars of a schedule as the model has them in an instance in microseconds."""
-    found = predicted(schedule, measured)
-    return [msgspec.structs.replace(bar, start=bar.start / MS, end=bar.end / MS) for bar in found]
+    drawn = predicted(schedule, measured)
+    return [msgspec.structs.replace(bar, start=bar.start / MS, end=bar.end / MS) for bar in drawn]
 
 
 def side_by_side(
@@ -64,10 +65,10 @@ def side_by_side(
 ) -> list[Sheet]:
     """Two sheets: what the model says for the durations and delays of a step, and the step."""
     plan = planned(schedule, observed(schedule, records))
-    found = bars(records)
+    measured = bars(records)
     return [
         Sheet(f"{title}: planned for what was measured, {makespan_ms(plan):.4g} ms", plan),
-        Sheet(f"{title}: measured, {makespan_ms(found):.4g} ms", found),
+        Sheet(f"{title}: measured, {makespan_ms(measured):.4g} ms", measured),
     ]
 
 

@@ -26,6 +26,7 @@ NAMES = {
     "B": "backward",
 }
 SENT = {"SEND_F": "#2f6db0", "SEND_B": "#b4610e"}
+# In pixels.
 LEFT = 70
 TOP = 54
 ROW = 22

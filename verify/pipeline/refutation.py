@@ -175,10 +175,11 @@ class _Known:
         self.orders: set[tuple[Item, Item]] = set()
 
     def copy(self) -> _Known:
-        other = _Known(self.question, self.deadline)
-        other.lows, other.highs = dict(self.lows), dict(self.highs)
-        other.orders = set(self.orders)
-        return other
+        copy = _Known(self.question, self.deadline)
+        copy.lows = dict(self.lows)
+        copy.highs = dict(self.highs)
+        copy.orders = set(self.orders)
+        return copy
 
     def low(self, item: Item) -> int:
         return self.lows.get(item, 0)
@@ -204,78 +205,94 @@ def _require(holds: bool, why: str) -> None:
         raise Refused(why)
 
 
+def _require_beside(question: _Question, item: Item, others: list[Item]) -> None:
+    """Refused unless ``item`` is none of the others, and on their rank."""
+    on_one_rank = question.rank[item.stage] == question.rank[others[0].stage]
+    _require(
+        on_one_rank and item not in others, "the action is not beside the others on their rank"
+    )
+
+
 def _steps(known: _Known, question: _Question) -> dict[str, Callable[..., None]]:
     """What each line but the last of a case does."""
-    item = question.item
-    items = question.items
+    return _steps_on_times(known, question) | _steps_on_order(known, question)
+
+
+def _steps_on_times(known: _Known, question: _Question) -> dict[str, Callable[..., None]]:
+    """The lines that narrow when an action can start."""
     takes = question.takes
 
-    def beside(x: Item, them: list[Item]) -> None:
-        same = question.rank[x.stage] == question.rank[them[0].stage]
-        _require(same and x not in them, "the action is not beside the others on their rank")
-
     def later(a: str, b: str) -> None:
-        one = item(a)
-        other = item(b)
-        known.at_least(other, known.low(one) + takes(one) + question.travels(one, other))
+        sender = question.item(a)
+        receiver = question.item(b)
+        sent = known.low(sender) + takes(sender)
+        known.at_least(receiver, sent + question.travels(sender, receiver))
 
     def sooner(a: str, b: str) -> None:
-        one = item(a)
-        other = item(b)
-        known.at_most(one, known.high(other) - question.travels(one, other) - takes(one))
+        sender = question.item(a)
+        receiver = question.item(b)
+        sent = known.high(receiver) - question.travels(sender, receiver)
+        known.at_most(sender, sent - takes(sender))
 
-    def raise_(a: str, them: str) -> None:
-        x = item(a)
-        before = items(them)
-        _require(all(known.first(b, x) for b in before), "not all are known to come before")
-        known.at_least(x, min(map(known.low, before)) + sum(map(takes, before)))
+    # No check that X is beside SET: what is known to come before X ends before X starts, whichever
+    # rank runs it, and the actions of SET run one at a time.
+    def raise_(a: str, those: str) -> None:
+        item = question.item(a)
+        before = question.items(those)
+        _require(all(known.first(b, item) for b in before), "not all are known to come before")
+        known.at_least(item, min(map(known.low, before)) + sum(map(takes, before)))
 
-    def lower(a: str, them: str) -> None:
-        x = item(a)
-        after = items(them)
-        beside(x, after)
-        _require(all(known.first(x, b) for b in after), "not all are known to come after")
-        known.at_most(x, max(map(known.end, after)) - sum(map(takes, after)) - takes(x))
+    def lower(a: str, those: str) -> None:
+        item = question.item(a)
+        after = question.items(those)
+        _require_beside(question, item, after)
+        _require(all(known.first(item, b) for b in after), "not all are known to come after")
+        latest_end = max(map(known.end, after))
+        known.at_most(item, latest_end - sum(map(takes, after)) - takes(item))
+
+    return {"later": later, "sooner": sooner, "raise": raise_, "lower": lower}
+
+
+def _steps_on_order(known: _Known, question: _Question) -> dict[str, Callable[..., None]]:
+    """The lines that tell which of two actions comes first."""
+    takes = question.takes
 
     def order(a: str, b: str) -> None:
-        one = item(a)
-        other = item(b)
-        beside(other, [one])
-        _require(known.low(other) + takes(other) > known.high(one), "the other could be first")
-        known.orders.add((one, other))
+        earlier = question.item(a)
+        later = question.item(b)
+        _require_beside(question, later, [earlier])
+        _require(known.low(later) + takes(later) > known.high(earlier), "the other could be first")
+        known.orders.add((earlier, later))
 
-    def last(them: str, a: str) -> None:
-        x = item(a)
-        rest = items(them)
-        beside(x, rest)
-        length = sum(map(takes, rest)) + takes(x)
-        begin = min(map(known.low, [x, *rest]))
-        _require(begin + length > max(map(known.end, rest)), "it need not be last")
-        known.orders.update((b, x) for b in rest)
+    def last(those: str, a: str) -> None:
+        item = question.item(a)
+        others = question.items(those)
+        _require_beside(question, item, others)
+        length = sum(map(takes, others)) + takes(item)
+        begin = min(map(known.low, [item, *others]))
+        _require(begin + length > max(map(known.end, others)), "it need not be last")
+        known.orders.update((other, item) for other in others)
 
-    def first(them: str, a: str) -> None:
-        x = item(a)
-        rest = items(them)
-        beside(x, rest)
-        length = sum(map(takes, rest)) + takes(x)
-        end = max(map(known.end, [x, *rest]))
-        _require(min(map(known.low, rest)) + length > end, "it need not be first")
-        known.orders.update((x, b) for b in rest)
+    def first(those: str, a: str) -> None:
+        item = question.item(a)
+        others = question.items(those)
+        _require_beside(question, item, others)
+        length = sum(map(takes, others)) + takes(item)
+        end = max(map(known.end, [item, *others]))
+        _require(min(map(known.low, others)) + length > end, "it need not be first")
+        known.orders.update((item, other) for other in others)
 
     def room(f: str, a: str, b: str) -> None:
-        forward = item(f)
-        one = item(a)
-        other = item(b)
+        forward = question.item(f)
+        one = question.item(a)
+        other = question.item(b)
         either = question.room(forward, one, other) or question.room(forward, other, one)
         _require(either, "memory does not ask for one of the two")
         _require(known.first(forward, one), "the first of the two may give it")
         _require(takes(forward) > 0, "it takes no time")
         known.orders.add((other, forward))
 
-    return {
-        "later": later, "sooner": sooner, "raise": raise_, "lower": lower,
-        "order": order, "last": last, "first": first, "room": room,
-    }  # fmt: skip
+    return {"order": order, "last": last, "first": first, "room": room}
 
 
 def _refute(known: _Known, question: _Question, lines: _Lines) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from verify.pipeline.graph import Delay, Graph
 
 MOST_CORNERS = 64
+"""Of one link's curve: each takes several passes over the whole graph."""
 
 
 class PathLength(NamedTuple):

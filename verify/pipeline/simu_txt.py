@@ -46,10 +46,10 @@ def decode_timeline(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     """
     passes = []
     for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), 1):
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise FormatError(name, f"line {number} is not 'stage, F|B|W, start, end': {line!r}")
-        stage, letter, start, end = found.groups()
+        stage, letter, start, end = match.groups()
         passes.append(Pass(float(start), float(end), int(stage), letter))
     if not passes:
         raise FormatError(name, "there is no pass in it")
@@ -59,6 +59,7 @@ def decode_timeline(data: bytes, name: str = "<bytes>") -> PipelineSchedule:
     durations: dict[tuple[str, int], float] = {}
     counts: Counter[tuple[int, str]] = Counter()
     busy = [0.0] * stages
+    # By their starts, so in the order in which each stage begins them.
     for p in sorted(passes):
         if p.start < busy[p.stage] or p.end < p.start:
             raise FormatError(name, f"stage {p.stage} does two things at {p.start:g}")

@@ -134,6 +134,8 @@ def _require_overlaps(
     apart: list[list[tuple[Action, ...]]] = [
         [(action,) for action in program] for program in programs
     ]
+    # What does not end one by one either is a deadlock, and so refuted: a verdict, no malformed
+    # file.
     if _ends(apart) and not _ends(together):
         raise FormatError(name, "the parts of an OVERLAP_F_B need each other")
 

@@ -20,6 +20,7 @@ from verify.core.schedule import IntArray, Schedule
 from verify.core.verdict import SHOWN, Counterexample, LocatedTransfer, locate
 
 SHOWN_CHARACTERS = 160
+"""Of a sum in a counterexample; a wrong schedule's can be of any length."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +58,17 @@ class _Histories(Algebra):
         return np.array(sums, object)
 
 
-def explained(schedule: Schedule, found: Counterexample) -> Counterexample:
+def explained(schedule: Schedule, counterexample: Counterexample) -> Counterexample:
     """What the core found, with why: where a wrong count arose, and the transfers that matter."""
-    if found.rank is None or found.chunk is None:
-        return found
-    if found.contribution is not None:
-        return explain(schedule, found.rank, found.chunk, found.contribution)
-    if found.property == "same_bits":
-        return _two_sums(schedule, found.rank, found.chunk)
-    return found
+    rank = counterexample.rank
+    chunk = counterexample.chunk
+    if rank is None or chunk is None:
+        return counterexample
+    if counterexample.contribution is not None:
+        return explain(schedule, rank, chunk, counterexample.contribution)
+    if counterexample.property == "same_bits":
+        return _two_sums(schedule, rank, chunk)
+    return counterexample
 
 
 def _two_sums(schedule: Schedule, rank: int, chunk: int) -> Counterexample:

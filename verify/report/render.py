@@ -149,21 +149,26 @@ def listed(results: dict[str, Result]) -> list[str]:
     return lines
 
 
-def evidence(found: Counterexample) -> list[str]:
+def evidence(counterexample: Counterexample) -> list[str]:
     """A counterexample, of any family, as lines of text."""
     location = [
-        f"{field} {getattr(found, field)}"
+        f"{field} {getattr(counterexample, field)}"
         for field in ("phase", "round", "rank", "chunk", "position")
-        if getattr(found, field) is not None
+        if getattr(counterexample, field) is not None
     ]
-    if found.action is not None:
-        location.append(found.action)
+    if counterexample.action is not None:
+        location.append(counterexample.action)
 
-    headline = f"  {found.property} fails"
+    headline = f"  {counterexample.property} fails"
     if location:
         headline += f" at {', '.join(location)}"
-    lines = [headline, f"    expected: {found.expected}", f"    found:    {found.found}"]
-    for title, items in (("transfers", found.transfers), ("actions", found.actions)):
+    lines = [
+        headline,
+        f"    expected: {counterexample.expected}",
+        f"    found:    {counterexample.found}",
+    ]
+    what_matters = {"transfers": counterexample.transfers, "actions": counterexample.actions}
+    for title, items in what_matters.items():
         if items:
             lines.append(f"    {title} that matter:")
             lines += [f"      {item}" for item in items[:MOST_SHOWN]]

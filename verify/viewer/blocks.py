@@ -19,6 +19,7 @@ from verify.errors import ArgumentError
 from verify.viewer.evidence import counterexamples, fault, head
 from verify.viewer.part import Part
 
+# More than a page can show is refused, with the way to show a part of it.
 MOST_STEPS = 20_000
 MOST_EVENTS = 400_000
 MOST_BLOCKS = 1024
@@ -26,6 +27,8 @@ MOST_BLOCKS = 1024
 HAPPENS = 0
 STANDS = 1
 NEVER_REACHED = 2
+"""Whether a step happens, its block stands at it, or never gets to it; ``blocks.js`` knows these by
+number."""
 
 
 def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str, Any]:
@@ -46,16 +49,18 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
             f"in {MOST_BLOCKS:,}",
             "Show the blocks of some ranks: --html-part FROM-TO",
         )
-    made = head(name, "blocks", report.verdict, headline(report), report.results)
+    page = head(name, "blocks", report.verdict, headline(report), report.results)
     row_of = {block: row for row, block in enumerate(rows)}
     bars, number = _bars(flat, report, row_of)
     index = {flat.describe(i): number[i] for i in range(len(flat.steps)) if i in number}
-    found = counterexamples(report.results.values())
-    made |= {
+    page |= {
         "rows": [f"{flat.blocks[i].rank} · {flat.blocks[i].name}" for i in rows],
         "steps": bars,
         "waits": _waits(flat, number),
-        "faults": [fault(c, **_places(c, flat, index, number)) for c in found],
+        "faults": [
+            fault(c, **_places(c, flat, index, number))
+            for c in counterexamples(report.results.values())
+        ],
         "facts": [
             ["sizes", meant_in_words(report)],
             ["deadlock", freedom_in_words(report)],
@@ -63,14 +68,15 @@ def model(name: str, report: AsynchronousReport, part: Part | None) -> dict[str,
         ],
     }
     if part:
-        made["cut"] = f"Shown are the blocks of ranks {low} to {high - 1} of {report.ranks}."
-    return made
+        page["cut"] = f"Shown are the blocks of ranks {low} to {high - 1} of {report.ranks}."
+    return page
 
 
 def _run(flat: FlatProgram, report: AsynchronousReport) -> Run:
     stuck = report.results["deadlock_free"].verdict is Verdict.REFUTED
     limit = min(report.sizes.finest, flat.largest) if stuck and report.sizes else flat.largest
     events = Events(flat, limit)
+    # Messages as coarse as they get are fewer: the page then shows a run at a smaller size.
     if len(events) > MOST_EVENTS:
         events = Events(flat, flat.largest)
     return Run(events, flat.program.slots if stuck else None)
@@ -135,8 +141,8 @@ def _waits(flat: FlatProgram, number: dict[int, int]) -> list[list[int]]:
     pairs = [(earlier, later) for later, earlier in flat.waits if earlier != NEVER]
     whole = Events(flat, flat.largest)
     for sent, received in zip(whole.sent, whole.received, strict=True):
-        for one, other in zip(sent.tolist(), received.tolist(), strict=False):
-            pairs.append((int(whole.step[one]), int(whole.step[other])))
+        for send, receive in zip(sent.tolist(), received.tolist(), strict=False):
+            pairs.append((int(whole.step[send]), int(whole.step[receive])))
     block = flat.block.tolist()
     return [
         [number[a], number[b]]
@@ -146,20 +152,21 @@ def _waits(flat: FlatProgram, number: dict[int, int]) -> list[list[int]]:
 
 
 def _places(
-    found: Counterexample, flat: FlatProgram, index: dict[str, int], number: dict[int, int]
+    counterexample: Counterexample, flat: FlatProgram, index: dict[str, int], number: dict[int, int]
 ) -> dict[str, object]:
     """The steps that a counterexample names; per line who waits for whom, where it says so."""
     waits: list[list[int] | None] = []
-    for line in found.actions:
+    for line in counterexample.actions:
         named = [text for text in index if text in line]
         named = [a for a in named if not any(a != b and a in b for b in named)]
         ends = sorted(named, key=line.index)[:2]
         waits.append([index[text] for text in ends] if ends else None)
     faulty = [step for pair in waits if pair for step in pair]
-    if not faulty and found.action is not None:
+    if not faulty and counterexample.action is not None:
+        at = (counterexample.rank, counterexample.position, counterexample.action)
         for i, step in enumerate(flat.steps):
             block = flat.blocks[int(flat.block[i])]
             here = (block.rank, step.position, f"{block.name}: {step.text}")
-            if i in number and here == (found.rank, found.position, found.action):
+            if i in number and here == at:
                 faulty.append(number[i])
     return {"faulty": list(dict.fromkeys(faulty)), "waits": waits}

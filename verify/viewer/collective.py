@@ -19,11 +19,12 @@ from verify.report.render import bound_in_words, instance_in_words
 from verify.viewer.evidence import counterexamples, fault, head
 from verify.viewer.part import Part
 
+# More ranks or rounds are refused; of more transfers, counts or cells some of the chunks are shown.
 MOST_RANKS = 1024
 MOST_ROUNDS = 20_000
 MOST_TRANSFERS = 60_000
 MOST_COUNTS = 2**26
-"""Ranks times chunks times contributions: what the page keeps two bits of."""
+"""Ranks times chunks times contributions: what the page keeps two bits of, 16 MiB."""
 MOST_CELLS = 2**18
 """Ranks times chunks."""
 

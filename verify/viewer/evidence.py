@@ -61,19 +61,19 @@ def head(
     }
 
 
-def fault(found: Counterexample, **more: object) -> dict[str, Any]:
+def fault(counterexample: Counterexample, **more: object) -> dict[str, Any]:
     """A counterexample in words, with ``more`` for its family's view."""
     location = [
-        f"{field} {getattr(found, field)}"
+        f"{field} {getattr(counterexample, field)}"
         for field in ("phase", "round", "rank", "chunk", "position", "action")
-        if getattr(found, field) is not None
+        if getattr(counterexample, field) is not None
     ]
     return {
-        "property": found.property,
+        "property": counterexample.property,
         "place": ", ".join(location),
-        "expected": found.expected,
-        "found": found.found,
-        "lines": [str(line) for line in (*found.transfers, *found.actions)],
+        "expected": counterexample.expected,
+        "found": counterexample.found,
+        "lines": [str(line) for line in (*counterexample.transfers, *counterexample.actions)],
         **more,
     }
 

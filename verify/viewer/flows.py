@@ -40,11 +40,10 @@ def model(name: str, solution: Solution, report: FlowReport) -> dict[str, Any]:
             ends = rank[flow.src], rank[flow.dst], column[flow.owner, flow.chunk]
             rounds[epoch] += [*ends, float(flow.volume)]
     text = f"{collective} of {report.ranks} ranks, {report.flows} flows in {report.epochs} epochs"
-    made = head(name, "flows", report.verdict, f"{text} (TE-CCL)", report.results)
+    page = head(name, "flows", report.verdict, f"{text} (TE-CCL)", report.results)
     moves = collective == "alltoall"
     wanted = [(chunk if chunk < len(names) else -2) if moves else -1 for _, chunk in columns]
-    found = counterexamples(report.results.values())
-    return made | {
+    return page | {
         "ranks": len(names),
         "names": [str(name) for name in names],
         "late": [],
@@ -55,26 +54,29 @@ def model(name: str, solution: Solution, report: FlowReport) -> dict[str, Any]:
         "moves": moves,
         "wanted": wanted,
         "meaningful": True,
-        "faults": [fault(c, **_places(c, flows, rank, column)) for c in found],
+        "faults": [
+            fault(c, **_places(c, flows, rank, column))
+            for c in counterexamples(report.results.values())
+        ],
     }
 
 
 def _places(
-    found: Counterexample,
+    counterexample: Counterexample,
     flows: list[Flow],
     rank: dict[int, int],
     column: dict[tuple[int, int], int],
 ) -> dict[str, object]:
     """The flow that a counterexample names, or the last ones into where something lacks."""
-    named = _NAMED.search(found.found)
-    epoch = _EPOCH.search(found.found)
+    named = _NAMED.search(counterexample.found)
+    epoch = _EPOCH.search(counterexample.found)
     ways = []
     if named:
         chunk, owner, src, dst = (None if part is None else int(part) for part in named.groups())
         for flow in flows:
             at = (flow.epoch, flow.src, flow.dst)
             if (flow.owner, flow.chunk) == (owner, chunk) and (
-                at == (int(epoch[1]), src, dst) if epoch else flow.dst == found.rank
+                at == (int(epoch[1]), src, dst) if epoch else flow.dst == counterexample.rank
             ):
                 place = rank[flow.src], rank[flow.dst], column[flow.owner, flow.chunk]
                 ways.append([flow.epoch, *place])

@@ -21,6 +21,7 @@ from verify.pipeline.verdict import Measures, PipelineReport
 from verify.viewer.evidence import counterexamples, fault, head
 from verify.viewer.part import Part
 
+# Of more, the first ranks are shown.
 MOST_ACTIONS = 60_000
 MOST_RANKS = 1024
 
@@ -34,22 +35,23 @@ def model(
         ArgumentError: more than a page can show, or no such ranks.
     """
     low, high = _ranks(schedule, part)
-    found = counterexamples(report.results.values())
-    made = head(name, "pipeline", report.verdict, headline(schedule, report), report.results)
-    made |= {
+    page = head(name, "pipeline", report.verdict, headline(schedule, report), report.results)
+    page |= {
         "ranks": [low, high],
-        "faults": [fault(c, **_places(schedule, c)) for c in found],
+        "faults": [
+            fault(c, **_places(schedule, c)) for c in counterexamples(report.results.values())
+        ],
         "limits": schedule.instance.memory and list(schedule.instance.memory[low:high]),
     }
     if (low, high) != (0, schedule.ranks):
-        made["cut"] = (
+        page["cut"] = (
             f"Shown are ranks {low} to {high - 1} of {schedule.ranks}, with the messages among "
             f"them; the verdict and all figures are the whole schedule's. Others: "
             f"--html-part FROM-TO."
         )
     if report.measures is None:
-        return made | {"programs": [list(map(str, p)) for p in schedule.programs[low:high]]}
-    return made | _measured(schedule, report, report.measures, low, high)
+        return page | {"programs": [list(map(str, p)) for p in schedule.programs[low:high]]}
+    return page | _measured(schedule, report, report.measures, low, high)
 
 
 def _ranks(schedule: PipelineSchedule, part: Part | None) -> tuple[int, int]:
@@ -129,24 +131,27 @@ def slacks(graph: Graph, finish: list[int]) -> list[int]:
 _WAIT = re.compile(r"rank (\d+)(?: to \d+)?: (\S+) waits for rank (\d+)(?: to \d+)?: (\S+) ")
 
 
-def _places(schedule: PipelineSchedule, found: Counterexample) -> dict[str, object]:
+def _places(schedule: PipelineSchedule, counterexample: Counterexample) -> dict[str, object]:
     """Where to look, as [rank, position], and who waits for whom, as pairs of these."""
     waits: list[list[list[int]] | None] = []
-    for line in found.actions:
+    for line in counterexample.actions:
         if match := _WAIT.match(line):
             found_at = [_position(schedule, int(match[i]), match[i + 1]) for i in (1, 3)]
             ends = [place for place in found_at if place is not None]
             waits.append(ends if len(ends) == 2 else None)
     faulty = [end for pair in waits if pair for end in pair]
-    if not faulty and found.rank is not None and 0 <= found.rank < schedule.ranks:
-        at = found.position if found.position is not None else _at(schedule, found)
-        faulty = [[found.rank, at]] if at is not None else []
+    rank = counterexample.rank
+    if not faulty and rank is not None and 0 <= rank < schedule.ranks:
+        at = counterexample.position
+        if at is None:
+            at = _at(schedule, counterexample)
+        faulty = [[rank, at]] if at is not None else []
     return {"faulty": _once(faulty), "waits": waits}
 
 
-def _at(schedule: PipelineSchedule, found: Counterexample) -> int | None:
-    assert found.rank is not None
-    place = _position(schedule, found.rank, found.action or "")
+def _at(schedule: PipelineSchedule, counterexample: Counterexample) -> int | None:
+    assert counterexample.rank is not None
+    place = _position(schedule, counterexample.rank, counterexample.action or "")
     return place[1] if place else None
 
 

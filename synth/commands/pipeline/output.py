@@ -9,7 +9,7 @@ from synth.commands.pipeline.options import PipelineOptions
 from synth.commands.pipeline.search import SearchResult
 from synth.pipeline import curves, show
 from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.compare import Comparison
+from synth.pipeline.compare import DelayComparison
 from verify.output import store, write_atomically
 from verify.pipeline import lowered, timeline, write, write_csv
 from verify.pipeline.picture import Sheet, svg, trace
@@ -64,7 +64,7 @@ def print_result(result: SearchResult, written: list[str], *, json: bool) -> Non
     print(encoded(as_json) if json else as_text)
 
 
-def show_comparison(comparison: Comparison, options: PipelineOptions) -> None:
+def show_comparison(comparison: DelayComparison, options: PipelineOptions) -> None:
     """Draw the comparison where that is asked for, and print it."""
     if options.picture is not None:
         drawn = curves.svg(comparison, show.comparison_title(comparison))
@@ -78,7 +78,7 @@ def show_comparison(comparison: Comparison, options: PipelineOptions) -> None:
         _print_comparison(comparison, options)
 
 
-def _print_comparison(comparison: Comparison, options: PipelineOptions) -> None:
+def _print_comparison(comparison: DelayComparison, options: PipelineOptions) -> None:
     from rich.console import Console
 
     # in a file or pipe rich would wrap the table at 80 columns

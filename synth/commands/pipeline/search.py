@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from synth.commands.pipeline.request import Request
 from synth.pipeline.answer import PipelineAnswer
-from synth.pipeline.compare import Comparison, compare
+from synth.pipeline.compare import DelayComparison, compare
 from synth.pipeline.plan import Progress, Solver, plan
 from synth.pipeline.robust import Robust, robust
 from verify.errors import SynthesisError
@@ -24,7 +24,7 @@ class SearchResult:
 class ComparisonResult:
     """The rows that were done, None if there are none; whether Ctrl-C ended it."""
 
-    comparison: Comparison | None
+    comparison: DelayComparison | None
     interrupted: bool
 
 
@@ -60,7 +60,7 @@ def _certified(planned: PipelineAnswer, solver: Solver) -> PipelineAnswer:
 
 def search_comparison(request: Request, progress: Progress) -> ComparisonResult:
     """Compare all methods; Ctrl-C ends it, and the rows that were done remain."""
-    comparison: Comparison | None = None
+    comparison: DelayComparison | None = None
     rows = compare(request.problem, request.factors, request.method, request.solver, progress)
     try:
         for comparison_so_far in rows:

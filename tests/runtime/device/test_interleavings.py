@@ -13,7 +13,7 @@ import pytest
 
 from synth import generate
 from tests.runtime.schedules import direct, ring, straggler
-from verify.device.program import Action, device_program
+from verify.device.program import DeviceAction, device_program
 from verify.renaming import renamed
 
 BLOCKS = 2
@@ -70,7 +70,7 @@ def run(seed, place=by_block, flag_place=flag_of_set, sets=2, operations=5):
         for rank, block in sorted(open_, key=lambda each: dice.random() * speed[each]):
             epoch, part, action, peer, _, slot = todo[rank, block][at[rank, block]]
             parity = epoch % sets
-            put = action == Action.PUT
+            put = action == DeviceAction.PUT
             holder, sender = (peer, rank) if put else (rank, peer)
             start = place(parity, block, slot, part)
             units = [(holder, start + i) for i in range(part)]

@@ -32,7 +32,7 @@ from synth.twolevel.machine import Machine
 from synth.twolevel.search import two_level
 from tests.runtime.schedules import arrivals, by_rounds, direct, ring, straggler, swapping
 from tests.runtime.spawning import PATIENCE, on_ranks, spawn, values
-from verify.device.program import Action
+from verify.device.program import DeviceAction
 from verify.errors import ArgumentError, RankFailure, TensorError
 
 pytestmark = pytest.mark.gpu_logic  # they start ranks, several times
@@ -217,22 +217,22 @@ def _long_time(rank, size, store, old="", new="", program=None):
 
 
 def other_op(rows):
-    reduces = torch.nonzero(rows[:, 0] == Action.REDUCE).flatten()
-    rows[reduces[-1], 0] = Action.COPY
+    reduces = torch.nonzero(rows[:, 0] == DeviceAction.REDUCE).flatten()
+    rows[reduces[-1], 0] = DeviceAction.COPY
 
 
 def other_chunk(rows):
-    receives = torch.nonzero(rows[:, 0] != Action.PUT).flatten()
+    receives = torch.nonzero(rows[:, 0] != DeviceAction.PUT).flatten()
     rows[receives[-1], 2] = (rows[receives[-1], 2] + 1) % 4
 
 
 def other_slot(rows):
-    receives = torch.nonzero(rows[:, 0] != Action.PUT).flatten()
+    receives = torch.nonzero(rows[:, 0] != DeviceAction.PUT).flatten()
     rows[receives[-1], 3] = rows[receives[0], 3]  # it has come already: there is no wait
 
 
 def no_put(rows):
-    puts = torch.nonzero(rows[:, 0] == Action.PUT).flatten()
+    puts = torch.nonzero(rows[:, 0] == DeviceAction.PUT).flatten()
     rows[puts[-1], 3] = 0  # another flag is raised instead
 
 

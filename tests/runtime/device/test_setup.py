@@ -25,7 +25,7 @@ from synth import generate
 from tests.runtime.device.test_kernel import LIMIT, kernels
 from tests.runtime.schedules import direct, ring, straggler
 from tests.runtime.spawning import on_ranks
-from verify.device.program import SETS, Action, device_program
+from verify.device.program import SETS, DeviceAction, device_program
 from verify.errors import ArgumentError, KernelUnavailable, TensorError
 
 PROGRAMS = [device_program(each) for each in (ring(2), ring(5), direct(4), straggler(4, 3))]
@@ -66,8 +66,8 @@ def test_a_row_is_what_the_executor_does(runnable):
     for rank in range(schedule.ranks) if isinstance(runnable, Verified) else (1,):
         rows = device_program(schedule).rows[rank].tolist()
         ends = runnable.program(rank, late).ends
-        actions = {(True, False): Action.PUT, (False, True): Action.REDUCE}
-        kinds = [actions.get((end.send, end.reduce), Action.COPY) for end in ends]
+        actions = {(True, False): DeviceAction.PUT, (False, True): DeviceAction.REDUCE}
+        kinds = [actions.get((end.send, end.reduce), DeviceAction.COPY) for end in ends]
         places = [[kind, end.peer, end.chunk] for kind, end in zip(kinds, ends, strict=True)]
         assert [row[:3] for row in rows] == places
 

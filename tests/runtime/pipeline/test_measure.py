@@ -14,7 +14,7 @@ from tests.runtime.pipeline.test_gradients import schedule
 from tests.verify.pipeline.documents import one_f_one_b, zero_bubble
 from verify.errors import ArgumentError
 from verify.pipeline import Action, Link, measured
-from verify.pipeline.measured import Report, Span, StepRecord, Transit
+from verify.pipeline.measured import Span, StepRecord, StepReport, Transit
 
 MS = 1e-3
 
@@ -49,8 +49,8 @@ def test_a_link_is_measured_without_common_clocks(latency, occupancy, offset, ga
     back = _direction([t + offset for t in ready], latency * MS, occupancy * MS, -offset, rng)
     durations = {("F", 0): 1.0}
     reports = {
-        0: Report(0, "", durations, {1: measured.fit(back)}),
-        1: Report(0, "", durations, {0: measured.fit(there)}),
+        0: StepReport(0, "", durations, {1: measured.fit(back)}),
+        1: StepReport(0, "", durations, {0: measured.fit(there)}),
     }
     found = measured.links(reports)[0, 1]
     # how much of it is occupancy can be seen only where messages had to wait for each other

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from verify.asynchronous.model import NONE, Program, Step
+from verify.asynchronous.model import NONE, BlockProgram, Step
 
 NOTHING = -(2**40)
 """A counter that nobody has raised: a wait for any value needs a signal."""
@@ -26,7 +26,7 @@ class Outcome:
     races: bool = False
 
 
-def explore(program: Program, slots: int | None) -> Outcome:
+def explore(program: BlockProgram, slots: int | None) -> Outcome:
     """All states that can be reached."""
     inputs = zip(program.input_rank.tolist(), program.input_chunk.tolist(), strict=True)
     memory = tuple(None if rank < 0 else ((rank, chunk),) for rank, chunk in inputs)

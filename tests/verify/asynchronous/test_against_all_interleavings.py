@@ -13,9 +13,9 @@ from tests.verify.asynchronous.explore import explore
 from verify.asynchronous.check import check
 from verify.asynchronous.model import (
     Block,
+    BlockProgram,
     Buffer,
     Demand,
-    Program,
     Signal,
     Step,
 )
@@ -33,7 +33,7 @@ happening = st.tuples(
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def programs(draw: st.DrawFn) -> BlockProgram:
     """Three blocks on two ranks. FIFO b leads from block b to the next one.
 
     What happens is drawn in an order in which it could; then steps are swapped and waits added, so
@@ -68,7 +68,7 @@ def programs(draw: st.DrawFn) -> Program:
     return made(steps, draw(st.sampled_from([1, 1, 2, None])))
 
 
-def made(steps: list[list[dict[str, Any]]], slots: int | None) -> Program:
+def made(steps: list[list[dict[str, Any]]], slots: int | None) -> BlockProgram:
     """The program of three blocks with these steps."""
     rows = [
         Block(
@@ -79,7 +79,7 @@ def made(steps: list[list[dict[str, Any]]], slots: int | None) -> Program:
         for b in range(3)
     ]
     memory = np.arange(2 * CHUNKS)
-    return Program(
+    return BlockProgram(
         kind="allreduce",
         placement="in place",
         ranks=2,
@@ -100,7 +100,7 @@ LOWERED = made([[*RAISED], [], [{"waits": (Signal(0, 2),)}]], None)
 """A counter that is raised to 2 and then, which does nothing, to 1."""
 
 
-def rendezvous(program: Program) -> Program:
+def rendezvous(program: BlockProgram) -> BlockProgram:
     """The same, where each send is followed by a wait until its message has been received."""
     acks = len(program.counters)
     blocks = []
@@ -123,7 +123,7 @@ def rendezvous(program: Program) -> Program:
 @settings(max_examples=150, deadline=None)
 @given(programs())
 @example(LOWERED)
-def test_the_verdict_is_that_of_all_interleavings(program: Program) -> None:
+def test_the_verdict_is_that_of_all_interleavings(program: BlockProgram) -> None:
     results, freedom = check(program)
     bounded = explore(program, program.slots)
     unbounded = explore(program, None)

@@ -20,7 +20,7 @@ from tests.verify.asynchronous.algorithms import (
     xml,
 )
 from tests.verify.asynchronous.explore import explore
-from verify.asynchronous.model import ALL_RANKS, Program
+from verify.asynchronous.model import ALL_RANKS, BlockProgram
 from verify.asynchronous.msccl import verify_xml
 from verify.asynchronous.msccl_program import IN_PLACE, OUT_OF_PLACE, XmlLowering
 from verify.asynchronous.msccl_xml import decode
@@ -219,7 +219,7 @@ def mutants(of: Algorithm) -> Iterator[tuple[str, Algorithm]]:
                     yield f"{g} {b} {s} {'twice' if number > s else 'dropped'}", copy
 
 
-def wanted(program: Program) -> dict[int, tuple[tuple[int, int], ...]]:
+def wanted(program: BlockProgram) -> dict[int, tuple[tuple[int, int], ...]]:
     (demand,) = program.demands
     rows = zip(demand.address.tolist(), demand.rank.tolist(), demand.chunk.tolist(), strict=True)
     return {

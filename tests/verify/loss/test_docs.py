@@ -12,7 +12,7 @@ from synth import direct, generate, rhd, ring
 from synth.transpose.generate import transpose
 from verify import Schedule
 from verify.loss.examine import examine
-from verify.loss.report import Kind
+from verify.loss.report import LossKind
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs/explanation/loss.md").read_text()
@@ -31,7 +31,7 @@ def _schedules(n: int, groups: int) -> dict[str, Schedule]:
     }
 
 
-def _row(name: str, kind: Kind) -> str:
+def _row(name: str, kind: LossKind) -> str:
     spread = str(kind.least)
     if kind.least < kind.most:
         spread = f"{kind.least} .. {kind.most}, mean {kind.mean:.4g}"
