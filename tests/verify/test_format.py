@@ -75,10 +75,10 @@ def test_defaults_and_a_renamed_copy() -> None:
     assert (schedule.late, schedule.ports, schedule.meta) == ((), "duplex", {})
     four = schedule_of(optimal_four())
     assert four.table.src[0] == 0
-    other = renamed(four, {0: 3, 3: 0})
-    assert other.late == (0,)
-    assert other.table.src[0] == 3  # not the table of the original
-    assert renamed(other, {0: 3, 3: 0}) == four
+    swapped = renamed(four, {0: 3, 3: 0})
+    assert swapped.late == (0,)
+    assert swapped.table.src[0] == 3  # not the table of the original
+    assert renamed(swapped, {0: 3, 3: 0}) == four
     assert renamed(schedule, {0: 1, 1: 0}) == schedule
     mixed = Schedule(ranks=4, chunks=3, phases=(phase("-", (), ArrayRounds(())), *four.phases))
     assert len(renamed(mixed, {}).table) == len(four.table)
