@@ -30,22 +30,24 @@ def algorithm(coll: str, chunks: int, gpus: list[Any], **more: Any) -> Algorithm
     return {"head": head, "gpus": gpus}
 
 
-def xml(of: Algorithm) -> bytes:
+def xml(algo: Algorithm) -> bytes:
     def tag(name: str, attributes: dict[str, Any], inside: str = "") -> str:
-        given = "".join(f' {key}="{value}"' for key, value in attributes.items())
-        return f"<{name}{given}>{inside}</{name}>"
+        text = "".join(f' {key}="{value}"' for key, value in attributes.items())
+        return f"<{name}{text}>{inside}</{name}>"
 
-    chunks = of["head"]["nchunksperloop"]
+    chunks = algo["head"]["nchunksperloop"]
     gpus = ""
-    for number, blocks in enumerate(of["gpus"]):
+    for number, blocks in enumerate(algo["gpus"]):
         tbs = ""
-        for tb, made in enumerate(blocks):
-            steps = "".join(tag("step", {"s": s, **st}) for s, st in enumerate(made["steps"]))
-            head = {"id": tb, **{key: made[key] for key in ("send", "recv", "chan")}}
+        for tb, block in enumerate(blocks):
+            steps = ""
+            for s, attributes in enumerate(block["steps"]):
+                steps += tag("step", {"s": s, **attributes})
+            head = {"id": tb, "send": block["send"], "recv": block["recv"], "chan": block["chan"]}
             tbs += tag("tb", head, steps)
         sizes = {"i_chunks": chunks, "o_chunks": chunks, "s_chunks": 2}
         gpus += tag("gpu", {"id": number, **sizes}, tbs)
-    return tag("algo", of["head"], gpus).encode()
+    return tag("algo", algo["head"], gpus).encode()
 
 
 def ring_allreduce(n: int, count: int = 1, **more: Any) -> Algorithm:
@@ -56,8 +58,9 @@ def ring_allreduce(n: int, count: int = 1, **more: Any) -> Algorithm:
         middle = [step("rrs", at[hop], cnt=count) for hop in range(1, n - 1)]
         middle += [step("rrcs", at[n - 1], cnt=count)]
         middle += [step("rcs", at[hop], cnt=count) for hop in range(n, 2 * n - 2)]
-        ends = [step("s", at[0], cnt=count)], [step("r", at[2 * n - 2], cnt=count)]
-        gpus.append([block((rank + 1) % n, (rank - 1) % n, ends[0] + middle + ends[1])])
+        begin = step("s", at[0], cnt=count)
+        end = step("r", at[2 * n - 2], cnt=count)
+        gpus.append([block((rank + 1) % n, (rank - 1) % n, [begin, *middle, end])])
     return algorithm("allreduce", n * count, gpus, **more)
 
 
@@ -87,13 +90,13 @@ def pair_allreduce(**more: Any) -> Algorithm:
         for c in range(2):
             adds.append(step("nop", depid=0, deps=c))
             adds.append(step("re", c, srcbuf="s", depid=1, deps=c))
-        other = 1 - rank
-        gpus.append([block(other, -1, sends), block(-1, other, comes), block(-1, -1, adds)])
+        peer = 1 - rank
+        gpus.append([block(peer, -1, sends), block(-1, peer, comes), block(-1, -1, adds)])
     return algorithm("allreduce", 2, gpus, **more)
 
 
-def changed(of: Algorithm, change: Callable[[Algorithm], object]) -> Algorithm:
+def changed(algo: Algorithm, change: Callable[[Algorithm], object]) -> Algorithm:
     """A copy with one change made to it."""
-    copy = deepcopy(of)
+    copy = deepcopy(algo)
     change(copy)
     return copy

@@ -227,8 +227,8 @@ def joined(together: bool) -> Document:
         begin = [acquire, NOP, acquire, NOP, *puts]
     else:
         begin = [acquire, NOP, puts[0], NOP, acquire, NOP, puts[1]]
-    rest = exchange(2)["gpus"][0]["threadblocks"][0]["ops"][1:]
-    return plan_of([begin + rest, copies(0), copies(1)], 2, semaphores=(0,))
+    after_puts = exchange(2)["gpus"][0]["threadblocks"][0]["ops"][1:]
+    return plan_of([begin + after_puts, copies(0), copies(1)], 2, semaphores=(0,))
 
 
 def begun(signal: str, wait: str) -> Document:
@@ -439,7 +439,9 @@ def cut_differently() -> Document:
         ]
         for part in range(4)
     ]
-    last = [thing for n in range(4) for thing in (semaphore("sem_acquire", 4 + n), NOP)]
+    last = []
+    for part in range(4):
+        last += [semaphore("sem_acquire", 4 + part), NOP]
     last += exchange()["gpus"][0]["threadblocks"][0]["ops"][2:]
     return plan_of([*parts, *puts, last], semaphores=(0,) * 8)
 
