@@ -240,7 +240,9 @@ def random_schedule(rng: random.Random) -> Document:
     for number in range(rng.randint(0, 3)):
         absent = [r for r in late if rng.random() < 0.4]
         lengths = [rng.choice((0, 1, 1, 2, 3)) for _ in range(rng.choice((1, 2, 4)))]
-        rounds = [[move() for _ in range(length)] for length in lengths]
+        rounds = []
+        for length in lengths:
+            rounds.append([move() for _ in range(length)])
         phases.append((f"phase {number}", absent, rounds))
     ports = rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}, {"incast": 3}])
     return document(n, k, phases, ports=ports, late=late)

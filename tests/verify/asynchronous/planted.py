@@ -22,7 +22,7 @@ class Fault(NamedTuple):
     """A kind, where it was planted, and the file that it makes."""
 
     kind: str
-    place: str
+    location: str
     data: bytes
 
 

@@ -37,7 +37,7 @@ def judged(fault: Fault, folder) -> str:
         report = verify_xml(fault.data)
     except FormatError:
         return "caught"
-    name = f"{fault.kind}: {fault.place}"
+    name = f"{fault.kind}: {fault.location}"
     if report.verdict is Verdict.PROVED:
         wrong_run = executed(fault, folder)
         assert wrong_run is None, f"{name}: proved, but {wrong_run}"

@@ -238,7 +238,10 @@ def swapped(rows, rank, first, second):
 
 
 def copy_of(rows):
-    return [[list(row) for row in rows_of_rank] for rows_of_rank in rows]
+    copy = []
+    for rows_of_rank in rows:
+        copy.append([list(row) for row in rows_of_rank])
+    return copy
 
 
 BASE = rows_of(device_program(schedule_of(straggler(3))))

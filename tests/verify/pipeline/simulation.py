@@ -32,7 +32,9 @@ class Case:
         doc = json.loads(text, parse_float=Fraction, parse_int=Fraction)
         self.stages = int(doc["stages"])
         self.n = int(doc["microbatches"])
-        self.programs = [[split(action) for action in row] for row in doc["programs"]]
+        self.programs = []
+        for row in doc["programs"]:
+            self.programs.append([split(action) for action in row])
         self.instance = doc["situation"]
         self.meta = doc["meta"]
         self.rank: dict[int, int] = {}
