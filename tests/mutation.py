@@ -177,8 +177,8 @@ def _try_all(
 ) -> list[Mutant]:
     """Try all mutants on a copy of the tree, count those that are noticed, return the others."""
     tests_of_verify = sorted((ROOT / "tests" / "verify").glob("test_*.py"))
-    here = [str(path.relative_to(ROOT)) for path in tests_of_verify]
-    quick = options.tests or [path for path in here if path not in SLOW]
+    all_tests = [str(path.relative_to(ROOT)) for path in tests_of_verify]
+    quick = options.tests or [path for path in all_tests if path not in SLOW]
     module = next(iter(score))
     unchanged = Mutant(module, "none", (ROOT / VERIFY / f"{module}.py").read_text())
     number = count()

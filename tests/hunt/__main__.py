@@ -67,12 +67,12 @@ def main() -> int:
             print(f"    {verdict:8} {observed:10} {count}")
 
         for finding in tally.findings:
-            print(f"  {finding.way}: seed {finding.seed}")
-            if not finding.way.startswith(LENIENT):
+            print(f"  {finding.contradiction}: seed {finding.seed}")
+            if not finding.contradiction.startswith(LENIENT):
                 serious += 1
-            shown[finding.way] = shown.get(finding.way, 0) + 1
-            if shown[finding.way] <= options.show:
-                small = shrink(kind, kind.make(finding.seed), finding.way)
+            shown[finding.contradiction] = shown.get(finding.contradiction, 0) + 1
+            if shown[finding.contradiction] <= options.show:
+                small = shrink(kind, kind.make(finding.seed), finding.contradiction)
                 print(kind.text(small).decode())
         sys.stdout.flush()
 

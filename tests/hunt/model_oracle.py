@@ -129,7 +129,7 @@ class Unrolled:
         for number, piece in enumerate(self.pieces):
             after = self._waits_of(number, piece, raised)
             self._move(number, piece, after)
-            writes = [self.first[number] + 2 * at + 1 for at in range(len(piece.chunks))]
+            writes = [self.first[number] + 2 * n + 1 for n in range(len(piece.chunks))]
             self.actions.append(Action((*after, *writes)))
 
     def _connect(self) -> None:
@@ -139,16 +139,16 @@ class Unrolled:
         self.room: dict[int, int] = {}
         slots = self.draft["slots"]
         for sent, received in zip(self.sent, self.received, strict=True):
-            for at, piece in enumerate(sent):
+            for turn, piece in enumerate(sent):
                 size = len(self.pieces[piece].chunks)
                 self.carried[piece] = range(self.cells, self.cells + size)
                 self.cells += size
-                if slots is not None and at >= slots:
+                if slots is not None and turn >= slots:
                     self.room[piece] = NEVER
-                    if at - slots < len(received):
-                        self.room[piece] = self.last[received[at - slots]]
-            for at, piece in enumerate(received):
-                self.incoming[piece] = sent[at] if at < len(sent) else NEVER
+                    if turn - slots < len(received):
+                        self.room[piece] = self.last[received[turn - slots]]
+            for turn, piece in enumerate(received):
+                self.incoming[piece] = sent[turn] if turn < len(sent) else NEVER
 
     def _waits_of(
         self, number: int, piece: Piece, raised: dict[int, list[tuple[int, int]]]
@@ -160,8 +160,8 @@ class Unrolled:
 
         if piece.first:
             for counter, value in piece.step["waits"]:
-                enough = [at for raises, at in raised.get(counter, []) if raises >= value]
-                after.append(self.last[enough[0]] if enough else NEVER)
+                pieces = [n for raises, n in raised.get(counter, []) if raises >= value]
+                after.append(self.last[pieces[0]] if pieces else NEVER)
 
         if number in self.room:
             after.append(self.room[number])
@@ -172,19 +172,19 @@ class Unrolled:
     def _move(self, number: int, piece: Piece, after: list[int]) -> None:
         """Read and write each chunk of a piece, at two moments."""
         source = self.incoming.get(number)
-        for at, chunk in enumerate(piece.chunks):
+        for offset_in_piece, chunk in enumerate(piece.chunks):
             waits = list(after)
             sources = [start + chunk for start in piece.step["sources"]]
             targets = [start + chunk for start in piece.step["targets"]]
             if source is not None and source != NEVER:
-                waits.append(self.first[source] + 2 * at + 1)
-                sources.append(self.carried[source][at])
+                waits.append(self.first[source] + 2 * offset_in_piece + 1)
+                sources.append(self.carried[source][offset_in_piece])
             if number in self.carried:
-                targets.append(self.carried[number][at])
+                targets.append(self.carried[number][offset_in_piece])
 
             held = self.cells
             self.cells += 1
-            read = self.first[number] + 2 * at
+            read = self.first[number] + 2 * offset_in_piece
             self.actions.append(Action(tuple(waits), tuple(sources), (held,)))
             self.actions.append(Action((read,), (held,), tuple(targets)))
 

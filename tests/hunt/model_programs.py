@@ -72,37 +72,37 @@ class Builder:
         areas = [(a, False) for a in step["sources"]] + [(a, True) for a in step["targets"]]
         for start, writes in areas:
             for address in range(start, start + step["count"]):
-                for other_block, at, wrote in self.touched.get(address, []):
+                for other_block, index, wrote in self.touched.get(address, []):
                     if other_block != block and (writes or wrote):
-                        needed[other_block] = max(needed.get(other_block, -1), at)
+                        needed[other_block] = max(needed.get(other_block, -1), index)
 
-        for other_block, at in sorted(needed.items()):
-            if self.clocks[block].get(other_block, -1) >= at:
+        for other_block, index in sorted(needed.items()):
+            if self.clocks[block].get(other_block, -1) >= index:
                 continue
             if self.presses and self.slots and self.draw.random() < 0.6:
                 self.press(other_block, block)
             else:
-                self.signal(other_block, at, block, step)
+                self.signal(other_block, index, block, step)
 
         self.blocks[block].append(step)
         for start, writes in areas:
             for address in range(start, start + step["count"]):
-                here = (block, len(self.blocks[block]) - 1, writes)
-                self.touched.setdefault(address, []).append(here)
+                access = (block, len(self.blocks[block]) - 1, writes)
+                self.touched.setdefault(address, []).append(access)
 
-    def signal(self, earlier: int, at: int, block: int, step: Step) -> None:
+    def signal(self, earlier: int, index: int, block: int, step: Step) -> None:
         """Let a step wait for one of another block."""
-        value = 2 * at
-        signalling = self.blocks[earlier][at]
+        value = 2 * index
+        signalling = self.blocks[earlier][index]
         if not signalling["signals"]:
             signalling["signals"] = [[earlier, value]]
         step["waits"].append([earlier, value])
-        self.learn(block, earlier, at)
+        self.learn(block, earlier, index)
 
-    def learn(self, block: int, earlier: int, at: int) -> None:
+    def learn(self, block: int, earlier: int, index: int) -> None:
         """Note what a block now comes after."""
         clock = self.clocks[block]
-        clock[earlier] = max(clock.get(earlier, -1), at)
+        clock[earlier] = max(clock.get(earlier, -1), index)
 
     def press(self, earlier: int, later: int) -> None:
         """Order two blocks by a FIFO that a third one empties only after a message of the first."""
@@ -115,7 +115,7 @@ class Builder:
             between_candidates = [self.block_count - 1]
         between = self.draw.choice(between_candidates)
 
-        at = len(self.blocks[earlier]) - 1
+        index = len(self.blocks[earlier]) - 1
         self.message(earlier, between)
         assert self.slots
         for _ in range(self.slots + 1):
@@ -130,7 +130,7 @@ class Builder:
             receiving["targets"] = [room]
             receiving["receives"] = self.fifo(later, between)
             self.blocks[between].append(receiving)
-        self.learn(later, earlier, at)
+        self.learn(later, earlier, index)
 
     def message(self, source: int, target: int) -> None:
         """A message that nobody needs."""
@@ -307,9 +307,9 @@ def change(draft: Draft, draw: random.Random) -> None:
     if not positions:
         return
 
-    block, at = draw.choice(positions)
+    block, index = draw.choice(positions)
     steps = draft["blocks"][block]
-    step = steps[at]
+    step = steps[index]
     waiting = []
     for steps_of_block in draft["blocks"]:
         waiting += [step_there for step_there in steps_of_block if step_there["waits"]]
@@ -325,17 +325,17 @@ def change(draft: Draft, draw: random.Random) -> None:
         if step["signals"]:
             step["signals"] = []
         else:
-            step["signals"] = [[block, 2 * at + draw.choice((-1, 0, 0, 1))]]
-    elif kind in {4, 5} and at + 1 < len(steps):
-        steps.insert(at + 1, steps.pop(at))
+            step["signals"] = [[block, 2 * index + draw.choice((-1, 0, 0, 1))]]
+    elif kind in {4, 5} and index + 1 < len(steps):
+        steps.insert(index + 1, steps.pop(index))
     elif kind == 6:
-        del steps[at]
+        del steps[index]
     elif kind in {7, 8} and step["sources"] + step["targets"]:
         side = draw.choice([name for name in ("sources", "targets") if step[name]])
         areas = step[side]
-        index = draw.randrange(len(areas))
-        moved = areas[index] + draw.choice((-1, 1, CHUNKS))
-        areas[index] = min(max(0, moved), draft["addresses"] - step["count"])
+        number = draw.randrange(len(areas))
+        moved = areas[number] + draw.choice((-1, 1, CHUNKS))
+        areas[number] = min(max(0, moved), draft["addresses"] - step["count"])
     elif kind == 9:
         count = draw.choice((0, 1, 2))
         if count <= step["count"] or not step["sources"] + step["targets"]:
@@ -371,34 +371,37 @@ def _press_the_other_way(draft: Draft, draw: random.Random) -> None:
     if not draft["slots"]:
         return
     pairs = []
-    for block, at in positions_of(draft):
-        for wait in draft["blocks"][block][at]["waits"]:
+    for waiting in positions_of(draft):
+        block, index = waiting
+        for wait in draft["blocks"][block][index]["waits"]:
             for signalling in positions_of(draft):
-                earlier, index = signalling
-                if wait in draft["blocks"][earlier][index]["signals"] and earlier != block:
-                    pairs.append((block, at, signalling, list(wait)))
+                earlier, earlier_index = signalling
+                signals = draft["blocks"][earlier][earlier_index]["signals"]
+                if wait in signals and earlier != block:
+                    pairs.append((waiting, signalling, list(wait)))
     if not pairs:
         return
 
-    block, at, (earlier, index), wait = draw.choice(pairs)
-    draft["blocks"][block][at]["waits"].remove(wait)
+    (block, index), (earlier, earlier_index), wait = draw.choice(pairs)
+    draft["blocks"][block][index]["waits"].remove(wait)
     between: list[Step] = []
     draft["blocks"].append(between)
     draft["homes"].append(0)
-    told = draft["fifos"]
-    full = draft["fifos"] + 1
+    telling_fifo = draft["fifos"]
+    full_fifo = draft["fifos"] + 1
     draft["fifos"] += 2
 
     def message(**fields: Any) -> Step:
         step = _nothing(draft)
         return step | fields
 
-    draft["blocks"][block].insert(at + 1, message(sources=[draft["addresses"]], sends=told))
-    between.append(message(targets=[draft["addresses"]], receives=told))
+    telling = message(sources=[draft["addresses"]], sends=telling_fifo)
+    draft["blocks"][block].insert(index + 1, telling)
+    between.append(message(targets=[draft["addresses"]], receives=telling_fifo))
     for _ in range(draft["slots"] + 1):
-        sending = message(sources=[draft["addresses"]], sends=full)
-        draft["blocks"][earlier].insert(index, sending)
-        between.append(message(targets=[draft["addresses"]], receives=full))
+        sending = message(sources=[draft["addresses"]], sends=full_fifo)
+        draft["blocks"][earlier].insert(earlier_index, sending)
+        between.append(message(targets=[draft["addresses"]], receives=full_fifo))
 
     if draw.random() < 0.6:
         _delay(draft, draft["blocks"][block], draw.randrange(2, 7))

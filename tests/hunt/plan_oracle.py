@@ -223,10 +223,10 @@ class Plan:
             raise Fault(f"rank {rank} has no channel {channel}")
         peer = peers[channel]
         nth = peers[:channel].count(peer)
-        back = [n for n, peer_of_peer in enumerate(self._peers(peer)) if peer_of_peer == rank]
-        if nth >= len(back):
+        channels_back = [n for n, end in enumerate(self._peers(peer)) if end == rank]
+        if nth >= len(channels_back):
             raise Fault(f"channel {channel} of rank {rank} has no other end")
-        return peer, back[nth]
+        return peer, channels_back[nth]
 
     # threads
 
@@ -437,14 +437,14 @@ def _fault_of_counters(program: Plan, values: tuple[int, ...]) -> str:
     A signal that is left over would end a wait of the next run of the same plan.
     """
     fault = ""
-    for key, at in program.numbers.items():
+    for key, number in program.numbers.items():
         assert isinstance(key, tuple)
         if key[0] == "signals":
             waits = program.numbers.get(("waits", *key[1:]))
             waited = 0 if waits is None else values[waits]
-            if values[at] != waited:
+            if values[number] != waited:
                 fault = "a signal is left over"
-        elif key[0] == "value" and values[at] != program.counters[at]:
+        elif key[0] == "value" and values[number] != program.counters[number]:
             fault = f"semaphore {key[2]} of rank {key[1]} ends at another value"
     return fault
 

@@ -126,20 +126,20 @@ class Builder:
         """Let what comes next in a block wait for all that it meets."""
         needed: dict[tuple[int, int], int] = {}
         for cell, writes in touches:
-            for owner, other_block, at, wrote in self.touched.get(cell, []):
+            for owner, other_block, index, wrote in self.touched.get(cell, []):
                 # What reads a packet waits for it anyway.
                 reads_packet = cell[1] == "p" and wrote and not writes
                 if (writes or wrote) and not reads_packet:
                     key = (owner, other_block)
-                    needed[key] = max(needed.get(key, -1), at)
+                    needed[key] = max(needed.get(key, -1), index)
 
         operations = self.ops[rank][block]
         clock = self.clocks[rank, block]
-        for (owner, other_block), at in sorted(needed.items()):
+        for (owner, other_block), index in sorted(needed.items()):
             if (owner, other_block) == (rank, block):
-                if not any(op["name"] in {"nop", "barrier"} for op in operations[at:]):
+                if not any(op["name"] in {"nop", "barrier"} for op in operations[index:]):
                     operations.append({"name": "nop"})
-            elif clock.get((owner, other_block), -1) < at:
+            elif clock.get((owner, other_block), -1) < index:
                 if owner == rank:
                     self._within(rank, other_block, block)
                 else:
@@ -147,8 +147,8 @@ class Builder:
 
     def _tell(self, source: tuple[int, int], target: tuple[int, int]) -> None:
         clock = self.clocks[source] | {source: len(self.ops[source[0]][source[1]]) - 1}
-        for block, at in clock.items():
-            self.clocks[target][block] = max(self.clocks[target].get(block, -1), at)
+        for block, index in clock.items():
+            self.clocks[target][block] = max(self.clocks[target].get(block, -1), index)
 
     def _together(self, rank: int, block: int) -> None:
         operations = self.ops[rank][block]
@@ -195,22 +195,22 @@ class Builder:
         if self.shares:
             key = (source, 0, target, 0)
         if key not in self.channels:
-            back = (target, later, source, earlier)
-            if back in self.channels:
-                there, here = self.channels[back]
-                self.channels[key] = (here, there)
+            reverse = (target, later, source, earlier)
+            if reverse in self.channels:
+                peer_channel, own_channel = self.channels[reverse]
+                self.channels[key] = (own_channel, peer_channel)
             else:
                 self.peers[source].append(target)
                 self.peers[target].append(source)
                 self.channels[key] = (len(self.peers[source]) - 1, len(self.peers[target]) - 1)
 
-        here, there = self.channels[key]
+        own_channel, peer_channel = self.channels[key]
         relaxed = "rlx" if self.draw.random() < 0.03 else ""
         self.ops[source][earlier].append(
-            {"name": f"{relaxed}signal", "channel_ids": [here], "channel_type": "memory"}
+            {"name": f"{relaxed}signal", "channel_ids": [own_channel], "channel_type": "memory"}
         )
         self.ops[target][later].append(
-            {"name": f"{relaxed}wait", "channel_ids": [there], "channel_type": "memory"}
+            {"name": f"{relaxed}wait", "channel_ids": [peer_channel], "channel_type": "memory"}
         )
         self.ops[target][later].append({"name": "nop"})
         self._tell((source, earlier), (target, later))
@@ -257,15 +257,15 @@ class Builder:
         for rank in range(self.ranks):
             own = (rank, "i", chunk)
             for peer in self.others(rank):
-                theirs = (peer, "i", chunk)
+                contribution = (peer, "i", chunk)
                 if kind == "packets":
                     self.both(rank, "ppkt", [own], [(peer, "p", rooms[rank, peer])])
                 elif kind == "put":
                     self.both(rank, "put", [own], [(peer, "s", rooms[rank, peer])])
                 elif chunk == rooms[peer, rank] or self.draw.random() < 0.05:
-                    self.both(rank, "get", [theirs], [(rank, "s", rooms[peer, rank])])
+                    self.both(rank, "get", [contribution], [(rank, "s", rooms[peer, rank])])
                 else:
-                    self.both(peer, "put", [theirs], [(rank, "s", rooms[peer, rank])])
+                    self.both(peer, "put", [contribution], [(rank, "s", rooms[peer, rank])])
 
         name = "repkt" if kind == "packets" else "re"
         buffer = "p" if kind == "packets" else "s"
@@ -316,20 +316,20 @@ class Builder:
         kind = self.draw.choice(("put", "put", "packets", "out"))
         size = self.chunks if self.draw.random() < 0.5 else 1
         for low in range(0, self.chunks, size):
-            to = rank * self.chunks + low
+            target = rank * self.chunks + low
             if not self.in_place:
-                self.both(rank, "copy", [(rank, "i", low)], [(rank, "o", to)], size)
+                self.both(rank, "copy", [(rank, "i", low)], [(rank, "o", target)], size)
             for peer in self.others(rank):
                 if kind == "put":
-                    self.both(rank, "put", [(rank, "i", low)], [(peer, "o", to)], size)
+                    self.both(rank, "put", [(rank, "i", low)], [(peer, "o", target)], size)
                 elif kind == "out":
                     room = self.room(peer, size)
                     self.both(rank, "put", [(rank, "i", low)], [(peer, "s", room)], size)
-                    self.both(peer, "copy", [(peer, "s", room)], [(peer, "o", to)], size)
+                    self.both(peer, "copy", [(peer, "s", room)], [(peer, "o", target)], size)
                 else:
                     room = self.room(peer, size)
                     self.both(rank, "ppkt", [(rank, "i", low)], [(peer, "p", room)], size)
-                    self.both(peer, "upkt", [(peer, "p", room)], [(peer, "o", to)], size)
+                    self.both(peer, "upkt", [(peer, "p", room)], [(peer, "o", target)], size)
 
     def bystander(self) -> None:
         """What changes no result."""
@@ -578,10 +578,10 @@ def _pass_a_semaphore(gpu: Plan, draw: random.Random) -> None:
         gpu["semaphores"].append({"init_value": 0})
     for name in ("sem_release", "sem_acquire"):
         block = draw.choice(gpu["threadblocks"])
-        at = draw.randint(0, len(block["ops"]))
-        block["ops"].insert(at, {"name": "nop"})
-        block["ops"].insert(at, {"name": name, "semaphore_ids": [number]})
-        block["ops"].insert(at, {"name": "nop"})
+        index = draw.randint(0, len(block["ops"]))
+        block["ops"].insert(index, {"name": "nop"})
+        block["ops"].insert(index, {"name": name, "semaphore_ids": [number]})
+        block["ops"].insert(index, {"name": "nop"})
 
 
 def _another_block(gpu: Plan, draw: random.Random) -> None:

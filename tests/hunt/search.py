@@ -19,7 +19,7 @@ class Finding(NamedTuple):
     """A contradiction: the seed, in which way, and what the oracle observed."""
 
     seed: int
-    way: str
+    contradiction: str
     outcome: Outcome
 
 
@@ -84,10 +84,10 @@ def search(
     tally = Tally()
     started = time.process_time()
     for seed in seeds:
-        verdict, way, outcome = judge(kind, kind.make(seed))
+        verdict, contradiction, outcome = judge(kind, kind.make(seed))
         tally.verdicts[verdict, _in_a_word(outcome)] += 1
-        if way:
-            tally.findings.append(Finding(seed, way, outcome))
+        if contradiction:
+            tally.findings.append(Finding(seed, contradiction, outcome))
 
         tally.seconds = time.process_time() - started
         if seconds is not None and tally.seconds > seconds:
@@ -97,7 +97,7 @@ def search(
     return tally
 
 
-def shrink(kind: Kind, draft: Any, way: str, seconds: float = SHRINKING_S) -> Any:
+def shrink(kind: Kind, draft: Any, contradiction: str, seconds: float = SHRINKING_S) -> Any:
     """A smaller program on which both contradict each other in the same way."""
     ends_at = time.process_time() + seconds
     shrunk = True
@@ -106,8 +106,8 @@ def shrink(kind: Kind, draft: Any, way: str, seconds: float = SHRINKING_S) -> An
         for smaller in kind.smaller(draft):
             if time.process_time() > ends_at:
                 return draft
-            _, way_of_smaller, _ = judge(kind, smaller)
-            if way_of_smaller == way:
+            _, contradiction_of_smaller, _ = judge(kind, smaller)
+            if contradiction_of_smaller == contradiction:
                 draft = smaller
                 shrunk = True
                 break

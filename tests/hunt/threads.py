@@ -30,7 +30,7 @@ class Act(NamedTuple):
     """
 
     kind: str
-    at: int = 0
+    counter: int = 0
     number: int = 0
     sources: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
@@ -81,12 +81,12 @@ class Machine:
         # Per cell and thread: its last act that touches the cell, and its last one that writes it.
         self.last: dict[int, dict[int, list[int]]] = {}
         for number, thread in enumerate(self.touches):
-            for at, touched in enumerate(thread):
+            for position, touched in enumerate(thread):
                 for cell, writes in touched.items():
                     of_cell = self.last.setdefault(cell, {}).setdefault(number, [-1, -1])
-                    of_cell[0] = at
+                    of_cell[0] = position
                     if writes:
-                        of_cell[1] = at
+                        of_cell[1] = position
         self.race = ""
 
     def _touched(self, act: Act) -> dict[int, bool]:
@@ -151,9 +151,7 @@ class Machine:
 
     def _ended(self, state: State) -> bool:
         """Whether all threads have done all."""
-        return all(
-            at == len(thread) for at, thread in zip(state.positions, self.threads, strict=True)
-        )
+        return state.positions == tuple(len(thread) for thread in self.threads)
 
     def sample(self, count: int, seed: int) -> Ends:
         """As :meth:`explore`, of so many runs drawn at random."""
@@ -180,21 +178,21 @@ class Machine:
 
     def _enabled(self, state: State, number: int) -> bool:
         """Whether a thread's next act can happen."""
-        at = state.positions[number]
-        if at == len(self.threads[number]):
+        position = state.positions[number]
+        if position == len(self.threads[number]):
             return False
 
-        act = self.threads[number][at]
+        act = self.threads[number][position]
         held = state.held[number]
         counters = state.counters
         if act.kind == "at least":
-            return counters[act.at] >= act.number
+            return counters[act.counter] >= act.number
         if act.kind == "token":
-            return counters[act.at] >= held
+            return counters[act.counter] >= held
         if act.kind == "poll":
-            return held > 0 or counters[act.at] >= held
+            return held > 0 or counters[act.counter] >= held
         if act.kind == "leave":
-            return counters[act.at + 1 + held] == act.number
+            return counters[act.counter + 1 + held] == act.number
         if act.kind == "read":
             packets = [cell for cell in act.sources if cell in self.packets]
             return not any(state.memory[cell] == ABSENT for cell in packets)
@@ -208,26 +206,27 @@ class Machine:
         act = self.threads[number][state.positions[number]]
         holds: Any = None  # from now on
         if act.kind == "raise":
-            counters = _put(counters, act.at, counters[act.at] + 1)
+            counters = _put(counters, act.counter, counters[act.counter] + 1)
         elif act.kind == "ticket":
-            counters = _put(counters, act.at, counters[act.at] + 1)
-            holds = counters[act.at]
+            counters = _put(counters, act.counter, counters[act.counter] + 1)
+            holds = counters[act.counter]
         elif act.kind == "load":
-            holds = counters[act.at]
+            holds = counters[act.counter]
         elif act.kind == "store":
             assert isinstance(held, int)
             holds = held + 1
-            counters = _put(counters, act.at, holds)
+            counters = _put(counters, act.counter, holds)
         elif act.kind == "acquire":
-            holds = counters[act.at]
-            counters = _put(counters, act.at, counters[act.at] - 1)
+            holds = counters[act.counter]
+            counters = _put(counters, act.counter, counters[act.counter] - 1)
         elif act.kind == "arrive":
-            index = (counters[act.at] + 1) % 3
-            counters = _put(counters, act.at + 1 + (index + 1) % 3, 0)
-            counters = _put(counters, act.at + 1 + index, counters[act.at + 1 + index] + 1)
+            index = (counters[act.counter] + 1) % 3
+            arrived = act.counter + 1 + index
+            counters = _put(counters, act.counter + 1 + (index + 1) % 3, 0)
+            counters = _put(counters, arrived, counters[arrived] + 1)
             holds = index
         elif act.kind == "leave":
-            counters = _put(counters, act.at, held)
+            counters = _put(counters, act.counter, held)
         elif act.kind == "read":
             holds = _sum([memory[cell] for cell in act.sources])
         elif act.kind == "write":
@@ -312,18 +311,18 @@ class _Ahead:
         act = self.machine.threads[number][self.positions[number]]
         held = self.held[number]
         if act.kind == "at least":
-            return self.counters[act.at] >= act.number
+            return self.counters[act.counter] >= act.number
         if act.kind == "read":
             packets = [cell for cell in act.sources if cell in self.machine.packets]
             return all(self.memory[cell] != ABSENT or cell in self.came for cell in packets)
         if act.key is not None:
             return True
         if act.kind == "token":
-            return self.counters[act.at] >= held
+            return self.counters[act.counter] >= held
         if act.kind == "poll":
-            return held > 0 or self.counters[act.at] >= held
+            return held > 0 or self.counters[act.counter] >= held
         if act.kind == "leave":
-            return self.counters[act.at + 1 + held] >= act.number
+            return self.counters[act.counter + 1 + held] >= act.number
         return True
 
     def go(self, number: int) -> None:
@@ -332,24 +331,24 @@ class _Ahead:
         self.positions[number] += 1
         counters = self.counters
         if act.kind in {"raise", "ticket"}:
-            counters[act.at] += 1
-            self.held[number] = counters[act.at]
+            counters[act.counter] += 1
+            self.held[number] = counters[act.counter]
         elif act.kind == "acquire":
-            self.held[number] = counters[act.at]
-            counters[act.at] -= 1
+            self.held[number] = counters[act.counter]
+            counters[act.counter] -= 1
         elif act.kind == "arrive":
-            index = (counters[act.at] + 1) % 3
-            counters[act.at + 1 + (index + 1) % 3] = 0
-            counters[act.at + 1 + index] += 1
+            index = (counters[act.counter] + 1) % 3
+            counters[act.counter + 1 + (index + 1) % 3] = 0
+            counters[act.counter + 1 + index] += 1
             self.held[number] = index
         elif act.kind == "leave" and act.key is None:
-            counters[act.at] = self.held[number]
+            counters[act.counter] = self.held[number]
         self.came |= {cell for cell in act.targets if cell in self.machine.packets}
 
 
-def _put(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
+def _put(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
     """The values with one replaced."""
-    return (*values[:at], value, *values[at + 1 :])
+    return (*values[:index], value, *values[index + 1 :])
 
 
 def _sum(values: list[Value]) -> Value:

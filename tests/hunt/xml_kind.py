@@ -130,10 +130,10 @@ def _partner(draft: Draft, position: Position) -> Position | None:
 
 def _without_steps(draft: Draft, positions: list[Position]) -> Draft:
     smaller = deepcopy(draft)
-    for rank, number, at in sorted(positions, reverse=True):
-        del smaller.gpus[rank][number].steps[at]
+    for rank, number, index in sorted(positions, reverse=True):
+        del smaller.gpus[rank][number].steps[index]
         for block in smaller.gpus[rank]:
             for step in block.steps:
-                if step["depid"] == number and step["deps"] > at:
+                if step["depid"] == number and step["deps"] > index:
                     step["deps"] -= 1
     return smaller

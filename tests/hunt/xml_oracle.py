@@ -484,11 +484,11 @@ class Unrolled:
             received = connection.received
             for piece in sent:
                 self.carried[piece] = [self._new_cell() for _ in piece.chunks]
-            for at, piece in enumerate(received):
-                self.incoming[piece] = sent[at] if at < len(sent) else None
-            for at, piece in enumerate(sent):
-                if at >= depth:
-                    freed = at - depth
+            for turn, piece in enumerate(received):
+                self.incoming[piece] = sent[turn] if turn < len(sent) else None
+            for turn, piece in enumerate(sent):
+                if turn >= depth:
+                    freed = turn - depth
                     self.room[piece] = received[freed] if freed < len(received) else None
 
     def _raised(self, pieces: list[list[Message]]) -> Raised:
@@ -534,13 +534,13 @@ class Unrolled:
         block = self.file.blocks[piece.block]
         step = block.program[piece.step]
         came = self.incoming.get(piece)
-        for at, chunk in enumerate(piece.chunks):
+        for offset_in_piece, chunk in enumerate(piece.chunks):
             sources = self._sources(block, step, chunk, piece.turn)
             after = list(waits)
             if came is not None:
-                sources.append(self.carried[came][at])
+                sources.append(self.carried[came][offset_in_piece])
                 if not self.simple:
-                    after.append(self.writes[came][at])
+                    after.append(self.writes[came][offset_in_piece])
 
             targets = []
             if step.kind in STORES:
@@ -549,7 +549,7 @@ class Unrolled:
             if step.kind == "cpy" and targets == sources:
                 targets = []  # the same bytes once more
             if step.kind in GIVES:
-                targets.append(self.carried[piece][at])
+                targets.append(self.carried[piece][offset_in_piece])
 
             held = self._new_cell()
             read = len(self.actions)

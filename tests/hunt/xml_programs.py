@@ -134,7 +134,7 @@ class Builder:
         self, source: int, target: int, other_than: tuple[int, int] | None = None
     ) -> tuple[int, int]:
         """A connection, an old one or a new one."""
-        old_ways = [way for way in self.ways(source, target) if way != other_than]
+        old_ways = [pair for pair in self.ways(source, target) if pair != other_than]
         if old_ways and (not self._more() or self.draw.random() < 0.8):
             return self.draw.choice(old_ways)
 
@@ -215,16 +215,16 @@ class Builder:
         touches = self._touches(rank, step)
         needed: dict[int, int] = {}  # per other block, the last step of it to come after
         for cell, writes in touches:
-            for earlier, at, wrote in self.touched.get(cell, []):
+            for earlier, earlier_index, wrote in self.touched.get(cell, []):
                 if earlier != block and (wrote or writes):
-                    needed[earlier] = max(needed.get(earlier, -1), at)
+                    needed[earlier] = max(needed.get(earlier, -1), earlier_index)
 
-        for earlier, at in sorted(needed.items()):
-            if self.ordered.get((rank, block, earlier), -1) >= at:
+        for earlier, earlier_index in sorted(needed.items()):
+            if self.ordered.get((rank, block, earlier), -1) >= earlier_index:
                 continue
             if self.by_pressure and self.draw.random() < 0.7 and self._press(rank, earlier, block):
                 continue
-            self._flag(rank, block, earlier, at, step)
+            self._flag(rank, block, earlier, earlier_index, step)
 
         steps = self.gpus[rank][block].steps
         steps.append(step)
@@ -248,9 +248,9 @@ class Builder:
             writes += target
         return [(cell, False) for cell in reads] + [(cell, True) for cell in writes]
 
-    def _flag(self, rank: int, block: int, earlier: int, at: int, step: Step) -> None:
+    def _flag(self, rank: int, block: int, earlier: int, index: int, step: Step) -> None:
         """Let ``step``, which comes next in ``block``, wait for step ``at`` of ``earlier``."""
-        self.gpus[rank][earlier].steps[at]["hasdep"] = 1
+        self.gpus[rank][earlier].steps[index]["hasdep"] = 1
         if step["depid"] >= 0:
             # A step can name one dependency only.
             nop = new_step("nop")
@@ -258,8 +258,8 @@ class Builder:
             nop["deps"] = step["deps"]
             self.gpus[rank][block].steps.append(nop)
         step["depid"] = earlier
-        step["deps"] = at
-        self.ordered[rank, block, earlier] = at
+        step["deps"] = index
+        self.ordered[rank, block, earlier] = index
 
     def _press(self, rank: int, earlier: int, later: int) -> bool:
         """Order two blocks of a rank by a FIFO that is full until the earlier one has gone on.
@@ -389,8 +389,8 @@ class Builder:
         fuses = self.draw.random() < 0.5 and len(order) == 3
         own: Place = ("i", low)
         partial = own
-        for at, (sender, receiver) in enumerate(pairwise(order)):
-            last = at == len(order) - 2
+        for hop, (sender, receiver) in enumerate(pairwise(order)):
+            last = hop == len(order) - 2
             if last and self.draw.random() < self.in_scratch:
                 room = self._room(receiver, cnt)
                 self.send(sender, receiver, partial, "r", room, cnt)
@@ -456,8 +456,8 @@ class Builder:
             self.add(last, end, new_step("r", src, dst, cnt))
             return
 
-        for at, (sender, receiver) in enumerate(pairwise(order)):
-            sent = src if at == 0 else dst
+        for hop, (sender, receiver) in enumerate(pairwise(order)):
+            sent = src if hop == 0 else dst
             if self.draw.random() < self.in_scratch / 2:
                 room = self._room(receiver, cnt)
                 self.send(sender, receiver, sent, "r", room, cnt)

@@ -80,18 +80,18 @@ class CollectiveChange(Change):
 
     def swap(self) -> None:
         """Two transfers change places."""
-        there = self.rng.choice([row for row in self.rows if row])
-        j = self.rng.randrange(len(there))
+        partner = self.rng.choice([row for row in self.rows if row])
+        j = self.rng.randrange(len(partner))
         move = self.row[self.i]
-        self.row[self.i] = there[j]
-        there[j] = move
+        self.row[self.i] = partner[j]
+        partner[j] = move
 
     def rounds(self) -> None:
         """Two rounds change places."""
-        there = self.rng.choice(self.rows)
+        partner = self.rng.choice(self.rows)
         moves = self.row[:]
-        self.row[:] = there[:]
-        there[:] = moves
+        self.row[:] = partner[:]
+        partner[:] = moves
 
     def order(self) -> None:
         """Within a round it matters only where several reduces meet."""

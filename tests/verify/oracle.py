@@ -147,6 +147,6 @@ def ending(doc: Document, lost: AbstractSet[int], blank: AbstractSet[int] = froz
 
 def _claims(doc: Document) -> bool:
     """The counts that can be claimed; ``optimal`` is left to the tests of the bounds."""
-    here = [moves for phase, moves in _rounds(doc) if not phase["absent"]]
-    counts = {"rounds": len(_rounds(doc)), "completion_rounds": len(here)}
+    completion = [moves for phase, moves in _rounds(doc) if not phase["absent"]]
+    counts = {"rounds": len(_rounds(doc)), "completion_rounds": len(completion)}
     return all(doc["meta"].get(name, value) == value for name, value in counts.items())

@@ -57,11 +57,11 @@ class Search:
         """The number of a sum of two values; useless, if it had a contribution twice."""
         if first == USELESS or self.leaves[first] & self.leaves[second]:
             return USELESS
-        both = self.leaves[first] | self.leaves[second]
-        key = frozenset((first, second)) if self.trees else both
+        leaves = self.leaves[first] | self.leaves[second]
+        key = frozenset((first, second)) if self.trees else leaves
         number = self.sums.setdefault(key, len(self.leaves))
         if number == len(self.leaves):
-            self.leaves.append(both)
+            self.leaves.append(leaves)
         return number
 
     def _options(self, state: State, present: list[int], dst: int) -> set[Option]:

@@ -178,7 +178,7 @@ def fewest_rounds_in_all(chunks: int, ports: str, arrivals: Arrivals) -> int:
     decoded = Incast(json.loads(ports)["incast"]) if ports.startswith("{") else ports
     search = Search(len(arrivals), chunks, decoded)  # type: ignore[arg-type]
     for number in itertools.count(1):
-        absent = tuple(rank for rank, when in enumerate(arrivals) if when >= number)
+        absent = tuple(rank for rank, rounds in enumerate(arrivals) if rounds >= number)
         if search.advance(absent):
             return number
     raise AssertionError

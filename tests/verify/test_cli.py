@@ -172,8 +172,8 @@ def test_z3_adds_a_property(verify, name: str, options: list[str], code: int) ->
 
 
 def test_the_question_goes_to_a_file_or_has_stdout_for_itself(verify, tmp_path: Path) -> None:
-    code, told, _ = verify("refuted.json", "--smt2", "question.smt2")
-    assert (code, "REFUTED" in told) == (1, True)
+    code, out, _ = verify("refuted.json", "--smt2", "question.smt2")
+    assert (code, "REFUTED" in out) == (1, True)
     code, out, err = verify("refuted.json", "--smt2", "-")
     assert (code, "REFUTED" in err) == (1, True)
     assert (tmp_path / "question.smt2").read_text() == smt2(schedule_of(broken(straggler(5))))

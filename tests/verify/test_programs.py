@@ -92,23 +92,23 @@ def _disturbed(listed: Listed, rng: random.Random) -> Listed:
         for _ in range(rng.choice((0, 0, 1, 2))):
             if not steps:
                 break
-            at = rng.randrange(len(steps))
+            index = rng.randrange(len(steps))
             change = rng.randrange(12)
             if change < 4:
-                neighbour = rng.randrange(max(0, at - 1), min(len(steps), at + 2))
-                step = steps[at]
-                steps[at] = steps[neighbour]
+                neighbour = rng.randrange(max(0, index - 1), min(len(steps), index + 2))
+                step = steps[index]
+                steps[index] = steps[neighbour]
                 steps[neighbour] = step
-            elif change < 8 and len(steps[at]) > 1:
-                rng.shuffle(steps[at])
-                steps[at : at + 1] = [steps[at][:1], steps[at][1:]]
-            elif change < 10 and at + 1 < len(steps):
-                steps[at : at + 2] = [steps[at] + steps[at + 1]]
+            elif change < 8 and len(steps[index]) > 1:
+                rng.shuffle(steps[index])
+                steps[index : index + 1] = [steps[index][:1], steps[index][1:]]
+            elif change < 10 and index + 1 < len(steps):
+                steps[index : index + 2] = [steps[index] + steps[index + 1]]
             elif change == 10:
-                steps[at].pop()
-            elif steps[at]:
-                end, peer, chunk = steps[at][0]
-                steps[at][0] = (end, peer, chunk + 1)
+                steps[index].pop()
+            elif steps[index]:
+                end, peer, chunk = steps[index][0]
+                steps[index][0] = (end, peer, chunk + 1)
         disturbed.append([step for step in steps if step])
     return disturbed
 

@@ -85,43 +85,45 @@ def _changes(root: Element) -> Iterator[tuple[str, str, Change]]:
         waiting = []
         for b, block in enumerate(gpu):
             for s, step in enumerate(block):
-                at = (g, b, s)
+                position = (g, b, s)
                 if step.get("depid") != "-1":
-                    waiting.append(at)
-                for kind, change in _changes_of_step(step, at, chunks):
+                    waiting.append(position)
+                for kind, change in _changes_of_step(step, position, chunks):
                     yield kind, f"gpu {g} tb {b} step {s}", change
         for first, second in pairwise(waiting):
             if first[1] != second[1]:
                 yield "crossed waits", f"gpu {g} {first} {second}", _swap(first, second)
 
 
-def _changes_of_step(step: Element, at: Position, chunks: int) -> Iterator[tuple[str, Change]]:
+def _changes_of_step(
+    step: Element, position: Position, chunks: int
+) -> Iterator[tuple[str, Change]]:
     if step.get("depid") != "-1":
         if step.get("type") != "nop":
-            yield "dropped dep", _set(at, depid="-1", deps="-1")
+            yield "dropped dep", _set(position, depid="-1", deps="-1")
         earlier = int(step.get("deps", "")) - 1
         if earlier >= 0:
-            yield "weakened dep", _set(at, deps=str(earlier))
+            yield "weakened dep", _set(position, deps=str(earlier))
     if step.get("hasdep") == "1":
-        yield "unpublished flag", _set(at, hasdep="0")
+        yield "unpublished flag", _set(position, hasdep="0")
     if step.get("type") == "nop":
         return
 
-    yield "dropped step", _drop(at)
+    yield "dropped step", _drop(position)
     side = "srcoff" if step.get("type") == "s" else "dstoff"
     next_chunk = (int(step.get(side, "")) + 1) % chunks
-    yield "swapped offset", _set(at, **{side: str(next_chunk)})
+    yield "swapped offset", _set(position, **{side: str(next_chunk)})
     if step.get("type") == "r":
-        yield "doubled reduce", _set(at, type="rrc")
+        yield "doubled reduce", _set(position, type="rrc")
 
 
-def _set(at: Position, **attributes: str) -> Change:
-    g, b, s = at
+def _set(position: Position, **attributes: str) -> Change:
+    g, b, s = position
     return lambda root: root[g][b][s].attrib.update(attributes)
 
 
-def _drop(at: Position) -> Change:
-    g, b, s = at
+def _drop(position: Position) -> Change:
+    g, b, s = position
 
     def change(root: Element) -> None:
         block = root[g][b]

@@ -40,12 +40,13 @@ def programs(draw: st.DrawFn) -> Program:
     that some programs still end and some do not.
     """
     steps: list[list[dict[str, Any]]] = [[], [], []]
-    for sender, kind, at, to in draw(st.lists(happening, min_size=1, max_size=7)):
+    happenings = draw(st.lists(happening, min_size=1, max_size=7))
+    for sender, kind, source_chunk, target_chunk in happenings:
         receiver = (sender + 1) % 3
-        source = (HOME[sender] + at,)
-        target = (HOME[receiver] + to,)
+        source = (HOME[sender] + source_chunk,)
+        target = (HOME[receiver] + target_chunk,)
         if kind == "cpy":
-            steps[sender].append({"sources": source, "targets": (HOME[sender] + to,)})
+            steps[sender].append({"sources": source, "targets": (HOME[sender] + target_chunk,)})
             continue
         last = steps[sender][-1] if steps[sender] else {}
         if kind == "fuse" and "receives" in last and "sends" not in last:
@@ -62,11 +63,12 @@ def programs(draw: st.DrawFn) -> Program:
     pairs = st.sampled_from([(0, 1), (1, 0), (1, 2), (0, 2)])
     for waiter, signaller in draw(st.lists(pairs, max_size=3)):
         if steps[waiter] and steps[signaller]:
-            by = draw(st.integers(0, len(steps[signaller]) - 1))
-            raised = draw(st.integers(0, 3) | st.just(by))  # maybe less than before
-            steps[signaller][by]["signals"] = (Signal(signaller, raised),)
-            at = draw(st.integers(0, len(steps[waiter]) - 1))
-            steps[waiter][at]["waits"] = (Signal(signaller, draw(st.integers(0, raised))),)
+            raising = draw(st.integers(0, len(steps[signaller]) - 1))
+            raised = draw(st.integers(0, 3) | st.just(raising))  # maybe less than before
+            steps[signaller][raising]["signals"] = (Signal(signaller, raised),)
+            waiting = draw(st.integers(0, len(steps[waiter]) - 1))
+            value = draw(st.integers(0, raised))
+            steps[waiter][waiting]["waits"] = (Signal(signaller, value),)
     return program_of(steps, draw(st.sampled_from([1, 1, 2, None])))
 
 

@@ -61,8 +61,8 @@ def one_way(sends: int, receives: int) -> Algorithm:
 
 def comes_back(to: int) -> Algorithm:
     """Two chunks are forwarded one by one, into others than those that they were read from."""
-    there = [block(1, -1, [step("s", 3, cnt=2)]), block(-1, 1, [step("r", to, cnt=2)])]
-    return algorithm("allreduce", 6, [there, [block(0, 0, [step("rcs", 4, cnt=2)])]])
+    rank_0 = [block(1, -1, [step("s", 3, cnt=2)]), block(-1, 1, [step("r", to, cnt=2)])]
+    return algorithm("allreduce", 6, [rank_0, [block(0, 0, [step("rcs", 4, cnt=2)])]])
 
 
 def kept_in_order(by_slots: bool) -> Algorithm:

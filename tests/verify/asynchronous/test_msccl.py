@@ -36,7 +36,7 @@ def refuted(report: AsynchronousReport) -> list[str]:
     return [name for name, r in report.results.items() if r.verdict is Verdict.REFUTED]
 
 
-def direct(coll: str, n: int, **more: Any) -> Algorithm:
+def direct(coll: str, n: int, **head: Any) -> Algorithm:
     """Every rank sends to every other on a block of its own; the own part is copied."""
     gpus = []
     for rank in range(n):
@@ -61,7 +61,7 @@ def direct(coll: str, n: int, **more: Any) -> Algorithm:
                 steps.append(step("r", dstbuf="o", dstoff=0 if coll == "broadcast" else peer))
             blocks.append(block(peer if sends else -1, peer if receives else -1, steps))
         gpus.append(blocks)
-    return algorithm(coll, 1 if coll == "broadcast" else n, gpus, **{**OUT, **more})
+    return algorithm(coll, 1 if coll == "broadcast" else n, gpus, **{**OUT, **head})
 
 
 def star(coll: str, n: int) -> Algorithm:
@@ -299,13 +299,13 @@ def test_steps_wait_and_fuse_as_in_the_kernel() -> None:
     ]
 
 
-def exchange(count: int, **more: Any) -> Algorithm:
+def exchange(count: int, **head: Any) -> Algorithm:
     """Two ranks that send all they have before they receive."""
     gpus = []
     for rank in range(2):
         steps = [step("s", cnt=count), step("rrc", cnt=count)]
         gpus.append([block(1 - rank, 1 - rank, steps)])
-    return algorithm("allreduce", count, gpus, **more)
+    return algorithm("allreduce", count, gpus, **head)
 
 
 def test_deadlock_depends_on_the_size_of_the_buffer() -> None:
@@ -358,8 +358,8 @@ def test_a_forwarded_step_may_come_back_too_early(
         [block(1, -1, [step("s", 1, cnt=2)]), block(-1, 1, [step("r", to, cnt=2)])],
         [block(0, 0, [step("rcs", 2, cnt=2)])],
     ]
-    back = xml(algorithm("allreduce", 4, gpus))
-    assert refuted(verify_xml(back, max_bytes=max_bytes)) == [broken]
+    data = xml(algorithm("allreduce", 4, gpus))
+    assert refuted(verify_xml(data, max_bytes=max_bytes)) == [broken]
 
 
 LIMITS: dict[str, tuple[Fault, str]] = {

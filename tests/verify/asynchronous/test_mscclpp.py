@@ -215,10 +215,10 @@ def test_blocks_that_a_barrier_does_not_count_do_not_wait(tmp_path):
     for gpu in plan["gpus"]:
         barrier, *following = gpu["threadblocks"][0]["ops"]
         gpu["threadblocks"][0]["ops"] = [*following, barrier]
-        there = {"type": "o", "index": 0, "size": 1}
-        back = {"type": "s", "index": 0, "size": 1}
+        target = {"type": "o", "index": 0, "size": 1}
+        source = {"type": "s", "index": 0, "size": 1}
         gpu["threadblocks"][1]["ops"] += [
-            {"name": "copy", "src_buff": [back], "dst_buff": [there]},
+            {"name": "copy", "src_buff": [source], "dst_buff": [target]},
         ]
     assert verdict(plan) is Verdict.REFUTED
     assert "wrong" in outcomes(plan, tmp_path)

@@ -162,10 +162,10 @@ def with_credits(initial: int, released: bool = True) -> Document:
     for gpu in range(2):
         ops = operations(plan, gpu)[0]["ops"]
         ops.append(semaphore("sem_release", 1))
-        back = [semaphore("sem_acquire", 1), NOP]
+        giving_back = [semaphore("sem_acquire", 1), NOP]
         if released:
-            back.append(semaphore("sem_release", 0))
-        pipeline = rounds_of(*back, NOP)
+            giving_back.append(semaphore("sem_release", 0))
+        pipeline = rounds_of(*giving_back, NOP)
         blocks = plan["gpus"][gpu]["threadblocks"]
         blocks.append({**blocks[0], "id": 1, "ops": [pipeline]})
     return plan
@@ -754,8 +754,8 @@ def add_pair(random: Random, blocks: list[Document]) -> None:
         target = random.choice([own("s", 2), own("s", 3), own("s", 0), own("i")])
         groups = [(random.choice(blocks), [NOP, operation("copy", [source], [target]), NOP])]
     for block, ops in groups:
-        at = random.randint(0, len(block["ops"]))
-        block["ops"] = [*block["ops"][:at], *deepcopy(ops), *block["ops"][at:]]
+        index = random.randint(0, len(block["ops"]))
+        block["ops"] = [*block["ops"][:index], *deepcopy(ops), *block["ops"][index:]]
 
 
 def wrap_in_pipelines(random: Random, plan: Document) -> None:

@@ -130,15 +130,15 @@ class Machine:
                 value = self.tree(("+", *sorted((value, own[chunk]))))
             own = _put(own, chunk, value)
 
-        at = _put(state.at, rank, state.at[rank] + 1)
+        steps_done = _put(state.at, rank, state.at[rank] + 1)
         for epoch_after, end in enumerate(self.ends[rank], 1):
-            if end == at[rank] and epoch_after < len(self.ends[rank]):
+            if end == steps_done[rank] and epoch_after < len(self.ends[rank]):
                 own = self.inputs(rank, epoch_after)
-        return State(at, flags, slots, _put(state.held, rank, own)), wrong
+        return State(steps_done, flags, slots, _put(state.held, rank, own)), wrong
 
 
-def _put(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
-    return (*values[:at], value, *values[at + 1 :])
+def _put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:index], value, *values[index + 1 :])
 
 
 class Exploration(NamedTuple):

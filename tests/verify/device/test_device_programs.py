@@ -355,22 +355,22 @@ def edited(draw):
     rows = rows_of(device_program(schedule_of(doc)))
     for _ in range(draw(st.integers(1, 2))):
         row_list = rows[draw(st.integers(0, doc["ranks"] - 1))]
-        at = draw(st.integers(0, len(row_list) - 1))
+        index = draw(st.integers(0, len(row_list) - 1))
         edit = draw(st.sampled_from(["swap", "drop", "double", "action", "peer", "chunk", "slot"]))
         if edit == "swap":
-            there = draw(st.integers(0, len(row_list) - 1))
-            row = row_list[at]
-            row_list[at] = row_list[there]
-            row_list[there] = row
+            partner = draw(st.integers(0, len(row_list) - 1))
+            row = row_list[index]
+            row_list[index] = row_list[partner]
+            row_list[partner] = row
         elif edit == "drop" and len(row_list) > 1:
-            del row_list[at]
+            del row_list[index]
         elif edit == "double":
-            row_list.insert(draw(st.integers(0, len(row_list))), list(row_list[at]))
+            row_list.insert(draw(st.integers(0, len(row_list))), list(row_list[index]))
         else:
             field = {"action": 0, "peer": 1, "chunk": 2}.get(edit, 3)
             slots = 1 + max(slot for _, _, _, slot in row_list)
             limit = (3, doc["ranks"], doc["chunks"], slots)[field]
-            row_list[at][field] = draw(st.integers(0, limit - 1))
+            row_list[index][field] = draw(st.integers(0, limit - 1))
     return doc, rows, draw(st.integers(1, 2))
 
 

@@ -122,9 +122,9 @@ def test_mean_way_bounds_the_average(name: str) -> None:
     doc = {**RIGHT[name]}
     report = examine(schedule_of(doc), 1, LONG_S)
     alone = _first_chunk_of(doc)  # chunks are alike: one will do
-    way = examine(schedule_of(alone), 1, LONG_S).mean_way
+    mean_way = examine(schedule_of(alone), 1, LONG_S).mean_way
     if name != "optimal-4-duplex":
-        assert way == pytest.approx(report.mean_way)
+        assert mean_way == pytest.approx(report.mean_way)
 
     count = len(transfers(alone))
     missing: dict[tuple[int, ...], int] = {}
@@ -137,7 +137,7 @@ def test_mean_way_bounds_the_average(name: str) -> None:
         for lost, entries in missing.items():
             probability = p ** len(lost) * (1 - p) ** (count - len(lost))
             average += probability * entries
-        bound = way * p * doc["ranks"] ** 2
+        bound = mean_way * p * doc["ranks"] ** 2
         assert average <= bound * (1 + 1e-9)
         if p == 0.001:
             assert average > 0.6 * bound

@@ -92,11 +92,11 @@ def vee(ranks: int, microbatches: int) -> list[list[str]]:
     """Two stages per rank, r and 2R-1-r; the middle pair of stages shares a rank."""
     programs = []
     for r in range(ranks):
-        there = r
-        back = 2 * ranks - 1 - r
-        program = [f"{s}F{m}" for s in (there, back) for m in range(microbatches)]
-        program += [f"{back}{kind}{m}" for m in range(microbatches) for kind in "IW"]
-        program += [f"{there}B{m}" for m in range(microbatches)]
+        lower = r
+        upper = 2 * ranks - 1 - r
+        program = [f"{s}F{m}" for s in (lower, upper) for m in range(microbatches)]
+        program += [f"{upper}{kind}{m}" for m in range(microbatches) for kind in "IW"]
+        program += [f"{lower}B{m}" for m in range(microbatches)]
         programs.append(program)
     return programs
 

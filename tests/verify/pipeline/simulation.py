@@ -166,8 +166,8 @@ def _dependencies(case: Case) -> bool:
             if kind not in GIVES:
                 continue
             need = case.needs(stage, kind, m)
-            here = need is not None and case.rank[need[1]] == r
-            if here and need not in results:
+            same_rank = need is not None and case.rank[need[1]] == r
+            if same_rank and need not in results:
                 return False
             before = {"F": None, "W": "I"}.get(kind, "F")
             if before is not None and (stage, before, m) not in run:

@@ -184,11 +184,11 @@ def test_measures_are_those_of_fractions(durations: list[Any], microbatches: int
     """Two stages, all forwards first: added up here by hand, with fractions."""
     first = [f"0F{m}" for m in range(microbatches)]
     second = [f"1F{m}" for m in range(microbatches)]
-    back = [f"{{}}{kind}{m}" for m in range(microbatches) for kind in "IW"]
+    backwards = [f"{{}}{kind}{m}" for m in range(microbatches) for kind in "IW"]
     doc = document(
         [
-            [*first, *(action.format(0) for action in back)],
-            [*second, *(action.format(1) for action in back)],
+            [*first, *(action.format(0) for action in backwards)],
+            [*second, *(action.format(1) for action in backwards)],
         ],
         microbatches,
         forward=durations[:2],
@@ -197,19 +197,19 @@ def test_measures_are_those_of_fractions(durations: list[Any], microbatches: int
     )
     f0, f1, i0, i1, w0, w1 = map(exact, durations)
 
-    here = Fraction(0)
-    there = Fraction(0)
+    first_rank = Fraction(0)
+    second_rank = Fraction(0)
     arrived = []
     for _ in range(microbatches):
-        here += f0
-        there = max(there, here) + f1
+        first_rank += f0
+        second_rank = max(second_rank, first_rank) + f1
     for _ in range(microbatches):
-        there += i1
-        arrived.append(there)
-        there += w1
+        second_rank += i1
+        arrived.append(second_rank)
+        second_rank += w1
     for gradient in arrived:
-        here = max(here, gradient) + i0 + w0
-    makespan = max(here, there)
+        first_rank = max(first_rank, gradient) + i0 + w0
+    makespan = max(first_rank, second_rank)
 
     report = report_of(doc)
     assert report.measures is not None
