@@ -36,11 +36,11 @@ VERIFY = Path("verify")
 SLOW = ["tests/verify/test_symbolic.py", "tests/verify/test_hostile.py"]
 IMPORTED = ("hypothesis", "msgspec", "numpy", "rich.console", "typer.testing", "z3", "zstandard")
 MOST_MEMORY = 8 * 2**30
+RESULTS = ("killed", "timeout", "survived")
+# Operators with arguments want names of ours; this one can't replace "except (module.Error, ...)".
+UNUSABLE = "core/ExceptionReplacer"
 OPERATORS = [
-    name
-    for name in operator_names()
-    # those with arguments want names of ours; the last can't replace "except (module.Error, ...)"
-    if not get_operator(name).arguments() and name != "core/ExceptionReplacer"
+    name for name in operator_names() if not get_operator(name).arguments() and name != UNUSABLE
 ]
 
 
@@ -56,22 +56,23 @@ def sample(module: str, size: int, rng: random.Random) -> list[Mutant]:
     """Random mutants of a module, no two of which replace the same operator at the same place."""
     source = (ROOT / VERIFY / f"{module}.py").read_text()
     nodes = list(ast_nodes(get_ast(source)))
-    places = [
-        (name, occurrence)
-        for name in OPERATORS
-        for occurrence in range(
-            sum(1 for node in nodes for _ in get_operator(name)().mutation_positions(node))
-        )
-    ]
-    rng.shuffle(places)
+    changes = []
+    for name in OPERATORS:
+        operator = get_operator(name)()
+        positions = sum(len(list(operator.mutation_positions(node))) for node in nodes)
+        changes += [(name, occurrence) for occurrence in range(positions)]
+    rng.shuffle(changes)
+
     chosen: dict[tuple[str, int], Mutant] = {}
-    seen = {_meaning(source), None}
-    for name, occurrence in places:
-        site = name.rsplit("_", 1)[0], occurrence
-        code = None if site in chosen else mutate_code(source, get_operator(name)(), occurrence)
-        if code is not None and _meaning(code) not in seen:
-            seen.add(_meaning(code))
-            chosen[site] = Mutant(module, name.removeprefix("core/"), code)
+    meanings = {_meaning(source), None}
+    for name, occurrence in changes:
+        operator_family = name.rsplit("_", 1)[0]
+        site = (operator_family, occurrence)
+        if site not in chosen:
+            code = mutate_code(source, get_operator(name)(), occurrence)
+            if code is not None and _meaning(code) not in meanings:
+                meanings.add(_meaning(code))
+                chosen[site] = Mutant(module, name.removeprefix("core/"), code)
         if len(chosen) == size:
             break
     return list(chosen.values())
@@ -112,7 +113,8 @@ def tried(copy: Path, mutant: Mutant, number: int, tests: list[str], limit_s: fl
 def run_tests(copy: Path, tests: list[str]) -> None:
     """Exit as pytest does; in a process of its own, which has imported what never changes."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "verify")]:
+    ours = [name for name in sys.modules if name.split(".")[0] in ("tests", "verify")]
+    for name in ours:
         del sys.modules[name]
     os.chdir(copy)
     sys.path.insert(0, str(copy))
@@ -124,58 +126,80 @@ def run_tests(copy: Path, tests: list[str]) -> None:
 def shown(mutant: Mutant) -> str:
     """What the mutant changes, as a diff."""
     path = VERIFY / f"{mutant.module}.py"
-    lines = [(ROOT / path).read_text().splitlines(), mutant.code.splitlines()]
-    diff = difflib.unified_diff(*lines, str(path), mutant.operator, n=1, lineterm="")
+    diff = difflib.unified_diff(
+        (ROOT / path).read_text().splitlines(),
+        mutant.code.splitlines(),
+        fromfile=str(path),
+        tofile=mutant.operator,
+        n=1,
+        lineterm="",
+    )
     return "\n".join(diff)
 
 
-def main() -> None:
-    """Run from the command line."""
+def _options() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("modules", nargs="*", help="of verify; all of verify/core by default")
     parser.add_argument("--tests", nargs="*", help="the quick ones, where others than those above")
     parser.add_argument("--each", type=int, default=20, help="mutants of a module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=120, help="for the tests of one mutant")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run from the command line."""
+    options = _options()
     for name in IMPORTED:
         importlib.import_module(name)
     core = sorted(f"core/{path.stem}" for path in (ROOT / VERIFY / "core").glob("[!_]*.py"))
     names = options.modules or core
-    chosen = [
-        mutant
-        for name in names
-        for mutant in sample(name, options.each, random.Random(f"{options.seed} {Path(name).name}"))
-    ]
-    here = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests" / "verify").glob("test_*.py"))
-    quick = options.tests or [path for path in here if path not in SLOW]
-    results = ("killed", "timeout", "survived")
-    score = {name: dict.fromkeys(results, 0) for name in names}
+    mutants = []
+    for name in names:
+        rng = random.Random(f"{options.seed} {Path(name).name}")
+        mutants += sample(name, options.each, rng)
+
+    score = {name: dict.fromkeys(RESULTS, 0) for name in names}
+    survivors = _try_all(mutants, score, options)
+    for mutant in survivors:
+        score[mutant.module]["survived"] += 1
+        print(f"\n{shown(mutant)}")
+
+    headings = "".join(f"{result:>10}" for result in RESULTS)
+    print(f"\nseed {options.seed}\n{'module':<24}{headings}")
+    for name, row in score.items():
+        print(f"{name:<24}" + "".join(f"{row[result]:>10}" for result in RESULTS))
+
+
+def _try_all(
+    mutants: list[Mutant], score: dict[str, dict[str, int]], options: argparse.Namespace
+) -> list[Mutant]:
+    """Try all mutants on a copy of the tree, count those that are noticed, return the others."""
+    tests_of_verify = sorted((ROOT / "tests" / "verify").glob("test_*.py"))
+    all_tests = [str(path.relative_to(ROOT)) for path in tests_of_verify]
+    quick = options.tests or [path for path in all_tests if path not in SLOW]
+    module = next(iter(score))
+    unchanged = Mutant(module, "none", (ROOT / VERIFY / f"{module}.py").read_text())
+    number = count()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "tree")
-        shutil.copytree(
-            ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "out", "__pycache__")
-        )
-        number = count()
-        right = Mutant(names[0], "none", (ROOT / VERIFY / f"{names[0]}.py").read_text())
-        if tried(copy, right, next(number), quick + SLOW, 10 * options.limit_s) != "survived":
+        left_out = shutil.ignore_patterns(".*", "build", "out", "__pycache__")
+        shutil.copytree(ROOT, copy, ignore=left_out)
+        if tried(copy, unchanged, next(number), quick + SLOW, 10 * options.limit_s) != "survived":
             sys.exit("the tests fail without any mutant")
+
         for tests in (quick, SLOW):
             survivors = []
-            for mutant in chosen:
+            for mutant in mutants:
                 result = tried(copy, mutant, next(number), tests, options.limit_s)
                 if result == "survived":
                     survivors.append(mutant)
                 else:
                     score[mutant.module][result] += 1
                 print(f"{mutant.module} {mutant.operator}: {result}", flush=True)
-            chosen = survivors
-    for mutant in chosen:
-        score[mutant.module]["survived"] += 1
-        print(f"\n{shown(mutant)}")
-    print(f"\nseed {options.seed}\n{'module':<24}" + "".join(f"{result:>10}" for result in results))
-    for name, row in score.items():
-        print(f"{name:<24}" + "".join(f"{row[result]:>10}" for result in results))
+            mutants = survivors
+    return mutants
 
 
 if __name__ == "__main__":

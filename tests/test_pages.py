@@ -16,9 +16,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def _blocks(language, page=README):
-    found = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
-    assert found
-    return found
+    blocks = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    assert blocks
+    return blocks
 
 
 @pytest.mark.slow_first
@@ -44,13 +44,21 @@ def test_the_readme_is_read_in_one_go():
 
 @pytest.mark.slow_first
 def test_demo_with_four_ranks(tmp_path):
-    shorter = "--ranks", "4", "--late", "1", "--epochs", "2", "--delay-ms", "80"
-    demo = sys.executable, ROOT / "examples" / "demo.py", "--out", tmp_path
+    demo = [sys.executable, ROOT / "examples" / "demo.py", "--out", tmp_path]
+    shorter = ["--ranks", "4", "--late", "1", "--epochs", "2", "--delay-ms", "80"]
     result = execute(*demo, *shorter, cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
-    training = "PROVED", "epoch 2: loss", "test accuracy", "equal bit for bit on all ranks"
-    for text in (*training, "time per step", "rank 3 waited", "late: rank 1"):
+    for text in (
+        "PROVED",
+        "epoch 2: loss",
+        "test accuracy",
+        "equal bit for bit on all ranks",
+        "time per step",
+        "rank 3 waited",
+        "late: rank 1",
+    ):
         assert text in result.stdout
+
     picture = tmp_path / re.search(r"picture of one step's rounds: (\S+)", result.stdout).group(1)
     assert picture == tmp_path / "rounds.svg"
     assert "<svg" in picture.read_text()[:1000]

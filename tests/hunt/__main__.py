@@ -18,10 +18,11 @@ from tests.hunt.kinds import LENIENT
 from tests.hunt.search import search, shrink
 
 STRETCH = 2_000
+"""Programs between two lines of progress."""
 
 
-def main() -> int:
-    """Search, say what was found, and show it shrunk."""
+def _options() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(prog="tests.hunt", description=__doc__)
     parser.add_argument("--kind", choices=sorted(KINDS), required=True)
     parser.add_argument("--count", type=int, default=5_000)
@@ -29,38 +30,55 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="of processor time, at most")
     parser.add_argument("--first", type=int, help="stop at so many contradictions")
     parser.add_argument("--show", type=int, default=1, help="of each way, how many are shrunk")
-    given = parser.parse_args()
-    kind = KINDS[given.kind]
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Search, print the contradictions, and show some of them shrunk."""
+    options = _options()
+    kind = KINDS[options.kind]
+    end = options.seed + options.count
     started = time.process_time()
     shown: dict[str, int] = {}
     programs = 0
     contradictions = 0
     serious = 0
-    for low in range(given.seed, given.seed + given.count, STRETCH):
-        seeds = range(low, min(low + STRETCH, given.seed + given.count))
-        left = None
-        if given.seconds is not None:
-            left = given.seconds - (time.process_time() - started)
-            if left <= 0:
+
+    for low in range(options.seed, end, STRETCH):
+        seeds = range(low, min(low + STRETCH, end))
+
+        seconds_left = None
+        if options.seconds is not None:
+            seconds_left = options.seconds - (time.process_time() - started)
+            if seconds_left <= 0:
                 break
-        first = None if given.first is None else given.first - contradictions
-        tally = search(kind, seeds, left, first)
+
+        findings_left = None
+        if options.first is not None:
+            findings_left = options.first - contradictions
+
+        tally = search(kind, seeds, seconds_left, findings_left)
         programs += tally.count
         contradictions += len(tally.findings)
+
         spent = time.process_time() - started
         print(f"{kind.name}, from {low}: {tally}; {contradictions} contradictions, {spent:.0f} s")
-        for (said, saw), many in sorted(tally.verdicts.items()):
-            print(f"    {said:8} {saw:10} {many}")
+        for (verdict, observed), count in sorted(tally.verdicts.items()):
+            print(f"    {verdict:8} {observed:10} {count}")
+
         for finding in tally.findings:
-            print(f"  {finding.way}: seed {finding.seed}")
-            serious += not finding.way.startswith(LENIENT)
-            shown[finding.way] = shown.get(finding.way, 0) + 1
-            if shown[finding.way] <= given.show:
-                small = shrink(kind, kind.make(finding.seed), finding.way)
+            print(f"  {finding.contradiction}: seed {finding.seed}")
+            if not finding.contradiction.startswith(LENIENT):
+                serious += 1
+            shown[finding.contradiction] = shown.get(finding.contradiction, 0) + 1
+            if shown[finding.contradiction] <= options.show:
+                small = shrink(kind, kind.make(finding.seed), finding.contradiction)
                 print(kind.text(small).decode())
         sys.stdout.flush()
-        if given.first is not None and contradictions >= given.first:
+
+        if options.first is not None and contradictions >= options.first:
             break
+
     print(f"{programs} programs, {contradictions} contradictions, {serious} of them serious")
     return 1 if serious else 0
 

@@ -14,6 +14,7 @@ with ``verify``.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import NamedTuple
 
 JUNK = None
@@ -47,14 +48,15 @@ def order_of(actions: list[Action]) -> list[int]:
                 later[earlier].append(number)
         if not action.after:
             ready.append(number)
+
     happened = []
     while ready:
         number = ready.pop()
         happened.append(number)
-        for other in later[number]:
-            missing[other] -= 1
-            if not missing[other]:
-                ready.append(other)
+        for successor in later[number]:
+            missing[successor] -= 1
+            if not missing[successor]:
+                ready.append(successor)
     return happened
 
 
@@ -64,24 +66,26 @@ def races_of(actions: list[Action], order: list[int], shared: int) -> list[tuple
     Cells from ``shared`` on belong to one message or one moment between reading and writing, and
     are touched in one order by what they are.
     """
-    before = [0] * len(actions)
+    before = [0] * len(actions)  # per action, a bit for each that must have happened
     touching: dict[int, list[tuple[int, bool]]] = {}
     races = set()
     for number in order:
         action = actions[number]
-        mask = 0
+        must_precede = 0
         for earlier in action.after:
-            mask |= before[earlier] | 1 << earlier
-        before[number] = mask
+            must_precede |= before[earlier] | 1 << earlier
+        before[number] = must_precede
+
         for cells, writes in ((action.sources, False), (action.targets, True)):
             for cell in cells:
                 if cell >= shared:
                     continue
-                known = touching.setdefault(cell, [])
-                for other, wrote in known:
-                    if (wrote or writes) and not mask >> other & 1 and other != number:
-                        races.add((other, number))
-                known.append((number, writes))
+                accesses = touching.setdefault(cell, [])
+                for previous, wrote in accesses:
+                    ordered = previous == number or must_precede >> previous & 1
+                    if (wrote or writes) and not ordered:
+                        races.add((previous, number))
+                accesses.append((number, writes))
     return sorted(races)
 
 
@@ -89,6 +93,7 @@ def perform(action: Action, memory: list[Value]) -> None:
     """Carry out one action."""
     if not action.targets:
         return
+
     total: Value = 0
     for cell in action.sources:
         value = memory[cell]
@@ -96,16 +101,17 @@ def perform(action: Action, memory: list[Value]) -> None:
             total = JUNK
             break
         total += value
+
     for cell in action.targets:
         memory[cell] = total
 
 
 def run(actions: list[Action], order: list[int], memory: list[Value]) -> list[Value]:
     """The memory after one interleaving."""
-    now = list(memory)
+    cells = list(memory)
     for number in order:
-        perform(actions[number], now)
-    return now
+        perform(actions[number], cells)
+    return cells
 
 
 def ends(
@@ -121,42 +127,63 @@ def ends(
         Undecided: there are more than ``most_states`` states.
     """
     order = order_of(actions)
-    rivals: list[int] = [0] * len(actions)
-    if reduce:
-        for one, other in races_of(actions, order, shared):
-            rivals[one] |= 1 << other
-            rivals[other] |= 1 << one
-    else:
-        rivals = [(1 << len(actions)) - 1 - (1 << number) for number in range(len(actions))]
-    needs = [sum(1 << earlier for earlier in set(action.after)) for action in actions]
-    everything = sum(1 << number for number in order)
-    found: set[tuple[Value, ...]] = set()
-    seen: set[tuple[int, tuple[Value, ...]]] = set()
+    rivals = _rivals(actions, order, shared, reduce)
+    needs = [_bits(action.after) for action in actions]
+    everything = _bits(order)
+    final_memories: set[tuple[Value, ...]] = set()
+    visited: set[tuple[int, tuple[Value, ...]]] = set()
+
     todo = [(0, list(memory))]
     while todo:
-        done, now = todo.pop()
+        done, current = todo.pop()
+
+        # An action without a rival that is still to come may as well happen now.
         while True:
             ready = [n for n in order if not done >> n & 1 and not needs[n] & ~done]
             alone = [n for n in ready if not rivals[n] & everything & ~done]
             if not alone:
                 break
             for number in alone:
-                perform(actions[number], now)
+                perform(actions[number], current)
                 done |= 1 << number
+
         if not ready:
-            found.add(tuple(now[:shared]))
+            final_memories.add(tuple(current[:shared]))
             continue
-        state = (done, tuple(now))
-        if state in seen:
+
+        state = (done, tuple(current))
+        if state in visited:
             continue
-        seen.add(state)
-        if len(seen) > most_states:
+        visited.add(state)
+        if len(visited) > most_states:
             raise Undecided
+
         for number in ready:
-            after = list(now)
+            after = list(current)
             perform(actions[number], after)
             todo.append((done | 1 << number, after))
-    return found
+    return final_memories
+
+
+def _bits(numbers: Iterable[int]) -> int:
+    """A set of actions as the bits of one number."""
+    bits = 0
+    for number in set(numbers):
+        bits |= 1 << number
+    return bits
+
+
+def _rivals(actions: list[Action], order: list[int], shared: int, reduce: bool) -> list[int]:
+    """Per action, those with which both orders are to be tried; all others without ``reduce``."""
+    if not reduce:
+        all_actions = (1 << len(actions)) - 1
+        return [all_actions - (1 << number) for number in range(len(actions))]
+
+    rivals = [0] * len(actions)
+    for first, second in races_of(actions, order, shared):
+        rivals[first] |= 1 << second
+        rivals[second] |= 1 << first
+    return rivals
 
 
 def both_orders(
@@ -166,7 +193,7 @@ def both_orders(
 
     What is first comes as early as it can, with nothing before it but what it waits for.
     """
-    found = []
+    orders = []
     for pair in races:
         for first in pair:
             before = {first}
@@ -176,10 +203,11 @@ def both_orders(
                     if earlier not in before:
                         before.add(earlier)
                         todo.append(earlier)
+
             early = [number for number in order if number in before]
             late = [number for number in order if number not in before]
-            found.append(early + late)
-    return found
+            orders.append(early + late)
+    return orders
 
 
 def samples(
@@ -187,27 +215,29 @@ def samples(
 ) -> set[tuple[Value, ...]]:
     """What shared memory holds at the end, over so many interleavings drawn at random.
 
-    Every action has a priority; one in two runs draws them anew now and then, so that runs with
-    long delays and runs that mix all are among them.
+    In one of two runs every action has a priority, so that some are delayed for long; in the other
+    each next action is drawn from those that are ready, which mixes all.
     """
     draw = random.Random(seed)
-    found = set()
+    final_memories = set()
     later: list[list[int]] = [[] for _ in actions]
     for number, action in enumerate(actions):
         for earlier in set(action.after):
             later[earlier].append(number)
+
     for turn in range(count):
         missing = [len(set(action.after)) for action in actions]
-        ready = [n for n, action in enumerate(actions) if not action.after]
+        ready = [number for number, action in enumerate(actions) if not action.after]
         priority = [draw.random() for _ in actions]
-        now = list(memory)
+        current = list(memory)
+
         while ready:
             number = draw.choice(ready) if turn % 2 else max(ready, key=priority.__getitem__)
             ready.remove(number)
-            perform(actions[number], now)
-            for other in later[number]:
-                missing[other] -= 1
-                if not missing[other]:
-                    ready.append(other)
-        found.add(tuple(now[:shared]))
-    return found
+            perform(actions[number], current)
+            for successor in later[number]:
+                missing[successor] -= 1
+                if not missing[successor]:
+                    ready.append(successor)
+        final_memories.add(tuple(current[:shared]))
+    return final_memories

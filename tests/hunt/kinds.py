@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from tests.hunt.outcome import Seen
+from tests.hunt.outcome import Outcome
 from verify.core.verdict import Result, Verdict
 
 STRUCTURE = ("connections_match", "signals_match", "bounds", "synchronized")
@@ -29,7 +29,7 @@ class Kind(Protocol):
     def verdict(self, draft: Any) -> Results:
         """What ``verify`` says, by property."""
 
-    def look(self, draft: Any, thorough: bool) -> Seen:
+    def look(self, draft: Any, thorough: bool) -> Outcome:
         """What the oracle says; not thorough: a race is enough, whatever it does to values."""
 
     def smaller(self, draft: Any) -> Iterator[Any]:
@@ -51,36 +51,53 @@ right program is put together, or proves that a program ends which does not, but
 """
 
 
-def disagreement(results: Results, seen: Seen) -> str:
+def disagreement(results: Results, outcome: Outcome) -> str:
     """In which way ``verify`` and the oracle contradict each other; empty: they do not."""
+    if overall(results) is Verdict.PROVED:
+        return _against_proof(outcome)
+    return _against_properties(results, outcome)
+
+
+def _against_proof(outcome: Outcome) -> str:
+    """What contradicts that all properties are proved."""
+    if outcome.hangs:
+        return "WRONG PROVED (hang)"
+    if outcome.wrong:
+        return "WRONG PROVED (wrong sums)"
+    if outcome.fault:
+        return "WRONG PROVED (fault)"
+    return "RACE OVERLOOKED" if outcome.races else ""
+
+
+def _against_properties(results: Results, outcome: Outcome) -> str:
+    """What contradicts the verdict on one property, where not all are proved."""
 
     def says(name: str, verdict: Verdict) -> bool:
         return name in results and results[name].verdict is verdict
 
-    if overall(results) is Verdict.PROVED:
-        if seen.broken:
-            kind = "hang" if seen.hangs else "wrong sums" if seen.wrong else "fault"
-            return f"WRONG PROVED ({kind})"
-        return "RACE OVERLOOKED" if seen.races else ""
     if any(says(name, Verdict.REFUTED) for name in STRUCTURE):
-        others = [name for name in results if name not in STRUCTURE]
         unsure = says("synchronized", Verdict.REFUTED)
-        if seen.right and not seen.races and not unsure and len(others) < len(results):
+        if outcome.right and not outcome.races and not unsure:
             return "HARSH (structure)"
         return ""
+
     if says("deadlock_free", Verdict.REFUTED):
-        if seen.decided and not seen.hangs and not seen.fault:
+        if outcome.decided and not outcome.hangs and not outcome.fault:
             return "WRONG REFUTED (deadlock_free)"
         return ""
-    if says("deadlock_free", Verdict.PROVED) and seen.hangs:
-        refuted = overall(results) is Verdict.REFUTED
-        return f"{'PART' if refuted else 'WRONG'} PROVED (deadlock_free)"
-    if says("race_free", Verdict.PROVED) and seen.races:
+
+    if says("deadlock_free", Verdict.PROVED) and outcome.hangs:
+        if overall(results) is Verdict.REFUTED:
+            return "PART PROVED (deadlock_free)"
+        return "WRONG PROVED (deadlock_free)"
+
+    if says("race_free", Verdict.PROVED) and outcome.races:
         return "RACE OVERLOOKED"
-    if says("race_free", Verdict.REFUTED) and seen.right and not seen.races:
+    if says("race_free", Verdict.REFUTED) and outcome.right and not outcome.races:
         return "HARSH (race_free)"
-    if says("right_values", Verdict.REFUTED) and seen.right:
+
+    if says("right_values", Verdict.REFUTED) and outcome.right:
         return "WRONG REFUTED (right_values)"
-    if says("right_values", Verdict.PROVED) and seen.wrong:
+    if says("right_values", Verdict.PROVED) and outcome.wrong:
         return "WRONG PROVED (right_values)"
     return ""

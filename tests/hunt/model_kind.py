@@ -10,8 +10,9 @@ import numpy as np
 
 from tests.hunt.kinds import Results
 from tests.hunt.model_oracle import look
-from tests.hunt.model_programs import CHUNKS, Draft, make, places_of
-from tests.hunt.outcome import Seen
+from tests.hunt.model_programs import AREAS, CHUNKS, Draft, Position, make, positions_of
+from tests.hunt.model_programs import Step as ModelStep
+from tests.hunt.outcome import Outcome
 from verify.asynchronous.check import check
 from verify.asynchronous.model import Block, BlockProgram, Buffer, Demand, Signal, Step
 from verify.asynchronous.sizes import Sizes
@@ -21,28 +22,30 @@ def program_of(draft: Draft) -> BlockProgram:
     """The program that ``verify`` is asked about."""
     blocks = []
     for number, (home, steps) in enumerate(zip(draft["homes"], draft["blocks"], strict=True)):
-        made = []
-        for at, step in enumerate(steps):
-            made.append(
+        model_steps = []
+        for position, step in enumerate(steps):
+            model_steps.append(
                 Step(
                     text="step",
-                    position=at,
+                    position=position,
                     count=step["count"],
                     sources=tuple(step["sources"]),
                     targets=tuple(step["targets"]),
                     receives=step["receives"],
                     sends=step["sends"],
-                    waits=tuple(Signal(*wait) for wait in step["waits"]),
-                    signals=tuple(Signal(*signal) for signal in step["signals"]),
+                    waits=_signals(step["waits"]),
+                    signals=_signals(step["signals"]),
                 )
             )
-        blocks.append(Block(home, f"tb {number}", tuple(made)))
+        blocks.append(Block(home, f"tb {number}", tuple(model_steps)))
+
     input_rank = np.full(draft["addresses"], -1)
     input_chunk = np.full(draft["addresses"], -1)
     for rank in range(draft["ranks"]):
-        low = rank * 3 * CHUNKS
+        low = rank * AREAS * CHUNKS
         input_rank[low : low + CHUNKS] = rank
         input_chunk[low : low + CHUNKS] = np.arange(CHUNKS)
+
     rows = np.array(draft["demand"], np.int64).reshape(-1, 3)
     return BlockProgram(
         kind="allreduce",
@@ -58,6 +61,10 @@ def program_of(draft: Draft) -> BlockProgram:
         input_chunk=input_chunk,
         demands=(Demand("", rows[:, 0], rows[:, 1], rows[:, 2]),),
     )
+
+
+def _signals(pairs: list[list[int]]) -> tuple[Signal, ...]:
+    return tuple(Signal(counter, value) for counter, value in pairs)
 
 
 class ModelKind:
@@ -78,40 +85,50 @@ class ModelKind:
             sizes = Sizes(*draft["sizes"])
         return check(program_of(draft), sizes)[0]
 
-    def look(self, draft: Draft, thorough: bool) -> Seen:
+    def look(self, draft: Draft, thorough: bool) -> Outcome:
         return look(draft, values_of_races=thorough)
 
     def smaller(self, draft: Draft) -> Iterator[Draft]:
         """Without a block, a step, a message, a demand, a wait."""
         for block in range(len(draft["blocks"])):
             if draft["blocks"][block]:
-                copy = deepcopy(draft)
-                copy["blocks"][block] = []
-                yield copy
-        places = places_of(draft)
-        for one in places:
-            fifo = draft["blocks"][one[0]][one[1]]["sends"]
-            for two in places:
-                if fifo >= 0 and draft["blocks"][two[0]][two[1]]["receives"] == fifo:
-                    yield _without(draft, [one, two])
-        for place in places:
-            yield _without(draft, [place])
-        for block, at in places:
-            for name, value in (("waits", []), ("signals", []), ("count", 1)):
-                if draft["blocks"][block][at][name] != value:
-                    copy = deepcopy(draft)
-                    copy["blocks"][block][at][name] = value
-                    yield copy
+                smaller = deepcopy(draft)
+                smaller["blocks"][block] = []
+                yield smaller
+
+        positions = positions_of(draft)
+        for sender in positions:
+            fifo = _step(draft, sender)["sends"]
+            for receiver in positions:
+                if fifo >= 0 and _step(draft, receiver)["receives"] == fifo:
+                    yield _without(draft, [sender, receiver])
+
+        for position in positions:
+            yield _without(draft, [position])
+
+        for position in positions:
+            for name, simplest in (("waits", []), ("signals", []), ("count", 1)):
+                if _step(draft, position)[name] != simplest:
+                    smaller = deepcopy(draft)
+                    _step(smaller, position)[name] = simplest
+                    yield smaller
+
         for row in range(len(draft["demand"])):
-            copy = deepcopy(draft)
-            del copy["demand"][row]
-            yield copy
+            smaller = deepcopy(draft)
+            del smaller["demand"][row]
+            yield smaller
+
         if draft["sizes"] is not None:
             yield draft | {"sizes": None}
 
 
-def _without(draft: Draft, places: list[tuple[int, int]]) -> Draft:
-    copy = deepcopy(draft)
-    for block, at in sorted(places, reverse=True):
-        del copy["blocks"][block][at]
-    return copy
+def _step(draft: Draft, position: Position) -> ModelStep:
+    block, index = position
+    return draft["blocks"][block][index]
+
+
+def _without(draft: Draft, positions: list[Position]) -> Draft:
+    smaller = deepcopy(draft)
+    for block, index in sorted(positions, reverse=True):
+        del smaller["blocks"][block][index]
+    return smaller

@@ -15,10 +15,27 @@ from typing import Any
 
 Step = dict[str, Any]
 Draft = dict[str, Any]
+Position = tuple[int, int]
+"""Where a step is: the block, and the index in the block."""
+AREAS = 3
+"""Of each rank: input, output, scratch."""
 CHUNKS = 3
-"""Of each of a rank's three areas: input, output, scratch."""
+"""Of each area."""
 
 Terms = Counter[tuple[int, int]]
+
+
+def new_step(count: int) -> Step:
+    """A step that does nothing."""
+    return {
+        "count": count,
+        "sources": [],
+        "targets": [],
+        "receives": -1,
+        "sends": -1,
+        "waits": [],
+        "signals": [],
+    }
 
 
 class Builder:
@@ -27,35 +44,22 @@ class Builder:
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
         self.ranks = draw.choice((2, 2, 3))
-        self.many = draw.choice((2, 3, 3, 4))
-        self.homes = [n % self.ranks for n in range(self.many)]
-        self.blocks: list[list[Step]] = [[] for _ in range(self.many)]
+        self.block_count = draw.choice((2, 3, 3, 4))
+        self.homes = [n % self.ranks for n in range(self.block_count)]
+        self.blocks: list[list[Step]] = [[] for _ in range(self.block_count)]
         self.slots = draw.choice((1, 1, 2, 2, None))
         self.fifos: dict[tuple[int, int], int] = {}
-        self.clocks: list[dict[int, int]] = [{} for _ in range(self.many)]
+        self.clocks: list[dict[int, int]] = [{} for _ in range(self.block_count)]
         self.touched: dict[int, list[tuple[int, int, bool]]] = {}
         self.memory: list[Terms | None] = []
         for rank in range(self.ranks):
             self.memory += [Counter({(rank, chunk): 1}) for chunk in range(CHUNKS)]
-            self.memory += [None] * (2 * CHUNKS)
-        self.junk = len(self.memory)
+            self.memory += [None] * ((AREAS - 1) * CHUNKS)
         self.presses = draw.random() < 0.4
 
     def fifo(self, source: int, target: int) -> int:
         """The FIFO between two blocks."""
         return self.fifos.setdefault((source, target), len(self.fifos))
-
-    def step(self, count: int) -> Step:
-        """A step that does nothing."""
-        return {
-            "count": count,
-            "sources": [],
-            "targets": [],
-            "receives": -1,
-            "sends": -1,
-            "waits": [],
-            "signals": [],
-        }
 
     def spare(self, count: int) -> int:
         """New addresses that hold nothing."""
@@ -64,74 +68,83 @@ class Builder:
 
     def append(self, block: int, step: Step) -> None:
         """Put a step at the end of a block, behind all that it must come after."""
-        needed: dict[int, int] = {}
+        needed: dict[int, int] = {}  # per other block, the last step of it to come after
         areas = [(a, False) for a in step["sources"]] + [(a, True) for a in step["targets"]]
         for start, writes in areas:
             for address in range(start, start + step["count"]):
-                for other, at, wrote in self.touched.get(address, []):
-                    if other != block and (writes or wrote):
-                        needed[other] = max(needed.get(other, -1), at)
-        for other, at in sorted(needed.items()):
-            if self.clocks[block].get(other, -1) >= at:
+                for other_block, index, wrote in self.touched.get(address, []):
+                    if other_block != block and (writes or wrote):
+                        needed[other_block] = max(needed.get(other_block, -1), index)
+
+        for other_block, index in sorted(needed.items()):
+            if self.clocks[block].get(other_block, -1) >= index:
                 continue
             if self.presses and self.slots and self.draw.random() < 0.6:
-                self.press(other, block)
+                self.press(other_block, block)
             else:
-                self.signal(other, at, block, step)
+                self.signal(other_block, index, block, step)
+
         self.blocks[block].append(step)
         for start, writes in areas:
             for address in range(start, start + step["count"]):
-                here = (block, len(self.blocks[block]) - 1, writes)
-                self.touched.setdefault(address, []).append(here)
+                access = (block, len(self.blocks[block]) - 1, writes)
+                self.touched.setdefault(address, []).append(access)
 
-    def signal(self, other: int, at: int, block: int, step: Step) -> None:
+    def signal(self, earlier: int, index: int, block: int, step: Step) -> None:
         """Let a step wait for one of another block."""
-        value = 2 * at
-        theirs = self.blocks[other][at]
-        if not theirs["signals"]:
-            theirs["signals"] = [[other, value]]
-        step["waits"].append([other, value])
-        self.learn(block, other, at)
+        value = 2 * index
+        signalling = self.blocks[earlier][index]
+        if not signalling["signals"]:
+            signalling["signals"] = [[earlier, value]]
+        step["waits"].append([earlier, value])
+        self.learn(block, earlier, index)
 
-    def learn(self, block: int, other: int, at: int) -> None:
+    def learn(self, block: int, earlier: int, index: int) -> None:
         """Note what a block now comes after."""
-        mine = self.clocks[block]
-        mine[other] = max(mine.get(other, -1), at)
+        clock = self.clocks[block]
+        clock[earlier] = max(clock.get(earlier, -1), index)
 
     def press(self, earlier: int, later: int) -> None:
         """Order two blocks by a FIFO that a third one empties only after a message of the first."""
-        others = [n for n in range(self.many) if n not in {earlier, later}]
-        if not others:
+        between_candidates = [n for n in range(self.block_count) if n not in {earlier, later}]
+        if not between_candidates:
             self.blocks.append([])
             self.homes.append(0)
             self.clocks.append({})
-            self.many += 1
-            others = [self.many - 1]
-        between = self.draw.choice(others)
-        at = len(self.blocks[earlier]) - 1
+            self.block_count += 1
+            between_candidates = [self.block_count - 1]
+        between = self.draw.choice(between_candidates)
+
+        index = len(self.blocks[earlier]) - 1
         self.message(earlier, between)
         assert self.slots
         for _ in range(self.slots + 1):
-            self.blocks[later].append(
-                self.step(1) | {"sources": [self.spare(1)], "sends": self.fifo(later, between)}
-            )
+            sending = new_step(1)
+            sending["sources"] = [self.spare(1)]
+            sending["sends"] = self.fifo(later, between)
+            self.blocks[later].append(sending)
+
         room = self.spare(1)
         for _ in range(self.slots + 1):
-            self.blocks[between].append(
-                self.step(1) | {"targets": [room], "receives": self.fifo(later, between)}
-            )
-        self.learn(later, earlier, at)
+            receiving = new_step(1)
+            receiving["targets"] = [room]
+            receiving["receives"] = self.fifo(later, between)
+            self.blocks[between].append(receiving)
+        self.learn(later, earlier, index)
 
     def message(self, source: int, target: int) -> None:
         """A message that nobody needs."""
         fifo = self.fifo(source, target)
-        self.blocks[source].append(self.step(1) | {"sources": [self.spare(1)], "sends": fifo})
-        self.blocks[target].append(self.step(1) | {"targets": [self.spare(1)], "receives": fifo})
+        sending = new_step(1) | {"sources": [self.spare(1)], "sends": fifo}
+        self.blocks[source].append(sending)
+        receiving = new_step(1) | {"targets": [self.spare(1)], "receives": fifo}
+        self.blocks[target].append(receiving)
 
     def area(self, count: int, written: bool) -> int:
         """Some area, of any rank; if ``written`` one that holds something."""
         for _ in range(20):
-            start = self.draw.randrange(self.ranks) * 3 * CHUNKS + self.draw.randrange(3) * CHUNKS
+            start = self.draw.randrange(self.ranks) * AREAS * CHUNKS
+            start += self.draw.randrange(AREAS) * CHUNKS
             start += self.draw.randrange(CHUNKS - count + 1)
             cells = self.memory[start : start + count]
             if not written or all(cell is not None for cell in cells):
@@ -140,73 +153,89 @@ class Builder:
 
     def sum_of(self, areas: list[int], count: int) -> list[Terms | None]:
         """What these areas add up to."""
-        found: list[Terms | None] = []
+        totals: list[Terms | None] = []
         for chunk in range(count):
             total: Terms | None = Counter()
             for start in areas:
                 value = self.memory[start + chunk]
                 total = None if value is None or total is None else total + value
-            found.append(total)
-        return found
+            totals.append(total)
+        return totals
 
     def partner(self, start: int) -> int:
         """The same place at another rank, so that sums mean something."""
-        whole = 3 * CHUNKS
-        return (start + whole * self.draw.randrange(1, self.ranks)) % (whole * self.ranks)
+        per_rank = AREAS * CHUNKS
+        shift = per_rank * self.draw.randrange(1, self.ranks)
+        return (start + shift) % (per_rank * self.ranks)
 
     def happen(self) -> None:
         """One thing that happens."""
-        draw = self.draw
-        count = draw.choice((1, 1, 2, 3))
-        source = self.area(count, True)
-        target = self.area(count, False)
-        block = draw.randrange(self.many)
-        kind = draw.choice(("copy", "sum", "message", "message", "added", "forward"))
+        count = self.draw.choice((1, 1, 2, 3))
+        source = self.area(count, written=True)
+        target = self.area(count, written=False)
+        block = self.draw.randrange(self.block_count)
+        kind = self.draw.choice(("copy", "sum", "message", "message", "added", "forward"))
         if kind in {"copy", "sum"}:
-            sources = [source]
-            if kind == "sum":
-                sources.append(self.partner(source))
-            if any(0 < abs(target - a) < count for a in sources):
-                return
-            value = self.sum_of(sources, count)
-            targets = [target] + [self.partner(target)] * (draw.random() < 0.3)
-            if any(0 < abs(t - a) < count for t in targets for a in sources + targets):
-                return
-            self.append(block, self.step(count) | {"sources": sources, "targets": targets})
-            self.store(targets, value)
+            self._happen_here(block, kind, source, target, count)
+        else:
+            self._happen_between(block, kind, source, target, count)
+
+    def _happen_here(self, block: int, kind: str, source: int, target: int, count: int) -> None:
+        """A copy or a sum within a block, sometimes into two ranks' memory."""
+        sources = [source]
+        if kind == "sum":
+            sources.append(self.partner(source))
+        if any(_overlap(target, start, count) for start in sources):
             return
-        other = draw.choice([n for n in range(self.many) if n != block])
+
+        totals = self.sum_of(sources, count)
+        targets = [target]
+        partner = self.partner(target)
+        if self.draw.random() < 0.3:
+            targets.append(partner)
+        for start in targets:
+            if any(_overlap(start, touched, count) for touched in sources + targets):
+                return
+
+        self.append(block, new_step(count) | {"sources": sources, "targets": targets})
+        self.store(targets, totals)
+
+    def _happen_between(self, block: int, kind: str, source: int, target: int, count: int) -> None:
+        """A message to another block, which may forward it to a third one."""
+        receiver = self.draw.choice([n for n in range(self.block_count) if n != block])
         value = self.sum_of([source], count)
-        self.append(
-            block, self.step(count) | {"sources": [source], "sends": self.fifo(block, other)}
-        )
-        if kind == "forward" and self.many > 2:
-            third = draw.choice([n for n in range(self.many) if n not in {block, other}])
-            step = self.step(count) | {
-                "receives": self.fifo(block, other),
-                "sends": self.fifo(other, third),
-            }
-            if draw.random() < 0.5:
-                room = self.area(count, False)
-                step["targets"] = [room]
-                self.append(other, step)
-                self.store([room], value)
-            else:
-                self.append(other, step)
-            block = other
-            other = third
-        step = self.step(count) | {"receives": self.fifo(block, other), "targets": [target]}
+        fifo = self.fifo(block, receiver)
+        self.append(block, new_step(count) | {"sources": [source], "sends": fifo})
+
+        if kind == "forward" and self.block_count > 2:
+            forwarder = receiver
+            receiver = self._forward(block, forwarder, value, count)
+            block = forwarder
+
+        step = new_step(count) | {"receives": self.fifo(block, receiver), "targets": [target]}
         if kind == "added":
             own = self.partner(source)
-            if not 0 < abs(own - target) < count:
+            if not _overlap(own, target, count):
                 step["sources"] = [own]
-                more = self.sum_of([own], count)
-                value = [
-                    None if a is None or b is None else a + b
-                    for a, b in zip(value, more, strict=True)
-                ]
-        self.append(other, step)
+                value = _sums(value, self.sum_of([own], count))
+        self.append(receiver, step)
         self.store([target], value)
+
+    def _forward(self, block: int, forwarder: int, value: list[Terms | None], count: int) -> int:
+        """Let a block send on what it receives, and keep it or not; returns to which block."""
+        candidates = [n for n in range(self.block_count) if n not in {block, forwarder}]
+        receiver = self.draw.choice(candidates)
+        step = new_step(count)
+        step["receives"] = self.fifo(block, forwarder)
+        step["sends"] = self.fifo(forwarder, receiver)
+        if self.draw.random() < 0.5:
+            room = self.area(count, written=False)
+            step["targets"] = [room]
+            self.append(forwarder, step)
+            self.store([room], value)
+        else:
+            self.append(forwarder, step)
+        return receiver
 
     def store(self, targets: list[int], value: list[Terms | None]) -> None:
         """What memory holds from now on."""
@@ -223,10 +252,10 @@ class Builder:
             if len(value) == 1 and sum(value.values()) == 1:
                 ((rank, chunk),) = value
                 rows.append([address, rank, chunk])
-            elif len(chunks) == 1 and value == Counter(
-                {(r, min(chunks)): 1 for r in range(self.ranks)}
-            ):
-                rows.append([address, -1, min(chunks)])
+            elif len(chunks) == 1:
+                (chunk,) = chunks
+                if value == Counter({(rank, chunk): 1 for rank in range(self.ranks)}):
+                    rows.append([address, -1, chunk])
         return rows
 
     def draft(self) -> Draft:
@@ -236,10 +265,10 @@ class Builder:
         sizes = None
         if self.draw.random() < 0.6:
             room = 1200
-            least = self.draw.choice((0, 12 * 400, 12 * 600))
-            most = self.draw.choice((None, 12 * 600, 12 * 1200, 12 * 500))
-            if most is None or most >= least:
-                sizes = [12, room, least, most]
+            least_bytes = self.draw.choice((0, 12 * 400, 12 * 600))
+            most_bytes = self.draw.choice((None, 12 * 600, 12 * 1200, 12 * 500))
+            if most_bytes is None or most_bytes >= least_bytes:
+                sizes = [12, room, least_bytes, most_bytes]
         return {
             "ranks": self.ranks,
             "slots": self.slots,
@@ -252,20 +281,39 @@ class Builder:
         }
 
 
-def places_of(draft: Draft) -> list[tuple[int, int]]:
+def _overlap(first: int, second: int, count: int) -> bool:
+    """Whether two areas of so many chunks overlap, but are not the same."""
+    return 0 < abs(first - second) < count
+
+
+def _sums(first: list[Terms | None], second: list[Terms | None]) -> list[Terms | None]:
+    sums: list[Terms | None] = []
+    for a, b in zip(first, second, strict=True):
+        sums.append(None if a is None or b is None else a + b)
+    return sums
+
+
+def positions_of(draft: Draft) -> list[Position]:
     """Where there are steps."""
-    return [(b, n) for b, steps in enumerate(draft["blocks"]) for n in range(len(steps))]
+    positions = []
+    for block, steps in enumerate(draft["blocks"]):
+        positions += [(block, index) for index in range(len(steps))]
+    return positions
 
 
 def change(draft: Draft, draw: random.Random) -> None:
     """One change."""
-    places = places_of(draft)
-    if not places:
+    positions = positions_of(draft)
+    if not positions:
         return
-    block, at = draw.choice(places)
+
+    block, index = draw.choice(positions)
     steps = draft["blocks"][block]
-    step = steps[at]
-    waiting = [draft["blocks"][b][n] for b, n in places if draft["blocks"][b][n]["waits"]]
+    step = steps[index]
+    waiting = []
+    for steps_of_block in draft["blocks"]:
+        waiting += [step_there for step_there in steps_of_block if step_there["waits"]]
+
     kind = draw.randrange(14)
     if kind in {0, 1} and waiting:
         waits = draw.choice(waiting)["waits"]
@@ -274,16 +322,20 @@ def change(draft: Draft, draw: random.Random) -> None:
         waits = draw.choice(waiting)["waits"]
         draw.choice(waits)[1] -= draw.choice((1, 2, 3))
     elif kind == 3:
-        step["signals"] = [] if step["signals"] else [[block, 2 * at + draw.choice((-1, 0, 0, 1))]]
-    elif kind in {4, 5} and at + 1 < len(steps):
-        steps[at], steps[at + 1] = steps[at + 1], steps[at]
+        if step["signals"]:
+            step["signals"] = []
+        else:
+            step["signals"] = [[block, 2 * index + draw.choice((-1, 0, 0, 1))]]
+    elif kind in {4, 5} and index + 1 < len(steps):
+        steps.insert(index + 1, steps.pop(index))
     elif kind == 6:
-        del steps[at]
+        del steps[index]
     elif kind in {7, 8} and step["sources"] + step["targets"]:
-        areas = step[draw.choice([n for n in ("sources", "targets") if step[n]])]
-        n = draw.randrange(len(areas))
-        moved = areas[n] + draw.choice((-1, 1, CHUNKS))
-        areas[n] = min(max(0, moved), draft["addresses"] - step["count"])
+        side = draw.choice([name for name in ("sources", "targets") if step[name]])
+        areas = step[side]
+        number = draw.randrange(len(areas))
+        moved = areas[number] + draw.choice((-1, 1, CHUNKS))
+        areas[number] = min(max(0, moved), draft["addresses"] - step["count"])
     elif kind == 9:
         count = draw.choice((0, 1, 2))
         if count <= step["count"] or not step["sources"] + step["targets"]:
@@ -295,26 +347,19 @@ def change(draft: Draft, draw: random.Random) -> None:
     elif kind == 12:
         _delay(draft, steps, draw.randrange(1, 6))
     else:
-        other = draw.randrange(len(draft["blocks"]))
-        step["waits"].append([other, draw.randrange(0, 6)])
+        counter = draw.randrange(len(draft["blocks"]))
+        step["waits"].append([counter, draw.randrange(0, 6)])
 
 
 def _nothing(draft: Draft) -> Step:
+    """A step of one chunk, and a new address for it."""
     draft["addresses"] += 1
-    return {
-        "count": 1,
-        "sources": [],
-        "targets": [],
-        "receives": -1,
-        "sends": -1,
-        "waits": [],
-        "signals": [],
-    }
+    return new_step(1)
 
 
-def _delay(draft: Draft, steps: list[Step], many: int) -> None:
+def _delay(draft: Draft, steps: list[Step], count: int) -> None:
     """Steps that nobody needs, first of all in a block."""
-    for _ in range(many):
+    for _ in range(count):
         step = _nothing(draft)
         step["sources"] = [0]
         step["targets"] = [draft["addresses"] - 1]
@@ -326,31 +371,38 @@ def _press_the_other_way(draft: Draft, draw: random.Random) -> None:
     if not draft["slots"]:
         return
     pairs = []
-    for block, at in places_of(draft):
-        for counter, value in draft["blocks"][block][at]["waits"]:
-            for other, n in places_of(draft):
-                if [counter, value] in draft["blocks"][other][n]["signals"] and other != block:
-                    pairs.append((block, at, other, n, [counter, value]))
+    for waiting in positions_of(draft):
+        block, index = waiting
+        for wait in draft["blocks"][block][index]["waits"]:
+            for signalling in positions_of(draft):
+                earlier, earlier_index = signalling
+                signals = draft["blocks"][earlier][earlier_index]["signals"]
+                if wait in signals and earlier != block:
+                    pairs.append((waiting, signalling, list(wait)))
     if not pairs:
         return
-    block, at, other, n, wait = draw.choice(pairs)
-    draft["blocks"][block][at]["waits"].remove(wait)
-    draft["blocks"].append([])
+
+    (block, index), (earlier, earlier_index), wait = draw.choice(pairs)
+    draft["blocks"][block][index]["waits"].remove(wait)
+    between: list[Step] = []
+    draft["blocks"].append(between)
     draft["homes"].append(0)
-    told = draft["fifos"]
-    full = draft["fifos"] + 1
+    telling_fifo = draft["fifos"]
+    full_fifo = draft["fifos"] + 1
     draft["fifos"] += 2
 
     def message(**fields: Any) -> Step:
         step = _nothing(draft)
         return step | fields
 
-    between = draft["blocks"][-1]
-    draft["blocks"][block].insert(at + 1, message(sources=[draft["addresses"]], sends=told))
-    between.append(message(targets=[draft["addresses"]], receives=told))
+    telling = message(sources=[draft["addresses"]], sends=telling_fifo)
+    draft["blocks"][block].insert(index + 1, telling)
+    between.append(message(targets=[draft["addresses"]], receives=telling_fifo))
     for _ in range(draft["slots"] + 1):
-        draft["blocks"][other].insert(n, message(sources=[draft["addresses"]], sends=full))
-        between.append(message(targets=[draft["addresses"]], receives=full))
+        sending = message(sources=[draft["addresses"]], sends=full_fifo)
+        draft["blocks"][earlier].insert(earlier_index, sending)
+        between.append(message(targets=[draft["addresses"]], receives=full_fifo))
+
     if draw.random() < 0.6:
         _delay(draft, draft["blocks"][block], draw.randrange(2, 7))
     draft["addresses"] += 1

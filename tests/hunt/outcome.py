@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Seen:
+class Outcome:
     """What happens in some interleaving at some size.
 
     Attributes:
-        hangs, wrong: where it was seen, in words; empty: nowhere.
+        hangs, wrong: at which size and placement, in words; empty: nowhere.
         fault: the program does what no executor defines (beyond a buffer, messages of two sizes).
         races: some pair of accesses comes in any order.
         decided: every interleaving was looked at, at every size.

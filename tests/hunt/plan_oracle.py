@@ -17,16 +17,23 @@ from math import lcm
 from typing import Any
 
 from tests.hunt.interleavings import JUNK, Undecided, Value
-from tests.hunt.outcome import Seen
+from tests.hunt.outcome import Outcome
 from tests.hunt.threads import ABSENT, Act, Machine
 
 Fields = dict[str, Any]
 STATES = 150
+"""More states than these are not explored, and the plan is undecided."""
 SCHEDULES = 20
-FEW = 3
+"""Interleavings drawn at random of what has too many states."""
+FEW_SCHEDULES = 3
+"""Interleavings of what is refuted already, where one that goes wrong is enough."""
 SUMS = {"re", "res", "rre", "rres", "respkt", "repkt", "recpkt", "recspkt"}
 INTO_PACKETS = {"ppkt": 0, "rppkt": 0, "cpkt": 0, "respkt": 1, "recpkt": 1, "recspkt": 1}
 FROM_PACKETS = {"rppkt": 0, "upkt": 0, "respkt": 1, "repkt": 1, "recpkt": 1, "recspkt": 1}
+NO_PACKETS = 99
+"""Instead of the number of the first area that is in packets: more areas than there are."""
+
+Move = tuple[list[int], list[int], int]
 
 
 class Fault(Exception):
@@ -39,11 +46,17 @@ class Plan:
     def __init__(self, plan: Fields, seed: int) -> None:
         self.plan = plan
         self.gpus = plan["gpus"]
-        operations = [op for g in self.gpus for b in g["threadblocks"] for op in b["ops"]]
-        lists = [len(op.get("channel_ids", op.get("semaphore_ids", ()))) for op in operations]
-        self.lanes = max([2, *lists])
-        groups = [op["tbg_info"]["tbg_size"] for op in operations if "tbg_info" in op]
-        self.words = self.lanes * lcm(1, *groups)
+        self.lanes = 2
+        group_sizes = 1
+        for gpu in self.gpus:
+            for block in gpu["threadblocks"]:
+                for op in block["ops"]:
+                    ids = op.get("channel_ids", op.get("semaphore_ids", ()))
+                    self.lanes = max(self.lanes, len(ids))
+                    if "tbg_info" in op:
+                        group_sizes = lcm(group_sizes, op["tbg_info"]["tbg_size"])
+        self.words = self.lanes * group_sizes  # of a chunk, so that it can be cut for all of these
+
         self._cells(random.Random(seed))
         self.counters: list[int] = []
         self.numbers: dict[object, int] = {}
@@ -53,9 +66,27 @@ class Plan:
             for number, block in enumerate(gpu["threadblocks"]):
                 self.threads += self._block(rank, number, block)
 
+    def machine(self) -> Machine:
+        """What runs the threads."""
+        return Machine(self.threads, self.counters, self.memory, self.packets, self.spoils)
+
     # memory
 
     def _cells(self, draw: random.Random) -> None:
+        total = self._lay_out()
+        self.memory: list[Value] = [JUNK] * total
+        for packet in self.packets:
+            self.memory[packet] = ABSENT
+
+        self.inputs = {}
+        for rank, gpu in enumerate(self.gpus):
+            for word in range(gpu["input_chunks"] * self.words):
+                value = draw.randrange(1, 2**61)
+                self.inputs[rank, word] = value
+                self.memory[self._cell(rank, "i", word)] = value
+
+    def _lay_out(self) -> int:
+        """Give every buffer its cells, and note what lies beneath packets; returns how many."""
         total = 0
         self.starts: dict[tuple[int, str], tuple[int, int]] = {}
         self.packets: set[int] = set()
@@ -64,26 +95,22 @@ class Plan:
             chunks = {"i": gpu["input_chunks"], "o": gpu["output_chunks"]}
             if self.plan["inplace"]:
                 chunks["o"] = max(chunks.values())
-            chunks |= {"s": 2 * gpu["scratch_chunks"], "p": gpu["scratch_chunks"]}
-            for name, many in chunks.items():
-                self.starts[rank, name] = (total, many)
-                total += many * self.words
-            plain = self.starts[rank, "s"][0]
-            packet = self.starts[rank, "p"][0]
+            chunks["s"] = 2 * gpu["scratch_chunks"]
+            chunks["p"] = gpu["scratch_chunks"]
+            for name, count in chunks.items():
+                self.starts[rank, name] = (total, count)
+                total += count * self.words
+
+            plain, _ = self.starts[rank, "s"]
+            packets, _ = self.starts[rank, "p"]
             for word in range(gpu["scratch_chunks"] * self.words):
+                packet = packets + word
                 beneath = (plain + 2 * word, plain + 2 * word + 1)
-                self.packets.add(packet + word)
-                self.spoils[packet + word] = beneath
-                self.spoils |= dict.fromkeys(beneath, (packet + word,))
-        self.memory: list[Value] = [JUNK] * total
-        for packet in self.packets:
-            self.memory[packet] = ABSENT
-        self.inputs = {}
-        for rank, gpu in enumerate(self.gpus):
-            for word in range(gpu["input_chunks"] * self.words):
-                value = draw.randrange(1, 2**61)
-                self.inputs[rank, word] = value
-                self.memory[self._cell(rank, "i", word)] = value
+                self.packets.add(packet)
+                self.spoils[packet] = beneath
+                for cell in beneath:
+                    self.spoils[cell] = (packet,)
+        return total
 
     def _cell(self, rank: int, buffer: str, word: int) -> int:
         start, chunks = self.starts[rank, buffer]
@@ -101,27 +128,28 @@ class Plan:
         """What is to be where at the end."""
         ranks = range(len(self.gpus))
         words = self.gpus[0]["input_chunks"] * self.words
-        found = {}
+        wanted = {}
         for rank in ranks:
             if self.plan["collective"] == "allreduce":
                 for word in range(words):
-                    total = sum(self.inputs[other, word] for other in ranks)
-                    found[self._cell(rank, "o", word)] = total
+                    total = sum(self.inputs[source, word] for source in ranks)
+                    wanted[self._cell(rank, "o", word)] = total
             else:
-                for other in ranks:
+                for source in ranks:
                     for word in range(words):
-                        value = self.inputs[other, word]
-                        found[self._cell(rank, "o", other * words + word)] = value
-        return found
+                        value = self.inputs[source, word]
+                        wanted[self._cell(rank, "o", source * words + word)] = value
+        return wanted
 
     # counters
 
-    def _counter(self, key: object, start: int = 0, many: int = 1) -> int:
-        known = self.numbers.get(key)
-        if known is None:
-            known = self.numbers[key] = len(self.counters)
-            self.counters += [start] * many
-        return known
+    def _counter(self, key: object, start: int = 0, count: int = 1) -> int:
+        number = self.numbers.get(key)
+        if number is None:
+            number = len(self.counters)
+            self.numbers[key] = number
+            self.counters += [start] * count
+        return number
 
     def _users(self) -> None:
         """Which channels, semaphores and barriers are used so that order matters."""
@@ -130,25 +158,36 @@ class Plan:
         for rank, gpu in enumerate(self.gpus):
             for number, block in enumerate(gpu["threadblocks"]):
                 for op in block["ops"]:
-                    if op["name"] in {"wait", "rlxwait"}:
-                        for lane, local in enumerate(op["channel_ids"]):
-                            end = ("channel", rank, self._channel(rank, number, local))
-                            waiters.setdefault(end, set()).add((number, lane))
-                    elif op["name"] == "sem_acquire":
-                        for lane, semaphore in enumerate(op["semaphore_ids"]):
-                            key = ("semaphore", rank, semaphore)
-                            waiters.setdefault(key, set()).add((number, lane))
-                            if self._initial(rank, semaphore) < 0:
-                                waiters[key].add("negative")
-                    elif op["name"] == "barrier":
-                        of = barriers.setdefault((rank, op["barrier_id"]), {})
-                        of.setdefault(number, []).append(op["num_threadblocks"])
-        self.contended = {key for key, who in waiters.items() if len(who) > 1}
-        for (rank, number), uses in barriers.items():
-            counts = {count for of_block in uses.values() for count in of_block}
-            times = {len(of_block) for of_block in uses.values()}
+                    if op["name"] == "barrier":
+                        uses = barriers.setdefault((rank, op["barrier_id"]), {})
+                        uses.setdefault(number, []).append(op["num_threadblocks"])
+                    else:
+                        self._note_waiters(waiters, rank, number, op)
+
+        self.contended = {key for key, threads in waiters.items() if len(threads) > 1}
+        for (rank, barrier), uses in barriers.items():
+            counts = set()
+            times = set()
+            for counts_of_block in uses.values():
+                counts.update(counts_of_block)
+                times.add(len(counts_of_block))
             if counts != {len(uses)} or len(times) > 1:
-                self.contended.add(("barrier", rank, number))
+                self.contended.add(("barrier", rank, barrier))
+
+    def _note_waiters(
+        self, waiters: dict[object, set[object]], rank: int, number: int, op: Fields
+    ) -> None:
+        """Which threads an operation lets wait for a channel or a semaphore."""
+        if op["name"] in {"wait", "rlxwait"}:
+            for lane, local in enumerate(op["channel_ids"]):
+                end = ("channel", rank, self._channel(rank, number, local))
+                waiters.setdefault(end, set()).add((number, lane))
+        elif op["name"] == "sem_acquire":
+            for lane, semaphore in enumerate(op["semaphore_ids"]):
+                key = ("semaphore", rank, semaphore)
+                waiters.setdefault(key, set()).add((number, lane))
+                if self._initial(rank, semaphore) < 0:
+                    waiters[key].add("negative")
 
     def _initial(self, rank: int, semaphore: int) -> int:
         semaphores = self.gpus[rank].get("semaphores", [])
@@ -160,15 +199,23 @@ class Plan:
         return self._counter(key) if key in self.contended else None
 
     def _channel(self, rank: int, block: int, local: int) -> int:
+        """A channel's number at its rank, from the number that a block gives it."""
         groups = self.gpus[rank]["threadblocks"][block].get("channels", [])
-        ids = [n for g in groups if g["channel_type"] == "memory" for n in g["channel_ids"]]
+        ids = []
+        for group in groups:
+            if group["channel_type"] == "memory":
+                ids += group["channel_ids"]
         if not 0 <= local < len(ids):
             raise Fault(f"rank {rank} block {block} has no channel {local}")
         return int(ids[local])
 
     def _peers(self, rank: int) -> list[int]:
-        groups = self.gpus[rank].get("channels", [])
-        return [p for g in groups if g["channel_type"] == "memory" for p in g["connected_to"]]
+        """Whom each channel of a rank connects it to."""
+        peers = []
+        for group in self.gpus[rank].get("channels", []):
+            if group["channel_type"] == "memory":
+                peers += group["connected_to"]
+        return peers
 
     def _other_end(self, rank: int, channel: int) -> tuple[int, int]:
         peers = self._peers(rank)
@@ -176,14 +223,15 @@ class Plan:
             raise Fault(f"rank {rank} has no channel {channel}")
         peer = peers[channel]
         nth = peers[:channel].count(peer)
-        theirs = [n for n, other in enumerate(self._peers(peer)) if other == rank]
-        if nth >= len(theirs):
+        channels_back = [n for n, end in enumerate(self._peers(peer)) if end == rank]
+        if nth >= len(channels_back):
             raise Fault(f"channel {channel} of rank {rank} has no other end")
-        return peer, theirs[nth]
+        return peer, channels_back[nth]
 
     # threads
 
     def _block(self, rank: int, number: int, block: Fields) -> list[list[Act]]:
+        """What each thread of a block does."""
         threads: list[list[Act]] = [[] for _ in range(self.lanes)]
         met = self._counter(("met", rank, number))
         meetings = 0
@@ -192,41 +240,53 @@ class Plan:
             if name in {"nop", "barrier"}:
                 meetings += 1
                 self._meet(threads, met, meetings)
-            if name == "barrier" and op["num_threadblocks"] != 1:
-                key = ("barrier", rank, op["barrier_id"])
-                syncer = self._counter(("syncer", *key), many=4)
-                threads[0].append(Act("arrive", syncer, key=self._key(key)))
-                threads[0].append(Act("leave", syncer, op["num_threadblocks"], key=self._key(key)))
-                meetings += 1
-                self._meet(threads, met, meetings)
+                if name == "barrier" and op["num_threadblocks"] != 1:
+                    self._barrier(threads[0], rank, op)
+                    meetings += 1
+                    self._meet(threads, met, meetings)
             elif name in {"signal", "rlxsignal"}:
                 for lane, local in enumerate(op["channel_ids"]):
                     end = self._other_end(rank, self._channel(rank, number, local))
                     threads[lane].append(Act("raise", self._counter(("signals", *end))))
             elif name in {"wait", "rlxwait"}:
                 for lane, local in enumerate(op["channel_ids"]):
-                    end = (rank, self._channel(rank, number, local))
-                    key = self._key(("channel", *end))
-                    ticket = self._counter(("waits", *end))
-                    if key is None:
-                        threads[lane].append(Act("ticket", ticket))
-                    else:  # what is waited for is counted in plain memory
-                        threads[lane].append(Act("load", ticket, key=key))
-                        threads[lane].append(Act("store", ticket, key=key))
-                    threads[lane].append(Act("token", self._counter(("signals", *end)), key=key))
+                    self._wait(threads[lane], rank, self._channel(rank, number, local))
             elif name in {"sem_release", "sem_acquire"}:
                 for lane, semaphore in enumerate(op["semaphore_ids"]):
-                    start = self._initial(rank, semaphore)
-                    at = self._counter(("value", rank, semaphore), start)
-                    key = self._key(("semaphore", rank, semaphore))
-                    if name == "sem_release":
-                        threads[lane].append(Act("raise", at, key=key))
-                    else:
-                        threads[lane].append(Act("acquire", at, key=key))
-                        threads[lane].append(Act("poll", at, key=key))
-            elif name not in {"nop", "barrier", "flush"}:
+                    self._semaphore(threads[lane], rank, semaphore, name)
+            elif name != "flush":
                 self._data(threads, rank, number, op)
         return threads
+
+    def _barrier(self, thread: list[Act], rank: int, op: Fields) -> None:
+        """The device's barrier, which one thread of a block passes for all."""
+        barrier = ("barrier", rank, op["barrier_id"])
+        syncer = self._counter(("syncer", *barrier), count=4)
+        key = self._key(barrier)
+        thread.append(Act("arrive", syncer, key=key))
+        thread.append(Act("leave", syncer, op["num_threadblocks"], key=key))
+
+    def _wait(self, thread: list[Act], rank: int, channel: int) -> None:
+        """Wait for one signal more on a channel than was waited for so far."""
+        key = self._key(("channel", rank, channel))
+        ticket = self._counter(("waits", rank, channel))
+        if key is None:
+            thread.append(Act("ticket", ticket))
+        else:  # what is waited for is counted in plain memory
+            thread.append(Act("load", ticket, key=key))
+            thread.append(Act("store", ticket, key=key))
+        thread.append(Act("token", self._counter(("signals", rank, channel)), key=key))
+
+    def _semaphore(self, thread: list[Act], rank: int, semaphore: int, name: str) -> None:
+        """Release or acquire a semaphore."""
+        start = self._initial(rank, semaphore)
+        value = self._counter(("value", rank, semaphore), start)
+        key = self._key(("semaphore", rank, semaphore))
+        if name == "sem_release":
+            thread.append(Act("raise", value, key=key))
+        else:
+            thread.append(Act("acquire", value, key=key))
+            thread.append(Act("poll", value, key=key))
 
     def _meet(self, threads: list[list[Act]], met: int, meetings: int) -> None:
         for thread in threads:
@@ -234,116 +294,161 @@ class Plan:
             thread.append(Act("at least", met, meetings * self.lanes))
 
     def _data(self, threads: list[list[Act]], rank: int, number: int, op: Fields) -> None:
+        """Read and write the words of an operation, each word by one thread."""
+        for sources, targets, word in self._moves(rank, number, op):
+            lane = (word + word // self.words) % self.lanes
+            threads[lane].append(Act("read", sources=tuple(sources)))
+            threads[lane].append(Act("write", targets=tuple(targets)))
+
+    def _moves(self, rank: int, number: int, op: Fields) -> list[Move]:
+        """Per word: the cells that are added up, the cells that get the sum, and its number."""
         name = op["name"]
-        sources = [
-            self._area(rank, number, op, area, n >= FROM_PACKETS.get(name, 99), n, "src")
-            for n, area in enumerate(op["src_buff"])
-        ]
-        targets = [
-            self._area(rank, number, op, area, n >= INTO_PACKETS.get(name, 99), n, "dst")
-            for n, area in enumerate(op["dst_buff"])
-        ]
+        first_read = FROM_PACKETS.get(name, NO_PACKETS)
+        first_written = INTO_PACKETS.get(name, NO_PACKETS)
+        sources = []
+        for n, area in enumerate(op["src_buff"]):
+            sources.append(self._area(rank, number, op, area, n >= first_read, n))
+        targets = []
+        for n, area in enumerate(op["dst_buff"]):
+            targets.append(self._area(rank, number, op, area, n >= first_written, n))
+
+        moves: list[Move] = []
         if name in SUMS:
-            words = len(sources[0])
-            rows = [([a[w] for a in sources], [a[w] for a in targets], w) for w in range(words)]
-        elif name == "get":  # the executor takes the places of the one for the other's
-            rows = []
-            for n, (src, dst) in enumerate(zip(op["src_buff"], op["dst_buff"], strict=True)):
-                swapped = src | {"index": dst["index"]}, dst | {"index": src["index"]}
-                froms = self._area(rank, number, op, swapped[0], False, n, "src")
-                tos = self._area(rank, number, op, swapped[1], False, n, "dst")
-                rows += [([froms[w]], [tos[w]], w) for w in range(len(sources[n]))]
+            for word in range(len(sources[0])):
+                added = [area[word] for area in sources]
+                moves.append((added, [area[word] for area in targets], word))
+        elif name == "get":
+            return self._moves_of_get(rank, number, op, sources)
         elif name == "rppkt":
-            rows = [([sources[0][w]], [t[w] for t in targets], w) for w in range(len(sources[0]))]
+            for word, source in enumerate(sources[0]):
+                moves.append(([source], [area[word] for area in targets], word))
         else:
-            rows = []
-            for n in range(len(targets)):
+            for n, target in enumerate(targets):
                 if n >= len(sources):
                     raise Fault(f"{name} has fewer sources than targets")
-                many = len(targets[n]) if name == "put" else len(sources[n])
-                rows += [([sources[n][w]], [targets[n][w]], w) for w in range(many)]
-        for froms, tos, word in rows:
-            lane = (word + word // self.words) % self.lanes
-            threads[lane].append(Act("read", sources=tuple(froms)))
-            threads[lane].append(Act("write", targets=tuple(tos)))
+                words = len(target) if name == "put" else len(sources[n])
+                moves += [([sources[n][word]], [target[word]], word) for word in range(words)]
+        return moves
+
+    def _moves_of_get(
+        self, rank: int, number: int, op: Fields, sources: list[list[int]]
+    ) -> list[Move]:
+        """The executor reads at the target's index in the source, and writes the other way."""
+        moves: list[Move] = []
+        for n, (src, dst) in enumerate(zip(op["src_buff"], op["dst_buff"], strict=True)):
+            read_area = src | {"index": dst["index"]}
+            written_area = dst | {"index": src["index"]}
+            read_cells = self._area(rank, number, op, read_area, False, n)
+            written_cells = self._area(rank, number, op, written_area, False, n)
+            for word in range(len(sources[n])):
+                moves.append(([read_cells[word]], [written_cells[word]], word))
+        return moves
 
     def _area(
-        self, rank: int, number: int, op: Fields, area: Fields, packet: bool, n: int, side: str
+        self, rank: int, number: int, op: Fields, area: Fields, packet: bool, n: int
     ) -> list[int]:
-        """The cells of an area, as far as the longest of its operation goes."""
-        block = self.gpus[rank]["threadblocks"][number]
-        owner = rank
-        buffer = area.get("type")
-        if "buffer_id" in area:
-            groups = block.get("remote_buffer_refs", [])
-            refs = [r for g in groups for r in g["remote_buffer_ids"]]
-            if not 0 <= area["buffer_id"] < len(refs):
-                raise Fault(f"rank {rank} block {number} has no buffer {area['buffer_id']}")
-            remote = self.gpus[rank]["remote_buffers"][refs[area["buffer_id"]]]
-            owner = remote["rank"]
-            buffer = remote["type"]
+        """The cells of area n of an operation, as far as the longest of its operation goes."""
+        owner, buffer = self._buffer(rank, number, area)
+
         # the size is that of the first source, but of a put and a get that of each
-        sizes = op["src_buff"][0]["size"]
+        chunks = op["src_buff"][0]["size"]
         if op["name"] == "put":
-            sizes = op["dst_buff"][n]["size"]
+            chunks = op["dst_buff"][n]["size"]
         elif op["name"] not in SUMS | {"rppkt"} and n < len(op["src_buff"]):
-            sizes = op["src_buff"][n]["size"]
-        low = 0
-        size = sizes * self.words
+            chunks = op["src_buff"][n]["size"]
+
+        words = chunks * self.words
         offset = 0
         if "tbg_info" in op:
             part = op["tbg_info"]["tb_id"]
             parts = op["tbg_info"]["tbg_size"]
-            own = area["size"] * self.words
-            offset = own * part // parts
-            low = size * part // parts
-            size = size * (part + 1) // parts - low
+            offset = area["size"] * self.words * part // parts
+            low = words * part // parts
+            high = words * (part + 1) // parts
+            words = high - low
+
         start = area["index"] * self.words + offset
-        name = "p" if packet and buffer == "s" else str(buffer)
-        return [self._cell(owner, name, start + w) for w in range(size)]
+        if packet and buffer == "s":
+            buffer = "p"
+        return [self._cell(owner, buffer, start + word) for word in range(words)]
+
+    def _buffer(self, rank: int, number: int, area: Fields) -> tuple[int, str]:
+        """Whose buffer an area is in, and which."""
+        if "buffer_id" not in area:
+            return rank, str(area.get("type"))
+
+        refs = []
+        for group in self.gpus[rank]["threadblocks"][number].get("remote_buffer_refs", []):
+            refs += group["remote_buffer_ids"]
+        if not 0 <= area["buffer_id"] < len(refs):
+            raise Fault(f"rank {rank} block {number} has no buffer {area['buffer_id']}")
+        remote = self.gpus[rank]["remote_buffers"][refs[area["buffer_id"]]]
+        return remote["rank"], str(remote["type"])
 
 
-def look(plan: Fields, states: int = STATES, thorough: bool = True) -> Seen:
+def look(plan: Fields, states: int = STATES, thorough: bool = True) -> Outcome:
     """Look at a plan; if not thorough, one run that goes wrong is enough."""
-    seen = Seen()
+    outcome = Outcome()
     try:
-        threads = Plan(plan, seed=len(str(plan)))
-        wanted = threads.wanted()
+        program = Plan(plan, seed=len(str(plan)))
+        wanted = program.wanted()
     except Fault as fault:
-        seen.fault = str(fault)
-        return seen
-    machine = Machine(
-        threads.threads, threads.counters, threads.memory, threads.packets, threads.spoils
-    )
+        outcome.fault = str(fault)
+        return outcome
+
+    machine = program.machine()
     if not thorough:
-        hangs, ends, counters = machine.sample(FEW, seed=1)
-        if hangs or any(any(end[c] != value for c, value in wanted.items()) for end in ends):
-            seen.hangs = "some run" if hangs else ""
-            seen.wrong = "" if hangs else "some run"
-            seen.decided = False
-            return seen
+        hangs, ends, counters = machine.sample(FEW_SCHEDULES, seed=1)
+        if hangs or not _all_right(ends, wanted):
+            outcome.hangs = "some run" if hangs else ""
+            outcome.wrong = "" if hangs else "some run"
+            outcome.decided = False
+            return outcome
+
     try:
         hangs, ends, counters = machine.explore(states)
     except Undecided:
-        seen.decided = False
+        outcome.decided = False
         hangs, ends, counters = machine.sample(SCHEDULES, seed=1)
-    seen.races = machine.race
+
+    outcome.races = machine.race
     if hangs:
-        seen.hangs = "some run"
-    if any(any(end[cell] != value for cell, value in wanted.items()) for end in ends):
-        seen.wrong = "some run"
-    for end in counters:
-        for key, at in threads.numbers.items():
-            assert isinstance(key, tuple)
-            if key[0] == "signals":
-                waited = threads.numbers.get(("waits", *key[1:]))
-                if end[at] != (0 if waited is None else end[waited]):
-                    seen.fault = "a signal is left over"
-            elif key[0] == "value" and end[at] != threads.counters[at]:
-                seen.fault = f"semaphore {key[2]} of rank {key[1]} ends at another value"
-    return seen
+        outcome.hangs = "some run"
+    if not _all_right(ends, wanted):
+        outcome.wrong = "some run"
+    for values in counters:
+        fault_of_counters = _fault_of_counters(program, values)
+        if fault_of_counters:
+            outcome.fault = fault_of_counters
+    return outcome
 
 
-def look_at(text: bytes, states: int = STATES) -> Seen:
+def _all_right(ends: set[tuple[Value, ...]], wanted: dict[int, int]) -> bool:
+    return all(_right(memory, wanted) for memory in ends)
+
+
+def _right(memory: tuple[Value, ...], wanted: dict[int, int]) -> bool:
+    return all(memory[cell] == value for cell, value in wanted.items())
+
+
+def _fault_of_counters(program: Plan, values: tuple[int, ...]) -> str:
+    """What is wrong with the counters at a run's end; empty: nothing.
+
+    A signal that is left over would end a wait of the next run of the same plan.
+    """
+    fault = ""
+    for key, number in program.numbers.items():
+        assert isinstance(key, tuple)
+        if key[0] == "signals":
+            waits = program.numbers.get(("waits", *key[1:]))
+            waited = 0 if waits is None else values[waits]
+            if values[number] != waited:
+                fault = "a signal is left over"
+        elif key[0] == "value" and values[number] != program.counters[number]:
+            fault = f"semaphore {key[2]} of rank {key[1]} ends at another value"
+    return fault
+
+
+def look_at(text: bytes, states: int = STATES) -> Outcome:
     """Look at the text of a plan."""
     return look(json.loads(text), states)

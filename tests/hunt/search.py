@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.hunt.kinds import Kind, disagreement, overall
-from tests.hunt.outcome import Seen
+from tests.hunt.outcome import Outcome
 from verify.core.verdict import Verdict
 from verify.errors import FormatError
 
@@ -16,11 +16,11 @@ SHRINKING_S = 20.0
 
 
 class Finding(NamedTuple):
-    """A contradiction: the seed, in which way, and what the oracle saw."""
+    """A contradiction: the seed, in which way, and what the oracle observed."""
 
     seed: int
-    way: str
-    seen: Seen
+    contradiction: str
+    outcome: Outcome
 
 
 @dataclass
@@ -38,39 +38,43 @@ class Tally:
 
     def share(self, verdict: Verdict) -> float:
         """The part of all programs that got a verdict."""
-        of = sum(many for (one, _), many in self.verdicts.items() if one == verdict.value)
-        return of / max(1, self.count)
+        programs = 0
+        for (verdict_of_verify, _), count in self.verdicts.items():
+            if verdict_of_verify == verdict.value:
+                programs += count
+        return programs / max(1, self.count)
 
     def __str__(self) -> str:
         shares = ", ".join(f"{100 * self.share(v):.0f} % {v.value}" for v in Verdict)
-        each = 1000 * self.seconds / max(1, self.count)
-        return f"{self.count} programs, {shares}; {each:.1f} ms each"
+        milliseconds = 1000 * self.seconds / max(1, self.count)
+        return f"{self.count} programs, {shares}; {milliseconds:.1f} ms each"
 
 
-def judge(kind: Kind, draft: Any) -> tuple[str, str, Seen]:
-    """(verify's verdict, the contradiction or an empty string, what the oracle saw)."""
+def judge(kind: Kind, draft: Any) -> tuple[str, str, Outcome]:
+    """(verify's verdict, the contradiction or an empty string, what the oracle observed)."""
     try:
         results = kind.verdict(draft)
     except FormatError:
-        return "refused", "", Seen(decided=False)
+        return "refused", "", Outcome(decided=False)
     except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        return "crashed", f"CRASH ({type(error).__name__})", Seen(decided=False)
-    said = overall(results)
-    thorough = said is not Verdict.REFUTED or results["race_free"].verdict is Verdict.PROVED
-    seen = kind.look(draft, thorough)
-    return said.value, disagreement(results, seen), seen
+        return "crashed", f"CRASH ({type(error).__name__})", Outcome(decided=False)
+
+    verdict = overall(results)
+    thorough = verdict is not Verdict.REFUTED or results["race_free"].verdict is Verdict.PROVED
+    outcome = kind.look(draft, thorough)
+    return verdict.value, disagreement(results, outcome), outcome
 
 
-def _in_a_word(seen: Seen) -> str:
-    if seen.hangs:
+def _in_a_word(outcome: Outcome) -> str:
+    if outcome.hangs:
         return "hangs"
-    if seen.fault:
+    if outcome.fault:
         return "fault"
-    if seen.wrong:
+    if outcome.wrong:
         return "wrong"
-    if seen.races:
+    if outcome.races:
         return "races"
-    return "right" if seen.decided else "undecided"
+    return "right" if outcome.decided else "undecided"
 
 
 def search(
@@ -80,10 +84,11 @@ def search(
     tally = Tally()
     started = time.process_time()
     for seed in seeds:
-        said, way, seen = judge(kind, kind.make(seed))
-        tally.verdicts[said, _in_a_word(seen)] += 1
-        if way:
-            tally.findings.append(Finding(seed, way, seen))
+        verdict, contradiction, outcome = judge(kind, kind.make(seed))
+        tally.verdicts[verdict, _in_a_word(outcome)] += 1
+        if contradiction:
+            tally.findings.append(Finding(seed, contradiction, outcome))
+
         tally.seconds = time.process_time() - started
         if seconds is not None and tally.seconds > seconds:
             break
@@ -92,17 +97,18 @@ def search(
     return tally
 
 
-def shrink(kind: Kind, draft: Any, way: str, seconds: float = SHRINKING_S) -> Any:
+def shrink(kind: Kind, draft: Any, contradiction: str, seconds: float = SHRINKING_S) -> Any:
     """A smaller program on which both contradict each other in the same way."""
-    ends = time.process_time() + seconds
-    going = True
-    while going:
-        going = False
+    ends_at = time.process_time() + seconds
+    shrunk = True
+    while shrunk:
+        shrunk = False
         for smaller in kind.smaller(draft):
-            if time.process_time() > ends:
+            if time.process_time() > ends_at:
                 return draft
-            if judge(kind, smaller)[1] == way:
+            _, contradiction_of_smaller, _ = judge(kind, smaller)
+            if contradiction_of_smaller == contradiction:
                 draft = smaller
-                going = True
+                shrunk = True
                 break
     return draft

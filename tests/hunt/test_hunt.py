@@ -14,8 +14,8 @@ from tests.hunt import model_oracle, plan_oracle, xml_oracle
 from tests.hunt.all_kinds import KINDS
 from tests.hunt.interleavings import JUNK, Undecided, ends, order_of
 from tests.hunt.kinds import LENIENT, overall
+from tests.hunt.plan_programs import positions_of
 from tests.hunt.search import judge, search, shrink
-from tests.hunt.threads import Machine
 from verify.asynchronous.msccl import verify_xml
 from verify.asynchronous.mscclpp import verify_plan
 from verify.core.verdict import PROVED, Verdict
@@ -23,7 +23,7 @@ from verify.errors import FormatError
 
 PARTS = 10
 EACH = 500
-MOST = 500
+MOST_STATES = 500
 KEPT = Path(__file__).parent / "kept"
 
 
@@ -33,8 +33,9 @@ KEPT = Path(__file__).parent / "kept"
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_no_program_contradicts_its_verdict(name, part):
     tally = search(KINDS[name], range(part * EACH, (part + 1) * EACH))
-    serious = [found for found in tally.findings if not found.way.startswith(LENIENT)]
-    assert not serious
+    contradictions = [finding.contradiction for finding in tally.findings]
+    serious = [text for text in contradictions if not text.startswith(LENIENT)]
+    assert not serious, tally.findings
     assert tally.share(Verdict.PROVED) > 0.15
     assert tally.share(Verdict.REFUTED) > 0.15
 
@@ -43,20 +44,20 @@ def test_no_program_contradicts_its_verdict(name, part):
 def test_what_was_found_once_is_not_said_again(path):
     read = {".xml": verify_xml, ".json": verify_plan}[path.suffix]
     try:
-        said = overall(read(path.read_bytes()).results).value
+        verdict = overall(read(path.read_bytes()).results).value
     except FormatError:
-        said = "refused"
-    assert not path.name.startswith(f"not-{said}")
+        verdict = "refused"
+    assert not path.name.startswith(f"not-{verdict}")
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.iterdir()), ids=lambda path: path.name)
 def test_the_oracles_say_why(path):
     look = {".xml": xml_oracle.look, ".json": plan_oracle.look_at}[path.suffix]
-    seen = look(path.read_bytes())
+    outcome = look(path.read_bytes())
     if path.name.startswith("not-proved"):
-        assert seen.broken
+        assert outcome.broken
     else:
-        assert seen.right
+        assert outcome.right
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -95,22 +96,22 @@ def test_what_is_left_out_of_threads_has_the_same_ends_and_hangs():
     hanging = 0
     for seed in range(500):
         plan = KINDS["plan"].make(seed)
-        operations = [len(b["ops"]) for gpu in plan["gpus"] for b in gpu["threadblocks"]]
-        if sum(operations) > 7:
+        if len(positions_of(plan)) > 7:
             continue
         try:
             program = plan_oracle.Plan(plan, seed=1)
         except plan_oracle.Fault:
             continue
-        parts = program.threads, program.counters, program.memory, program.packets, program.spoils
         try:
-            everything = Machine(*parts).explore(MOST, reduce=False)
+            hangs, memories, _ = program.machine().explore(MOST_STATES, reduce=False)
         except Undecided:
             continue
-        some = Machine(*parts).explore(MOST)
-        assert some[:2] == everything[:2]
+
+        reduced_hangs, reduced_memories, _ = program.machine().explore(MOST_STATES)
+        assert reduced_hangs == hangs
+        assert reduced_memories == memories
         compared += 1
-        hanging += everything[0]
+        hanging += hangs
     assert compared > 10
     assert hanging > 1
 
@@ -120,23 +121,33 @@ def test_another_executor_agrees_on_files(tmp_path):
     agreed = {"right": 0, "hang": 0}
     for seed in range(150):
         text = KINDS["xml"].make(seed).text()
-        seen = xml_oracle.look(text)
-        if seen.fault or seen.wrong or seen.races or not seen.decided:
+        outcome = xml_oracle.look(text)
+        if outcome.fault or outcome.wrong or outcome.races or not outcome.decided:
             continue
+
         path.write_bytes(text)
         file = parse(path)
-        waits = [step for block in file.blocks for t in block.program for _, step in t.waits]
-        if file.refused or file.collective in {"broadcast", "reduce"} or min(waits, default=0) < 0:
+        if file.refused or file.collective in {"broadcast", "reduce"} or waits_for_nothing(file):
             continue  # what that executor does not know
-        outcomes = {
-            Run(file, in_place=place, per_message=many, seed=seed).outcome().kind
-            for place in file.modes
-            for many in xml_oracle.per_message(xml_oracle.read(text))
-        }
-        assert ("hang" in outcomes) == bool(seen.hangs)
-        assert outcomes <= {"right", "hang"} or seen.hangs
-        agreed["hang" if seen.hangs else "right"] += 1
+
+        outcomes = set()
+        for in_place in file.modes:
+            for per_message in xml_oracle.per_message(xml_oracle.read(text)):
+                run = Run(file, in_place=in_place, per_message=per_message, seed=seed)
+                outcomes.add(run.outcome().kind)
+        assert ("hang" in outcomes) == bool(outcome.hangs)
+        assert outcomes <= {"right", "hang"} or outcome.hangs
+        agreed["hang" if outcome.hangs else "right"] += 1
     assert min(agreed.values()) > 10
+
+
+def waits_for_nothing(file):
+    """Whether some wait names a step before the first."""
+    for block in file.blocks:
+        for transmission in block.program:
+            if any(step < 0 for _, step in transmission.waits):
+                return True
+    return False
 
 
 class Trusting:
@@ -158,6 +169,6 @@ def test_a_verifier_that_proves_everything_is_found_out_and_shrunk(name):
     tally = search(kind, range(100), most_findings=1)
     (finding,) = tally.findings
     draft = kind.make(finding.seed)
-    small = shrink(kind, draft, finding.way)
+    small = shrink(kind, draft, finding.contradiction)
     assert len(kind.text(small)) < len(kind.text(draft))
-    assert judge(kind, small)[1] == finding.way
+    assert judge(kind, small)[1] == finding.contradiction

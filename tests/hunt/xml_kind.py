@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 from tests.hunt.kinds import Results
-from tests.hunt.outcome import Seen
+from tests.hunt.outcome import Outcome
 from tests.hunt.xml_oracle import look
-from tests.hunt.xml_programs import GIVES, TAKES, Block, Draft, make, steps_of
+from tests.hunt.xml_programs import GIVES, TAKES, Block, Draft, Position, make, steps_of
 from verify.asynchronous.msccl import verify_xml
+
+SIMPLEST_STEP = {"cnt": 1, "depid": -1, "deps": -1, "hasdep": 0, "srcoff": 0, "dstoff": 0}
 
 
 class XmlKind:
@@ -27,7 +29,7 @@ class XmlKind:
     def verdict(self, draft: Draft) -> Results:
         return verify_xml(draft.text()).results
 
-    def look(self, draft: Draft, thorough: bool) -> Seen:
+    def look(self, draft: Draft, thorough: bool) -> Outcome:
         return look(draft.text(), values_of_races=thorough)
 
     def smaller(self, draft: Draft) -> Iterator[Draft]:
@@ -35,86 +37,103 @@ class XmlKind:
         for rank, blocks in enumerate(draft.gpus):
             for number in range(len(blocks)):
                 yield _without_block(draft, rank, number)
-        places = steps_of(draft)
-        for place in places:
-            partner = _partner(draft, place)
+
+        positions = steps_of(draft)
+        for position in positions:
+            partner = _partner(draft, position)
             if partner is not None:
-                yield _without_steps(draft, [place, partner])
-        for place in places:
-            yield _without_steps(draft, [place])
-        for rank, number, at in places:
-            step = draft.gpus[rank][number].steps[at]
-            simpler = {"cnt": 1, "depid": -1, "deps": -1, "hasdep": 0, "srcoff": 0, "dstoff": 0}
-            for name, value in simpler.items():
-                if step[name] != value:
-                    copy = deepcopy(draft)
-                    copy.gpus[rank][number].steps[at][name] = value
-                    if name == "depid":
-                        copy.gpus[rank][number].steps[at]["deps"] = -1
-                    yield copy
-        for name in ("minBytes", "maxBytes"):
-            if draft.head[name]:
-                copy = deepcopy(draft)
-                copy.head[name] = 0
-                yield copy
-        for rank, chunks in enumerate(draft.scratch):
-            if chunks:
-                copy = deepcopy(draft)
-                copy.scratch[rank] -= 1
-                yield copy
-        if draft.head["inplace"] and draft.head["outofplace"]:
-            for name in ("inplace", "outofplace"):
-                copy = deepcopy(draft)
-                copy.head[name] = 0
-                yield copy
+                yield _without_steps(draft, [position, partner])
+
+        for position in positions:
+            yield _without_steps(draft, [position])
+
+        for position in positions:
+            yield from _with_simpler_step(draft, position)
+
+        yield from _with_simpler_head(draft)
+
+
+def _with_simpler_step(draft: Draft, position: Position) -> Iterator[Draft]:
+    """With one attribute of a step as simple as it can be."""
+    rank, number, index = position
+    step = draft.gpus[rank][number].steps[index]
+    for name, simplest in SIMPLEST_STEP.items():
+        if step[name] != simplest:
+            smaller = deepcopy(draft)
+            simpler = smaller.gpus[rank][number].steps[index]
+            simpler[name] = simplest
+            if name == "depid":
+                simpler["deps"] = -1
+            yield smaller
+
+
+def _with_simpler_head(draft: Draft) -> Iterator[Draft]:
+    """Without a bound on sizes, with less scratch, with one placement."""
+    for name in ("minBytes", "maxBytes"):
+        if draft.head[name]:
+            smaller = deepcopy(draft)
+            smaller.head[name] = 0
+            yield smaller
+
+    for rank, chunks in enumerate(draft.scratch):
+        if chunks:
+            smaller = deepcopy(draft)
+            smaller.scratch[rank] -= 1
+            yield smaller
+
+    if draft.head["inplace"] and draft.head["outofplace"]:
+        for name in ("inplace", "outofplace"):
+            smaller = deepcopy(draft)
+            smaller.head[name] = 0
+            yield smaller
 
 
 def _without_block(draft: Draft, rank: int, number: int) -> Draft:
-    copy = deepcopy(draft)
-    gone = copy.gpus[rank].pop(number)
-    for block in copy.gpus[rank]:
+    smaller = deepcopy(draft)
+    removed = smaller.gpus[rank].pop(number)
+    for block in smaller.gpus[rank]:
         for step in block.steps:
             if step["depid"] == number:
-                step["depid"] = step["deps"] = -1
+                step["depid"] = -1
+                step["deps"] = -1
             elif step["depid"] > number:
                 step["depid"] -= 1
-    for other, blocks in enumerate(copy.gpus):
+
+    for peer, blocks in enumerate(smaller.gpus):
         for block in blocks:
-            if other == gone.send and block.recv == rank and block.chan == gone.chan:
-                _keep(block, block.recv, TAKES)
-            if other == gone.recv and block.send == rank and block.chan == gone.chan:
-                _keep(block, block.send, GIVES)
-    return copy
+            if peer == removed.send and block.recv == rank and block.chan == removed.chan:
+                _drop(block, TAKES)
+            if peer == removed.recv and block.send == rank and block.chan == removed.chan:
+                _drop(block, GIVES)
+    return smaller
 
 
-def _keep(block: Block, peer: int, kinds: set[str]) -> None:
-    """Without the steps of a connection whose other end is gone."""
-    for at in reversed(range(len(block.steps))):
-        if block.steps[at]["type"] in kinds:
-            del block.steps[at]
+def _drop(block: Block, kinds: set[str]) -> None:
+    """Drop the steps of a connection whose other end is gone."""
+    block.steps[:] = [step for step in block.steps if step["type"] not in kinds]
 
 
-def _partner(draft: Draft, place: tuple[int, int, int]) -> tuple[int, int, int] | None:
+def _partner(draft: Draft, position: Position) -> Position | None:
     """Where the message of a sending step is received, if each only does that."""
-    rank, number, at = place
+    rank, number, index = position
     block = draft.gpus[rank][number]
-    if block.steps[at]["type"] != "s" or not 0 <= block.send < len(draft.gpus):
+    if block.steps[index]["type"] != "s" or not 0 <= block.send < len(draft.gpus):
         return None
-    turn = sum(step["type"] in GIVES for step in block.steps[:at])
-    for other, candidate in enumerate(draft.gpus[block.send]):
+    turn = sum(step["type"] in GIVES for step in block.steps[:index])
+    for peer_block, candidate in enumerate(draft.gpus[block.send]):
         if candidate.recv == rank and candidate.chan == block.chan:
             takes = [n for n, step in enumerate(candidate.steps) if step["type"] in TAKES]
             if turn < len(takes):
-                return block.send, other, takes[turn]
+                return block.send, peer_block, takes[turn]
     return None
 
 
-def _without_steps(draft: Draft, places: list[tuple[int, int, int]]) -> Draft:
-    copy = deepcopy(draft)
-    for rank, number, at in sorted(places, reverse=True):
-        del copy.gpus[rank][number].steps[at]
-        for block in copy.gpus[rank]:
+def _without_steps(draft: Draft, positions: list[Position]) -> Draft:
+    smaller = deepcopy(draft)
+    for rank, number, index in sorted(positions, reverse=True):
+        del smaller.gpus[rank][number].steps[index]
+        for block in smaller.gpus[rank]:
             for step in block.steps:
-                if step["depid"] == number and step["deps"] > at:
+                if step["depid"] == number and step["deps"] > index:
                     step["deps"] -= 1
-    return copy
+    return smaller

@@ -30,7 +30,7 @@ from tests.hunt.interleavings import (
     run,
     samples,
 )
-from tests.hunt.outcome import Seen
+from tests.hunt.outcome import Outcome
 
 TAKES = {"r", "rcs", "rrs", "rrc", "rrcs"}
 GIVES = {"s", "rcs", "rrs", "rrcs"}
@@ -40,8 +40,11 @@ DIVIDED = {"allgather", "reducescatter", "alltoall"}
 MESSAGES = {"Simple": 2, "LL": 8, "LL128": 8}
 MOST_FUSED = 16
 STATES = 400
+"""More states than these are not explored, and the program is undecided."""
 PAIRS = 30
+"""So many races, at most, are tried in both orders before that."""
 SCHEDULES = 50
+"""Interleavings drawn at random of what has too many states."""
 
 
 class Fault(Exception):
@@ -83,8 +86,8 @@ class File(NamedTuple):
     ranks: int
     chunks: int
     placements: list[bool]
-    least: int
-    most: int
+    least_bytes: int
+    most_bytes: int
     scratch: list[int]
     blocks: list[Block]
 
@@ -98,25 +101,34 @@ def read(text: bytes) -> File:
         placements.append(True)
     if int(root.attrib["outofplace"]):
         placements.append(False)
+
     scratch = [0] * ranks
     blocks = []
     for gpu in root.findall("gpu"):
         rank = int(gpu.attrib["id"])
         scratch[rank] = int(gpu.attrib["s_chunks"])
         for block in gpu.findall("tb"):
-            numbers = [int(block.attrib[name]) for name in ("id", "send", "recv", "chan")]
-            program = _program([step.attrib for step in block.findall("step")])
-            blocks.append(Block(rank, *numbers, program))
+            blocks.append(
+                Block(
+                    rank=rank,
+                    number=int(block.attrib["id"]),
+                    send=int(block.attrib["send"]),
+                    receive=int(block.attrib["recv"]),
+                    channel=int(block.attrib["chan"]),
+                    program=_program([step.attrib for step in block.findall("step")]),
+                )
+            )
+
     return File(
-        root.attrib["coll"],
-        root.attrib["proto"],
-        ranks,
-        int(root.attrib["nchunksperloop"]),
-        placements,
-        int(root.attrib["minBytes"]),
-        int(root.attrib["maxBytes"]),
-        scratch,
-        blocks,
+        collective=root.attrib["coll"],
+        protocol=root.attrib["proto"],
+        ranks=ranks,
+        chunks=int(root.attrib["nchunksperloop"]),
+        placements=placements,
+        least_bytes=int(root.attrib["minBytes"]),
+        most_bytes=int(root.attrib["maxBytes"]),
+        scratch=scratch,
+        blocks=blocks,
     )
 
 
@@ -134,32 +146,44 @@ def _program(steps: list[dict[str, str]]) -> list[Transmission]:
             pending.append((depends, int(step["deps"])))
         if kind == "nop":
             continue
-        place = (step["dstbuf"], step["dstoff"], step["srcbuf"])
-        if kind == "re" and fusible == place and depends == -1:
-            last = parsed[-1]
-            offsets = [*last.source_offsets, int(step["srcoff"])]
-            parsed[-1] = last._replace(source_offsets=offsets, count=int(step["cnt"]))
+
+        buffers = (step["dstbuf"], step["dstoff"], step["srcbuf"])
+        if kind == "re" and fusible == buffers and depends == -1:
+            fused = parsed[-1]
+            offsets = [*fused.source_offsets, int(step["srcoff"])]
+            parsed[-1] = fused._replace(source_offsets=offsets, count=int(step["cnt"]))
             publishes[-1] = step["hasdep"] == "1"
         else:
-            parsed.append(
-                Transmission(
-                    kind,
-                    step["srcbuf"],
-                    [int(step["srcoff"])],
-                    step["dstbuf"],
-                    int(step["dstoff"]),
-                    int(step["cnt"]),
-                    pending,
-                    None,
-                )
-            )
+            parsed.append(_transmission(step, pending))
             publishes.append(step["hasdep"] == "1")
             pending = []
+
         fusible = None
         if kind == "re":
             reductions += 1
             if step["hasdep"] != "1" and reductions != MOST_FUSED:
-                fusible = place
+                fusible = buffers
+    return _counted(parsed, publishes)
+
+
+def _transmission(step: dict[str, str], waits: list[tuple[int, int]]) -> Transmission:
+    return Transmission(
+        kind=step["type"],
+        source=step["srcbuf"],
+        source_offsets=[int(step["srcoff"])],
+        target=step["dstbuf"],
+        target_offset=int(step["dstoff"]),
+        count=int(step["cnt"]),
+        waits=waits,
+        flag=None,
+    )
+
+
+def _counted(parsed: list[Transmission], publishes: list[bool]) -> list[Transmission]:
+    """The transmissions with the kernel's count of steps as their flags.
+
+    The kernel counts a step more for each further wait and for each further source of a sum.
+    """
     program = []
     count = 0
     for transmission, raises in zip(parsed, publishes, strict=True):
@@ -184,23 +208,32 @@ def room_of(file: File, steps: int) -> int:
 def per_message(file: File) -> list[int]:
     """How many chunks a message has room for, at all sizes declared; more than all is as all."""
     room = room_of(file, steps=1 if file.collective in {"broadcast", "reduce"} else 4)
-    smallest = max(1, -(-file.least // file.chunks))
-    largest = file.most // file.chunks if file.most > 0 else max(4 * room, smallest)
-    counts = [t.count for b in file.blocks for t in b.program if t.kind in TAKES | GIVES]
-    most = max([1, *counts])
-    possible = set()
-    for many in range(1, most + 1):
-        # the sizes of a chunk of which so many fit
-        low = room // (many + 1) + 1 if many < most else 1
-        high = room // many if many > 1 else largest
+    smallest = max(1, -(-file.least_bytes // file.chunks))
+    largest = max(4 * room, smallest)
+    if file.most_bytes > 0:
+        largest = file.most_bytes // file.chunks
+
+    most_chunks = 1
+    for block in file.blocks:
+        for transmission in block.program:
+            if transmission.kind in TAKES | GIVES:
+                most_chunks = max(most_chunks, transmission.count)
+
+    possible = []
+    for chunks in range(1, most_chunks + 1):
+        # the sizes of a chunk of which so many fit, or where more than all fit: one for all
+        low = room // (chunks + 1) + 1 if chunks < most_chunks else 1
+        high = room // chunks if chunks > 1 else largest
         if max(low, smallest) <= min(high, largest):
-            possible.add(many)
-    return sorted(possible)
+            possible.append(chunks)
+    return possible
 
 
 def passes(file: File) -> int:
     """How often the kernel runs the program at the largest size: 2 stands for more."""
-    return 2 if file.most <= 0 or file.most // file.chunks > room_of(file, steps=4) else 1
+    if file.most_bytes <= 0:
+        return 2
+    return 2 if file.most_bytes // file.chunks > room_of(file, steps=4) else 1
 
 
 class Memory:
@@ -221,10 +254,11 @@ class Memory:
             self.starts.append({"i": total, "o": total + file.chunks, "s": total + 2 * file.chunks})
             total += 2 * file.chunks + file.scratch[rank]
         self.cells = total
+
         draw = random.Random(seed)
-        self.inputs = [
-            [draw.randrange(1, 2**61) for _ in range(self.size["i"])] for _ in range(file.ranks)
-        ]
+        self.inputs: list[list[int]] = []
+        for _ in range(file.ranks):
+            self.inputs.append([draw.randrange(1, 2**61) for _ in range(self.size["i"])])
 
     def cell(self, rank: int, buffer: str, offset: int) -> int:
         """The one address of a chunk."""
@@ -251,43 +285,43 @@ class Memory:
 
     def demands(self) -> list[dict[int, int]]:
         """What is to be where at the end; any one of them will do."""
-        file, ranks, part = self.file, range(self.file.ranks), self.part
-        inputs = self.inputs
-        rows: list[list[tuple[int, int, int]]] = []
-        if file.collective in {"allreduce", "reduce"}:
-            total = [sum(inputs[r][c] for r in ranks) for c in range(file.chunks)]
-            of_rank = [[(r, c, total[c]) for c in range(file.chunks)] for r in ranks]
-            rows = (
-                of_rank
-                if file.collective == "reduce"
-                else [[row for rows_of in of_rank for row in rows_of]]
-            )
-        elif file.collective == "broadcast":
-            rows = [
-                [(r, c, inputs[root][c]) for r in ranks for c in range(file.chunks)]
-                for root in ranks
-            ]
-        elif file.collective == "allgather":
-            rows = [
-                [(r, c, inputs[c // part][c % part]) for r in ranks for c in range(file.chunks)]
-            ]
-        elif file.collective == "alltoall":
-            rows = [
-                [
-                    (r, c, inputs[c // part][r * part + c % part])
-                    for r in ranks
-                    for c in range(file.chunks)
-                ]
-            ]
-        elif file.collective == "reducescatter":
-            rows = [
-                [
-                    (r, c, sum(inputs[other][r * part + c] for other in ranks))
-                    for r in ranks
-                    for c in range(part)
-                ]
-            ]
-        return [{self.cell(r, "o", c): value for r, c, value in demand} for demand in rows]
+        collective = self.file.collective
+        ranks = range(self.file.ranks)
+        if collective == "broadcast":
+            return [self._everywhere(self.inputs[root]) for root in ranks]
+
+        total = [sum(contributions) for contributions in zip(*self.inputs, strict=True)]
+        if collective == "reduce":
+            return [self._at_rank(root, total) for root in ranks]
+        if collective == "allreduce":
+            return [self._everywhere(total)]
+        if collective == "allgather":
+            gathered = [value for values in self.inputs for value in values]
+            return [self._everywhere(gathered)]
+
+        demand: dict[int, int] = {}
+        for rank in ranks:
+            own = slice(rank * self.part, (rank + 1) * self.part)
+            if collective == "reducescatter":
+                demand |= self._at_rank(rank, total[own])
+            elif collective == "alltoall":
+                demand |= self._at_rank(rank, [v for values in self.inputs for v in values[own]])
+        return [demand]
+
+    def _everywhere(self, values: list[int]) -> dict[int, int]:
+        """These values in the output of every rank."""
+        demand: dict[int, int] = {}
+        for rank in range(self.file.ranks):
+            demand |= self._at_rank(rank, values)
+        return demand
+
+    def _at_rank(self, rank: int, values: list[int]) -> dict[int, int]:
+        """These values in the output of one rank."""
+        return {self.cell(rank, "o", chunk): value for chunk, value in enumerate(values)}
+
+
+Raised = dict[tuple[int, int], list[tuple[int, int, int]]]
+"""Per rank and block, what its flag becomes: (pass, value, the action after which it is so)."""
 
 
 class Message(NamedTuple):
@@ -312,160 +346,215 @@ class Connection:
         self.sender: set[int] = set()
         self.receiver: set[int] = set()
         self.sent: list[Message] = []
-        self.taken: list[Message] = []
+        self.received: list[Message] = []
+
+
+class Variant(NamedTuple):
+    """One of the ways in which a file is looked at.
+
+    Attributes:
+        limit: how many chunks a message has at most.
+        turns: how often the kernel runs the program.
+        cut_late: a slice that ends within a chunk has the whole chunk, instead of nothing of it.
+    """
+
+    in_place: bool
+    limit: int
+    turns: int
+    cut_late: bool
+
+    def __str__(self) -> str:
+        placement = "in place" if self.in_place else "out of place"
+        text = f"{placement}, {self.limit} chunks a message"
+        return f"{text}, {self.turns} passes" if self.turns > 1 else text
 
 
 class Unrolled:
-    """The program at one size as actions; ``memory`` has cells for chunks on their way, too."""
+    """The program at one size as actions; ``cells`` includes those for chunks on their way."""
 
-    def __init__(self, file: File, memory: Memory, many: int, turns: int, cut_late: bool) -> None:
+    def __init__(self, file: File, memory: Memory, variant: Variant) -> None:
         self.file = file
         self.memory = memory
         self.simple = file.protocol == "Simple"
-        self.turns = turns
-        self.cells = memory.cells * turns
+        self.turns = variant.turns
+        self.cells = memory.cells * variant.turns
         self.shared = self.cells
         self.connections: dict[tuple[int, int, int], Connection] = {}
-        pieces = [self._pieces(n, block, many, cut_late) for n, block in enumerate(file.blocks)]
+        pieces = []
+        for number, block in enumerate(file.blocks):
+            pieces.append(self._pieces(number, block, variant))
         self._check()
         self._act(pieces)
 
-    def _pieces(self, number: int, block: Block, many: int, cut_late: bool) -> list[Message]:
+    def _pieces(self, number: int, block: Block, variant: Variant) -> list[Message]:
+        """All messages, slices and other steps of a block, in order."""
         pieces = []
-        for turn, (at, step) in product(range(self.turns), enumerate(block.program)):
-            own: list[Message] = []
-            for low in range(0, step.count, many):
-                chunks = tuple(range(low, min(low + many, step.count)))
-                slices = [chunks]
-                if self.simple and step.kind in TAKES | GIVES:
-                    cut = (len(chunks) + cut_late) // 2
-                    slices = [chunks[:cut], chunks[cut:]]
-                for part in slices:
-                    own.append(Message(number, at, turn, len(own), part, False, False))
-            if not own:
-                own = [Message(number, at, turn, 0, (), False, False)]
-            own[0] = own[0]._replace(first=True)
-            own[-1] = own[-1]._replace(last=True)
-            pieces += own
-            if not step.count:
-                continue
-            if step.kind in GIVES:
-                way = self.connections.setdefault(
-                    (block.rank, block.send, block.channel), Connection()
+        for turn, (index, step) in product(range(self.turns), enumerate(block.program)):
+            pieces_of_step: list[Message] = []
+            for chunks in self._slices(step, variant):
+                piece = Message(
+                    block=number,
+                    step=index,
+                    turn=turn,
+                    number=len(pieces_of_step),
+                    chunks=chunks,
+                    first=False,
+                    last=False,
                 )
-                way.sender.add(number)
-                way.sent += own
-            if step.kind in TAKES:
-                way = self.connections.setdefault(
-                    (block.receive, block.rank, block.channel), Connection()
-                )
-                way.receiver.add(number)
-                way.taken += own
+                pieces_of_step.append(piece)
+            pieces_of_step[0] = pieces_of_step[0]._replace(first=True)
+            pieces_of_step[-1] = pieces_of_step[-1]._replace(last=True)
+            pieces += pieces_of_step
+
+            if step.count and step.kind in GIVES:
+                connection = self._connection(block.rank, block.send, block.channel)
+                connection.sender.add(number)
+                connection.sent += pieces_of_step
+            if step.count and step.kind in TAKES:
+                connection = self._connection(block.receive, block.rank, block.channel)
+                connection.receiver.add(number)
+                connection.received += pieces_of_step
         return pieces
 
+    def _slices(self, step: Transmission, variant: Variant) -> list[tuple[int, ...]]:
+        """The chunks that move at once, of each message of a step; one of none for no chunks."""
+        slices = []
+        for low in range(0, step.count, variant.limit):
+            chunks = tuple(range(low, min(low + variant.limit, step.count)))
+            if self.simple and step.kind in TAKES | GIVES:
+                cut = (len(chunks) + variant.cut_late) // 2
+                slices += [chunks[:cut], chunks[cut:]]
+            else:
+                slices.append(chunks)
+        return slices or [()]
+
+    def _connection(self, source: int, target: int, channel: int) -> Connection:
+        return self.connections.setdefault((source, target, channel), Connection())
+
     def _check(self) -> None:
-        for (source, target, channel), way in self.connections.items():
+        """Each connection is between two blocks of two ranks, and both ends agree on messages."""
+        for (source, target, channel), connection in self.connections.items():
             name = f"the connection from {source} to {target} on channel {channel}"
             if not (0 <= source < self.file.ranks and 0 <= target < self.file.ranks):
                 raise Fault(f"{name} has no such rank")
             if source == target:
                 raise Fault(f"{name} is one to itself")
-            if len(way.sender) > 1 or len(way.receiver) > 1:
+            if len(connection.sender) > 1 or len(connection.receiver) > 1:
                 raise Fault(f"two blocks share {name}")
-            for sent, taken in zip(way.sent, way.taken, strict=False):
-                if len(sent.chunks) != len(taken.chunks):
+            for sent, received in zip(connection.sent, connection.received, strict=False):
+                if len(sent.chunks) != len(received.chunks):
                     raise Fault(f"{name}: the two ends of a message disagree on its size")
-            if len(way.sent) > len(way.taken):
+            if len(connection.sent) > len(connection.received):
                 raise Fault(f"{name}: a message is left over")
 
     def _act(self, pieces: list[list[Message]]) -> None:
         """Number all actions, then say what each waits for."""
-        file = self.file
+        self._number(pieces)
+        self._connect()
+        raised = self._raised(pieces)
+
         self.actions: list[Action] = []
+        for pieces_of_block in pieces:
+            before: tuple[int, ...] = ()
+            for piece in pieces_of_block:
+                waits = [*before, *self._waits_of(piece, raised)]
+                self._move(piece, waits)
+                before = (self.ends[piece],)
+
+    def _number(self, pieces: list[list[Message]]) -> None:
+        """Per chunk of a piece two actions, a read and a write; then one for the piece's end."""
         self.ends: dict[Message, int] = {}
         self.writes: dict[Message, list[int]] = {}
-        self.carried: dict[Message, list[int]] = {}
         count = 0
-        for of_block in pieces:
-            for piece in of_block:
+        for pieces_of_block in pieces:
+            for piece in pieces_of_block:
                 self.writes[piece] = [count + 2 * n + 1 for n in range(len(piece.chunks))]
                 count += 2 * len(piece.chunks)
                 self.ends[piece] = count
                 count += 1
-        for way in self.connections.values():
-            for piece in way.sent:
-                self.carried[piece] = [self._new() for _ in piece.chunks]
-        incoming: dict[Message, Message | None] = {}
-        room: dict[Message, Message | None] = {}
-        depth = MESSAGES[file.protocol] * (2 if self.simple else 1)
-        for way in self.connections.values():
-            for at, piece in enumerate(way.taken):
-                incoming[piece] = way.sent[at] if at < len(way.sent) else None
-            for at, piece in enumerate(way.sent):
-                if at >= depth:
-                    freed = at - depth
-                    room[piece] = way.taken[freed] if freed < len(way.taken) else None
-        raised: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-        for of_block in pieces:
-            for piece in of_block:
-                block = file.blocks[piece.block]
+
+    def _connect(self) -> None:
+        """Cells for chunks on their way; what a piece receives, and what frees its slot."""
+        self.carried: dict[Message, list[int]] = {}
+        self.incoming: dict[Message, Message | None] = {}
+        self.room: dict[Message, Message | None] = {}
+        depth = MESSAGES[self.file.protocol] * (2 if self.simple else 1)
+        for connection in self.connections.values():
+            sent = connection.sent
+            received = connection.received
+            for piece in sent:
+                self.carried[piece] = [self._new_cell() for _ in piece.chunks]
+            for turn, piece in enumerate(received):
+                self.incoming[piece] = sent[turn] if turn < len(sent) else None
+            for turn, piece in enumerate(sent):
+                if turn >= depth:
+                    freed = turn - depth
+                    self.room[piece] = received[freed] if freed < len(received) else None
+
+    def _raised(self, pieces: list[list[Message]]) -> Raised:
+        """Which flags each block publishes, in order."""
+        raised: Raised = {}
+        for pieces_of_block in pieces:
+            for piece in pieces_of_block:
+                block = self.file.blocks[piece.block]
                 flag = block.program[piece.step].flag
                 if piece.last and flag is not None:
-                    where = raised.setdefault((block.rank, block.number), [])
-                    where.append((piece.turn, flag, self.ends[piece]))
-        for of_block in pieces:
-            before: tuple[int, ...] = ()
-            for piece in of_block:
-                self._piece(piece, before, incoming, room, raised)
-                before = (self.ends[piece],)
+                    flags = raised.setdefault((block.rank, block.number), [])
+                    flags.append((piece.turn, flag, self.ends[piece]))
+        return raised
 
-    def _new(self) -> int:
+    def _new_cell(self) -> int:
         self.cells += 1
         return self.cells - 1
 
-    def _piece(
-        self,
-        piece: Message,
-        before: tuple[int, ...],
-        incoming: dict[Message, Message | None],
-        room: dict[Message, Message | None],
-        raised: dict[tuple[int, int], list[tuple[int, int, int]]],
-    ) -> None:
+    def _waits_of(self, piece: Message, raised: Raised) -> list[int]:
+        """The actions of other blocks that must have happened before a piece begins."""
+        block = self.file.blocks[piece.block]
+        waits = []
+        if piece.first:
+            for block_waited_for, goal in block.program[piece.step].waits:
+                flags = raised.get((block.rank, block_waited_for), [])
+                ended = [end for turn, flag, end in flags if (turn, flag) >= (piece.turn, goal)]
+                waits.append(ended[0] if ended else NEVER)
+
+        if piece in self.room:
+            freed = self.room[piece]
+            waits.append(self.ends[freed] if freed else NEVER)
+
+        if piece in self.incoming:
+            came = self.incoming[piece]
+            if came is None:
+                waits.append(NEVER)
+            elif self.simple:
+                waits.append(self.ends[came])
+        return waits
+
+    def _move(self, piece: Message, waits: list[int]) -> None:
+        """Read and write each chunk of a piece, at two moments."""
         block = self.file.blocks[piece.block]
         step = block.program[piece.step]
-        waits = list(before)
-        if piece.first:
-            for other, goal in step.waits:
-                known = raised.get((block.rank, other), [])
-                ended = [end for turn, flag, end in known if (turn, flag) >= (piece.turn, goal)]
-                waits.append(ended[0] if ended else NEVER)
-        if piece in room:
-            freed = room[piece]
-            waits.append(self.ends[freed] if freed else NEVER)
-        came = incoming.get(piece, piece)
-        if came is None:
-            waits.append(NEVER)
-        elif came is not piece and self.simple:
-            waits.append(self.ends[came])
-        for at, chunk in enumerate(piece.chunks):
+        came = self.incoming.get(piece)
+        for offset_in_piece, chunk in enumerate(piece.chunks):
             sources = self._sources(block, step, chunk, piece.turn)
             after = list(waits)
-            if came is not None and came is not piece:
-                sources.append(self.carried[came][at])
+            if came is not None:
+                sources.append(self.carried[came][offset_in_piece])
                 if not self.simple:
-                    after.append(self.writes[came][at])
+                    after.append(self.writes[came][offset_in_piece])
+
             targets = []
             if step.kind in STORES:
-                targets.append(
-                    self._cell(block, step.target, step.target_offset + chunk, piece.turn)
-                )
+                offset = step.target_offset + chunk
+                targets.append(self._cell(block, step.target, offset, piece.turn))
             if step.kind == "cpy" and targets == sources:
                 targets = []  # the same bytes once more
             if step.kind in GIVES:
-                targets.append(self.carried[piece][at])
-            held = self._new()
+                targets.append(self.carried[piece][offset_in_piece])
+
+            held = self._new_cell()
+            read = len(self.actions)
             self.actions.append(Action(tuple(after), tuple(sources), (held,)))
-            self.actions.append(Action((len(self.actions) - 1,), (held,), tuple(targets)))
+            self.actions.append(Action((read,), (held,), tuple(targets)))
         self.actions.append(Action(tuple(waits + self.writes[piece])))
 
     def _sources(self, block: Block, step: Transmission, chunk: int, turn: int) -> list[int]:
@@ -485,61 +574,59 @@ class Unrolled:
         return self.memory.start() * self.turns + [JUNK] * (self.cells - self.shared)
 
 
-def look(text: bytes, states: int = STATES, values_of_races: bool = True) -> Seen:
+def look(text: bytes, states: int = STATES, values_of_races: bool = True) -> Outcome:
     """Look at a file at all sizes and placements; ``states``: at most so many at each.
 
     Where ``values_of_races`` is off, a race is only said to be there.
     """
     file = read(text)
-    seen = Seen()
+    outcome = Outcome()
     for in_place in file.placements:
         memory = Memory(file, in_place, seed=len(text))
-        sizes = per_message(file)
-        seen.decided &= bool(sizes)
-        for many in sizes:
-            turns = {1, passes(file)} if many == 1 else {1}
-            cuts = (True, False) if file.protocol == "Simple" else (True,)
-            for turn, cut in product(sorted(turns), cuts):
-                where = f"{'in' if in_place else 'out of'} place, {many} chunks a message"
-                if turn > 1:
-                    where += f", {turn} passes"
-                try:
-                    _at_one_size(
-                        file, memory, many, turn, cut, where, seen, states, values_of_races
-                    )
-                except Fault as fault:
-                    seen.fault = seen.fault or f"{where}: {fault}"
-    return seen
+        variants = _variants(file, in_place)
+        outcome.decided &= bool(variants)
+        for variant in variants:
+            try:
+                _look_at_variant(file, memory, variant, outcome, states, values_of_races)
+            except Fault as fault:
+                outcome.fault = outcome.fault or f"{variant}: {fault}"
+    return outcome
 
 
-def _at_one_size(
+def _variants(file: File, in_place: bool) -> list[Variant]:
+    """The sizes at which a file is looked at, and where slices are cut."""
+    variants = []
+    cuts = (True, False) if file.protocol == "Simple" else (True,)
+    for limit in per_message(file):
+        turns = {1, passes(file)} if limit == 1 else {1}
+        for turn, cut_late in product(sorted(turns), cuts):
+            variants.append(Variant(in_place, limit, turn, cut_late))
+    return variants
+
+
+def _look_at_variant(
     file: File,
     memory: Memory,
-    many: int,
-    turns: int,
-    cut_late: bool,
-    where: str,
-    seen: Seen,
+    variant: Variant,
+    outcome: Outcome,
     states: int,
     values_of_races: bool,
 ) -> None:
-    program = Unrolled(file, memory, many, turns, cut_late)
+    program = Unrolled(file, memory, variant)
     actions = program.actions
     order = order_of(actions)
     if len(order) < len(actions):
-        seen.hangs = seen.hangs or where
+        outcome.hangs = outcome.hangs or str(variant)
         return
-    demands = [
-        {cell + turn * memory.cells: value for turn in range(turns) for cell, value in d.items()}
-        for d in memory.demands()
-    ]
+
+    demands = [_of_all_turns(demand, memory, variant) for demand in memory.demands()]
     start = program.start()
     results: set[tuple[Value, ...]] = {tuple(run(actions, order, start))}
     races = races_of(actions, order, program.shared)
     if races:
-        seen.races = seen.races or where
+        outcome.races = outcome.races or str(variant)
         if not values_of_races:
-            seen.decided = False
+            outcome.decided = False
         else:
             for swapped in both_orders(actions, order, races[:PAIRS]):
                 results.add(tuple(run(actions, swapped, start)))
@@ -547,11 +634,26 @@ def _at_one_size(
                 try:
                     results |= ends(actions, start, program.shared, states)
                 except Undecided:
-                    seen.decided = False
-                    results |= samples(actions, start, program.shared, SCHEDULES, seed=many + 1)
+                    outcome.decided = False
+                    seed = variant.limit + 1
+                    results |= samples(actions, start, program.shared, SCHEDULES, seed)
     if not all(_met(result, demands) for result in results):
-        seen.wrong = seen.wrong or where
+        outcome.wrong = outcome.wrong or str(variant)
+
+
+def _of_all_turns(demand: dict[int, int], memory: Memory, variant: Variant) -> dict[int, int]:
+    """The demand on each pass, which has memory of its own."""
+    demand_of_all = {}
+    for turn in range(variant.turns):
+        for cell, value in demand.items():
+            demand_of_all[cell + turn * memory.cells] = value
+    return demand_of_all
 
 
 def _met(result: tuple[Value, ...], demands: list[dict[int, int]]) -> bool:
-    return any(all(result[cell] == value for cell, value in demand.items()) for demand in demands)
+    """Whether memory is as one of the demands says."""
+    return any(_meets(result, demand) for demand in demands)
+
+
+def _meets(result: tuple[Value, ...], demand: dict[int, int]) -> bool:
+    return all(result[cell] == value for cell, value in demand.items())

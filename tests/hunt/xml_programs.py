@@ -16,6 +16,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 Step = dict[str, Any]
+Position = tuple[int, int, int]
+"""Where a step is: the rank, the block, the index in the block."""
+Place = tuple[str, int]
+"""Where data is at a rank: the buffer (i, o or s), and the first chunk."""
+Cell = tuple[bool, int, str, int]
+"""An address: whether in place, the rank, the buffer, the chunk."""
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
 DIVIDED = ("allgather", "reducescatter", "alltoall")
 TAKES = {"r", "rcs", "rrs", "rrc", "rrcs"}
@@ -45,24 +51,24 @@ class Draft:
     def text(self) -> bytes:
         """The file."""
         head = {"name": "draft", **self.head, "ngpus": len(self.gpus)}
-        root = ElementTree.Element("algo", {k: str(v) for k, v in head.items()})
+        root = ElementTree.Element("algo", _texts(head))
         chunks = self.head["nchunksperloop"]
         for rank, blocks in enumerate(self.gpus):
             sizes = {"i_chunks": chunks, "o_chunks": chunks, "s_chunks": self.scratch[rank]}
-            given = {"id": str(rank)} | {k: str(v) for k, v in sizes.items()}
-            gpu = ElementTree.SubElement(root, "gpu", given)
+            gpu = ElementTree.SubElement(root, "gpu", _texts({"id": rank, **sizes}))
             for number, block in enumerate(blocks):
                 ends = {"id": number, "send": block.send, "recv": block.recv, "chan": block.chan}
-                tb = ElementTree.SubElement(gpu, "tb", {k: str(v) for k, v in ends.items()})
-                for at, step in enumerate(block.steps):
-                    row = {"s": at, **step}
-                    ElementTree.SubElement(tb, "step", {k: str(v) for k, v in row.items()})
+                tb = ElementTree.SubElement(gpu, "tb", _texts(ends))
+                for index, step in enumerate(block.steps):
+                    ElementTree.SubElement(tb, "step", _texts({"s": index, **step}))
         return ElementTree.tostring(root)
 
 
-def new_step(
-    kind: str, src: tuple[str, int] = ("i", 0), dst: tuple[str, int] = ("o", 0), cnt: int = 1
-) -> Step:
+def _texts(attributes: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in attributes.items()}
+
+
+def new_step(kind: str, src: Place = ("i", 0), dst: Place = ("o", 0), cnt: int = 1) -> Step:
     """A step that waits for nothing."""
     return {
         "type": kind,
@@ -86,17 +92,20 @@ class Builder:
         self.most_blocks = most_blocks
         self.collective = draw.choice(("allreduce",) * 4 + COLLECTIVES)
         self.part = draw.choice((1, 1, 1, 2, 2, 3))
-        divided = self.collective in DIVIDED
-        self.chunks = self.part * ranks if divided else self.part
+        self.chunks = self.part * ranks if self.collective in DIVIDED else self.part
         self.protocol = draw.choice(("Simple", "Simple", "LL", "LL128"))
         self.placements = draw.choice(((True,), (False,), (False,), (True, False)))
         self.gpus: list[list[Block]] = [[] for _ in range(ranks)]
         self.scratch = [0] * ranks
-        self.touched: dict[tuple[bool, int, str, int], list[tuple[int, int, bool]]] = {}
-        self.known: dict[tuple[int, int, int], dict[int, int]] = {}
+        self.touched: dict[Cell, list[tuple[int, int, bool]]] = {}
+        self.ordered: dict[tuple[int, int, int], int] = {}
         self.by_pressure = draw.random() < 0.5
         self.in_scratch = draw.random()
         self.echoes = draw.choice((0, 0, 0, 0.2))
+
+    def _peers(self, rank: int) -> list[int]:
+        """All ranks but one."""
+        return [peer for peer in range(self.ranks) if peer != rank]
 
     # blocks
 
@@ -113,34 +122,38 @@ class Builder:
 
     def ways(self, source: int, target: int) -> list[tuple[int, int]]:
         """The connections that there are from one rank to another, as pairs of blocks."""
-        return [
-            (a, b)
-            for a, one in enumerate(self.gpus[source])
-            for b, two in enumerate(self.gpus[target])
-            if one.send == target and two.recv == source and one.chan == two.chan
-        ]
+        pairs = []
+        for sending, sender in enumerate(self.gpus[source]):
+            for receiving, receiver in enumerate(self.gpus[target]):
+                connected = sender.send == target and receiver.recv == source
+                if connected and sender.chan == receiver.chan:
+                    pairs.append((sending, receiving))
+        return pairs
 
     def way(
         self, source: int, target: int, other_than: tuple[int, int] | None = None
     ) -> tuple[int, int]:
         """A connection, an old one or a new one."""
-        known = [way for way in self.ways(source, target) if way != other_than]
-        if known and (not self._more() or self.draw.random() < 0.8):
-            return self.draw.choice(known)
-        used = {b.chan for r in (source, target) for b in self.gpus[r]}
+        old_ways = [pair for pair in self.ways(source, target) if pair != other_than]
+        if old_ways and (not self._more() or self.draw.random() < 0.8):
+            return self.draw.choice(old_ways)
+
+        used = self._channels_of(source, target)
         channel = next(c for c in range(len(used) + 1) if c not in used)
         ends = []
         for rank, side, peer in ((source, "send", target), (target, "recv", source)):
             blocks = self.gpus[rank]
-            free = [
-                n
-                for n, b in enumerate(blocks)
-                if getattr(b, side) < 0 and (b.send, b.recv) == (-1, -1)
-            ]
-            both = [n for n, b in enumerate(blocks) if getattr(b, side) < 0 and b.chan != channel]
-            if free and (not self._more() or self.draw.random() < 0.7):
-                number = self.draw.choice(free)
-            elif both and not known and self.draw.random() < 0.6:
+            unconnected = []
+            one_sided = []
+            for number, block in enumerate(blocks):
+                if (block.send, block.recv) == (-1, -1):
+                    unconnected.append(number)
+                if getattr(block, side) < 0 and block.chan != channel:
+                    one_sided.append(number)
+
+            if unconnected and (not self._more() or self.draw.random() < 0.7):
+                number = self.draw.choice(unconnected)
+            elif one_sided and not old_ways and self.draw.random() < 0.6:
                 return self._shared_channel(source, target)
             else:
                 blocks.append(Block())
@@ -150,89 +163,103 @@ class Builder:
             ends.append(number)
         return ends[0], ends[1]
 
+    def _channels_of(self, *ranks: int) -> set[int]:
+        """The channels that blocks of these ranks use."""
+        return {block.chan for rank in ranks for block in self.gpus[rank]}
+
+    def _new_channel(self, *ranks: int) -> int:
+        """A channel above all that these ranks use."""
+        return max(self._channels_of(*ranks), default=-1) + 1
+
     def _shared_channel(self, source: int, target: int) -> tuple[int, int]:
         """A connection between blocks that already have one the other way."""
-        for a, one in enumerate(self.gpus[source]):
-            for b, two in enumerate(self.gpus[target]):
-                free = one.send < 0 and two.recv < 0
-                taken = any(
-                    (x.send == target and x.chan == one.chan) for x in self.gpus[source]
-                ) or any((x.recv == source and x.chan == one.chan) for x in self.gpus[target])
-                if free and one.chan == two.chan and not taken:
-                    one.send = target
-                    two.recv = source
-                    return a, b
-        used = {b.chan for r in (source, target) for b in self.gpus[r]}
-        channel = max(used, default=-1) + 1
+        for sending, sender in enumerate(self.gpus[source]):
+            for receiving, receiver in enumerate(self.gpus[target]):
+                free = sender.send < 0 and receiver.recv < 0
+                if not free or sender.chan != receiver.chan:
+                    continue
+                sends = {block.chan for block in self.gpus[source] if block.send == target}
+                receives = {block.chan for block in self.gpus[target] if block.recv == source}
+                if sender.chan not in sends | receives:
+                    sender.send = target
+                    receiver.recv = source
+                    return sending, receiving
+
+        channel = self._new_channel(source, target)
         self.gpus[source].append(Block(send=target, chan=channel))
         self.gpus[target].append(Block(recv=source, chan=channel))
         return len(self.gpus[source]) - 1, len(self.gpus[target]) - 1
 
     # order
 
-    def _cells(
-        self, rank: int, buffer: str, offset: int, cnt: int
-    ) -> list[tuple[bool, int, str, int]]:
-        found = []
+    def _cells(self, rank: int, buffer: str, offset: int, cnt: int) -> list[Cell]:
+        """The addresses of an area, at each placement."""
+        cells = []
         for in_place in self.placements:
-            for at in range(offset, offset + cnt):
+            for chunk in range(offset, offset + cnt):
                 name = buffer
-                place = at
+                address = chunk
                 if in_place and self.collective == "reducescatter" and buffer == "o":
                     name = "i"
-                    place = at + rank * self.part
+                    address = chunk + rank * self.part
                 elif in_place and self.collective == "allgather" and buffer == "i":
                     name = "o"
-                    place = at + rank * self.part
+                    address = chunk + rank * self.part
                 elif in_place and self.collective not in {"reducescatter", "allgather"}:
                     name = "i" if buffer == "o" else buffer
-                found.append((in_place, rank, name, place))
-        return found
+                cells.append((in_place, rank, name, address))
+        return cells
 
-    def add(self, rank: int, block: int, step: Step) -> tuple[int, int, int]:
+    def add(self, rank: int, block: int, step: Step) -> Position:
         """Append a step that waits for what it must come after; returns where it is."""
+        touches = self._touches(rank, step)
+        needed: dict[int, int] = {}  # per other block, the last step of it to come after
+        for cell, writes in touches:
+            for earlier, earlier_index, wrote in self.touched.get(cell, []):
+                if earlier != block and (wrote or writes):
+                    needed[earlier] = max(needed.get(earlier, -1), earlier_index)
+
+        for earlier, earlier_index in sorted(needed.items()):
+            if self.ordered.get((rank, block, earlier), -1) >= earlier_index:
+                continue
+            if self.by_pressure and self.draw.random() < 0.7 and self._press(rank, earlier, block):
+                continue
+            self._flag(rank, block, earlier, earlier_index, step)
+
+        steps = self.gpus[rank][block].steps
+        steps.append(step)
+        index = len(steps) - 1
+        for cell, writes in touches:
+            self.touched.setdefault(cell, []).append((block, index, writes))
+        return rank, block, index
+
+    def _touches(self, rank: int, step: Step) -> list[tuple[Cell, bool]]:
+        """The cells that a step reads and writes, and whether it writes."""
         kind = step["type"]
+        source = self._cells(rank, step["srcbuf"], step["srcoff"], step["cnt"])
+        target = self._cells(rank, step["dstbuf"], step["dstoff"], step["cnt"])
         reads = []
         writes = []
         if kind in {"s", "cpy", "re", "rrc", "rrs", "rrcs"}:
-            reads += self._cells(rank, step["srcbuf"], step["srcoff"], step["cnt"])
+            reads += source
         if kind == "re":
-            reads += self._cells(rank, step["dstbuf"], step["dstoff"], step["cnt"])
+            reads += target
         if kind in {"r", "cpy", "re", "rrc", "rcs", "rrcs"}:
-            writes += self._cells(rank, step["dstbuf"], step["dstoff"], step["cnt"])
-        needed: dict[int, int] = {}
-        for cells, write in ((reads, False), (writes, True)):
-            for cell in cells:
-                for other, at, wrote in self.touched.get(cell, []):
-                    if other != block and (wrote or write):
-                        needed[other] = max(needed.get(other, -1), at)
-        for other, at in sorted(needed.items()):
-            if self._ordered(rank, block, other, at):
-                continue
-            if self.by_pressure and self.draw.random() < 0.7 and self._press(rank, other, block):
-                continue
-            self._flag(rank, block, other, at, step)
-        steps = self.gpus[rank][block].steps
-        steps.append(step)
-        where = (rank, block, len(steps) - 1)
-        for cells, write in ((reads, False), (writes, True)):
-            for cell in cells:
-                self.touched.setdefault(cell, []).append((block, len(steps) - 1, write))
-        return where
+            writes += target
+        return [(cell, False) for cell in reads] + [(cell, True) for cell in writes]
 
-    def _ordered(self, rank: int, block: int, other: int, at: int) -> bool:
-        return self.known.get((rank, block, other), {}).get(0, -1) >= at
-
-    def _flag(self, rank: int, block: int, other: int, at: int, step: Step) -> None:
-        """Let ``step``, which comes next in ``block``, wait for step ``at`` of ``other``."""
-        theirs = self.gpus[rank][other].steps
-        theirs[at]["hasdep"] = 1
+    def _flag(self, rank: int, block: int, earlier: int, index: int, step: Step) -> None:
+        """Let ``step``, which comes next in ``block``, wait for step ``at`` of ``earlier``."""
+        self.gpus[rank][earlier].steps[index]["hasdep"] = 1
         if step["depid"] >= 0:
+            # A step can name one dependency only.
             nop = new_step("nop")
-            nop["depid"], nop["deps"] = step["depid"], step["deps"]
+            nop["depid"] = step["depid"]
+            nop["deps"] = step["deps"]
             self.gpus[rank][block].steps.append(nop)
-        step["depid"], step["deps"] = other, at
-        self.known[rank, block, other] = {0: at}
+        step["depid"] = earlier
+        step["deps"] = index
+        self.ordered[rank, block, earlier] = index
 
     def _press(self, rank: int, earlier: int, later: int) -> bool:
         """Order two blocks of a rank by a FIFO that is full until the earlier one has gone on.
@@ -244,25 +271,27 @@ class Builder:
         peers = {peer for peer in sends if peer >= 0}
         if len(peers) > 1:
             return False
-        others = [other for other in range(self.ranks) if other != rank]
-        peer = min(peers) if peers else self.draw.choice(others)
+        peer = min(peers) if peers else self.draw.choice(self._peers(rank))
         told = self._way_of(rank, earlier, peer)
         full = self._way_of(rank, later, peer)
         if told is None or full is None:
             return False
+
         nothing = ("s", self._junk(rank))
-        junk = ("s", self._junk(peer))
-        theirs = self.gpus[peer][told].steps
+        telling = new_step("r", dst=("s", self._junk(peer)))
+        telling["hasdep"] = 1
+        steps_of_told = self.gpus[peer][told].steps
+        steps_of_told.append(telling)
         self.gpus[rank][earlier].steps.append(new_step("s", nothing))
-        theirs.append(new_step("r", dst=junk))
-        theirs[-1]["hasdep"] = 1
+
         junk = ("s", self._junk(peer))
         for number in range(DEPTH[self.protocol] + 1):
             self.gpus[rank][later].steps.append(new_step("s", nothing))
-            taken = new_step("r", dst=junk)
+            taking = new_step("r", dst=junk)
             if number == 0:
-                taken["depid"], taken["deps"] = told, len(theirs) - 1
-            self.gpus[peer][full].steps.append(taken)
+                taking["depid"] = told
+                taking["deps"] = len(steps_of_told) - 1
+            self.gpus[peer][full].steps.append(taking)
         return True
 
     def _way_of(self, rank: int, number: int, peer: int) -> int | None:
@@ -272,11 +301,10 @@ class Builder:
             return dict(self.ways(rank, peer)).get(number)
         if block.send >= 0:
             return None
-        mine = {b.chan for b in self.gpus[rank] if b.send == peer}
-        theirs = {b.chan for b in self.gpus[peer] if b.recv == rank}
+        used = _channels_between(self.gpus, rank, peer)
         if block.recv < 0:
-            block.chan = next(c for c in range(9) if c not in mine | theirs)
-        elif block.chan in mine | theirs:
+            block.chan = next(c for c in range(9) if c not in used)
+        elif block.chan in used:
             return None
         block.send = peer
         self.gpus[peer].append(Block(recv=rank, chan=block.chan))
@@ -292,30 +320,27 @@ class Builder:
         self,
         source: int,
         target: int,
-        src: tuple[str, int],
+        src: Place,
         takes: str,
-        dst: tuple[str, int],
+        dst: Place,
         cnt: int,
-        own: tuple[str, int] = ("i", 0),
+        own: Place = ("i", 0),
     ) -> None:
         """One message, from ``src`` into ``dst`` (with ``own`` added, if it is taken so)."""
         if takes == "r" and self.draw.random() < self.echoes:
             self.echo(source, target, src, dst, cnt)
             return
-        one, two = self.way(source, target)
-        self.add(source, one, new_step("s", src, dst, cnt))
-        self.add(target, two, new_step(takes, own, dst, cnt))
+        sending, receiving = self.way(source, target)
+        self.add(source, sending, new_step("s", src, dst, cnt))
+        self.add(target, receiving, new_step(takes, own, dst, cnt))
 
-    def echo(
-        self, source: int, target: int, src: tuple[str, int], dst: tuple[str, int], cnt: int
-    ) -> None:
+    def echo(self, source: int, target: int, src: Place, dst: Place, cnt: int) -> None:
         """A message that comes back while it is sent, into what it was sent from.
 
         That is right where it comes back to its own place, as each word has been sent before it
         comes; it is a race where it comes back to another one.
         """
-        used = {b.chan for r in (source, target) for b in self.gpus[r]}
-        channel = max(used, default=-1) + 1
+        channel = self._new_channel(source, target)
         self.gpus[source].append(Block(send=target, chan=channel))
         self.gpus[source].append(Block(recv=target, chan=channel))
         self.gpus[target].append(Block(send=source, recv=source, chan=channel))
@@ -328,7 +353,7 @@ class Builder:
         shift = self.draw.choice((0, 0, 1, -1))
         self.gpus[source][-1].steps.append(new_step("r", src, ("s", room + shift), cnt))
 
-    def copy(self, rank: int, src: tuple[str, int], dst: tuple[str, int], cnt: int) -> None:
+    def copy(self, rank: int, src: Place, dst: Place, cnt: int) -> None:
         """A local copy."""
         self.add(rank, self.local(rank), new_step("cpy", src, dst, cnt))
 
@@ -340,140 +365,134 @@ class Builder:
             for _ in range(self.draw.randrange(1, 5)):
                 self.add(rank, block, new_step("cpy", ("i", 0), ("s", self._junk(rank))))
             return
-        peer = self.draw.choice([r for r in range(self.ranks) if r != rank])
-        one, two = self.way(rank, peer)
-        many = self.draw.choice((1, 2, 3, DEPTH[self.protocol], DEPTH[self.protocol] + 1))
+        peer = self.draw.choice(self._peers(rank))
+        sending, receiving = self.way(rank, peer)
+        count = self.draw.choice((1, 2, 3, DEPTH[self.protocol], DEPTH[self.protocol] + 1))
         junk = self._junk(peer)
-        for _ in range(many):
-            self.add(rank, one, new_step("s", ("i", 0)))
-            self.add(peer, two, new_step("r", dst=("s", junk)))
+        for _ in range(count):
+            self.add(rank, sending, new_step("s", ("i", 0)))
+            self.add(peer, receiving, new_step("r", dst=("s", junk)))
 
     def parts(self, low: int, count: int) -> list[tuple[int, int]]:
         """``count`` chunks from ``low``, in one step or several; as (from, how many)."""
-        found = []
+        parts = []
         while count:
-            take = self.draw.choice((1, count, count))
-            found.append((low, take))
-            low = low + take
-            count = count - take
-        self.draw.shuffle(found)
-        return found
+            length = self.draw.choice((1, count, count))
+            parts.append((low, length))
+            low += length
+            count -= length
+        self.draw.shuffle(parts)
+        return parts
 
-    def gather(self, order: list[int], low: int, cnt: int, out: tuple[str, int]) -> None:
+    def gather(self, order: list[int], low: int, cnt: int, out: Place) -> None:
         """A chain that adds up the ranks' chunks, and ends in ``out`` of the last."""
-        kinds = self.draw.random()
-        before: tuple[str, int] = ("i", low)
-        for at in range(len(order) - 1):
-            one = order[at]
-            two = order[at + 1]
-            last = at == len(order) - 2
+        fuses = self.draw.random() < 0.5 and len(order) == 3
+        own: Place = ("i", low)
+        partial = own
+        for hop, (sender, receiver) in enumerate(pairwise(order)):
+            last = hop == len(order) - 2
             if last and self.draw.random() < self.in_scratch:
-                self.scratch[two] += cnt
-                room = ("s", self.scratch[two] - cnt)
-                self.send(one, two, before, "r", room, cnt)
-                if out != ("i", low):
-                    self.copy(two, ("i", low), out, cnt)
-                self.add(two, self.local(two), new_step("re", room, out, cnt))
+                room = self._room(receiver, cnt)
+                self.send(sender, receiver, partial, "r", room, cnt)
+                if out != own:
+                    self.copy(receiver, own, out, cnt)
+                self.add(receiver, self.local(receiver), new_step("re", room, out, cnt))
             elif last:
-                self.send(one, two, before, "rrc", out, cnt, ("i", low))
-            elif kinds < 0.5 and self._fuses(order, at):
-                self._fused(order, at, before, low, cnt, out)
+                self.send(sender, receiver, partial, "rrc", out, cnt, own)
+            elif fuses:
+                self._gather_fused(order, partial, low, cnt, out)
                 return
             else:
-                self.scratch[two] += cnt
-                room = ("s", self.scratch[two] - cnt)
-                self.send(one, two, before, "rrc", room, cnt, ("i", low))
-                before = room
+                room = self._room(receiver, cnt)
+                self.send(sender, receiver, partial, "rrc", room, cnt, own)
+                partial = room
 
-    def _fuses(self, order: list[int], at: int) -> bool:
-        return at == 0 and len(order) == 3
+    def _room(self, rank: int, cnt: int) -> Place:
+        """New chunks of scratch."""
+        self.scratch[rank] += cnt
+        return ("s", self.scratch[rank] - cnt)
 
-    def _fused(
-        self,
-        order: list[int],
-        at: int,
-        before: tuple[str, int],
-        low: int,
-        cnt: int,
-        out: tuple[str, int],
+    def _gather_fused(
+        self, order: list[int], partial: Place, low: int, cnt: int, out: Place
     ) -> None:
         """Of three ranks the middle one forwards while it receives."""
-        one, two, three = order[at : at + 3]
-        forward = self._forwarder(one, two, three)
-        into = [b for a, b in self.ways(one, two) if b == forward]
-        start = next(a for a, b in self.ways(one, two) if b == into[0])
-        end = next(b for a, b in self.ways(two, three) if a == forward)
-        self.add(one, start, new_step("s", before, out, cnt))
-        self.scratch[two] += cnt
-        room = ("s", self.scratch[two] - cnt)
+        first, middle, last = order
+        start, forward, end = self._forwarding_blocks(first, middle, last)
+        self.add(first, start, new_step("s", partial, out, cnt))
+        room = self._room(middle, cnt)
         kind = self.draw.choice(("rrs", "rrcs"))
-        self.add(two, forward, new_step(kind, ("i", low), room, cnt))
-        self.add(three, end, new_step("rrc", ("i", low), out, cnt))
+        self.add(middle, forward, new_step(kind, ("i", low), room, cnt))
+        self.add(last, end, new_step("rrc", ("i", low), out, cnt))
 
-    def _forwarder(self, one: int, two: int, three: int) -> int:
-        """A block of ``two`` that receives from ``one`` and sends to ``three``."""
-        for number, block in enumerate(self.gpus[two]):
-            fits = block.recv == one and block.send == three
-            ins = [b for _, b in self.ways(one, two)]
-            outs = [a for a, _ in self.ways(two, three)]
-            if fits and number in ins and number in outs:
+    def _forwarding_blocks(self, first: int, middle: int, last: int) -> tuple[int, int, int]:
+        """The blocks of three ranks that send, forward and receive."""
+        forward = self._forwarder(first, middle, last)
+        start = next(a for a, b in self.ways(first, middle) if b == forward)
+        end = next(b for a, b in self.ways(middle, last) if a == forward)
+        return start, forward, end
+
+    def _forwarder(self, first: int, middle: int, last: int) -> int:
+        """A block of ``middle`` that receives from ``first`` and sends to ``last``."""
+        for number, block in enumerate(self.gpus[middle]):
+            fits = block.recv == first and block.send == last
+            receiving = [receiver for _, receiver in self.ways(first, middle)]
+            sending = [sender for sender, _ in self.ways(middle, last)]
+            if fits and number in receiving and number in sending:
                 return number
-        used = {b.chan for r in (one, two, three) for b in self.gpus[r]}
-        channel = max(used, default=-1) + 1
-        self.gpus[one].append(Block(send=two, chan=channel))
-        self.gpus[two].append(Block(send=three, recv=one, chan=channel))
-        self.gpus[three].append(Block(recv=two, chan=channel))
-        return len(self.gpus[two]) - 1
 
-    def spread(
-        self, order: list[int], src: tuple[str, int], dst: tuple[str, int], cnt: int
-    ) -> None:
+        channel = self._new_channel(first, middle, last)
+        self.gpus[first].append(Block(send=middle, chan=channel))
+        self.gpus[middle].append(Block(send=last, recv=first, chan=channel))
+        self.gpus[last].append(Block(recv=middle, chan=channel))
+        return len(self.gpus[middle]) - 1
+
+    def spread(self, order: list[int], src: Place, dst: Place, cnt: int) -> None:
         """A chain that copies from the first rank to all."""
         if len(order) == 3 and self.draw.random() < 0.5:
-            forward = self._forwarder(*order)
-            start = next(a for a, b in self.ways(order[0], order[1]) if b == forward)
-            end = next(b for a, b in self.ways(order[1], order[2]) if a == forward)
-            self.add(order[0], start, new_step("s", src, dst, cnt))
-            self.add(order[1], forward, new_step("rcs", src, dst, cnt))
-            self.add(order[2], end, new_step("r", src, dst, cnt))
+            first, middle, last = order
+            start, forward, end = self._forwarding_blocks(first, middle, last)
+            self.add(first, start, new_step("s", src, dst, cnt))
+            self.add(middle, forward, new_step("rcs", src, dst, cnt))
+            self.add(last, end, new_step("r", src, dst, cnt))
             return
-        for at, (one, two) in enumerate(pairwise(order)):
+
+        for hop, (sender, receiver) in enumerate(pairwise(order)):
+            sent = src if hop == 0 else dst
             if self.draw.random() < self.in_scratch / 2:
-                self.scratch[two] += cnt
-                room = ("s", self.scratch[two] - cnt)
-                self.send(one, two, src if at == 0 else dst, "r", room, cnt)
-                self.copy(two, room, dst, cnt)
+                room = self._room(receiver, cnt)
+                self.send(sender, receiver, sent, "r", room, cnt)
+                self.copy(receiver, room, dst, cnt)
             else:
-                self.send(one, two, src if at == 0 else dst, "r", dst, cnt)
+                self.send(sender, receiver, sent, "r", dst, cnt)
 
     def exchange(self, low: int, cnt: int) -> None:
         """An all-reduce in which all send all to all, and add up what came (in one fused step)."""
         rooms = {}
         for rank in range(self.ranks):
-            for peer in range(self.ranks):
-                if peer != rank:
-                    self.scratch[peer] += cnt
-                    rooms[rank, peer] = self.scratch[peer] - cnt
-                    self.send(rank, peer, ("i", low), "r", ("s", rooms[rank, peer]), cnt)
+            for peer in self._peers(rank):
+                room = self._room(peer, cnt)
+                rooms[rank, peer] = room
+                self.send(rank, peer, ("i", low), "r", room, cnt)
+
         for rank in range(self.ranks):
             block = self.local(rank)
             self.add(rank, block, new_step("cpy", ("i", low), ("o", low), cnt))
-            others = [peer for peer in range(self.ranks) if peer != rank]
-            self.draw.shuffle(others)
-            for peer in others:
-                self.add(rank, block, new_step("re", ("s", rooms[peer, rank]), ("o", low), cnt))
+            peers = self._peers(rank)
+            self.draw.shuffle(peers)
+            for peer in peers:
+                self.add(rank, block, new_step("re", rooms[peer, rank], ("o", low), cnt))
 
     def algorithm(self) -> None:
         """A right algorithm for the collective."""
         ranks = list(range(self.ranks))
-        part = self.part
         root = self.draw.choice(ranks)
         extra = self.draw.choice((0, 0, 1, 2))
-        for low, cnt in self.parts(0, part):
+        for low, cnt in self.parts(0, self.part):
             if extra and self.draw.random() < 0.7:
                 extra -= 1
                 self.bystander()
-            order = ranks[:]
+
+            order = list(ranks)
             self.draw.shuffle(order)
             match self.collective:
                 case "allreduce":
@@ -491,14 +510,15 @@ class Builder:
                     self.spread([root, *order], ("i", low), ("o", low), cnt)
                 case "allgather":
                     for rank in ranks:
-                        to = ("o", rank * part + low)
-                        others = [r for r in order if r != rank]
-                        self.copy(rank, ("i", low), to, cnt)
-                        self.spread([rank, *others], ("i", low), to, cnt)
+                        target = ("o", rank * self.part + low)
+                        peers = [peer for peer in order if peer != rank]
+                        self.copy(rank, ("i", low), target, cnt)
+                        self.spread([rank, *peers], ("i", low), target, cnt)
                 case "reducescatter":
                     for rank in ranks:
-                        others = [r for r in order if r != rank]
-                        self.gather([*others, rank], rank * part + low, cnt, ("o", low))
+                        peers = [peer for peer in order if peer != rank]
+                        own = rank * self.part + low
+                        self.gather([*peers, rank], own, cnt, ("o", low))
                 case "alltoall":
                     self.all_to_all(low, cnt)
         if extra:
@@ -508,68 +528,98 @@ class Builder:
         """Everybody's chunk for everybody, through scratch where that must be."""
         rooms = {}
         for rank in range(self.ranks):
-            for peer in range(self.ranks):
-                if peer != rank:
-                    self.scratch[peer] += cnt
-                    rooms[rank, peer] = self.scratch[peer] - cnt
-                    src = ("i", peer * self.part + low)
-                    self.send(rank, peer, src, "r", ("s", rooms[rank, peer]), cnt)
+            for peer in self._peers(rank):
+                room = self._room(peer, cnt)
+                rooms[rank, peer] = room
+                self.send(rank, peer, ("i", peer * self.part + low), "r", room, cnt)
+
         for rank in range(self.ranks):
             own = rank * self.part + low
             self.copy(rank, ("i", own), ("o", own), cnt)
-            for peer in range(self.ranks):
-                if peer != rank:
-                    room = ("s", rooms[peer, rank])
-                    self.copy(rank, room, ("o", peer * self.part + low), cnt)
+            for peer in self._peers(rank):
+                target = ("o", peer * self.part + low)
+                self.copy(rank, rooms[peer, rank], target, cnt)
 
     def draft(self) -> Draft:
         """The file, with sizes at which messages have several numbers of chunks."""
         room = ROOM[self.protocol]
         if self.protocol == "Simple" and self.collective in {"broadcast", "reduce"}:
             room //= 4
+
         finest, coarsest = sorted(self.draw.choices((1, 2, 3, 4), k=2))
-        least = self.draw.choice((0, 0, self.chunks * (room // coarsest)))
-        most = self.draw.choice((0, self.chunks * (room // finest), self.chunks * room))
-        channels = max([b.chan for blocks in self.gpus for b in blocks], default=0) + 1
+        least_bytes = self.draw.choice((0, 0, self.chunks * (room // coarsest)))
+        most_bytes = self.draw.choice((0, self.chunks * (room // finest), self.chunks * room))
+        if most_bytes:
+            most_bytes = max(most_bytes, least_bytes)
+
         head = {
             "proto": self.protocol,
             "coll": self.collective,
-            "nchannels": channels,
+            "nchannels": max(self._channels_of(*range(self.ranks)), default=0) + 1,
             "nchunksperloop": self.chunks,
             "inplace": int(True in self.placements),
             "outofplace": int(False in self.placements),
-            "minBytes": least,
-            "maxBytes": max(most, least) if most else 0,
+            "minBytes": least_bytes,
+            "maxBytes": most_bytes,
         }
         return Draft(head, self.scratch, self.gpus)
 
 
-def steps_of(draft: Draft) -> list[tuple[int, int, int]]:
+def steps_of(draft: Draft) -> list[Position]:
     """Where there are steps."""
-    return [
-        (rank, number, at)
-        for rank, blocks in enumerate(draft.gpus)
-        for number, block in enumerate(blocks)
-        for at in range(len(block.steps))
-    ]
+    positions = []
+    for rank, blocks in enumerate(draft.gpus):
+        for number, block in enumerate(blocks):
+            positions += [(rank, number, index) for index in range(len(block.steps))]
+    return positions
 
 
 def change(draft: Draft, draw: random.Random) -> None:
     """One change of the kind that people make."""
-    places = steps_of(draft)
-    if not places:
+    positions = steps_of(draft)
+    if not positions:
         return
-    rank, number, at = draw.choice(places)
+
+    position = draw.choice(positions)
+    rank, number, index = position
     block = draft.gpus[rank][number]
-    step = block.steps[at]
-    waiting = [
-        draft.gpus[r][b].steps[s] for r, b, s in places if draft.gpus[r][b].steps[s]["depid"] >= 0
-    ]
     kind = draw.randrange(24)
+    if _change_a_wait(draft, position, kind, draw):
+        return
+    if _change_the_order(block, index, kind, draw):
+        return
+    if _change_a_step(block.steps[index], kind, draw):
+        return
+
+    if kind == 13:
+        draft.head["proto"] = draw.choice(tuple(ROOM))
+    elif kind == 14:
+        draft.head["minBytes"] = 0
+        draft.head["maxBytes"] = 0
+    elif kind == 16:
+        _more_before(draft, draw)
+    elif kind in {17, 18}:
+        _delay(draft, rank, block, draw.randrange(1, 9))
+    elif kind >= 19:
+        _press_the_other_way(draft, draw)
+    else:
+        block.steps.insert(index, new_step("nop"))
+
+
+def _change_a_wait(draft: Draft, position: Position, kind: int, draw: random.Random) -> bool:
+    """A wait dropped, one step off, or new; returns whether it is such a kind."""
+    rank, number, index = position
+    step = draft.gpus[rank][number].steps[index]
+    waiting = []
+    for blocks in draft.gpus:
+        for block in blocks:
+            waiting += [waiter for waiter in block.steps if waiter["depid"] >= 0]
+
     if kind in {0, 1, 2} and waiting:
         waiter = draw.choice(waiting)
         if kind == 0:
-            waiter["depid"] = waiter["deps"] = -1
+            waiter["depid"] = -1
+            waiter["deps"] = -1
         elif kind == 1:
             waiter["deps"] = max(-1, waiter["deps"] - draw.choice((1, 1, 2)))
         else:
@@ -577,13 +627,46 @@ def change(draft: Draft, draw: random.Random) -> None:
     elif kind == 3:
         step["hasdep"] = 1 - step["hasdep"]
     elif kind == 4:
-        other = draw.randrange(len(draft.gpus[rank]))
-        step["depid"], step["deps"] = other, draw.randrange(-1, 4)
-    elif kind in {5, 6} and at + 1 < len(block.steps):
-        block.steps[at], block.steps[at + 1] = block.steps[at + 1], block.steps[at]
+        step["depid"] = draw.randrange(len(draft.gpus[rank]))
+        step["deps"] = draw.randrange(-1, 4)
+    else:
+        return False
+    return True
+
+
+def _change_the_order(block: Block, index: int, kind: int, draw: random.Random) -> bool:
+    """Steps swapped, moved, dropped or joined; returns whether it is such a kind."""
+    steps = block.steps
+    if kind in {5, 6} and index + 1 < len(steps):
+        steps.insert(index + 1, steps.pop(index))
     elif kind == 7:
-        block.steps.insert(draw.randrange(len(block.steps)), block.steps.pop(at))
-    elif kind == 8:
+        steps.insert(draw.randrange(len(steps)), steps.pop(index))
+    elif kind == 12:
+        del steps[index]
+    elif kind == 15:
+        _join(block, index)
+    else:
+        return False
+    return True
+
+
+SIMILAR = {
+    "r": ("rrc",),
+    "rrc": ("r",),
+    "rcs": ("rrcs", "rrs"),
+    "rrs": ("rcs", "rrcs"),
+    "rrcs": ("rrs", "rcs"),
+    "re": ("cpy",),
+    "cpy": ("re",),
+    "s": ("s",),
+    "nop": ("nop",),
+}
+"""Per kind of step, the kinds that it can be mistaken for: connections stay as they are."""
+
+
+def _change_a_step(step: Step, kind: int, draw: random.Random) -> bool:
+    """What a step does, where, or to how many chunks; returns whether it is such a kind."""
+    if kind == 8:
         side = draw.choice(("srcoff", "dstoff"))
         step[side] = max(0, step[side] + draw.choice((-1, 1)))
     elif kind == 9:
@@ -592,63 +675,56 @@ def change(draft: Draft, draw: random.Random) -> None:
     elif kind == 10:
         step["cnt"] = draw.choice((0, 1, 1, 2, 2, 3, 4))
     elif kind == 11:
-        step["type"] = draw.choice(
-            {"r": ("rrc",), "rrc": ("r",), "rcs": ("rrcs", "rrs"), "rrs": ("rcs", "rrcs"),
-             "rrcs": ("rrs", "rcs"), "re": ("cpy",), "cpy": ("re",), "s": ("s",), "nop": ("nop",)}[
-                step["type"]
-            ]
-        )  # fmt: skip
-    elif kind == 12:
-        del block.steps[at]
-    elif kind == 13:
-        draft.head["proto"] = draw.choice(tuple(ROOM))
-    elif kind == 14:
-        draft.head["minBytes"], draft.head["maxBytes"] = 0, 0
-    elif kind == 15:
-        _join(block, at)
-    elif kind == 16:
-        _more_before(draft, draw)
-    elif kind in {17, 18}:
-        _delay(draft, rank, block, draw.randrange(1, 9))
-    elif kind >= 19:
-        _press_the_other_way(draft, draw)
+        step["type"] = draw.choice(SIMILAR[step["type"]])
     else:
-        block.steps.insert(at, new_step("nop"))
+        return False
+    return True
 
 
-def _join(block: Block, at: int) -> None:
+def _join(block: Block, index: int) -> None:
     """Two steps in a row that move neighbours become one."""
-    if at + 1 >= len(block.steps):
+    if index + 1 >= len(block.steps):
         return
-    one, two = block.steps[at : at + 2]
-    if one["type"] == two["type"] != "nop" and two["depid"] < 0:
-        one["cnt"] += two["cnt"]
-        one["hasdep"] |= two["hasdep"]
-        del block.steps[at + 1]
+    first, second = block.steps[index : index + 2]
+    if first["type"] == second["type"] != "nop" and second["depid"] < 0:
+        first["cnt"] += second["cnt"]
+        first["hasdep"] |= second["hasdep"]
+        del block.steps[index + 1]
 
 
 def _more_before(draft: Draft, draw: random.Random) -> None:
     """Messages that nobody needs, before others of their connection."""
     rank = draw.randrange(len(draft.gpus))
-    for block in draft.gpus[rank]:
-        if block.send < 0:
+    for sender in draft.gpus[rank]:
+        if sender.send < 0:
             continue
-        for other in draft.gpus[block.send]:
-            if other.recv == rank and other.chan == block.chan:
-                many = draw.choice((1, 2, 3))
-                draft.scratch[block.send] += 1
-                room = ("s", draft.scratch[block.send] - 1)
-                for _ in range(many):
-                    _insert(draft.gpus[rank], block, new_step("s", ("i", 0)))
-                    _insert(draft.gpus[block.send], other, new_step("r", dst=room))
+        for receiver in draft.gpus[sender.send]:
+            if receiver.recv == rank and receiver.chan == sender.chan:
+                count = draw.choice((1, 2, 3))
+                room = _new_scratch(draft, sender.send)
+                for _ in range(count):
+                    _insert(draft.gpus[rank], sender, new_step("s", ("i", 0)))
+                    _insert(draft.gpus[sender.send], receiver, new_step("r", dst=room))
                 return
 
 
-def _delay(draft: Draft, rank: int, block: Block, many: int) -> None:
-    """Copies that nobody needs, before all else in a block."""
+def _new_scratch(draft: Draft, rank: int) -> Place:
+    """One chunk more of a rank's scratch."""
     draft.scratch[rank] += 1
-    room = ("s", draft.scratch[rank] - 1)
-    for _ in range(many):
+    return ("s", draft.scratch[rank] - 1)
+
+
+def _channels_between(gpus: list[list[Block]], source: int, target: int) -> set[int]:
+    """The channels on which a rank sends to another, or on which that one receives from it."""
+    sending = {block.chan for block in gpus[source] if block.send == target}
+    receiving = {block.chan for block in gpus[target] if block.recv == source}
+    return sending | receiving
+
+
+def _delay(draft: Draft, rank: int, block: Block, count: int) -> None:
+    """Copies that nobody needs, before all else in a block."""
+    room = _new_scratch(draft, rank)
+    for _ in range(count):
         _insert(draft.gpus[rank], block, new_step("cpy", ("i", 0), room))
 
 
@@ -658,60 +734,74 @@ def _press_the_other_way(draft: Draft, draw: random.Random) -> None:
     The block that waited tells a peer when it is done; only then does the peer take what the other
     block sends before its step, which is one message more than there is room for.
     """
-    pairs = []
-    for rank, number, at in steps_of(draft):
-        step = draft.gpus[rank][number].steps[at]
-        other = step["depid"]
-        if 0 <= other < len(draft.gpus[rank]) and other != number and step["type"] != "nop":
-            waited = draft.gpus[rank][other]
-            free = draft.gpus[rank][number].send < 0 and waited.send < 0
-            if free and 0 <= step["deps"] < len(waited.steps):
-                pairs.append((rank, number, at))
-    if not pairs:
+    candidates = [position for position in steps_of(draft) if _can_be_pressed(draft, position)]
+    if not candidates:
         return
-    rank, number, at = draw.choice(pairs)
-    mine = draft.gpus[rank]
-    late = mine[number]
-    step = mine[number].steps[at]
-    early = mine[step["depid"]]
+
+    rank, number, index = draw.choice(candidates)
+    blocks = draft.gpus[rank]
+    late = blocks[number]
+    step = late.steps[index]
+    early = blocks[step["depid"]]
     goal = step["deps"]
-    peer = draw.choice([other for other in range(len(draft.gpus)) if other != rank])
+    peer = draw.choice([r for r in range(len(draft.gpus)) if r != rank])
     for block in (late, early):
-        used = {b.chan for b in mine if b.send == peer}
-        used |= {b.chan for b in draft.gpus[peer] if b.recv == rank}
-        if block.recv < 0:
-            block.chan = next(c for c in range(9) if c not in used)
-        elif block.chan in used:
+        if not _connect(draft, block, rank, peer):
             return
-        block.send = peer
-        draft.gpus[peer].append(Block(recv=rank, chan=block.chan))
-        draft.head["nchannels"] = max(draft.head["nchannels"], block.chan + 1)
-    draft.scratch[peer] += 1
-    draft.scratch[rank] += 1
-    junk = ("s", draft.scratch[peer] - 1)
-    nothing = ("s", draft.scratch[rank] - 1)
-    step["depid"] = step["deps"] = -1
     told, full = draft.gpus[peer][-2:]
-    told.steps.append(new_step("r", dst=junk))
-    told.steps[-1]["hasdep"] = 1
-    _insert(mine, late, new_step("s", nothing), at + 1)
-    draft.scratch[peer] += 1
+
+    junk = _new_scratch(draft, peer)
+    nothing = _new_scratch(draft, rank)
+    step["depid"] = -1
+    step["deps"] = -1
+    telling = new_step("r", dst=junk)
+    telling["hasdep"] = 1
+    told.steps.append(telling)
+    _insert(blocks, late, new_step("s", nothing), index + 1)
+
+    room = _new_scratch(draft, peer)
     for turn in range(DEPTH[draft.head["proto"]] + 1):
-        _insert(mine, early, new_step("s", nothing), goal)
-        taken = new_step("r", dst=("s", draft.scratch[peer] - 1))
+        _insert(blocks, early, new_step("s", nothing), goal)
+        taking = new_step("r", dst=room)
         if turn == 0:
-            taken["depid"], taken["deps"] = len(draft.gpus[peer]) - 2, 0
-        full.steps.append(taken)
+            taking["depid"] = len(draft.gpus[peer]) - 2
+            taking["deps"] = 0
+        full.steps.append(taking)
     if draw.random() < 0.7:
         _delay(draft, rank, late, draw.randrange(3, 9))
+
+
+def _can_be_pressed(draft: Draft, position: Position) -> bool:
+    """Whether a step waits for one of another block, and neither block sends anything."""
+    rank, number, index = position
+    blocks = draft.gpus[rank]
+    step = blocks[number].steps[index]
+    waits_for = step["depid"]
+    if not 0 <= waits_for < len(blocks) or waits_for == number or step["type"] == "nop":
+        return False
+    free = blocks[number].send < 0 and blocks[waits_for].send < 0
+    return free and 0 <= step["deps"] < len(blocks[waits_for].steps)
+
+
+def _connect(draft: Draft, block: Block, rank: int, peer: int) -> bool:
+    """Let a block send to a new block of ``peer``, unless its channel is used between the two."""
+    used = _channels_between(draft.gpus, rank, peer)
+    if block.recv < 0:
+        block.chan = next(channel for channel in range(9) if channel not in used)
+    elif block.chan in used:
+        return False
+    block.send = peer
+    draft.gpus[peer].append(Block(recv=rank, chan=block.chan))
+    draft.head["nchannels"] = max(draft.head["nchannels"], block.chan + 1)
+    return True
 
 
 def _insert(blocks: list[Block], block: Block, step: Step, position: int = 0) -> None:
     """Put in a step; who waits for one after it waits for one step more."""
     number = next(n for n, b in enumerate(blocks) if b is block)
     block.steps.insert(position, step)
-    for other in blocks:
-        for waiter in other.steps:
+    for waiting_block in blocks:
+        for waiter in waiting_block.steps:
             if waiter["depid"] == number and waiter["deps"] >= position:
                 waiter["deps"] += 1
 

@@ -110,7 +110,7 @@ def test_it_agrees_about_planted_faults(kernel: Path, part: int) -> None:
         except FormatError:
             continue
         said = opinion_on_programs(report, SECONDS)
-        assert "disagree" not in said.note, f"{fault.kind}, {fault.place}: {said.note}"
+        assert "disagree" not in said.note, f"{fault.kind}, {fault.location}: {said.note}"
         agreed += said.verdict is report.verdict
     assert agreed > 8
 

@@ -18,8 +18,8 @@ OPS = {"+": "reduce", "=": "copy"}
 
 def moves(text: str) -> list[list[Any]]:
     """``0+1:2 1=0:2``: 0 sends chunk 2 to 1, who adds it; 1 sends it to 0, who copies it."""
-    found = re.findall(r"(-?\d+)([+=])(-?\d+):(-?\d+)", text)
-    return [[int(src), int(dst), int(chunk), OPS[op]] for src, op, dst, chunk in found]
+    matches = re.findall(r"(-?\d+)([+=])(-?\d+):(-?\d+)", text)
+    return [[int(src), int(dst), int(chunk), OPS[op]] for src, op, dst, chunk in matches]
 
 
 def schedule_of(doc: Document) -> Schedule:
@@ -60,40 +60,59 @@ def document(
 
 def ring(n: int) -> Document:
     """Ring ReduceScatter, ring AllGather; everybody on time; n chunks."""
-    scatter = [[[i, (i + 1) % n, (i - t) % n, "reduce"] for i in range(n)] for t in range(n - 1)]
-    gather = [[[i, (i + 1) % n, (i + 1 - t) % n, "copy"] for i in range(n)] for t in range(n - 1)]
+    scatter = []
+    gather = []
+    for t in range(n - 1):
+        scatter.append([[i, (i + 1) % n, (i - t) % n, "reduce"] for i in range(n)])
+        gather.append([[i, (i + 1) % n, (i + 1 - t) % n, "copy"] for i in range(n)])
     return document(n, n, [("reduce_scatter", [], scatter), ("all_gather", [], gather)])
 
 
 def recursive_doubling(n: int, k: int = 1, ports: Any = "matching") -> Document:
     """Everybody exchanges everything with partner rank ^ 2^t; n a power of two."""
-    rounds = [
-        [[i, i ^ bit, chunk, "reduce"] for i in range(n)]
-        for chunk in range(k)
-        for bit in (1 << t for t in range(n.bit_length() - 1))
-    ]
+    rounds = []
+    for chunk in range(k):
+        for t in range(n.bit_length() - 1):
+            rounds.append([[i, i ^ 1 << t, chunk, "reduce"] for i in range(n)])
     return document(n, k, [("doubling", [], rounds)], ports=ports)
 
 
 def halving_doubling(n: int) -> Document:
     """Recursive halving, then recursive doubling (one chunk per transfer and round); n chunks."""
     bits = [1 << t for t in range(n.bit_length() - 1)]
-
-    def rounds(bit: int, mask: int, wanted: int, op: str) -> list[list[list[Any]]]:
-        """What rank i sends to its partner: the chunks that agree with i ^ wanted in the mask."""
-        sent = [[c for c in range(n) if not (c ^ i ^ wanted) & mask] for i in range(n)]
-        return [[[i, i ^ bit, c[j], op] for i, c in enumerate(sent)] for j in range(len(sent[0]))]
-
-    halving = [r for bit in reversed(bits) for r in rounds(bit, -bit, bit, "reduce")]
-    doubling = [r for bit in bits for r in rounds(bit, -bit, 0, "copy")]
+    halving = []
+    for bit in reversed(bits):
+        halving += _exchanges(n, bit, wanted=bit, op="reduce")
+    doubling = []
+    for bit in bits:
+        doubling += _exchanges(n, bit, wanted=0, op="copy")
     return document(n, n, [("halving", [], halving), ("doubling", [], doubling)], ports="matching")
+
+
+def _exchanges(n: int, bit: int, wanted: int, op: str) -> list[list[list[Any]]]:
+    """Rounds in which each rank i sends rank i ^ bit all chunks that it is to send there.
+
+    These are the chunks whose number agrees with i ^ wanted, from that bit on.
+    """
+    chunks_of = []
+    for i in range(n):
+        chunks_of.append([chunk for chunk in range(n) if not (chunk ^ i ^ wanted) & -bit])
+
+    rounds = []
+    for j in range(len(chunks_of[0])):
+        rounds.append([[i, i ^ bit, chunks[j], op] for i, chunks in enumerate(chunks_of)])
+    return rounds
 
 
 def direct(n: int, incast: int) -> Document:
     """Owner c gets chunk c from everybody, ``incast`` at a time, and sends the sum to everybody."""
-    shifts = [list(range(1, n))[i : i + incast] for i in range(0, n - 1, incast)]
-    scatter = [[[(c + s) % n, c, c, "reduce"] for c in range(n) for s in some] for some in shifts]
-    gather = [[[c, (c + s) % n, c, "copy"] for c in range(n) for s in some] for some in shifts]
+    scatter = []
+    gather = []
+    for low in range(1, n, incast):
+        shifts = range(low, min(low + incast, n))
+        owners_and_shifts = list(itertools.product(range(n), shifts))
+        scatter.append([[(c + s) % n, c, c, "reduce"] for c, s in owners_and_shifts])
+        gather.append([[c, (c + s) % n, c, "copy"] for c, s in owners_and_shifts])
     phases = [("reduce_scatter", [], scatter), ("all_gather", [], gather)]
     return document(n, n, phases, ports={"incast": incast})
 
@@ -118,13 +137,19 @@ def straggler(n: int, ports: str = "duplex", blocks: int = 1) -> Document:
     late = n - 1
     k = blocks * (n - 1)
     owned = [range(j, k, m) for j in range(m)]
+    everybody = []
     if ports == "matching":
-        everybody = [[*pairs, *((b, a) for a, b in pairs)] for pairs in pairings(m)]
+        for pairs in pairings(m):
+            everybody.append([*pairs, *((b, a) for a, b in pairs)])
     else:
-        everybody = [[(i, (i + t) % m) for i in range(m)] for t in range(1, m)]
-    rounds = list(itertools.product(range(blocks), everybody))
-    scatter = [[[a, b, owned[b][block], "reduce"] for a, b in pairs] for block, pairs in rounds]
-    gather = [[[a, b, owned[a][block], "copy"] for a, b in pairs] for block, pairs in rounds]
+        for t in range(1, m):
+            everybody.append([(i, (i + t) % m) for i in range(m)])
+
+    scatter = []
+    gather = []
+    for block, pairs in itertools.product(range(blocks), everybody):
+        scatter.append([[a, b, owned[b][block], "reduce"] for a, b in pairs])
+        gather.append([[a, b, owned[a][block], "copy"] for a, b in pairs])
     exchange = [[[late, c % m, c, "reduce"], [c % m, late, c, "reduce"]] for c in range(k)]
     phases = [("reduce_scatter", [late], scatter), ("completion", [], exchange + gather)]
     return document(n, k, phases, ports=ports, late=[late])
@@ -138,13 +163,13 @@ def two_late(n: int) -> Document:
     reduce = [[[i, i + 1, 0, "reduce"]] for i in range(m - 1)]
     join = [[[m - 1, a, 0, "reduce"]]]
     finish = [[[a, b, 0, "reduce"], [b, a, 0, "reduce"]]]
-    spread = [[[[a, b][i % 2], i, 0, "copy"]] for i in range(m)]
-    return document(
-        n,
-        1,
-        [("early", [a, b], reduce), ("middle", [b], join), ("completion", [], finish + spread)],
-        late=[a, b],
-    )
+    spread = [[[a if i % 2 == 0 else b, i, 0, "copy"]] for i in range(m)]
+    phases = [
+        ("early", [a, b], reduce),
+        ("middle", [b], join),
+        ("completion", [], finish + spread),
+    ]
+    return document(n, 1, phases, late=[a, b])
 
 
 def optimal_four(ports: str = "duplex") -> Document:
@@ -152,8 +177,12 @@ def optimal_four(ports: str = "duplex") -> Document:
     scatter = ["0+1:2 1+2:0 2+0:1", "0+1:1 1+2:2 2+0:0"]
     if ports == "matching":
         scatter = ["0+1:1 1+0:0", "0+2:2 2+0:0", "1+2:2 2+1:1"]
-    completion = ["3+0:0 0+3:0", "3+1:1 1+3:1 0=2:0", "3+2:2 2+3:2 0=1:0 1=0:1"]
-    completion.append("3=0:2 2=1:2 1=2:1")
+    completion = [
+        "3+0:0 0+3:0",
+        "3+1:1 1+3:1 0=2:0",
+        "3+2:2 2+3:2 0=1:0 1=0:1",
+        "3=0:2 2=1:2 1=2:1",
+    ]
     phases = [
         ("reduce_scatter", [3], [moves(text) for text in scatter]),
         ("completion", [], [moves(text) for text in completion]),
@@ -170,16 +199,18 @@ def optimal_two() -> Document:
 def renamed(doc: Document, order: list[int]) -> Document:
     """The same document with rank r called ``order[r]``."""
     doc = json.loads(json.dumps(doc))
-    for ranks in (doc["late"], *(phase["absent"] for phase in doc["phases"])):
-        ranks[:] = sorted(order[rank] for rank in ranks)
-    for move in (move for phase in doc["phases"] for round in phase["rounds"] for move in round):
-        move[:2] = [order[rank] for rank in move[:2]]
+    doc["late"] = sorted(order[rank] for rank in doc["late"])
+    for phase in doc["phases"]:
+        phase["absent"] = sorted(order[rank] for rank in phase["absent"])
+        for transfers in phase["rounds"]:
+            for move in transfers:
+                move[:2] = [order[rank] for rank in move[:2]]
     return doc
 
 
 def all_right() -> dict[str, Document]:
     """Every builder at some small sizes, by name."""
-    found = {
+    documents = {
         "optimal-2": optimal_two(),
         "optimal-4-duplex": optimal_four(),
         "optimal-4-matching": optimal_four("matching"),
@@ -192,13 +223,14 @@ def all_right() -> dict[str, Document]:
         "two-late-6": two_late(6),
         "straggler-4x2": straggler(4, blocks=2),
     }
-    found |= {f"ring-{n}": ring(n) for n in (2, 3, 5)}
-    found |= {f"direct-{n}-incast-{i}": direct(n, i) for n, i in [(3, 2), (4, 2), (5, 4), (6, 3)]}
-    found |= {
-        f"straggler-{n}-{ports}": straggler(n, ports)
-        for n, ports in itertools.product((3, 4, 5, 6), ("duplex", "matching"))
-    }
-    return found
+    for n in (2, 3, 5):
+        documents[f"ring-{n}"] = ring(n)
+    for n, incast in [(3, 2), (4, 2), (5, 4), (6, 3)]:
+        documents[f"direct-{n}-incast-{incast}"] = direct(n, incast)
+    for n in (3, 4, 5, 6):
+        for ports in ("duplex", "matching"):
+            documents[f"straggler-{n}-{ports}"] = straggler(n, ports)
+    return documents
 
 
 def shuffled(doc: Document, rng: random.Random) -> Document:

@@ -7,6 +7,7 @@ A change is made at one item, ``row[i]``, in whatever row it stands.
 import copy
 import random
 import re
+from collections.abc import Sequence
 from functools import partialmethod
 from typing import Any, ClassVar
 
@@ -18,15 +19,18 @@ RIGHT_PIPELINES = list(pipelines.all_right().values())
 
 
 class Change:
-    """A place in a document, and what can be done there."""
+    """An item of a document, and what can be done there."""
 
     NAMES: ClassVar[str]
     """The changes; those named several times are made more often."""
 
     def __init__(self, doc: Document, rng: random.Random) -> None:
-        self.doc, self.rng, self.rows = doc, rng, self.rows_of(doc)
-        if any(self.rows):
-            self.row, self.i = rng.choice([(r, i) for r in self.rows for i in range(len(r))])
+        self.doc = doc
+        self.rng = rng
+        self.rows = self.rows_of(doc)
+        items = [(row, i) for row in self.rows for i in range(len(row))]
+        if items:
+            self.row, self.i = rng.choice(items)
             getattr(self, rng.choice(self.NAMES.split()))()
 
     def rows_of(self, doc: Document) -> list[list[Any]]:
@@ -57,10 +61,11 @@ class CollectiveChange(Change):
         return [moves for phase in doc["phases"] for moves in phase["rounds"]]
 
     def _field(self, number: int, indexed: str) -> None:
-        outside = self.rng.random() < 0.02
-        rng = self.rng
         limit = self.doc[indexed]
-        self.row[self.i][number] = rng.choice((-1, limit, 2**70) if outside else range(limit))
+        values: Sequence[int] = range(limit)
+        if self.rng.random() < 0.02:
+            values = (-1, limit, 2**70)
+        self.row[self.i][number] = self.rng.choice(values)
 
     src = partialmethod(_field, 0, "ranks")
     dst = partialmethod(_field, 1, "ranks")
@@ -75,13 +80,18 @@ class CollectiveChange(Change):
 
     def swap(self) -> None:
         """Two transfers change places."""
-        there = self.rng.choice([row for row in self.rows if row])
-        j = self.rng.randrange(len(there))
-        self.row[self.i], there[j] = there[j], self.row[self.i]
+        partner = self.rng.choice([row for row in self.rows if row])
+        j = self.rng.randrange(len(partner))
+        move = self.row[self.i]
+        self.row[self.i] = partner[j]
+        partner[j] = move
 
     def rounds(self) -> None:
-        other = self.rng.choice(self.rows)
-        self.row[:], other[:] = other[:], self.row[:]
+        """Two rounds change places."""
+        partner = self.rng.choice(self.rows)
+        moves = self.row[:]
+        self.row[:] = partner[:]
+        partner[:] = moves
 
     def order(self) -> None:
         """Within a round it matters only where several reduces meet."""
@@ -91,7 +101,10 @@ class CollectiveChange(Change):
         """A rank is away from a phase that it takes part in; declared late most of the time."""
         rank = self.rng.randrange(self.doc["ranks"])
         phase = self.rng.choice(self.doc["phases"])
-        for ranks in (phase["absent"], self.doc["late"])[: 1 + (self.rng.random() < 0.8)]:
+        lists = [phase["absent"]]
+        if self.rng.random() < 0.8:
+            lists.append(self.doc["late"])
+        for ranks in lists:
             if rank not in ranks:
                 ranks.append(rank)
 
@@ -110,14 +123,14 @@ class CollectiveChange(Change):
         absent = sorted(away | set(phase["absent"]))
         part = len(self.doc["phases"])  # makes names of phases that no other phase has
         alone = {"name": f"alone {part}", "absent": absent, "rounds": [phase["rounds"][number]]}
-        rest = {
+        following = {
             "name": f"after {part}",
             "absent": [*phase["absent"]],
             "rounds": phase["rounds"][number + 1 :],
         }
         del phase["rounds"][number:]
         after = self.doc["phases"].index(phase) + 1
-        self.doc["phases"][after:after] = [alone, rest]
+        self.doc["phases"][after:after] = [alone, following]
 
     def ports(self) -> None:
         self.doc["ports"] = self.rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}])
@@ -148,32 +161,38 @@ class PipelineChange(Change):
     def overtake(self) -> None:
         """Two actions of one kind and stage change places."""
         bodies = [action.rstrip("0123456789") for action in self.row]
-        j = self.rng.choice([j for j, body in enumerate(bodies) if body == bodies[self.i]])
-        self.row[self.i], self.row[j] = self.row[j], self.row[self.i]
+        alike = [j for j, body in enumerate(bodies) if body == bodies[self.i]]
+        j = self.rng.choice(alike)
+        action = self.row[self.i]
+        self.row[self.i] = self.row[j]
+        self.row[j] = action
 
     def rewrite(self) -> None:
         """Another stage, kind or microbatch."""
-        doc = self.doc
-        rng = self.rng
         parts = list(pipelines.split(self.row[self.i]))
         if parts[2] >= 0:
-            stage = rng.randint(0, doc["stages"])
-            microbatch = rng.randint(0, doc["microbatches"])
-            what = rng.randrange(3)
-            parts[what] = (stage, rng.choice(self.KINDS), microbatch)[what]
+            stage = self.rng.randint(0, self.doc["stages"])
+            microbatch = self.rng.randint(0, self.doc["microbatches"])
+            number = self.rng.randrange(3)
+            kind = self.rng.choice(self.KINDS)
+            parts[number] = (stage, kind, microbatch)[number]
             self.row[self.i] = "".join(map(str, parts))
 
     def fuse(self) -> None:
         """An I becomes a B, or a B an I and a W."""
         row = self.row
-        places = [j for j, action in enumerate(row) if re.fullmatch(r"\d+[IB]\d+", action)]
-        if places:
-            action = row[j := self.rng.choice(places)]
-            if "B" in action:
-                row[j : j + 1] = [action.replace("B", "I"), action.replace("B", "W")]
-            else:
-                row[j] = action.replace("I", "B")
-                row[:] = [other for other in row if other != action.replace("I", "W")]
+        backwards = [j for j, action in enumerate(row) if re.fullmatch(r"\d+[IB]\d+", action)]
+        if not backwards:
+            return
+
+        j = self.rng.choice(backwards)
+        action = row[j]
+        if "B" in action:
+            row[j : j + 1] = [action.replace("B", "I"), action.replace("B", "W")]
+        else:
+            row[j] = action.replace("I", "B")
+            weight_gradient = action.replace("I", "W")
+            row[:] = [action for action in row if action != weight_gradient]
 
     def shard(self) -> None:
         stage = pipelines.split(self.row[self.i])[0]
@@ -212,14 +231,18 @@ def random_schedule(rng: random.Random) -> Document:
 
     def move() -> list[int | str]:
         src = rng.randrange(n)
-        dst = rng.choice([r for r in range(n) if r != src]) if rng.random() < 0.99 else src
+        dst = src
+        if rng.random() < 0.99:
+            dst = rng.choice([rank for rank in range(n) if rank != src])
         return [src, dst, rng.randrange(k), rng.choice(ops)]
 
     phases = []
     for number in range(rng.randint(0, 3)):
         absent = [r for r in late if rng.random() < 0.4]
         lengths = [rng.choice((0, 1, 1, 2, 3)) for _ in range(rng.choice((1, 2, 4)))]
-        rounds = [[move() for _ in range(length)] for length in lengths]
+        rounds = []
+        for length in lengths:
+            rounds.append([move() for _ in range(length)])
         phases.append((f"phase {number}", absent, rounds))
     ports = rng.choice(["duplex", "matching", {"incast": 1}, {"incast": 2}, {"incast": 3}])
     return document(n, k, phases, ports=ports, late=late)

@@ -48,10 +48,13 @@ def transfers(doc: Document) -> list[list[Any]]:
 def _well_formed(doc: Document) -> bool:
     ranks = range(doc["ranks"])
     chunks = range(doc["chunks"])
-    return all(set(phase["absent"]) <= set(doc["late"]) for phase in doc["phases"]) and all(
-        src in ranks and dst in ranks and src != dst and chunk in chunks
-        for src, dst, chunk, _ in transfers(doc)
-    )
+    for phase in doc["phases"]:
+        if not set(phase["absent"]) <= set(doc["late"]):
+            return False
+    for src, dst, chunk, _ in transfers(doc):
+        if src not in ranks or dst not in ranks or src == dst or chunk not in chunks:
+            return False
+    return True
 
 
 def _ports(doc: Document) -> bool:
@@ -69,11 +72,11 @@ def _ports(doc: Document) -> bool:
 
 
 def _absence(doc: Document) -> bool:
-    return not any(
-        src in phase["absent"] or dst in phase["absent"]
-        for phase, moves in _rounds(doc)
-        for src, dst, _, _ in moves
-    )
+    for phase, moves in _rounds(doc):
+        for src, dst, _, _ in moves:
+            if src in phase["absent"] or dst in phase["absent"]:
+                return False
+    return True
 
 
 def _hazards(doc: Document) -> bool:
@@ -144,6 +147,6 @@ def ending(doc: Document, lost: AbstractSet[int], blank: AbstractSet[int] = froz
 
 def _claims(doc: Document) -> bool:
     """The counts that can be claimed; ``optimal`` is left to the tests of the bounds."""
-    here = [moves for phase, moves in _rounds(doc) if not phase["absent"]]
-    counts = {"rounds": len(_rounds(doc)), "completion_rounds": len(here)}
+    completion = [moves for phase, moves in _rounds(doc) if not phase["absent"]]
+    counts = {"rounds": len(_rounds(doc)), "completion_rounds": len(completion)}
     return all(doc["meta"].get(name, value) == value for name, value in counts.items())

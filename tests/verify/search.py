@@ -38,48 +38,66 @@ class Search:
         following: set[State] = set()
         for state in self.states:
             for after in self._next(state, present):
-                if after not in following and all(map(self._everybody, after)):
-                    if all(len({*held}) == 1 for held in after):
-                        return True
-                    following.add(after)
+                if after in following or not all(map(self._everybody, after)):
+                    continue
+                if all(len({*held}) == 1 for held in after):
+                    return True
+                following.add(after)
         self.states = following
         return False
 
     def _everybody(self, held: tuple[int, ...]) -> bool:
         """Whether no data is lost for good."""
-        found = 0
+        contributions = 0
         for value in held:
-            found |= self.leaves[value]
-        return found == (1 << self.n) - 1
+            contributions |= self.leaves[value]
+        return contributions == (1 << self.n) - 1
 
-    def _added(self, one: int, other: int) -> int:
-        if one == USELESS or self.leaves[one] & self.leaves[other]:
+    def _added(self, first: int, second: int) -> int:
+        """The number of a sum of two values; useless, if it had a contribution twice."""
+        if first == USELESS or self.leaves[first] & self.leaves[second]:
             return USELESS
-        both = self.leaves[one] | self.leaves[other]
-        number = self.sums.setdefault(
-            frozenset((one, other)) if self.trees else both, len(self.leaves)
-        )
+        leaves = self.leaves[first] | self.leaves[second]
+        key = frozenset((first, second)) if self.trees else leaves
+        number = self.sums.setdefault(key, len(self.leaves))
         if number == len(self.leaves):
-            self.leaves.append(both)
+            self.leaves.append(leaves)
         return number
 
     def _options(self, state: State, present: list[int], dst: int) -> set[Option]:
         """All that is of use to a rank, in each order of its transfers."""
-        found: set[Option] = {((), ())}
+        options: set[Option] = {((), ())}
         sources = [src for src in present if src != dst]
         moves = [*product(sources, range(self.k), ("copy", "reduce"))]
-        for some in (p for m in range(1, self.incast + 1) for p in permutations(moves, m)):
-            writes = Counter(chunk for _, chunk, _ in some)
-            held: dict[int, int] = {}
-            for src, chunk, op in some:
-                kept = held.get(chunk, state[chunk][dst])
-                moved = state[chunk][src]
-                held[chunk] = moved if op == "copy" else self._added(kept, moved)
-                if op == "copy" and writes[chunk] > 1:
-                    held[chunk] = USELESS
-            if all(value not in (USELESS, state[c][dst]) for c, value in held.items()):
-                found.add((tuple(sorted(move[0] for move in some)), tuple(sorted(held.items()))))
-        return found
+        for count_of_moves in range(1, self.incast + 1):
+            for chosen in permutations(moves, count_of_moves):
+                held = self._held_after(chosen, state, dst)
+                if all(value not in (USELESS, state[c][dst]) for c, value in held.items()):
+                    senders = tuple(sorted(src for src, _, _ in chosen))
+                    options.add((senders, tuple(sorted(held.items()))))
+        return options
+
+    def _held_after(
+        self, chosen: tuple[tuple[int, int, str], ...], state: State, dst: int
+    ) -> dict[int, int]:
+        """What a rank then holds of the chunks that these transfers (src, chunk, op) write."""
+        writes = Counter(chunk for _, chunk, _ in chosen)
+        held: dict[int, int] = {}
+        for src, chunk, op in chosen:
+            moved = state[chunk][src]
+            if op == "reduce":
+                held[chunk] = self._added(held.get(chunk, state[chunk][dst]), moved)
+            else:
+                held[chunk] = moved if writes[chunk] == 1 else USELESS
+        return held
+
+    def _is_matching(self, present: list[int], choice: tuple[Option, ...]) -> bool:
+        """Whether nobody meets two others."""
+        pairs = set()
+        for dst, (senders, _) in zip(present, choice, strict=True):
+            if senders:
+                pairs.add(frozenset((dst, *senders)))
+        return len(frozenset().union(*pairs)) == 2 * len(pairs)
 
     def _next(self, state: State, present: list[int]) -> Iterator[State]:
         options = [self._options(state, present, dst) for dst in present]
@@ -87,14 +105,8 @@ class Search:
             senders = [src for sources, _ in choice for src in sources]
             if len({*senders}) < len(senders) and max(map(senders.count, senders)) > self.incast:
                 continue
-            if self.matching:
-                pairs = {
-                    frozenset((dst, *way[0]))
-                    for dst, way in zip(present, choice, strict=True)
-                    if way[0]
-                }
-                if len(frozenset().union(*pairs)) < 2 * len(pairs):
-                    continue
+            if self.matching and not self._is_matching(present, choice):
+                continue
             after = [list(held) for held in state]
             for dst, (_, written) in zip(present, choice, strict=True):
                 for chunk, value in written:
@@ -106,8 +118,8 @@ class Search:
 def fewest_rounds(chunks: int, arrival: tuple[int, ...]) -> int:
     """Rounds after the last arrival, of a schedule that gives all ranks the same bits."""
     search = Search(len(arrival), chunks, trees=True)
-    return next(
-        t - max(arrival)
-        for t in count(1)
-        if search.advance(tuple(r for r, when in enumerate(arrival) if when >= t))
-    )
+    for number in count(1):
+        absent = tuple(rank for rank, rounds in enumerate(arrival) if rounds >= number)
+        if search.advance(absent):
+            return number - max(arrival)
+    raise AssertionError

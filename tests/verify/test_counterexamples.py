@@ -36,8 +36,8 @@ def _text(phase: str, number: int, move: Any) -> str:
     return f"{phase} {number} {move.src}{op}{move.dst}:{move.chunk}"
 
 
-def _shown(found: Counterexample) -> list[str]:
-    return [_text(t.phase, t.round, t) for t in found.transfers]
+def _shown(refuted: Counterexample) -> list[str]:
+    return [_text(t.phase, t.round, t) for t in refuted.transfers]
 
 
 def _rounds(*rounds: str, ports: Any = "duplex", n: int = 3, k: int = 2) -> Document:
@@ -46,14 +46,14 @@ def _rounds(*rounds: str, ports: Any = "duplex", n: int = 3, k: int = 2) -> Docu
 
 def _refutation(doc: Document, name: str) -> Counterexample:
     schedule = schedule_of(doc)
-    found = check(schedule).results[name].counterexample
-    assert found is not None, f"{name} was not refuted"
-    assert found.property == name
-    return explained(schedule, found)
+    counterexample = check(schedule).results[name].counterexample
+    assert counterexample is not None, f"{name} was not refuted"
+    assert counterexample.property == name
+    return explained(schedule, counterexample)
 
 
-def _place(found: Counterexample) -> tuple[Any, ...]:
-    return found.phase, found.round, found.rank, found.chunk
+def _location(refuted: Counterexample) -> tuple[Any, ...]:
+    return refuted.phase, refuted.round, refuted.rank, refuted.chunk
 
 
 # well_formed
@@ -103,7 +103,8 @@ def test_a_senseless_schedule_made_in_memory(
 
 # ports, absence, hazards
 
-FAN_IN, ALL_IN = (" ".join(f"{rank}+0:0" for rank in range(1, n)) for n in (6, 16))
+FAN_IN = " ".join(f"{rank}+0:0" for rank in range(1, 6))
+ALL_IN = " ".join(f"{rank}+0:0" for rank in range(1, 16))
 COPIED = FAN_IN.replace("4+", "4=")
 ONE_ROUND: list[tuple[str, str, Any, int, str, str]] = [
     # property, the round, its ports, rank at fault, what was found, which transfers are shown
@@ -130,7 +131,7 @@ def test_an_absent_rank_takes_part() -> None:
     doc = straggler(5)
     doc["phases"][0]["rounds"][2].append([4, 1, 3, "reduce"])
     refuted = _refutation(doc, "absence")
-    assert _place(refuted) == ("reduce_scatter", 2, 4, 3)
+    assert _location(refuted) == ("reduce_scatter", 2, 4, 3)
     assert _shown(refuted) == ["reduce_scatter 2 4+1:3"]
 
 
@@ -140,7 +141,7 @@ TWICE = ring(4)
 TWICE["phases"][0]["rounds"].insert(1, moves("0+1:0"))
 WAYS = _rounds("0+1:0", "1+2:0 2+1:1", "0+2:0 2=0:1", "2=0:0 0=1:1", "2=1:0 0=2:1")
 ONCE: list[tuple[Document, int, tuple[Any, ...], str, str]] = [
-    # whose contribution, the place, what was found, which transfers are shown
+    # whose contribution, where, what was found, which transfers are shown
     (  # nothing of chunk 1 comes to rank 2 any more: the ways that it took instead
         broken(optimal_four()),
         0,
@@ -157,12 +158,12 @@ ONCE: list[tuple[Document, int, tuple[Any, ...], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("doc", "whose", "place", "found", "shown"), ONCE)
+@pytest.mark.parametrize(("doc", "whose", "location", "found", "shown"), ONCE)
 def test_a_contribution_missing_or_twice(
-    doc: Document, whose: int, place: tuple[Any, ...], found: str, shown: str
+    doc: Document, whose: int, location: tuple[Any, ...], found: str, shown: str
 ) -> None:
     refuted = _refutation(doc, "exactly_once")
-    assert _place(refuted) == place
+    assert _location(refuted) == location
     assert refuted.expected == f"the contribution of rank {whose} once"
     assert found in refuted.found
     assert ", ".join(_shown(refuted)) == shown
@@ -182,8 +183,10 @@ def test_fault_in_any_block_of_chunks(missing: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(semantics, "BLOCK_BYTES", 12)
     right = ["2+1", "1+0", "0=1", "1=2"]
     early = ["2+1", "0=1", "1+0", "1=2"]
-    trees = [early if chunk == missing else right for chunk in range(7)]
-    rounds = [f"{move}:{chunk}" for chunk, tree in enumerate(trees) for move in tree]
+    rounds = []
+    for chunk in range(7):
+        tree = early if chunk == missing else right
+        rounds += [f"{move}:{chunk}" for move in tree]
     assert _refutation(_rounds(*rounds, k=7), "exactly_once").chunk == missing
 
 
@@ -192,14 +195,13 @@ def test_fault_in_any_block_of_chunks(missing: int, monkeypatch: pytest.MonkeyPa
 
 def test_the_right_sum_in_two_orders() -> None:
     """Ranks 0 and 2 add (x0 + x1) + (x2 + x3), ranks 1 and 3 add one after another."""
-    rounds = "0+1:0 1+0:0", "2+1:0 3+2:0", "3+1:0 2+0:0", "1=3:0 0=2:0"
-    doc = _rounds(*rounds, n=4, k=1)
-    found = _refutation(doc, "same_bits")
+    doc = _rounds("0+1:0 1+0:0", "2+1:0 3+2:0", "3+1:0 2+0:0", "1=3:0 0=2:0", n=4, k=1)
+    refuted = _refutation(doc, "same_bits")
     assert report_of(doc).results["exactly_once"].verdict is Verdict.PROVED
-    assert _place(found) == ("p", 2, 1, 0)
-    assert found.expected == "the sum that rank 0 ends with: ((x0 + x1) + (x2 + x3))"
-    assert found.found == "(x3 + (x2 + (x0 + x1)))"
-    assert _shown(found)[-2:] == ["p 2 3+1:0", "p 2 2+0:0"]
+    assert _location(refuted) == ("p", 2, 1, 0)
+    assert refuted.expected == "the sum that rank 0 ends with: ((x0 + x1) + (x2 + x3))"
+    assert refuted.found == "(x3 + (x2 + (x0 + x1)))"
+    assert _shown(refuted)[-2:] == ["p 2 3+1:0", "p 2 2+0:0"]
 
 
 @pytest.mark.parametrize(
@@ -224,14 +226,14 @@ def test_sums_and_bits(
     k = 1 + (":1" in rounds[0])
     results = report_of(_rounds(*rounds, n=n, k=k, ports={"incast": incast})).results
     assert results["exactly_once"].verdict is (Verdict.PROVED if once else Verdict.REFUTED)
-    found = results["same_bits"].counterexample
-    assert (found and (found.rank, found.chunk)) == differs
+    refuted = results["same_bits"].counterexample
+    assert (refuted and (refuted.rank, refuted.chunk)) == differs
 
 
 def test_a_huge_tree_is_cut() -> None:
-    found = _refutation(broken(straggler(64)), "same_bits")
-    assert len(found.expected) < 300
-    assert found.expected.endswith("...")
+    refuted = _refutation(broken(straggler(64)), "same_bits")
+    assert len(refuted.expected) < 300
+    assert refuted.expected.endswith("...")
 
 
 # staging
@@ -254,36 +256,42 @@ def test_what_is_shown_is_in_the_schedule(seed: int) -> None:
     schedule = schedule_of(mutant(random.Random(seed)))
     report = check(schedule)
     for name, result in report.results.items():
-        found = result.counterexample
-        if found is None:
+        if result.counterexample is None:
             continue
-        found = explained(schedule, found)
-        assert found.property == name
-        assert len(found.transfers) <= SHOWN
-        located = [(p.name, n, t) for p, n, moves in schedule.located_rounds() for t in moves]
-        if max((t.src + t.dst + t.chunk for t in found.transfers), default=0) < 2**40:
-            places = {_text(*place) for place in located}
-            assert set(_shown(found)) <= places  # (indices beyond 64 bits are shown clipped)
+        refuted = explained(schedule, result.counterexample)
+        assert refuted.property == name
+        assert len(refuted.transfers) <= SHOWN
+        if max((t.src + t.dst + t.chunk for t in refuted.transfers), default=0) < 2**40:
+            # (indices beyond 64 bits are shown clipped)
+            assert set(_shown(refuted)) <= _texts_of_all_transfers(schedule)
     if report.results["well_formed"].verdict is Verdict.PROVED:
         _every_wrong_count_can_be_explained(schedule)
+
+
+def _texts_of_all_transfers(schedule: Schedule) -> set[str]:
+    texts = set()
+    for phase, number, transfers in schedule.located_rounds():
+        texts.update(_text(phase.name, number, transfer) for transfer in transfers)
+    return texts
 
 
 def _every_wrong_count_can_be_explained(schedule: Schedule) -> None:
     bits = run(schedule, Counts(), 0, schedule.chunks)
     counts = np.unpackbits(bits, axis=3, count=schedule.ranks).sum(2)
     for rank, chunk, contribution in np.argwhere(counts != 1).tolist():
-        found = explain(schedule, rank, chunk, contribution)
-        assert {found.chunk, *(t.chunk for t in found.transfers)} == {chunk}
+        refuted = explain(schedule, rank, chunk, contribution)
+        assert {refuted.chunk, *(t.chunk for t in refuted.transfers)} == {chunk}
         if counts[rank, chunk, contribution] > 1:
-            _replay_twice(schedule, found, contribution)
+            _replay_twice(schedule, refuted, contribution)
 
 
-def _replay_twice(schedule: Schedule, found: Counterexample, contribution: int) -> None:
+def _replay_twice(schedule: Schedule, refuted: Counterexample, contribution: int) -> None:
     """The shown transfers alone already add the contribution more than once."""
-    if len(found.transfers) == SHOWN:
+    if len(refuted.transfers) == SHOWN:
         return  # cut
-    rounds = groupby(found.transfers, lambda t: (t.phase, t.round))
-    moves = [[[t.src, t.dst, 0, t.op] for t in those] for _, those in rounds]
+    rounds = []
+    for _, shown in groupby(refuted.transfers, lambda t: (t.phase, t.round)):
+        rounds.append([[t.src, t.dst, 0, t.op] for t in shown])
     start = {(rank, 0): int(rank == contribution) for rank in range(schedule.ranks)}
-    held = run_document(document(schedule.ranks, 1, [("p", [], moves)]), start, int.__add__)
-    assert held[found.rank, 0] > 1  # 3 where a copy that is not shown had taken one away again
+    sums = run_document(document(schedule.ranks, 1, [("p", [], rounds)]), start, int.__add__)
+    assert sums[refuted.rank, 0] > 1  # 3 where a copy that is not shown had taken one away again

@@ -75,10 +75,10 @@ def test_defaults_and_a_renamed_copy() -> None:
     assert (schedule.late, schedule.ports, schedule.meta) == ((), "duplex", {})
     four = schedule_of(optimal_four())
     assert four.table.src[0] == 0
-    other = renamed(four, {0: 3, 3: 0})
-    assert other.late == (0,)
-    assert other.table.src[0] == 3  # not the table of the original
-    assert renamed(other, {0: 3, 3: 0}) == four
+    swapped = renamed(four, {0: 3, 3: 0})
+    assert swapped.late == (0,)
+    assert swapped.table.src[0] == 3  # not the table of the original
+    assert renamed(swapped, {0: 3, 3: 0}) == four
     assert renamed(schedule, {0: 1, 1: 0}) == schedule
     mixed = Schedule(ranks=4, chunks=3, phases=(phase("-", (), ArrayRounds(())), *four.phases))
     assert len(renamed(mixed, {}).table) == len(four.table)
@@ -250,14 +250,15 @@ def test_the_last_byte_and_the_last_token(tmp_path: Path, suffix: str, monkeypat
     text = _changed(meta={"a": ",[{"})
     path = tmp_path / f"s.json{suffix}"
     path.write_bytes(PACK[suffix](text))
-    assert f"{MAX_BYTES // 2**20} MiB" in (page := (ROOT / "docs/reference/format.md").read_text())
+    page = (ROOT / "docs/reference/format.md").read_text()
+    assert f"{MAX_BYTES // 2**20} MiB" in page
     assert f"{MAX_TOKENS // 2**20} Mi JSON tokens" in page
     tokens = sum(map(text.count, b",[{"))
-    for name, most, problem in [("BYTES", len(text), "larger"), ("TOKENS", tokens, "JSON tokens")]:
-        monkeypatch.setattr(f"verify.core.format.MAX_{name}", most - 1)
+    for name, size, problem in [("BYTES", len(text), "larger"), ("TOKENS", tokens, "JSON tokens")]:
+        monkeypatch.setattr(f"verify.core.format.MAX_{name}", size - 1)
         with pytest.raises(FormatError, match=problem):
             read(path)
-        monkeypatch.setattr(f"verify.core.format.MAX_{name}", most)
+        monkeypatch.setattr(f"verify.core.format.MAX_{name}", size)
         assert read(path) == decode(text)
 
 

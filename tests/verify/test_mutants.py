@@ -40,52 +40,57 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "collective": Family(
-        mutants.mutant,
-        builders.all_right(),
-        builders.shuffled,
-        oracle.judge,
-        decode,
-        check,
-        MUTANTS,
-        str.split("well_formed ports absence exactly_once same_bits hazards claims"),
+        mutant=mutants.mutant,
+        right=builders.all_right(),
+        again=builders.shuffled,
+        judge=oracle.judge,
+        decode=decode,
+        check=check,
+        mutants=MUTANTS,
+        properties=str.split("well_formed ports absence exactly_once same_bits hazards claims"),
     ),
     "pipeline": Family(
-        mutants.pipeline_mutant,
-        documents.all_right(),
-        lambda doc, rng: doc,
-        lambda text, rng: simulation.judge(text),
-        pipeline.decode,
-        pipeline.check,
-        MUTANTS // 5,
-        str.split(
+        mutant=mutants.pipeline_mutant,
+        right=documents.all_right(),
+        again=lambda doc, rng: doc,
+        judge=lambda text, rng: simulation.judge(text),
+        decode=pipeline.decode,
+        check=pipeline.check,
+        mutants=MUTANTS // 5,
+        properties=str.split(
             "well_formed exactly_once dependencies loss_order communication message_order "
             "reduce_grad sharding deadlock_free memory"
         ),
     ),
 }
 PARTS = [(name, part) for part in range(4) for name in FAMILIES]
-LONG = [*(("collective", part) for part in range(4, 8)), *(("pipeline", p) for p in range(4, 16))]
+LONG_PARTS = [
+    *(pytest.param("collective", part, marks=pytest.mark.long) for part in range(4, 8)),
+    *(pytest.param("pipeline", part, marks=pytest.mark.long) for part in range(4, 16)),
+]
 
 
 def _agreed(family: Family, doc: dict[str, Any], rng: random.Random) -> Counter[str]:
-    """Compare on one document; what was seen, for the statistics."""
+    """Compare on one document; returns what came out, for the statistics."""
     text = json.dumps(doc)
     truth = family.judge(text, rng)
     schedule = family.decode(text.encode())
     report = family.check(schedule)
-    said = {name: SAYS[report.results[name].verdict] for name in family.properties}
-    for name in family.properties:  # nothing is said where indices are out of range, say
-        assert said[name] == truth.get(name), (name, report.results[name], text)
-    seen = Counter(f"{name} {holds}" for name, holds in said.items())
+    verdicts = {name: SAYS[report.results[name].verdict] for name in family.properties}
+    for name in family.properties:  # the judges say nothing where indices are out of range, say
+        assert verdicts[name] == truth.get(name), (name, report.results[name], text)
+    outcomes = Counter(f"{name} {holds}" for name, holds in verdicts.items())
+
     everything = {result.verdict for result in report.results.values()}
     assert (report.verdict is Verdict.PROVED) == (everything == {Verdict.PROVED}), text
     assert (report.verdict is Verdict.REFUTED) == (Verdict.REFUTED in everything), text
+
     if truth.get("deadlock_free"):
         _same_times(truth, schedule, report)
     else:
         assert getattr(report, "measures", None) is None, text
-    seen["right"] += report.verdict is Verdict.PROVED
-    return seen
+    outcomes["right"] += report.verdict is Verdict.PROVED
+    return outcomes
 
 
 def _same_times(truth: dict[str, Any], schedule: Any, report: Any) -> None:
@@ -106,7 +111,10 @@ def _round(time: Fraction) -> Fraction:
     return Fraction(repr(float(time)))
 
 
-@pytest.mark.parametrize(("name", "doc"), [(n, d) for n, f in FAMILIES.items() for d in f.right])
+RIGHT = [(name, doc) for name, family in FAMILIES.items() for doc in family.right]
+
+
+@pytest.mark.parametrize(("name", "doc"), RIGHT)
 def test_right_schedules_are_proved_by_both(name: str, doc: str) -> None:
     rng = random.Random(SEED)
     family = FAMILIES[name]
@@ -114,18 +122,16 @@ def test_right_schedules_are_proved_by_both(name: str, doc: str) -> None:
         assert _agreed(family, family.again(family.right[doc], rng), rng)["right"]
 
 
-@pytest.mark.parametrize(
-    ("name", "part"), [*PARTS, *(pytest.param(*long, marks=pytest.mark.long) for long in LONG)]
-)
+@pytest.mark.parametrize(("name", "part"), [*PARTS, *LONG_PARTS])
 def test_mutants(name: str, part: int) -> None:
     print(f"LATECOMER_SEED={SEED} part {part}")
     rng = random.Random(f"{SEED}-{part}")
     family = FAMILIES[name]
-    seen: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for _ in range(family.mutants):
-        seen += _agreed(family, family.mutant(rng), rng)
-    print(seen)
-    assert seen["right"] >= family.mutants // 50
+        outcomes += _agreed(family, family.mutant(rng), rng)
+    print(outcomes)
+    assert outcomes["right"] >= family.mutants // 50
     for prop in family.properties:  # each check has been seen accepting and rejecting
-        assert seen[f"{prop} True"] >= family.mutants // 100, (prop, seen)
-        assert seen[f"{prop} False"] >= max(1, family.mutants // 200), (prop, seen)
+        assert outcomes[f"{prop} True"] >= family.mutants // 100, (prop, outcomes)
+        assert outcomes[f"{prop} False"] >= max(1, family.mutants // 200), (prop, outcomes)

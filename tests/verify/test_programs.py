@@ -1,7 +1,7 @@
 """Property 7: programs that end or not, against a simulation with no code of ``verify``."""
 
 import random
-from itertools import count, groupby
+from itertools import groupby, permutations
 
 import msgspec
 import numpy as np
@@ -21,25 +21,27 @@ Listed = list[list[list[End]]]
 """For each rank its steps, each a list of ends."""
 
 
-def _listed(of: Programs, ranks: int) -> Listed:
-    found: Listed = [[] for _ in range(ranks)]
-    for _, rows in groupby(range(len(of.rank)), lambda row: of.step[row]):
-        at = list(rows)
-        verbs = ["send" if sends else "receive" for sends in of.sends[at]]
-        step = list(zip(verbs, of.peer[at].tolist(), of.chunk[at].tolist(), strict=True))
-        found[of.rank[at[0]]].append(step)
-    return found
+def _listed(table: Programs, ranks: int) -> Listed:
+    """The programs of a table, in which each row is one end of a transfer."""
+    listed: Listed = [[] for _ in range(ranks)]
+    for _, rows_of_step in groupby(range(len(table.rank)), lambda row: table.step[row]):
+        rows = list(rows_of_step)
+        step = []
+        for row in rows:
+            verb = "send" if table.sends[row] else "receive"
+            step.append((verb, int(table.peer[row]), int(table.chunk[row])))
+        listed[table.rank[rows[0]]].append(step)
+    return listed
 
 
 def _programs(listed: Listed) -> Programs:
     """The same as rows, without the rounds of a schedule."""
-    numbers = count()
-    rows = [
-        (rank, step, peer, chunk, end == "send")
-        for rank, steps in enumerate(listed)
-        for step, ends in zip(numbers, steps, strict=False)
-        for end, peer, chunk in ends
-    ]
+    number = 0
+    rows = []
+    for rank_number, steps in enumerate(listed):
+        for ends in steps:
+            rows += [(rank_number, number, peer, chunk, end == "send") for end, peer, chunk in ends]
+            number += 1
     rank, step, peer, chunk, sends = np.array(rows, np.int64).reshape(-1, 5).T
     none = np.zeros_like(rank)
     return Programs(rank, step, peer, chunk, sends > 0, none > 0, none, none)
@@ -47,52 +49,68 @@ def _programs(listed: Listed) -> Programs:
 
 def _ends(listed: Listed, rng: random.Random) -> bool:
     """Whether all is done after any transfer that can complete has completed, until none can."""
-    left = [[list(step) for step in steps if step] for steps in listed]
+    left: Listed = []
+    for steps in listed:
+        left.append([list(step) for step in steps if step])
 
-    def first(rank: int, end: str, peer: int) -> End | None:
-        """The next end towards the peer, if it is in the step that the rank is at."""
-        flat = [e for step in left[rank] for e in step if e[:2] == (end, peer)]
-        return flat[0] if flat and left[rank] and flat[0] in left[rank][0] else None
-
-    def able() -> list[tuple[int, End, int, End]]:
-        pairs = [(a, b) for a in range(len(left)) for b in range(len(left)) if a != b]
-        both = [(a, first(a, "send", b), b, first(b, "receive", a)) for a, b in pairs]
-        return [(a, s, b, r) for a, s, b, r in both if s and r and s[2] == r[2]]
-
-    while found := able():
-        a, send, b, receive = rng.choice(found)
-        for rank, end in ((a, send), (b, receive)):
+    while True:
+        able = _able(left)
+        if not able:
+            return not any(left)
+        sender, send, receiver, receive = rng.choice(able)
+        for rank, end in ((sender, send), (receiver, receive)):
             left[rank][0].remove(end)
             if not left[rank][0]:
                 left[rank].pop(0)
-    return not any(left)
+
+
+def _able(left: Listed) -> list[tuple[int, End, int, End]]:
+    """The transfers that can complete: the sender and its end, the receiver and its end."""
+    able = []
+    for sender, receiver in permutations(range(len(left)), 2):
+        send = _first(left[sender], "send", receiver)
+        receive = _first(left[receiver], "receive", sender)
+        if send and receive and send[2] == receive[2]:
+            able.append((sender, send, receiver, receive))
+    return able
+
+
+def _first(steps: list[list[End]], verb: str, peer: int) -> End | None:
+    """The next end towards the peer, if it is in the step that the rank is at."""
+    for step in steps:
+        for end in step:
+            if end[:2] == (verb, peer):
+                return end if end in steps[0] else None
+    return None
 
 
 def _disturbed(listed: Listed, rng: random.Random) -> Listed:
     """Some steps swapped, split or joined, or an end of a transfer changed or left out."""
-    found = []
+    disturbed = []
     for program in listed:
         steps = [list(step) for step in program]
         for _ in range(rng.choice((0, 0, 1, 2))):
             if not steps:
                 break
-            at = rng.randrange(len(steps))
+            index = rng.randrange(len(steps))
             change = rng.randrange(12)
             if change < 4:
-                other = rng.randrange(max(0, at - 1), min(len(steps), at + 2))
-                steps[at], steps[other] = steps[other], steps[at]
-            elif change < 8 and len(steps[at]) > 1:
-                rng.shuffle(steps[at])
-                steps[at : at + 1] = [steps[at][:1], steps[at][1:]]
-            elif change < 10 and at + 1 < len(steps):
-                steps[at : at + 2] = [steps[at] + steps[at + 1]]
+                neighbour = rng.randrange(max(0, index - 1), min(len(steps), index + 2))
+                step = steps[index]
+                steps[index] = steps[neighbour]
+                steps[neighbour] = step
+            elif change < 8 and len(steps[index]) > 1:
+                rng.shuffle(steps[index])
+                steps[index : index + 1] = [steps[index][:1], steps[index][1:]]
+            elif change < 10 and index + 1 < len(steps):
+                steps[index : index + 2] = [steps[index] + steps[index + 1]]
             elif change == 10:
-                steps[at].pop()
-            elif steps[at]:
-                end, peer, chunk = steps[at][0]
-                steps[at][0] = (end, peer, chunk + 1)
-        found.append([step for step in steps if step])
-    return found
+                steps[index].pop()
+            elif steps[index]:
+                end, peer, chunk = steps[index][0]
+                steps[index][0] = (end, peer, chunk + 1)
+        disturbed.append([step for step in steps if step])
+    return disturbed
 
 
 def test_disturbed_programs_agree_with_the_simulation() -> None:
@@ -127,42 +145,45 @@ def test_programs_of_any_schedule_end_even_of_a_wrong_one() -> None:
 )
 def test_a_step_is_what_a_rank_does_in_a_round(doc: builders.Document) -> None:
     schedule = schedule_of(doc)
-    of = programs(schedule)
+    table = programs(schedule)
     expected: Listed = [[] for _ in range(schedule.ranks)]
     for _, _, transfers in schedule.located_rounds():
         for rank in range(schedule.ranks):
-            step = [
-                ("send", t.dst, t.chunk) if t.src == rank else ("receive", t.src, t.chunk)
-                for t in transfers
-                if rank in (t.src, t.dst)
-            ]
-            expected[rank] += [step] if step else []
-    assert _listed(of, schedule.ranks) == expected
-    assert deadlock_free(of).verdict is Verdict.PROVED
-    for row, scratch in enumerate(of.scratch()):
-        step = of.step == of.step[row]
-        sent = of.chunk[step & of.sends]
-        assert scratch == (not of.sends[row] and (of.reduce[row] or of.chunk[row] in sent))
+            step: list[End] = []
+            for transfer in transfers:
+                if transfer.src == rank:
+                    step.append(("send", transfer.dst, transfer.chunk))
+                elif transfer.dst == rank:
+                    step.append(("receive", transfer.src, transfer.chunk))
+            if step:
+                expected[rank].append(step)
+    assert _listed(table, schedule.ranks) == expected
+    assert deadlock_free(table).verdict is Verdict.PROVED
+    for row, scratch in enumerate(table.scratch()):
+        in_same_step = table.step == table.step[row]
+        sent = table.chunk[in_same_step & table.sends]
+        assert scratch == (not table.sends[row] and (table.reduce[row] or table.chunk[row] in sent))
 
 
-def _refutation(of: Programs) -> Counterexample:
-    found = deadlock_free(of).counterexample
-    assert found is not None
-    assert found.property == "deadlock_free"
-    return found
+def _refutation(table: Programs) -> Counterexample:
+    counterexample = deadlock_free(table).counterexample
+    assert counterexample is not None
+    assert counterexample.property == "deadlock_free"
+    return counterexample
 
 
 @pytest.mark.parametrize("n", [2, 3, 14])
 def test_sends_first_around_a_ring_is_a_wait_cycle(n: int) -> None:
     """Each round's sends, waited for, and only then its receives: the classic mistake."""
-    rounds = _listed(programs(schedule_of(ring(n))), n)
-    sends_first = [
-        [[end] for step in steps for end in sorted(step, key=lambda end: end[0], reverse=True)]
-        for steps in rounds
-    ]
-    found = _refutation(_programs(sends_first))
-    assert found.found == "wait cycle " + " -> ".join(f"rank {r % n}" for r in range(n + 1))
-    assert found.actions == tuple(
+    sends_first: Listed = []
+    for steps in _listed(programs(schedule_of(ring(n))), n):
+        ends = []
+        for step in steps:
+            ends += sorted(step, key=lambda end: end[0], reverse=True)
+        sends_first.append([[end] for end in ends])
+    refuted = _refutation(_programs(sends_first))
+    assert refuted.found == "wait cycle " + " -> ".join(f"rank {r % n}" for r in range(n + 1))
+    assert refuted.actions == tuple(
         f"rank {r}, step 0: send to rank {(r + 1) % n}, chunk {r}" for r in range(min(n, 12))
     )
 
@@ -174,9 +195,9 @@ def test_a_cycle_is_shown_without_the_ranks_that_wait_for_it() -> None:
         [[("send", 2, 3)], [("send", 2, 1)], [("receive", 2, 2)], [("receive", 0, 0)]],
         [[("receive", 1, 3)], [("send", 1, 2)], [("receive", 1, 1)]],
     ]
-    found = _refutation(_programs(listed))
-    assert found.found == "wait cycle rank 1 -> rank 2 -> rank 1"
-    assert found.actions == (
+    refuted = _refutation(_programs(listed))
+    assert refuted.found == "wait cycle rank 1 -> rank 2 -> rank 1"
+    assert refuted.actions == (
         "rank 1, step 1: send to rank 2, chunk 1",
         "rank 2, step 1: send to rank 1, chunk 2",
     )
@@ -197,26 +218,27 @@ WRONG: dict[str, tuple[Listed, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_two_ranks_that_do_not_agree(name: str) -> None:
     assert deadlock_free(_programs(EXCHANGE)).verdict is Verdict.PROVED
-    listed, found = WRONG[name]
-    assert _refutation(_programs(listed)).found == found
+    listed, problem = WRONG[name]
+    assert _refutation(_programs(listed)).found == problem
 
 
 def test_names_that_only_one_rank_has_changed_are_refuted() -> None:
     """Rank 0 takes the places of the late rank in its program, and nobody else knows."""
     schedule = schedule_of(straggler(5))
-    file, other = (_listed(programs(s), 5) for s in (schedule, renamed(schedule, {0: 4, 4: 0})))
-    assert deadlock_free(_programs(other)).verdict is Verdict.PROVED
-    assert deadlock_free(_programs([other[0], *file[1:]])).verdict is Verdict.REFUTED
+    as_in_file = _listed(programs(schedule), 5)
+    swapped = _listed(programs(renamed(schedule, {0: 4, 4: 0})), 5)
+    assert deadlock_free(_programs(swapped)).verdict is Verdict.PROVED
+    assert deadlock_free(_programs([swapped[0], *as_in_file[1:]])).verdict is Verdict.REFUTED
 
 
 def test_a_clock_or_an_order_that_is_wrong_proves_nothing() -> None:
     """Rounds are believed only where they fit the steps and both ends of each transfer."""
-    of = _programs(
+    table = _programs(
         [[[("send", 1, 0)], [("receive", 1, 1)]], [[("send", 0, 1)], [("receive", 0, 0)]]]
     )
     for rounds in ([0, 1, 0, 1], [0, 0, 0, 0], [1, 0, 1, 0]):
-        clocked = msgspec.structs.replace(of, round=np.array(rounds))
+        clocked = msgspec.structs.replace(table, round=np.array(rounds))
         assert _refutation(clocked).found == "wait cycle rank 0 -> rank 1 -> rank 0"
     for field, rows in {"rank": [1, 1, 0, 0], "step": [0, 1, 0, 1]}.items():
         with pytest.raises(AssertionError):
-            deadlock_free(msgspec.structs.replace(of, **{field: np.array(rows)}))
+            deadlock_free(msgspec.structs.replace(table, **{field: np.array(rows)}))

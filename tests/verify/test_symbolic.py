@@ -40,21 +40,23 @@ def test_z3_agrees_on_mutants_and_cvc5_on_some_and_on_right_ones() -> None:
     print(f"LATECOMER_SEED={SEED}")
     rng = random.Random(SEED)
     right = list(all_right().values())
-    seen: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     for number, doc in enumerate([*right, *(mutant(rng) for _ in range(MUTANTS))]):
-        report = _check(schedule := schedule_of(doc), 60)
+        schedule = schedule_of(doc)
+        report = _check(schedule, 60)
         if report.results["well_formed"].verdict is not Verdict.PROVED:
             assert "symbolic_sum" not in report.results
             continue
-        first, second = (report.results[name].verdict for name in ("exactly_once", "symbolic_sum"))
-        assert first is second, doc
-        seen[first] += number >= len(right)
+
+        verdict = report.results["exactly_once"].verdict
+        assert report.results["symbolic_sum"].verdict is verdict, doc
+        answers[verdict] += number >= len(right)
         if number < len(right) + ASKED_OF_CVC5:
             answer = ask_cvc5(smt2(schedule))
-            assert answer == ("unsat" if first is Verdict.PROVED else "sat"), doc
-            seen[answer] += 1
-    assert min(seen["proved"], seen["refuted"]) > MUTANTS // 10
-    assert min(seen["unsat"], seen["sat"]) > 10
+            assert answer == ("unsat" if verdict is Verdict.PROVED else "sat"), doc
+            answers[answer] += 1
+    assert min(answers["proved"], answers["refuted"]) > MUTANTS // 10
+    assert min(answers["unsat"], answers["sat"]) > 10
 
 
 @pytest.mark.parametrize("timeout_s", [1e-9, 1e-4])
@@ -74,10 +76,11 @@ OVERWRITTEN["phases"][0]["rounds"][1][0][3] = "copy"
 @pytest.mark.parametrize("doc", [OVERWRITTEN, {**ring(3), "chunks": 4}])
 def test_the_wrong_run_is_a_wrong_run(doc: Document) -> None:
     """The inputs of the counterexample, run by hand, do end wrong at the named rank."""
-    found = _check(schedule_of(doc), 60).results["symbolic_sum"].counterexample
-    assert found is not None
-    inputs = json.loads(found.expected.split("inputs ")[1])
+    counterexample = _check(schedule_of(doc), 60).results["symbolic_sum"].counterexample
+    assert counterexample is not None
+    inputs = json.loads(counterexample.expected.split("inputs ")[1])
     start = {(r, c): inputs[r] for r in range(3) for c in range(doc["chunks"])}
-    held = run(doc, start, int.__add__)[found.rank, found.chunk]
+    sums = run(doc, start, int.__add__)
+    wrong = sums[counterexample.rank, counterexample.chunk]
     assert ask_cvc5(smt2(schedule_of(doc))) == "sat"
-    assert held == int(found.found) != sum(inputs)
+    assert wrong == int(counterexample.found) != sum(inputs)

@@ -13,55 +13,58 @@ DEFAULTS = {"srcoff": 0, "dstoff": 0, "cnt": 1, "depid": -1, "deps": -1, "hasdep
 DEFAULTS |= {"srcbuf": "i", "dstbuf": "i"}
 
 
-def step(kind: str, at: int = 0, **more: Any) -> dict[str, Any]:
+def step(kind: str, offset: int = 0, **fields: Any) -> dict[str, Any]:
     """A step at one offset of ``i``, unless said otherwise."""
-    return {**DEFAULTS, "type": kind, "srcoff": at, "dstoff": at, **more}
+    return {**DEFAULTS, "type": kind, "srcoff": offset, "dstoff": offset, **fields}
 
 
 def block(send: int, recv: int, steps: list[dict[str, Any]], chan: int = 0) -> dict[str, Any]:
     return {"send": send, "recv": recv, "chan": chan, "steps": steps}
 
 
-def algorithm(coll: str, chunks: int, gpus: list[Any], **more: Any) -> Algorithm:
+def algorithm(coll: str, chunks: int, gpus: list[Any], **attributes: Any) -> Algorithm:
     """``gpus``: per gpu its list of blocks; scratch of two chunks."""
     head = {"name": "t", "proto": "Simple", "nchannels": 2, "nchunksperloop": chunks}
     head |= {"ngpus": len(gpus), "coll": coll, "inplace": 1, "outofplace": 0}
-    head |= {"minBytes": 0, "maxBytes": 0, **more}
+    head |= {"minBytes": 0, "maxBytes": 0, **attributes}
     return {"head": head, "gpus": gpus}
 
 
-def xml(of: Algorithm) -> bytes:
+def xml(algo: Algorithm) -> bytes:
     def tag(name: str, attributes: dict[str, Any], inside: str = "") -> str:
-        given = "".join(f' {key}="{value}"' for key, value in attributes.items())
-        return f"<{name}{given}>{inside}</{name}>"
+        text = "".join(f' {key}="{value}"' for key, value in attributes.items())
+        return f"<{name}{text}>{inside}</{name}>"
 
-    chunks = of["head"]["nchunksperloop"]
+    chunks = algo["head"]["nchunksperloop"]
     gpus = ""
-    for number, blocks in enumerate(of["gpus"]):
+    for number, blocks in enumerate(algo["gpus"]):
         tbs = ""
-        for tb, made in enumerate(blocks):
-            steps = "".join(tag("step", {"s": s, **st}) for s, st in enumerate(made["steps"]))
-            head = {"id": tb, **{key: made[key] for key in ("send", "recv", "chan")}}
+        for tb, block in enumerate(blocks):
+            steps = ""
+            for s, attributes in enumerate(block["steps"]):
+                steps += tag("step", {"s": s, **attributes})
+            head = {"id": tb, "send": block["send"], "recv": block["recv"], "chan": block["chan"]}
             tbs += tag("tb", head, steps)
         sizes = {"i_chunks": chunks, "o_chunks": chunks, "s_chunks": 2}
         gpus += tag("gpu", {"id": number, **sizes}, tbs)
-    return tag("algo", of["head"], gpus).encode()
+    return tag("algo", algo["head"], gpus).encode()
 
 
-def ring_allreduce(n: int, count: int = 1, **more: Any) -> Algorithm:
+def ring_allreduce(n: int, count: int = 1, **attributes: Any) -> Algorithm:
     """One block a rank: n - 1 steps of reduction around the ring, n - 1 of copies."""
     gpus = []
     for rank in range(n):
-        at = [(rank - hop) % n * count for hop in range(2 * n - 1)]
-        middle = [step("rrs", at[hop], cnt=count) for hop in range(1, n - 1)]
-        middle += [step("rrcs", at[n - 1], cnt=count)]
-        middle += [step("rcs", at[hop], cnt=count) for hop in range(n, 2 * n - 2)]
-        ends = [step("s", at[0], cnt=count)], [step("r", at[2 * n - 2], cnt=count)]
-        gpus.append([block((rank + 1) % n, (rank - 1) % n, ends[0] + middle + ends[1])])
-    return algorithm("allreduce", n * count, gpus, **more)
+        offsets = [(rank - hop) % n * count for hop in range(2 * n - 1)]
+        middle = [step("rrs", offsets[hop], cnt=count) for hop in range(1, n - 1)]
+        middle += [step("rrcs", offsets[n - 1], cnt=count)]
+        middle += [step("rcs", offsets[hop], cnt=count) for hop in range(n, 2 * n - 2)]
+        begin = step("s", offsets[0], cnt=count)
+        end = step("r", offsets[2 * n - 2], cnt=count)
+        gpus.append([block((rank + 1) % n, (rank - 1) % n, [begin, *middle, end])])
+    return algorithm("allreduce", n * count, gpus, **attributes)
 
 
-def ring_allgather(n: int, **more: Any) -> Algorithm:
+def ring_allgather(n: int, **attributes: Any) -> Algorithm:
     """Every chunk is passed on around the ring, within the output."""
     gpus = []
     for rank in range(n):
@@ -71,10 +74,10 @@ def ring_allgather(n: int, **more: Any) -> Algorithm:
             kind = "rcs" if hop < n - 1 else "r"
             steps.append(step(kind, (rank - hop) % n, srcbuf="o", dstbuf="o"))
         gpus.append([block((rank + 1) % n, (rank - 1) % n, steps)])
-    return algorithm("allgather", n, gpus, **more)
+    return algorithm("allgather", n, gpus, **attributes)
 
 
-def pair_allreduce(**more: Any) -> Algorithm:
+def pair_allreduce(**attributes: Any) -> Algorithm:
     """Two ranks: one block sends all, another receives into scratch, a third adds it up.
 
     Each addition waits for its chunk to have been sent, and to have come.
@@ -87,13 +90,13 @@ def pair_allreduce(**more: Any) -> Algorithm:
         for c in range(2):
             adds.append(step("nop", depid=0, deps=c))
             adds.append(step("re", c, srcbuf="s", depid=1, deps=c))
-        other = 1 - rank
-        gpus.append([block(other, -1, sends), block(-1, other, comes), block(-1, -1, adds)])
-    return algorithm("allreduce", 2, gpus, **more)
+        peer = 1 - rank
+        gpus.append([block(peer, -1, sends), block(-1, peer, comes), block(-1, -1, adds)])
+    return algorithm("allreduce", 2, gpus, **attributes)
 
 
-def changed(of: Algorithm, change: Callable[[Algorithm], object]) -> Algorithm:
+def changed(algo: Algorithm, change: Callable[[Algorithm], object]) -> Algorithm:
     """A copy with one change made to it."""
-    copy = deepcopy(of)
+    copy = deepcopy(algo)
     change(copy)
     return copy

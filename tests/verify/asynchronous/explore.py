@@ -7,14 +7,22 @@ one by one; a chunk's value is the sorted tuple of the input chunks in it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, NamedTuple
 
 from verify.asynchronous.model import NONE, BlockProgram, Step
 
 NOTHING = -(2**40)
 """A counter that nobody has raised: a wait for any value needs a signal."""
 
-State = tuple[tuple[int, ...], tuple[object, ...], tuple[object, ...], tuple[int, ...]]
-"""Where each block stands; memory; what lies in each FIFO; counters."""
+
+class State(NamedTuple):
+    """Where each block stands; memory; what lies in each FIFO; counters."""
+
+    positions: tuple[int, ...]
+    memory: tuple[Any, ...]
+    fifos: tuple[tuple[Any, ...], ...]
+    counters: tuple[int, ...]
 
 
 @dataclass
@@ -30,71 +38,85 @@ def explore(program: BlockProgram, slots: int | None) -> Outcome:
     """All states that can be reached."""
     inputs = zip(program.input_rank.tolist(), program.input_chunk.tolist(), strict=True)
     memory = tuple(None if rank < 0 else ((rank, chunk),) for rank, chunk in inputs)
-    start: State = (
-        (0,) * len(program.blocks),
-        memory,
-        ((),) * len(program.fifos),
-        (NOTHING,) * len(program.counters),
+    start = State(
+        positions=(0,) * len(program.blocks),
+        memory=memory,
+        fifos=((),) * len(program.fifos),
+        counters=(NOTHING,) * len(program.counters),
     )
     outcome = Outcome()
-    seen = {start}
+    reached = {start}
     todo = [start]
     while todo:
         state = todo.pop()
-        at = state[0]
-        ready = {
-            b: block.steps[at[b]]
-            for b, block in enumerate(program.blocks)
-            if at[b] < len(block.steps) and _can(block.steps[at[b]], state, slots)
-        }
-        if not ready:
-            over = all(at[b] == len(block.steps) for b, block in enumerate(program.blocks))
-            outcome.stuck |= not over
-            if over:
-                outcome.ends.add(state[1])
-        for b, one in ready.items():
-            outcome.races |= any(_meet(one, two) for other, two in ready.items() if other != b)
-            after = _do(b, one, state)
-            if after not in seen:
-                seen.add(after)
+        unfinished = _next_steps(program, state)
+        ready = {b: step for b, step in unfinished.items() if _can(step, state, slots)}
+        if unfinished and not ready:
+            outcome.stuck = True
+        if not unfinished:
+            outcome.ends.add(state.memory)
+
+        for first, second in combinations(ready.values(), 2):
+            outcome.races |= _meet(first, second)
+        for b, step in ready.items():
+            after = _do(b, step, state)
+            if after not in reached:
+                reached.add(after)
                 todo.append(after)
     return outcome
 
 
+def _next_steps(program: Program, state: State) -> dict[int, Step]:
+    """The next step of each block that has not ended."""
+    steps = {}
+    for b, block in enumerate(program.blocks):
+        if state.positions[b] < len(block.steps):
+            steps[b] = block.steps[state.positions[b]]
+    return steps
+
+
 def _can(step: Step, state: State, slots: int | None) -> bool:
-    _, _, fifos, counters = state
-    if any(counters[counter] < value for counter, value in step.waits):
+    """Whether a step can happen now."""
+    if any(state.counters[counter] < value for counter, value in step.waits):
         return False
-    if step.receives != NONE and not fifos[step.receives]:
+    if step.receives != NONE and not state.fifos[step.receives]:
         return False
-    return step.sends == NONE or slots is None or len(fifos[step.sends]) < slots
+    return step.sends == NONE or slots is None or len(state.fifos[step.sends]) < slots
 
 
 def _do(b: int, step: Step, state: State) -> State:
-    at, old_memory, old_fifos, old_counters = map(list, state)
-    terms = [old_memory[a : a + step.count] for a in step.sources]
+    """The state after the next step of block b."""
+    positions = list(state.positions)
+    memory = list(state.memory)
+    fifos = list(state.fifos)
+    counters = list(state.counters)
+
+    terms = [memory[a : a + step.count] for a in step.sources]
     if step.receives != NONE:
-        terms.append(old_fifos[step.receives][0])
-        old_fifos[step.receives] = old_fifos[step.receives][1:]
-    total = [
-        None if None in parts else tuple(sorted(sum(parts, ())))
-        for parts in zip(*terms, strict=True)
-    ]
+        terms.append(fifos[step.receives][0])
+        fifos[step.receives] = fifos[step.receives][1:]
+    total = []
+    for parts in zip(*terms, strict=True):
+        total.append(None if None in parts else tuple(sorted(sum(parts, ()))))
+
     for a in step.targets:
-        old_memory[a : a + step.count] = total
+        memory[a : a + step.count] = total
     if step.sends != NONE:
-        old_fifos[step.sends] = (*old_fifos[step.sends], tuple(total))
+        fifos[step.sends] = (*fifos[step.sends], tuple(total))
     for counter, value in step.signals:
-        old_counters[counter] = max(old_counters[counter], value)
-    at[b] += 1
-    return tuple(at), tuple(old_memory), tuple(old_fifos), tuple(old_counters)
+        counters[counter] = max(counters[counter], value)
+    positions[b] += 1
+    return State(tuple(positions), tuple(memory), tuple(fifos), tuple(counters))
 
 
-def _meet(one: Step, two: Step) -> bool:
-    def chunks(starts: tuple[int, ...], step: Step) -> set[int]:
-        return {a + i for a in starts for i in range(step.count)}
+def _meet(first: Step, second: Step) -> bool:
+    """Whether two steps touch one chunk of memory, one of them writing."""
+    first_writes = _chunks(first.targets, first)
+    second_writes = _chunks(second.targets, second)
+    first_touches = first_writes | _chunks(first.sources, first)
+    second_touches = second_writes | _chunks(second.sources, second)
+    return bool(first_writes & second_touches or second_writes & first_touches)
 
-    writes = chunks(one.targets, one), chunks(two.targets, two)
-    return bool(
-        writes[0] & (writes[1] | chunks(two.sources, two)) or writes[1] & chunks(one.sources, one)
-    )
+
+def _chunks(starts: tuple[int, ...], step: Step) -> set[int]:
+    return {start + i for start in starts for i in range(step.count)}

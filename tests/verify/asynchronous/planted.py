@@ -22,7 +22,7 @@ class Fault(NamedTuple):
     """A kind, where it was planted, and the file that it makes."""
 
     kind: str
-    place: str
+    location: str
     data: bytes
 
 
@@ -51,8 +51,8 @@ def forwarding_allgather(n: int) -> bytes:
         block = ElementTree.SubElement(gpu, "tb", id="0", chan="0", **around)
         _step(block, "s", "i", 0, "o", rank)
         for hop in range(1, n):
-            of = (rank - hop) % n
-            _step(block, "rcs" if hop < n - 1 else "r", "o", of, "o", of)
+            chunk = (rank - hop) % n
+            _step(block, "rcs" if hop < n - 1 else "r", "o", chunk, "o", chunk)
         own = ElementTree.SubElement(gpu, "tb", id="1", send="-1", recv="-1", chan="0")
         _step(own, "cpy", "i", 0, "o", rank)
     return ElementTree.tostring(root)
@@ -68,49 +68,62 @@ def _step(block: Element, kind: str, src: str, srcoff: int, dst: str, dstoff: in
 def faults(name: str, data: bytes) -> Iterator[Fault]:
     """All faults of one change in a file."""
     root = ElementTree.fromstring(data)
-    for kind, place, change in _changes(root):
+    for kind, position, change in _changes(root):
         broken = deepcopy(root)
         change(broken)
-        yield Fault(kind, f"{name}, {place}", ElementTree.tostring(broken))
+        yield Fault(kind, f"{name}, {position}", ElementTree.tostring(broken))
+
+
+Position = tuple[int, int, int]
+"""Of a step: its gpu, its block, its index."""
 
 
 def _changes(root: Element) -> Iterator[tuple[str, str, Change]]:
+    """The kind of each change, where it is made, and the change."""
     chunks = int(root.get("nchunksperloop", ""))
     for g, gpu in enumerate(root):
         waiting = []
         for b, block in enumerate(gpu):
             for s, step in enumerate(block):
-                at = g, b, s
-                place = f"gpu {g} tb {b} step {s}"
+                position = (g, b, s)
                 if step.get("depid") != "-1":
-                    if step.get("type") != "nop":
-                        yield "dropped dep", place, _set(at, depid="-1", deps="-1")
-                    waiting.append(at)
-                    earlier = int(step.get("deps", "")) - 1
-                    if earlier >= 0:
-                        yield "weakened dep", place, _set(at, deps=str(earlier))
-                if step.get("hasdep") == "1":
-                    yield "unpublished flag", place, _set(at, hasdep="0")
-                if step.get("type") == "nop":
-                    continue
-                yield "dropped step", place, _drop(at)
-                side = "srcoff" if step.get("type") == "s" else "dstoff"
-                other = str((int(step.get(side, "")) + 1) % chunks)
-                yield "swapped offset", place, _set(at, **{side: other})
-                if step.get("type") == "r":
-                    yield "doubled reduce", place, _set(at, type="rrc")
-        for one, other in pairwise(waiting):
-            if one[1] != other[1]:
-                yield "crossed waits", f"gpu {g} {one} {other}", _swap(one, other)
+                    waiting.append(position)
+                for kind, change in _changes_of_step(step, position, chunks):
+                    yield kind, f"gpu {g} tb {b} step {s}", change
+        for first, second in pairwise(waiting):
+            if first[1] != second[1]:
+                yield "crossed waits", f"gpu {g} {first} {second}", _swap(first, second)
 
 
-def _set(at: tuple[int, int, int], **attributes: str) -> Change:
-    g, b, s = at
+def _changes_of_step(
+    step: Element, position: Position, chunks: int
+) -> Iterator[tuple[str, Change]]:
+    if step.get("depid") != "-1":
+        if step.get("type") != "nop":
+            yield "dropped dep", _set(position, depid="-1", deps="-1")
+        earlier = int(step.get("deps", "")) - 1
+        if earlier >= 0:
+            yield "weakened dep", _set(position, deps=str(earlier))
+    if step.get("hasdep") == "1":
+        yield "unpublished flag", _set(position, hasdep="0")
+    if step.get("type") == "nop":
+        return
+
+    yield "dropped step", _drop(position)
+    side = "srcoff" if step.get("type") == "s" else "dstoff"
+    next_chunk = (int(step.get(side, "")) + 1) % chunks
+    yield "swapped offset", _set(position, **{side: str(next_chunk)})
+    if step.get("type") == "r":
+        yield "doubled reduce", _set(position, type="rrc")
+
+
+def _set(position: Position, **attributes: str) -> Change:
+    g, b, s = position
     return lambda root: root[g][b][s].attrib.update(attributes)
 
 
-def _drop(at: tuple[int, int, int]) -> Change:
-    g, b, s = at
+def _drop(position: Position) -> Change:
+    g, b, s = position
 
     def change(root: Element) -> None:
         block = root[g][b]
@@ -121,14 +134,15 @@ def _drop(at: tuple[int, int, int]) -> Change:
     return change
 
 
-def _swap(one: tuple[int, int, int], other: tuple[int, int, int]) -> Change:
+def _swap(first: Position, second: Position) -> Change:
+    """Let two steps wait for what the other one waits for."""
+
     def change(root: Element) -> None:
-        first, second = (root[g][b][s] for g, b, s in (one, other))
-        for name in ("depid", "deps"):
-            mine = first.get(name, "")
-            theirs = second.get(name, "")
-            first.set(name, theirs)
-            second.set(name, mine)
+        steps = [root[g][b][s] for g, b, s in (first, second)]
+        waits = [(step.get("depid", ""), step.get("deps", "")) for step in steps]
+        for step, (depid, deps) in zip(steps, reversed(waits), strict=True):
+            step.set("depid", depid)
+            step.set("deps", deps)
 
     return change
 
@@ -140,12 +154,12 @@ def sample(number: int) -> list[Fault]:
         for fault in faults(name, data):
             by_kind.setdefault(fault.kind, []).append(fault)
     draw = random.Random(0)
-    for of_kind in by_kind.values():
-        draw.shuffle(of_kind)
+    for faults_of_kind in by_kind.values():
+        draw.shuffle(faults_of_kind)
     return list(islice(_in_turn(list(by_kind.values())), number))
 
 
 def _in_turn(kinds: list[list[Fault]]) -> Iterator[Fault]:
     """One of each kind that is left, again and again."""
     for turn in range(max(map(len, kinds))):
-        yield from (of_kind[turn] for of_kind in kinds if turn < len(of_kind))
+        yield from (faults_of_kind[turn] for faults_of_kind in kinds if turn < len(faults_of_kind))

@@ -6,6 +6,7 @@ python -m tests.verify.asynchronous.test_evidence      writes the file anew, to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ def one_way(sends: int, receives: int) -> Algorithm:
 
 def comes_back(to: int) -> Algorithm:
     """Two chunks are forwarded one by one, into others than those that they were read from."""
-    there = [block(1, -1, [step("s", 3, cnt=2)]), block(-1, 1, [step("r", to, cnt=2)])]
-    return algorithm("allreduce", 6, [there, [block(0, 0, [step("rcs", 4, cnt=2)])]])
+    rank_0 = [block(1, -1, [step("s", 3, cnt=2)]), block(-1, 1, [step("r", to, cnt=2)])]
+    return algorithm("allreduce", 6, [rank_0, [block(0, 0, [step("rcs", 4, cnt=2)])]])
 
 
 def kept_in_order(by_slots: bool) -> Algorithm:
@@ -80,20 +81,20 @@ def in_two_parts(count: int, first: int, least: int) -> Algorithm:
     return algorithm("allreduce", count, [[tb] for tb in gpus], minBytes=least)
 
 
-def racing(of: Algorithm) -> Algorithm:
+def racing(algo: Algorithm) -> Algorithm:
     """Another block of rank 0 reads two chunks while they change."""
     reads = block(-1, -1, [step("cpy", dstbuf="s", cnt=2)])
-    return changed(of, lambda of: of["gpus"][0].append(reads))
+    return changed(algo, lambda algo: algo["gpus"][0].append(reads))
 
 
 CASES: dict[str, Callable[[], Algorithm]] = {
-    **{name: lambda f=(of, fault): changed(*f) for name, (of, fault, _, _) in PLANTED.items()},
+    **{name: partial(changed, algo, fault) for name, (algo, fault, _, _) in PLANTED.items()},
     "right": pair_allreduce,
     "right, with LL": lambda: ring_allgather(3, proto="LL", minBytes=2**12, maxBytes=2**21, **OUT),
     "right, at one size": lambda: exchange(2, minBytes=4096, maxBytes=4096),
     "a copy into itself": lambda: changed(
         ring_allreduce(3, 2, maxBytes=2**21),
-        lambda of: of["gpus"][1][0]["steps"].append(step("cpy", 2, dstoff=3, cnt=2)),
+        lambda algo: algo["gpus"][1][0]["steps"].append(step("cpy", 2, dstoff=3, cnt=2)),
     ),
     "the shortest of three cycles": lambda: cycles(3, 2, 4),
     "full from some size on": lambda: exchange(4),

@@ -36,7 +36,7 @@ def refuted(report: AsynchronousReport) -> list[str]:
     return [name for name, r in report.results.items() if r.verdict is Verdict.REFUTED]
 
 
-def direct(coll: str, n: int, **more: Any) -> Algorithm:
+def direct(coll: str, n: int, **head: Any) -> Algorithm:
     """Every rank sends to every other on a block of its own; the own part is copied."""
     gpus = []
     for rank in range(n):
@@ -45,22 +45,23 @@ def direct(coll: str, n: int, **more: Any) -> Algorithm:
             own = {"srcbuf": "i", "dstbuf": "o", "srcoff": 0, "dstoff": 0}
             if coll == "alltoall":
                 own |= {"srcoff": peer, "dstoff": rank if peer == rank else peer}
-            if coll == "broadcast":
-                sends = rank == 0
-                takes = peer == 0 and rank != 0
-            else:
-                sends = takes = peer != rank
             if peer == rank:
-                at = own if coll != "allgather" else own | {"dstoff": rank}
-                steps = [step("cpy", **at)] if coll != "broadcast" or rank == 0 else []
-                blocks.append(block(-1, -1, steps))
+                if coll == "allgather":
+                    own["dstoff"] = rank
+                copies = coll != "broadcast" or rank == 0
+                blocks.append(block(-1, -1, [step("cpy", **own)] if copies else []))
                 continue
-            steps = [step("s", own["srcoff"])] if sends else []
-            to = 0 if coll == "broadcast" else peer
-            steps += [step("r", dstbuf="o", dstoff=to)] if takes else []
-            blocks.append(block(peer if sends else -1, peer if takes else -1, steps))
+
+            sends = coll != "broadcast" or rank == 0
+            receives = coll != "broadcast" or peer == 0
+            steps = []
+            if sends:
+                steps.append(step("s", own["srcoff"]))
+            if receives:
+                steps.append(step("r", dstbuf="o", dstoff=0 if coll == "broadcast" else peer))
+            blocks.append(block(peer if sends else -1, peer if receives else -1, steps))
         gpus.append(blocks)
-    return algorithm(coll, 1 if coll == "broadcast" else n, gpus, **{**OUT, **more})
+    return algorithm(coll, 1 if coll == "broadcast" else n, gpus, **{**OUT, **head})
 
 
 def star(coll: str, n: int) -> Algorithm:
@@ -76,12 +77,13 @@ def star(coll: str, n: int) -> Algorithm:
             blocks.append(block(peer, peer, [step("s", peer), add]))
         gpus.append(blocks)
     if coll == "reduce":
-        gpus = [[block(1, -1, [step("s")])] if r != 1 else [] for r in range(n)]
-        comes = [block(-1, -1, [step("cpy", dstbuf="o", hasdep=1)])]
-        for peer in (r for r in range(n) if r != 1):
-            waits = {"depid": len(comes) - 1, "deps": 0}
-            comes.append(block(-1, peer, [step("rrc", srcbuf="o", dstbuf="o", hasdep=1, **waits)]))
-        gpus[1] = comes
+        sums = [block(-1, -1, [step("cpy", dstbuf="o", hasdep=1)])]
+        for peer in range(n):
+            if peer != 1:
+                waits = {"depid": len(sums) - 1, "deps": 0}
+                add = step("rrc", srcbuf="o", dstbuf="o", hasdep=1, **waits)
+                sums.append(block(-1, peer, [add]))
+        gpus = [sums if rank == 1 else [block(1, -1, [step("s")])] for rank in range(n)]
     return algorithm(coll, 1 if coll == "reduce" else n, gpus, **OUT)
 
 
@@ -114,7 +116,7 @@ Fault = Callable[[Algorithm], object]
 
 
 def at(gpu: int, tb: int, number: int, **change: Any) -> Fault:
-    return lambda of: of["gpus"][gpu][tb]["steps"][number].update(change)
+    return lambda algo: algo["gpus"][gpu][tb]["steps"][number].update(change)
 
 
 PLANTED: dict[str, tuple[Algorithm, Fault, str, str]] = {
@@ -129,25 +131,25 @@ PLANTED: dict[str, tuple[Algorithm, Fault, str, str]] = {
     "unpublished flag": (pair_allreduce(), at(0, 1, 1, hasdep=0), "signals_match", "tb 1"),
     "dropped step": (
         ring_allreduce(3),
-        lambda of: of["gpus"][2][0]["steps"].pop(),
+        lambda algo: algo["gpus"][2][0]["steps"].pop(),
         "connections_match",
         "messages: 4 sent, 3 received",
     ),
     "doubled reduce": (
         pair_allreduce(),
-        lambda of: of["gpus"][0][2]["steps"].append(step("re", 1, srcbuf="s")),
+        lambda algo: algo["gpus"][0][2]["steps"].append(step("re", 1, srcbuf="s")),
         "right_values",
         "rank 1's input chunk 1 twice",
     ),
     "crossed waits": (
         pair_allreduce(),
-        lambda of: (at(0, 0, 0, depid=2, deps=1)(of), at(0, 2, 1, hasdep=1)(of)),
+        lambda algo: (at(0, 0, 0, depid=2, deps=1)(algo), at(0, 2, 1, hasdep=1)(algo)),
         "deadlock_free",
         "wait cycle of 2",
     ),
     "crossed receives": (
         ring_allgather(2),
-        lambda of: [gpu[0]["steps"].reverse() for gpu in of["gpus"]],
+        lambda algo: [gpu[0]["steps"].reverse() for gpu in algo["gpus"]],
         "deadlock_free",
         "wait cycle of 2",
     ),
@@ -157,24 +159,24 @@ PLANTED: dict[str, tuple[Algorithm, Fault, str, str]] = {
         "connections_match",
         "chunks",
     ),
-    "no peer": (ring_allreduce(3), lambda of: of["gpus"][0][0].update(send=-1), "", "peer"),
+    "no peer": (ring_allreduce(3), lambda algo: algo["gpus"][0][0].update(send=-1), "", "peer"),
     "shared end": (
         pair_allreduce(),
-        lambda of: of["gpus"][0].append(block(1, -1, [step("s", 0)])),
+        lambda algo: algo["gpus"][0].append(block(1, -1, [step("s", 0)])),
         "connections_match",
         "two blocks",
     ),
     "beyond": (ring_allreduce(3), at(0, 0, 3, dstoff=3), "bounds", "i[3..3]"),
     "undefined": (
         ring_allgather(3, **OUT),
-        lambda of: of["gpus"][0][0]["steps"].pop(0),
+        lambda algo: algo["gpus"][0][0]["steps"].pop(0),
         "right_values",
         "nothing defined",
     ),
-    "uneven": (ring_allgather(3), lambda of: of["head"].update(nchunksperloop=4), "", "begin"),
+    "uneven": (ring_allgather(3), lambda algo: algo["head"].update(nchunksperloop=4), "", "begin"),
     "shifted copy": (
         ring_allreduce(3, 2, maxBytes=2**21),
-        lambda of: of["gpus"][0][0]["steps"].append(step("cpy", 0, dstoff=1, cnt=2)),
+        lambda algo: algo["gpus"][0][0]["steps"].append(step("cpy", 0, dstoff=1, cnt=2)),
         "race_free",
         "overlap",
     ),
@@ -193,9 +195,9 @@ def test_planted_faults_are_found_and_named(name: str) -> None:
     assert words in " ".join((wrong.expected, wrong.found, *wrong.actions))
 
 
-def mutants(of: Algorithm) -> Iterator[tuple[str, Algorithm]]:
+def mutants(algo: Algorithm) -> Iterator[tuple[str, Algorithm]]:
     """Every single small change to a step."""
-    for g, gpu in enumerate(of["gpus"]):
+    for g, gpu in enumerate(algo["gpus"]):
         for b, tb in enumerate(gpu):
             for s, old in enumerate(tb["steps"]):
                 for key, value in [
@@ -206,11 +208,11 @@ def mutants(of: Algorithm) -> Iterator[tuple[str, Algorithm]]:
                     ("dstoff", old["dstoff"] ^ 1),
                     ("type", {"rrc": "r", "r": "rrc", "rcs": "rrcs"}.get(old["type"], "nop")),
                 ]:
-                    copy = deepcopy(of)
+                    copy = deepcopy(algo)
                     copy["gpus"][g][b]["steps"][s][key] = value
                     yield f"{g} {b} {s} {key}={value}", copy
                 for number in (s, s + 1):
-                    copy = deepcopy(of)
+                    copy = deepcopy(algo)
                     steps = copy["gpus"][g][b]["steps"]
                     if number > s:  # twice
                         steps.insert(s, old)
@@ -220,54 +222,64 @@ def mutants(of: Algorithm) -> Iterator[tuple[str, Algorithm]]:
 
 
 def wanted(program: BlockProgram) -> dict[int, tuple[tuple[int, int], ...]]:
+    """What the program's demand wants: at each address, the sum of which ranks' chunks."""
     (demand,) = program.demands
     rows = zip(demand.address.tolist(), demand.rank.tolist(), demand.chunk.tolist(), strict=True)
-    return {
-        address: tuple((r, chunk) for r in (range(program.ranks) if rank == ALL_RANKS else [rank]))
-        for address, rank, chunk in rows
-    }
+    terms = {}
+    for address, rank, chunk in rows:
+        ranks = range(program.ranks) if rank == ALL_RANKS else [rank]
+        terms[address] = tuple((term, chunk) for term in ranks)
+    return terms
 
 
 @pytest.mark.parametrize("name", ["pair", "ring", "allgather"])
 def test_every_mutant_is_refuted_exactly_where_some_interleaving_goes_wrong(name: str) -> None:
-    of = {
+    algo = {
         "pair": pair_allreduce(),
         "ring": ring_allreduce(3),
         "allgather": ring_allgather(3, **OUT),
     }[name]
     placement = OUT_OF_PLACE if name == "allgather" else IN_PLACE
-    harmless = caught = 0
-    for what, mutant in mutants(of):
+    harmless = 0
+    caught = 0
+    for name_of_mutant, mutant in mutants(algo):
         report = verify_xml(xml(mutant))
-        lowering = XmlLowering(decode(xml(mutant)), placement, 2, what)
+        lowering = XmlLowering(decode(xml(mutant)), placement, 2, name_of_mutant)
         program = lowering.program()
         if lowering.refutations:
-            assert report.verdict is Verdict.REFUTED, what
+            assert report.verdict is Verdict.REFUTED, name_of_mutant
             continue
-        sent = sum(s.sends >= 0 for b in program.blocks for s in b.steps)
-        taken = sum(s.receives >= 0 for b in program.blocks for s in b.steps)
-        seen = explore(program, 2)
-        wrong = any(
-            end[address] != value for end in seen.ends for address, value in wanted(program).items()
-        )
-        bad = sent != taken or seen.stuck or seen.races or wrong
-        assert (report.verdict is Verdict.REFUTED) == bad, (what, report.counterexample)
-        caught = caught + bad
-        harmless = harmless + (not bad)
+
+        steps = [step for block in program.blocks for step in block.steps]
+        sent = sum(step.sends >= 0 for step in steps)
+        received = sum(step.receives >= 0 for step in steps)
+        outcome = explore(program, 2)
+        terms = wanted(program)
+        wrong = any(end[address] != terms[address] for end in outcome.ends for address in terms)
+
+        refutation = (name_of_mutant, report.counterexample)
+        if sent != received or outcome.stuck or outcome.races or wrong:
+            assert report.verdict is Verdict.REFUTED, refutation
+            caught += 1
+        else:
+            assert report.verdict is not Verdict.REFUTED, refutation
+            harmless += 1
     assert caught > 20
     assert harmless > 0
 
 
 def test_steps_wait_and_fuse_as_in_the_kernel() -> None:
     """The kernel's own count of steps, not ``s``, is what flags are raised to."""
-    of = pair_allreduce()
-    for gpu in of["gpus"]:  # a nop without a wait is not counted: flags come one late
+    algo = pair_allreduce()
+    for gpu in algo["gpus"]:  # a nop without a wait is not counted: flags come one late
         gpu[0]["steps"].insert(0, step("nop"))
-        gpu[2]["steps"][0]["deps"], gpu[2]["steps"][2]["deps"] = 1, 2
-    assert refuted(verify_xml(xml(of))) == ["signals_match", "deadlock_free"]
-    for gpu in of["gpus"]:
-        gpu[2]["steps"][0]["deps"], gpu[2]["steps"][2]["deps"] = 0, 1
-    report = verify_xml(xml(of))
+        gpu[2]["steps"][0]["deps"] = 1
+        gpu[2]["steps"][2]["deps"] = 2
+    assert refuted(verify_xml(xml(algo))) == ["signals_match", "deadlock_free"]
+    for gpu in algo["gpus"]:
+        gpu[2]["steps"][0]["deps"] = 0
+        gpu[2]["steps"][2]["deps"] = 1
+    report = verify_xml(xml(algo))
     assert report.verdict is Verdict.PROVED
     assert any("nop without a wait" in line for line in report.limits)
     # the last cnt of fused additions holds for all of them
@@ -280,24 +292,20 @@ def test_steps_wait_and_fuse_as_in_the_kernel() -> None:
     ]
     fused = algorithm("allreduce", 2, gpus)
     fused["gpus"][1][1]["steps"].append(step("re", 0, srcbuf="s", srcoff=0, cnt=2))
-    found = verify_xml(xml(fused)).counterexample
-    assert found is not None
+    assert verify_xml(xml(fused)).counterexample is not None
     lowered = XmlLowering(decode(xml(fused)), IN_PLACE, 2, "t").program()
     assert [s.text for s in lowered.blocks[2].steps] == [
         "re s[0..+1] s[0..+1] into i[0..+1] after tb 0 step 1"
     ]
 
 
-def exchange(count: int, **more: Any) -> Algorithm:
+def exchange(count: int, **head: Any) -> Algorithm:
     """Two ranks that send all they have before they receive."""
-    gpus = [
-        [block(1 - r, 1 - r, [step("s", cnt=count), step("r", dstbuf="s", cnt=count)])]
-        for r in range(2)
-    ]
-    of = algorithm("allreduce", count, gpus, **more)
-    for gpu in of["gpus"]:
-        gpu[0]["steps"][1] = step("rrc", cnt=count)
-    return of
+    gpus = []
+    for rank in range(2):
+        steps = [step("s", cnt=count), step("rrc", cnt=count)]
+        gpus.append([block(1 - rank, 1 - rank, steps)])
+    return algorithm("allreduce", count, gpus, **head)
 
 
 def test_deadlock_depends_on_the_size_of_the_buffer() -> None:
@@ -327,8 +335,8 @@ def test_free_of_deadlock_at_sizes_below_the_smallest_meant_is_not_said() -> Non
 
 
 def test_ends_may_count_otherwise_where_messages_are_the_same() -> None:
-    def split(of: Algorithm) -> None:
-        of["gpus"][0][0]["steps"][1:] = [step("rrc", 0), step("rrc", 1)]
+    def split(algo: Algorithm) -> None:
+        algo["gpus"][0][0]["steps"][1:] = [step("rrc", 0), step("rrc", 1)]
 
     halves = changed(exchange(2), split)
     assert refuted(verify_xml(xml(halves)))[0] == "connections_match"
@@ -350,17 +358,20 @@ def test_a_forwarded_step_may_come_back_too_early(
         [block(1, -1, [step("s", 1, cnt=2)]), block(-1, 1, [step("r", to, cnt=2)])],
         [block(0, 0, [step("rcs", 2, cnt=2)])],
     ]
-    back = xml(algorithm("allreduce", 4, gpus))
-    assert refuted(verify_xml(back, max_bytes=max_bytes)) == [broken]
+    data = xml(algorithm("allreduce", 4, gpus))
+    assert refuted(verify_xml(data, max_bytes=max_bytes)) == [broken]
 
 
 LIMITS: dict[str, tuple[Fault, str]] = {
-    "old": (lambda of: [of["head"].pop(k) for k in ("outofplace", "maxBytes")], "no outofplace"),
-    "never": (lambda of: of["head"].update(outofplace=0), "never used: neither"),
-    "sizes": (lambda of: of["head"].update(minBytes=7, maxBytes=7), "never used: no size"),
-    "channel": (lambda of: of["head"].update(nchannels=0), "not connected"),
-    "order": (lambda of: of["gpus"][0][0]["steps"][0].update(s=3), "s is not looked at"),
-    "long": (lambda of: of["gpus"][0].append(block(-1, -1, [step("nop")] * 65)), "65 steps"),
+    "old": (
+        lambda algo: [algo["head"].pop(key) for key in ("outofplace", "maxBytes")],
+        "no outofplace",
+    ),
+    "never": (lambda algo: algo["head"].update(outofplace=0), "never used: neither"),
+    "sizes": (lambda algo: algo["head"].update(minBytes=7, maxBytes=7), "never used: no size"),
+    "channel": (lambda algo: algo["head"].update(nchannels=0), "not connected"),
+    "order": (lambda algo: algo["gpus"][0][0]["steps"][0].update(s=3), "s is not looked at"),
+    "long": (lambda algo: algo["gpus"][0].append(block(-1, -1, [step("nop")] * 65)), "65 steps"),
 }
 
 
@@ -369,7 +380,7 @@ def test_limits_of_the_executor_are_no_verdict(name: str) -> None:
     change, line = LIMITS[name]
     report = verify_xml(xml(changed(ring_allgather(3, **OUT), change)))
     assert report.verdict is Verdict.PROVED
-    assert any(line in told for told in report.limits)
+    assert any(line in limit for limit in report.limits)
 
 
 MALFORMED = {

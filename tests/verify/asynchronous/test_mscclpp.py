@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def packets(ranks: int = 2) -> Document:
     own = {"type": "i", "index": 0, "size": 1}
     gpus = []
     for rank in range(ranks):
-        peers = [other for other in range(ranks) if other != rank]
+        peers = [peer for peer in range(ranks) if peer != rank]
         slots = [{"type": "s", "index": peer, "size": 1} for peer in peers]
         sent = [{"buffer_id": n, "index": rank, "size": 1} for n in range(len(peers))]
         ops = [
@@ -101,15 +100,16 @@ def faults(plan: Document) -> Iterator[tuple[str, Document]]:
                 if o and block["ops"][o - 1]["name"] != op["name"]:
                     broken = deepcopy(plan)
                     ops = broken["gpus"][g]["threadblocks"][b]["ops"]
-                    ops[o - 1], ops[o] = ops[o], ops[o - 1]
+                    ops.insert(o - 1, ops.pop(o))
                     yield f"crossed {where}", broken
 
 
 def planted(number: int) -> list[tuple[str, Document]]:
-    plans = [packets(3), *(json.loads(encode(s)) for s in (straggler(3), standard.direct(3)))]
-    found = [fault for plan in plans for fault in faults(plan)]
-    random.Random(0).shuffle(found)
-    return list(islice(found, number))
+    """So many of all faults, always the same."""
+    exported = [json.loads(encode(schedule)) for schedule in (straggler(3), standard.direct(3))]
+    every_fault = [fault for plan in [packets(3), *exported] for fault in faults(plan)]
+    random.Random(0).shuffle(every_fault)
+    return every_fault[:number]
 
 
 def judged(fault: str, plan: Document, folder: Path) -> str:
@@ -126,7 +126,7 @@ def judged(fault: str, plan: Document, folder: Path) -> str:
 
 
 def test_faults_in_plans_are_caught_or_harmless(tmp_path):
-    verdicts = Counter(judged(*fault, tmp_path) for fault in planted(30))
+    verdicts = Counter(judged(fault, plan, tmp_path) for fault, plan in planted(30))
     assert verdicts["caught"] > 20
 
 
@@ -134,7 +134,8 @@ def test_faults_in_plans_are_caught_or_harmless(tmp_path):
 def test_every_fault_in_plans_is_caught_or_harmless(tmp_path):
     every = planted(10**6)
     assert len(every) > 150
-    assert Counter(judged(*f, tmp_path) for f in every)["caught"] > len(every) * 0.7
+    verdicts = Counter(judged(fault, plan, tmp_path) for fault, plan in every)
+    assert verdicts["caught"] > len(every) * 0.7
 
 
 def test_a_missing_nop_is_named():
@@ -177,15 +178,15 @@ def with_barriers(counts: list[list[tuple[int, int]]]) -> Document:
         first = gpu["threadblocks"][0]
         gpu["threadblocks"] = [first] + [{"id": n, "ops": []} for n in range(1, len(counts))]
         for block, barriers in zip(gpu["threadblocks"], counts, strict=True):
-            block["ops"] = [
-                {"name": "barrier", "barrier_id": number, "num_threadblocks": count}
-                for number, count in barriers
-            ] + block["ops"]
+            before = []
+            for number, count in barriers:
+                before.append({"name": "barrier", "barrier_id": number, "num_threadblocks": count})
+            block["ops"] = before + block["ops"]
     return plan
 
 
 @pytest.mark.parametrize(
-    ("counts", "said", "ends"),
+    ("counts", "expected", "ends"),
     [
         ([[(0, 3)], [(0, 3)], [(0, 3)]], Verdict.PROVED, {"right"}),
         ([[(0, 2)] * 4, [(0, 2)] * 4], Verdict.PROVED, {"right"}),
@@ -202,9 +203,9 @@ def with_barriers(counts: list[list[tuple[int, int]]]) -> Document:
         ([[(0, 2), (1, 2)], [(1, 2), (0, 2)]], Verdict.REFUTED, {"hang"}),
     ],
 )
-def test_a_barrier_joins_exactly_as_many_blocks_as_it_counts(counts, said, ends, tmp_path):
+def test_a_barrier_joins_exactly_as_many_blocks_as_it_counts(counts, expected, ends, tmp_path):
     plan = with_barriers(counts)
-    assert verdict(plan) is said
+    assert verdict(plan) is expected
     assert outcomes(plan, tmp_path) == ends
 
 
@@ -212,12 +213,12 @@ def test_blocks_that_a_barrier_does_not_count_do_not_wait(tmp_path):
     """Blocks 0 and 1 are to wait for each other, but the barrier lets each go on by itself."""
     plan = with_barriers([[(0, 1)], [(0, 1)]])
     for gpu in plan["gpus"]:
-        barrier, *rest = gpu["threadblocks"][0]["ops"]
-        gpu["threadblocks"][0]["ops"] = [*rest, barrier]
-        there = {"type": "o", "index": 0, "size": 1}
-        back = {"type": "s", "index": 0, "size": 1}
+        barrier, *following = gpu["threadblocks"][0]["ops"]
+        gpu["threadblocks"][0]["ops"] = [*following, barrier]
+        target = {"type": "o", "index": 0, "size": 1}
+        source = {"type": "s", "index": 0, "size": 1}
         gpu["threadblocks"][1]["ops"] += [
-            {"name": "copy", "src_buff": [back], "dst_buff": [there]},
+            {"name": "copy", "src_buff": [source], "dst_buff": [target]},
         ]
     assert verdict(plan) is Verdict.REFUTED
     assert "wrong" in outcomes(plan, tmp_path)

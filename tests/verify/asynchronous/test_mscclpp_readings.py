@@ -46,6 +46,12 @@ UNIT = 2**17
 """Bytes of a round."""
 
 
+def rounds_of(*ops: Document, unit_size: int = UNIT) -> Document:
+    """A pipeline: in each round all these operations, on a piece of their areas."""
+    context = {"unit_size": unit_size, "num_chunks": 1}
+    return {"name": "pipeline", "iter_context": context, "ops": list(ops)}
+
+
 def plan_of(
     blocks: list[list[Document]], chunks: int = 1, semaphores: tuple[int, ...] = (), **head: Any
 ) -> Document:
@@ -59,27 +65,27 @@ def plan_of(
                 "input_chunks": chunks,
                 "output_chunks": chunks,
                 "scratch_chunks": 4 * chunks,
-                "threadblocks": [
-                    {
-                        "id": number,
-                        "ops": deepcopy(ops),
-                        "channels": [{"channel_type": "memory", "channel_ids": [0, 1]}],
-                        "remote_buffer_refs": [
-                            {"access_channel_type": "memory", "remote_buffer_ids": [0, 1]}
-                        ],
-                    }
-                    for number, ops in enumerate(blocks)
-                ],
+                "threadblocks": [_block(number, ops) for number, ops in enumerate(blocks)],
                 "channels": [{"channel_type": "memory", "connected_to": [peer, peer]}],
-                "remote_buffers": [
-                    {"rank": peer, "type": kind, "access_channel_types": ["memory"]}
-                    for kind in ("s", "i")
-                ],
+                "remote_buffers": [_remote_buffer(peer, buffer) for buffer in ("s", "i")],
                 "semaphores": [{"init_value": value} for value in semaphores],
             }
         )
     names = {"name": "two", "collective": "allreduce", "protocol": "Simple", "inplace": True}
     return names | {"gpus": gpus} | head
+
+
+def _block(number: int, ops: list[Document]) -> Document:
+    return {
+        "id": number,
+        "ops": deepcopy(ops),
+        "channels": [{"channel_type": "memory", "channel_ids": [0, 1]}],
+        "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": [0, 1]}],
+    }
+
+
+def _remote_buffer(rank: int, buffer: str) -> Document:
+    return {"rank": rank, "type": buffer, "access_channel_types": ["memory"]}
 
 
 def exchange(chunks: int = 1, ready: str = "signal", wait: str = "wait") -> Document:
@@ -97,17 +103,12 @@ def exchange(chunks: int = 1, ready: str = "signal", wait: str = "wait") -> Docu
 
 def pipelined(semaphores: tuple[int, ...] = (), before: int = 0, **head: Any) -> Document:
     """The same in pieces; ``before`` more acquires of semaphore 0 in each round."""
-    ops = exchange()["gpus"][0]["threadblocks"][0]["ops"]
-    ops = [semaphore("sem_acquire", 0), NOP] * before + ops + [NOP]
-    pipeline = {
-        "name": "pipeline",
-        "iter_context": {"unit_size": UNIT, "num_chunks": 1},
-        "ops": ops,
-    }
+    acquires = [semaphore("sem_acquire", 0), NOP] * before
+    pipeline = rounds_of(*acquires, *operations(exchange()), NOP)
     return plan_of([[pipeline]], semaphores=semaphores, **head)
 
 
-def said(plan: Document) -> Verdict | None:
+def verdict_of(plan: Document) -> Verdict | None:
     """The verdict; None where the plan is refused."""
     try:
         return verify_plan(json.dumps(plan).encode()).verdict
@@ -124,9 +125,11 @@ def changed(plan: Document, number: int, **fields: Any) -> Document:
     """With other fields in one operation of both ranks; None takes a field away."""
     for gpu in range(2):
         ops = operations(plan, gpu)
-        ops[number] = {
-            name: value for name, value in (ops[number] | fields).items() if value is not None
-        }
+        for name, value in fields.items():
+            if value is None:
+                del ops[number][name]
+            else:
+                ops[number][name] = value
     return plan
 
 
@@ -159,13 +162,10 @@ def with_credits(initial: int, released: bool = True) -> Document:
     for gpu in range(2):
         ops = operations(plan, gpu)[0]["ops"]
         ops.append(semaphore("sem_release", 1))
-        back = [semaphore("sem_acquire", 1), NOP]
-        back += [semaphore("sem_release", 0)] if released else []
-        pipeline = {
-            "name": "pipeline",
-            "iter_context": {"unit_size": UNIT, "num_chunks": 1},
-            "ops": [*back, NOP],
-        }
+        giving_back = [semaphore("sem_acquire", 1), NOP]
+        if released:
+            giving_back.append(semaphore("sem_release", 0))
+        pipeline = rounds_of(*giving_back, NOP)
         blocks = plan["gpus"][gpu]["threadblocks"]
         blocks.append({**blocks[0], "id": 1, "ops": [pipeline]})
     return plan
@@ -176,13 +176,15 @@ def reused(initial: int) -> Document:
 
     Its peer reads scratch before it gives the credit back over a channel.
     """
-    ops = [
+    first = rounds_of(
+        semaphore("sem_acquire", 1),
+        NOP,
         operation("copy", [own("i")], [own("s")]),
         NOP,
         semaphore("sem_release", 0),
-    ]
-    first = [semaphore("sem_acquire", 1), NOP, *ops]
-    second = [
+        NOP,
+    )
+    second = rounds_of(
         semaphore("sem_acquire", 0),
         NOP,
         operation("put", [own("s")], [remote(0, 1)]),
@@ -196,22 +198,9 @@ def reused(initial: int) -> Document:
         channel("wait", 1),
         NOP,
         semaphore("sem_release", 1),
-    ]
-    plan = plan_of(
-        [
-            [
-                {
-                    "name": "pipeline",
-                    "iter_context": {"unit_size": UNIT, "num_chunks": 1},
-                    "ops": [*body, NOP],
-                }
-            ]
-            for body in (first, second)
-        ],
-        semaphores=(0, initial),
-        reuse_resources=True,
+        NOP,
     )
-    return plan
+    return plan_of([[first], [second]], semaphores=(0, initial), reuse_resources=True)
 
 
 def joined(together: bool) -> Document:
@@ -227,8 +216,8 @@ def joined(together: bool) -> Document:
         begin = [acquire, NOP, acquire, NOP, *puts]
     else:
         begin = [acquire, NOP, puts[0], NOP, acquire, NOP, puts[1]]
-    rest = exchange(2)["gpus"][0]["threadblocks"][0]["ops"][1:]
-    return plan_of([begin + rest, copies(0), copies(1)], 2, semaphores=(0,))
+    after_puts = operations(exchange(2))[1:]
+    return plan_of([begin + after_puts, copies(0), copies(1)], 2, semaphores=(0,))
 
 
 def begun(signal: str, wait: str) -> Document:
@@ -270,11 +259,6 @@ def sent_twice() -> Document:
             operation("put", [own("i", 1)], [remote(0, 3), remote(0, 1)]),
         ]
     return plan
-
-
-def rounds_of(*ops: Document, unit_size: int = UNIT) -> Document:
-    context = {"unit_size": unit_size, "num_chunks": 1}
-    return {"name": "pipeline", "iter_context": context, "ops": list(ops)}
 
 
 def with_blocks(blocks: list[list[Document]], semaphores: int) -> Document:
@@ -364,11 +348,8 @@ def beside_packets() -> Document:
     plan = packets()
     for gpu in plan["gpus"]:
         gpu["scratch_chunks"] = 4
-        ops = gpu["threadblocks"][0]["ops"]
-        gpu["threadblocks"].append(
-            {"id": 1, "ops": [operation("copy", [own("s", 3)], [own("s", 2)])]}
-        )
-        assert ops
+        copy = operation("copy", [own("s", 3)], [own("s", 2)])
+        gpu["threadblocks"].append({"id": 1, "ops": [copy]})
     return plan
 
 
@@ -399,12 +380,8 @@ def packets_in_rounds() -> Document:
     plan = packets()
     for gpu in plan["gpus"]:
         block = gpu["threadblocks"][0]
-        pipeline = {
-            "name": "pipeline",
-            "iter_context": {"unit_size": UNIT, "num_chunks": 1},
-            "ops": [block["ops"][-1]],
-        }
-        block["ops"] = [*block["ops"][:-1], pipeline]
+        *before, last = block["ops"]
+        block["ops"] = [*before, rounds_of(last)]
     return plan
 
 
@@ -417,31 +394,30 @@ def without_rounds() -> Document:
 
 def cut_differently() -> Document:
     """Part 0 of 2 ends elsewhere than part 1 of 4, where a chunk has six words."""
-    parts = [
-        [
-            operation("copy", [own("i")], [own("s", 2)])
-            | {"tbg_info": {"tb_id": part, "tbg_size": 2}},
-            NOP,
+    copies = []
+    for part in range(2):
+        copy = operation("copy", [own("i")], [own("s", 2)])
+        copy["tbg_info"] = {"tb_id": part, "tbg_size": 2}
+        releases = [
             semaphore("sem_release", 2 * part),
             NOP,
             semaphore("sem_release", 2 * part + 1),
         ]
-        for part in range(2)
-    ]
-    puts = [
-        [
-            semaphore("sem_acquire", part),
-            NOP,
-            operation("put", [own("s", 2)], [remote(0, 0)])
-            | {"tbg_info": {"tb_id": part, "tbg_size": 4}},
-            NOP,
-            semaphore("sem_release", 4 + part),
-        ]
-        for part in range(4)
-    ]
-    last = [thing for n in range(4) for thing in (semaphore("sem_acquire", 4 + n), NOP)]
-    last += exchange()["gpus"][0]["threadblocks"][0]["ops"][2:]
-    return plan_of([*parts, *puts, last], semaphores=(0,) * 8)
+        copies.append([copy, NOP, *releases])
+
+    puts = []
+    for part in range(4):
+        put = operation("put", [own("s", 2)], [remote(0, 0)])
+        put["tbg_info"] = {"tb_id": part, "tbg_size": 4}
+        acquire = semaphore("sem_acquire", part)
+        release = semaphore("sem_release", 4 + part)
+        puts.append([acquire, NOP, put, NOP, release])
+
+    last = []
+    for part in range(4):
+        last += [semaphore("sem_acquire", 4 + part), NOP]
+    last += operations(exchange())[2:]
+    return plan_of([*copies, *puts, last], semaphores=(0,) * 8)
 
 
 def overlapping() -> Document:
@@ -491,8 +467,8 @@ def packet_of_another_thread() -> Document:
     plan = packets() | {"use_double_scratch_buffer": False}
     for gpu in plan["gpus"]:
         gpu["scratch_chunks"] = 16
-    first, second = (gpu["threadblocks"][0] for gpu in plan["gpus"])
-    first["ops"] = [
+    first, second = plan["gpus"]
+    first["threadblocks"][0]["ops"] = [
         operation("copy", [own("i")], [own("s", 8)]),
         NOP,
         operation("copy", [own("s", 8)], [own("s", 9)]),
@@ -500,7 +476,7 @@ def packet_of_another_thread() -> Document:
         NOP,
         operation("repkt", [own("s", 9), own("s", 1)], [own("i")]),
     ]
-    second["ops"] = [
+    second["threadblocks"][0]["ops"] = [
         operation("upkt", [own("s", 0)], [own("s", 10)]),
         operation("put", [own("s", 11)], [remote(0, 8)]),
         NOP,
@@ -742,7 +718,8 @@ def plan_with_more(random: Random) -> Document:
     plan = exchange()
     for gpu in plan["gpus"]:
         block = gpu["threadblocks"][0]
-        gpu["threadblocks"] = [block | {"id": n, "ops": block["ops"] * (n == 0)} for n in range(3)]
+        empty_blocks = [block | {"id": number, "ops": []} for number in (1, 2)]
+        gpu["threadblocks"] = [block, *empty_blocks]
         gpu["semaphores"] = [{"init_value": value} for value in (0, 0, random.choice([0, 1]))]
     first, second = plan["gpus"]
     for _ in range(random.randint(1, 3)):
@@ -761,8 +738,8 @@ def add_pair(random: Random, blocks: list[Document]) -> None:
         identity = random.randrange(2)
         count = random.choice([1, 2, 2, 3])
         ops = [{"name": "barrier", "barrier_id": identity, "num_threadblocks": count}]
-        among = random.sample(blocks, random.choice([count, count, 2, 3]))
-        groups = [(block, ops) for block in among]
+        meeting = random.sample(blocks, random.choice([count, count, 2, 3]))
+        groups = [(block, ops) for block in meeting]
     elif kind == "semaphore":
         number = random.randrange(3)
         releaser, acquirer = random.sample(blocks, 2)
@@ -777,8 +754,8 @@ def add_pair(random: Random, blocks: list[Document]) -> None:
         target = random.choice([own("s", 2), own("s", 3), own("s", 0), own("i")])
         groups = [(random.choice(blocks), [NOP, operation("copy", [source], [target]), NOP])]
     for block, ops in groups:
-        at = random.randint(0, len(block["ops"]))
-        block["ops"] = [*block["ops"][:at], *deepcopy(ops), *block["ops"][at:]]
+        index = random.randint(0, len(block["ops"]))
+        block["ops"] = [*block["ops"][:index], *deepcopy(ops), *block["ops"][index:]]
 
 
 def wrap_in_pipelines(random: Random, plan: Document) -> None:
@@ -800,7 +777,7 @@ def test_random_plans_that_are_proved_run_right(chunk, tmp_path, monkeypatch):
     verdicts: Counter[Verdict | None] = Counter()
     for seed in range(100 * chunk, 100 * chunk + 100):
         plan = plan_with_more(Random(seed))
-        verdict = said(plan)
+        verdict = verdict_of(plan)
         verdicts[verdict] += 1
         if verdict is not Verdict.PROVED:
             continue

@@ -37,16 +37,16 @@ def judged(fault: Fault, folder) -> str:
         report = verify_xml(fault.data)
     except FormatError:
         return "caught"
-    told = f"{fault.kind}: {fault.place}"
+    name = f"{fault.kind}: {fault.location}"
     if report.verdict is Verdict.PROVED:
-        seen = executed(fault, folder)
-        assert seen is None, f"{told}: proved, but {seen}"
+        wrong_run = executed(fault, folder)
+        assert wrong_run is None, f"{name}: proved, but {wrong_run}"
         return "harmless"
-    assert report.verdict is Verdict.REFUTED, told
+    assert report.verdict is Verdict.REFUTED, name
     wrong = report.counterexample
     assert wrong is not None
     if wrong.property != "race_free":
-        assert executed(fault, folder, wrong.actions) is not None, f"{told}: {wrong}"
+        assert executed(fault, folder, wrong.actions) is not None, f"{name}: {wrong}"
     return "caught"
 
 

@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from itertools import permutations
 
 import pytest
 from hypothesis import given
@@ -13,20 +14,27 @@ from verify.errors import FormatError
 
 
 def solution(*flows: str, epochs: int = 9) -> bytes:
+    """A file of flows: ``0.5*1of4 4->7 0`` is half of chunk 1 of 4, from 4 to 7, in epoch 0."""
     lines = []
     for flow in flows:
-        what, over, when = flow.split()
-        chunk, owner = what.split("of")
+        data, link, epoch = flow.split()
+        chunk, owner = data.split("of")
         volume = ""
         if "*" in chunk:
             part, chunk = chunk.split("*")
             volume = f" with volume {part}"
-        lines.append(f"Chunk {chunk} from {owner} traveled over {over}{volume} in epoch {when}")
+        lines.append(f"Chunk {chunk} from {owner} traveled over {link}{volume} in epoch {epoch}")
     return json.dumps({"3-Epochs_Required": epochs, "7-Flows": lines}).encode()
 
 
-RING = [f"0of{owner} {(owner + hop) % 3}->{(owner + hop + 1) % 3} {hop}"
-        for owner in range(3) for hop in range(2)]  # fmt: skip
+RING = [
+    "0of0 0->1 0",
+    "0of0 1->2 1",
+    "0of1 1->2 0",
+    "0of1 2->0 1",
+    "0of2 2->0 0",
+    "0of2 0->1 1",
+]
 EXCHANGE = ["1.0*1of4 4->7 0", "0.5*0of7 7->4 0", "0.5*0of7 7->4 1"]
 
 
@@ -46,8 +54,8 @@ def test_right_ones_are_proved(flows, kind):
 
 def test_faults_are_named():
     early = [f"{flow[:-1]}0" if flow.startswith("0of0") else flow for flow in RING]
-    found = "epoch 0: chunk 0 of 0, 1 -> 2, of which 0 is there"
-    assert wrong(*early) == ("nothing_too_early", found)
+    problem = "epoch 0: chunk 0 of 0, 1 -> 2, of which 0 is there"
+    assert wrong(*early) == ("nothing_too_early", problem)
     assert wrong(*RING[1:])[0] == "nothing_too_early"
     assert wrong(*RING[:1], *RING[2:]) == ("delivered", "0 of chunk 0 of 0")
     assert wrong(*EXCHANGE[:2]) == ("delivered", "0.5 of chunk 0 of 7")
@@ -70,12 +78,9 @@ def test_who_is_only_demanded_for_takes_part():
 def test_chunks_that_nobody_sends_are_missing():
     """Of an all-to-all of three, chunk 1, and that is what everybody has for rank 1."""
     names = [4, 5, 6]
-    flows = [
-        f"1.0*{names.index(target)}of{owner} {owner}->{target} 0"
-        for owner in names
-        for target in names
-        if owner != target
-    ]
+    flows = []
+    for owner, target in permutations(names, 2):
+        flows.append(f"1.0*{names.index(target)}of{owner} {owner}->{target} 0")
     assert verify_flows(solution(*flows)).verdict is Verdict.PROVED
     assert wrong(*(flow for flow in flows if "*1of" not in flow))[0] == "delivered"
     assert wrong("0of0 0->1 0", "0of1 1->0 0", "2of0 0->1 0", "2of1 1->0 0")[0] == "delivered"
@@ -98,12 +103,12 @@ def test_no_more_is_lost_than_rounding_explains(parts, less):
 
 
 @pytest.mark.parametrize(
-    ("part", "said"), [(0.00991, Verdict.REFUTED), (0.009999, Verdict.UNKNOWN)]
+    ("part", "expected"), [(0.00991, Verdict.REFUTED), (0.009999, Verdict.UNKNOWN)]
 )
-def test_many_small_losses_are_not_overlooked(part, said):
+def test_many_small_losses_are_not_overlooked(part, expected):
     flows = [f"{part:f}*1of0 0->1 {n}" for n in range(100)]
     report = verify_flows(solution(*flows, "1.0*0of1 1->0 0", epochs=999))
-    assert report.verdict is said
+    assert report.verdict is expected
 
 
 def test_what_relays_add_is_lost_elsewhere():
@@ -111,12 +116,9 @@ def test_what_relays_add_is_lost_elsewhere():
     flows = ["1.0*0of1 1->0 0"]
     for relay in range(2, 92):
         flows += [f"0.0110*1of0 0->{relay} 0", f"0.0112*1of0 {relay}->1 1"]
-    for owner in range(92):
-        flows += [
-            f"1.0*{target}of{owner} {owner}->{target} 0"
-            for target in range(92)
-            if target != owner and (owner, target) not in {(0, 1), (1, 0)}
-        ]
+    for owner, target in permutations(range(92), 2):
+        if {owner, target} != {0, 1}:
+            flows.append(f"1.0*{target}of{owner} {owner}->{target} 0")
     assert wrong(*flows, epochs=9)[0] == "nothing_too_early"
 
 

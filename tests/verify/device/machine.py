@@ -51,7 +51,11 @@ class Machine:
         self.ranks = len(operations[0])
         self.chunks = chunks
         self.sets = sets
-        self.slots = 1 + max((r[3] for of in operations for rows in of for r in rows), default=0)
+        self.slots = 1
+        for rows_by_rank in operations:
+            for rows in rows_by_rank:
+                for _, _, _, slot in rows:
+                    self.slots = max(self.slots, slot + 1)
         self.first = first
         self.size = 2**bits
         self.shared_flags = shared_flags
@@ -59,16 +63,14 @@ class Machine:
         put = ("raise", "store") if flag_first else ("store", "raise")
         self.steps: list[list[tuple[Any, ...]]] = [[] for _ in range(self.ranks)]
         self.ends: list[list[int]] = [[] for _ in range(self.ranks)]  # of operations, in steps
-        for epoch, of in enumerate(operations):
-            for steps, ends, rows in zip(self.steps, self.ends, of, strict=True):
-                received = {row[3] for row in rows if row[0] != PUT}
+        for epoch, rows_by_rank in enumerate(operations):
+            for steps, ends, rows in zip(self.steps, self.ends, rows_by_rank, strict=True):
                 if refresh:
+                    received = {slot for action, _, _, slot in rows if action != PUT}
                     steps.append(("refresh", epoch, -1, -1, -1, -1, received))
-                steps += [
-                    (what, epoch, place, *row)
-                    for place, row in enumerate(rows)
-                    for what in (put if row[0] == PUT else ("wait", "take"))
-                ]
+                for number, row in enumerate(rows):
+                    verbs = put if row[0] == PUT else ("wait", "take")
+                    steps += [(verb, epoch, number, *row) for verb in verbs]
                 ends.append(len(steps))
 
     def tree(self, key: Any) -> int:
@@ -78,12 +80,12 @@ class Machine:
         return tuple(self.tree(("input", rank, chunk, epoch)) for chunk in range(self.chunks))
 
     def start(self) -> State:
-        places = self.ranks * self.sets * self.slots
+        locations = self.ranks * self.sets * self.slots
         return State(
-            (0,) * self.ranks,
-            ((self.first - 1) % self.size,) * places,
-            (None,) * places,
-            tuple(self.inputs(rank, 0) for rank in range(self.ranks)),
+            at=(0,) * self.ranks,
+            flags=((self.first - 1) % self.size,) * locations,
+            slots=(None,) * locations,
+            held=tuple(self.inputs(rank, 0) for rank in range(self.ranks)),
         )
 
     def over(self, state: State, rank: int) -> bool:
@@ -92,8 +94,8 @@ class Machine:
     def can(self, state: State, rank: int) -> bool:
         if self.over(state, rank):
             return False
-        what, epoch, _, _, _, _, slot = self.steps[rank][state.at[rank]]
-        if what != "wait":
+        verb, epoch, _, _, _, _, slot = self.steps[rank][state.at[rank]]
+        if verb != "wait":
             return True
         ahead = state.flags[self._flag(rank, epoch, slot)] - (self.first + epoch)
         return ahead % self.size < self.size // 2
@@ -107,38 +109,39 @@ class Machine:
 
     def go(self, state: State, rank: int) -> tuple[State, bool]:
         """The next state, and whether a take found something else than was put for it."""
-        what, epoch, _, action, peer, chunk, slot = self.steps[rank][state.at[rank]]
+        verb, epoch, _, action, peer, chunk, slot = self.steps[rank][state.at[rank]]
+        number = (self.first + epoch) % self.size
         flags = state.flags
         slots = state.slots
         own = state.held[rank]
         wrong = False
-        if what == "raise":
-            flags = _put(flags, self._flag(peer, epoch, slot), (self.first + epoch) % self.size)
-        elif what == "refresh":
+        if verb == "raise":
+            flags = _put(flags, self._flag(peer, epoch, slot), number)
+        elif verb == "refresh":
             for unused in range(len(slot), self.slots):
-                place = self._flag(rank, epoch, unused)
-                flags = _put(flags, place, (self.first + epoch) % self.size)
-        elif what == "store":
+                flags = _put(flags, self._flag(rank, epoch, unused), number)
+        elif verb == "store":
             slots = _put(slots, self._slot(peer, epoch, slot), (epoch, rank, chunk, own[chunk]))
-        elif what == "take":
-            found = slots[self._slot(rank, epoch, slot)]
-            wrong = found is None or found[:3] != (epoch, peer, chunk)
-            value = found[3] if found else self.tree("nothing")
+        elif verb == "take":
+            stored = slots[self._slot(rank, epoch, slot)]
+            wrong = stored is None or stored[:3] != (epoch, peer, chunk)
+            value = stored[3] if stored else self.tree("nothing")
             if action == REDUCE:
                 value = self.tree(("+", *sorted((value, own[chunk]))))
             own = _put(own, chunk, value)
-        at = _put(state.at, rank, state.at[rank] + 1)
+
+        steps_done = _put(state.at, rank, state.at[rank] + 1)
         for epoch_after, end in enumerate(self.ends[rank], 1):
-            if end == at[rank] and epoch_after < len(self.ends[rank]):
+            if end == steps_done[rank] and epoch_after < len(self.ends[rank]):
                 own = self.inputs(rank, epoch_after)
-        return State(at, flags, slots, _put(state.held, rank, own)), wrong
+        return State(steps_done, flags, slots, _put(state.held, rank, own)), wrong
 
 
-def _put(of: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
-    return (*of[:at], value, *of[at + 1 :])
+def _put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:index], value, *values[index + 1 :])
 
 
-class Found(NamedTuple):
+class Exploration(NamedTuple):
     """Over all interleavings: ``results``: what ranks may hold after the last operation."""
 
     stuck: bool
@@ -148,33 +151,37 @@ class Found(NamedTuple):
     states: int
 
 
-def explore(machine: Machine) -> Found:
+def explore(machine: Machine) -> Exploration:
     """Every state that can be reached."""
-    stuck = wrong = False
+    stuck = False
+    wrong = False
     deaf: set[tuple[int, int]] = set()
     results = set()
-    todo = [machine.start()]
-    seen = set(todo)
+    start = machine.start()
+    reached = {start}
+    todo = [start]
     ranks = range(machine.ranks)
     while todo:
         state = todo.pop()
         able = [rank for rank in ranks if machine.can(state, rank)]
         if not able:
-            over = all(machine.over(state, rank) for rank in ranks)
-            stuck |= not over
-            if over:
+            if all(machine.over(state, rank) for rank in ranks):
                 results.add(state.held)
+            else:
+                stuck = True
+
         begun = [q for q in ranks if state.at[q]]
         if len(begun) < machine.ranks:
             ended = [p for p in begun if state.at[p] >= machine.ends[p][0]]
             deaf |= {(p, q) for p in ended for q in ranks if q not in begun}
+
         for rank in able:
-            after, bad = machine.go(state, rank)
-            wrong |= bad
-            if after not in seen:
-                seen.add(after)
+            after, wrong_take = machine.go(state, rank)
+            wrong |= wrong_take
+            if after not in reached:
+                reached.add(after)
                 todo.append(after)
-    return Found(stuck, wrong, deaf, results, len(seen))
+    return Exploration(stuck, wrong, deaf, results, states=len(reached))
 
 
 def wanted(machine: Machine, text: str | bytes, epoch: int) -> tuple[tuple[int, ...], ...]:

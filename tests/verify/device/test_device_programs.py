@@ -38,10 +38,9 @@ REFUTED = Verdict.REFUTED
 
 
 def program_of(rows, chunks, sets):
-    arrays = tuple(np.array(r, np.int32).reshape(-1, 4) for r in rows)
-    return DeviceProgram(
-        chunks, 1 + max((row[3] for r in rows for row in r), default=-1), sets, arrays
-    )
+    arrays = tuple(np.array(rows_of_rank, np.int32).reshape(-1, 4) for rows_of_rank in rows)
+    slots = max((int(array[:, 3].max()) + 1 for array in arrays if len(array)), default=0)
+    return DeviceProgram(chunks, slots, sets, arrays)
 
 
 def rows_of(program):
@@ -91,34 +90,41 @@ def against_all_interleavings(doc, sets, operations):
     program = device_program(schedule, sets)
     machine = Machine([rows_of(program)] * operations, doc["chunks"], sets, first=6, bits=3)
     report = check(program, schedule)
-    found = explore(machine)
-    assert not found.stuck
+    explored = explore(machine)
+    assert not explored.stuck
     assert report.results["deadlock_free"].verdict is PROVED
-    assert (report.results["race_free"].verdict is REFUTED) == found.wrong_take
-    assert not found.deaf
+    assert (report.results["race_free"].verdict is REFUTED) == explored.wrong_take
+    assert not explored.deaf
     assert report.results["all_heard"].verdict is PROVED
-    if not found.wrong_take:
+    if not explored.wrong_take:
         assert report.verdict is PROVED
-        assert found.results == {wanted(machine, text, operations - 1)}
+        assert explored.results == {wanted(machine, text, operations - 1)}
 
 
 def test_one_set_is_refuted_by_a_run_that_happens():
     """The positions that are printed are reached, and the take finds what came too early."""
     schedule = schedule_of(straggler(4))
     program = device_program(schedule, sets=1)
-    found = check(program, schedule).counterexample
-    assert found.property == "race_free"
-    named = [re.search(r"rank (\d+) kernel step (\d+): epoch (\d+)", a) for a in found.actions]
-    places = [tuple(map(int, match.groups())) for match in named if match]
-    (taker, take, old), (storer, store, new) = places[:2]
+    counterexample = check(program, schedule).counterexample
+    assert counterexample.property == "race_free"
+    steps = []
+    for action in counterexample.actions:
+        match = re.search(r"rank (\d+) kernel step (\d+): epoch (\d+)", action)
+        if match:
+            steps.append(tuple(map(int, match.groups())))
+    (taker, take, old), (storer, store, new) = steps[:2]
     assert (old, new) == (1, 2)
     machine = Machine([rows_of(program)] * 2, 3, 1)
-    rows = [len(rows) for rows in program.rows]
-    ends = {rank: 2 * ((epoch - 1) * rows[rank] + step + 1) for rank, step, epoch in places[2:]}
+    rows = [len(rows_of_rank) for rows_of_rank in program.rows]
+    ends = {rank: 2 * ((epoch - 1) * rows[rank] + step + 1) for rank, step, epoch in steps[2:]}
     assert ends[storer] == 2 * (rows[storer] + store + 1)
     state = machine.start()
-    while able := [r for r in ends if state.at[r] < ends[r] and machine.can(state, r)]:
-        state, wrong = machine.go(state, able[0])
+
+    def able():
+        return [r for r in ends if state.at[r] < ends[r] and machine.can(state, r)]
+
+    while able():
+        state, wrong = machine.go(state, able()[0])
         assert not wrong
     assert state.at == tuple(ends.get(rank, 0) for rank in range(4))
     while state.at[taker] <= 2 * take + 1:
@@ -126,9 +132,9 @@ def test_one_set_is_refuted_by_a_run_that_happens():
     assert wrong
 
 
-def star(root, others):
+def star(root, leaves):
     """All to ``root``, one after another, and back."""
-    moves = [f"{rank}+{root}:0" for rank in others] + [f"{root}={rank}:0" for rank in others]
+    moves = [f"{rank}+{root}:0" for rank in leaves] + [f"{root}={rank}:0" for rank in leaves]
     return document(3, 1, [("star", [], [moves_of(move) for move in moves])])
 
 
@@ -136,12 +142,13 @@ def test_programs_that_take_turns():
     """Two sets do, if each set has flags of its own: a slot is put into by one, then by another."""
     schedules = [schedule_of(star(0, (1, 2))), schedule_of(star(2, (1, 0)))]
     programs = [device_program(schedule) for schedule in schedules]
-    assert all(check(p, s).verdict is PROVED for p, s in zip(programs, schedules, strict=True))
-    turns = [rows_of(programs[e % 2]) for e in range(4)]
-    found = explore(Machine(turns, 1, 2, first=7, bits=3))
-    assert not found.wrong_take
-    assert not found.stuck
-    assert len(found.results) == 1
+    for program, schedule in zip(programs, schedules, strict=True):
+        assert check(program, schedule).verdict is PROVED
+    turns = [rows_of(programs[epoch % 2]) for epoch in range(4)]
+    explored = explore(Machine(turns, 1, 2, first=7, bits=3))
+    assert not explored.wrong_take
+    assert not explored.stuck
+    assert len(explored.results) == 1
     assert explore(Machine(turns, 1, 2, shared_flags=True)).wrong_take
     assert explore(Machine(turns, 1, 1)).wrong_take
 
@@ -150,24 +157,27 @@ def test_a_flag_that_is_left_alone_for_half_of_all_numbers():
     """Slot 1 of rank 0 is used again after six operations; flags of 3 bits are then mistaken."""
     rounds = [moves_of(move) for move in ("2+1:0", "1+0:0", "0=1:0", "1=2:0")]
     chain = document(3, 1, [("chain", [], rounds)])
-    rarely, often = (lowered(json.dumps(doc)) for doc in (star(0, (1, 2)), chain))
+    rarely = lowered(json.dumps(star(0, (1, 2))))
+    often = lowered(json.dumps(chain))
     turns = [rarely, *[often] * 5, rarely]
     assert not explore(Machine(turns, 1, 2, bits=4)).wrong_take
     assert explore(Machine(turns, 1, 2, bits=3)).wrong_take
-    found = explore(Machine(turns, 1, 2, bits=3, refresh=True))
-    assert not found.wrong_take
-    assert not found.stuck
+    explored = explore(Machine(turns, 1, 2, bits=3, refresh=True))
+    assert not explored.wrong_take
+    assert not explored.stuck
 
 
 def test_slots_have_no_gap():
     """The owner raises the flag of slot 1 itself, for it receives once; so nobody waits."""
     rows = [[[PUT, 1, 0, 1], [1, 1, 0, 0]], [[PUT, 0, 0, 0], [1, 0, 0, 1]]]
     schedule = schedule_of(recursive_doubling(2))
-    found = check(program_of(rows, 1, 2), schedule).counterexample
-    assert found.property == "slots_match"
-    assert found.found == "slot 1, whose flag the rank raises itself"
+    counterexample = check(program_of(rows, 1, 2), schedule).counterexample
+    assert counterexample.property == "slots_match"
+    assert counterexample.found == "slot 1, whose flag the rank raises itself"
     assert explore(Machine([rows] * 2, 1, 2, refresh=True)).wrong_take
-    without = [[[*row[:3], 0] for row in of] for of in rows]
+    without = []
+    for rows_of_rank in rows:
+        without.append([[action, peer, chunk, 0] for action, peer, chunk, _ in rows_of_rank])
     assert check(program_of(without, 1, 2), schedule).verdict is PROVED
     assert not explore(Machine([without] * 2, 1, 2, refresh=True)).wrong_take
 
@@ -187,13 +197,13 @@ def test_the_flag_after_the_data_and_the_wait_before_it():
     whole = unrolled(program, 2)
 
     def with_steps(change):
-        return replace(
-            whole,
-            blocks=tuple(
-                replace(block, steps=tuple(s for step in block.steps for s in change(step)))
-                for block in whole.blocks
-            ),
-        )
+        blocks = []
+        for block in whole.blocks:
+            steps = []
+            for step in block.steps:
+                steps += change(step)
+            blocks.append(replace(block, steps=tuple(steps)))
+        return replace(whole, blocks=tuple(blocks))
 
     def flag_first(step):
         if not step.signals:
@@ -209,18 +219,29 @@ def test_the_flag_after_the_data_and_the_wait_before_it():
         assert result.verdict is verdict
 
 
-def changed(rows, rank, place, **fields):
+def changed(rows, rank, number, **fields):
+    """The rows with some fields of one row changed."""
     names = ("action", "peer", "chunk", "slot")
-    rows = [[list(row) for row in of] for of in rows]
+    rows = copy_of(rows)
     for name, value in fields.items():
-        rows[rank][place][names.index(name)] = value
+        rows[rank][number][names.index(name)] = value
     return rows
 
 
-def swapped(rows, rank, one, other):
-    rows = [[list(row) for row in of] for of in rows]
-    rows[rank][one], rows[rank][other] = rows[rank][other], rows[rank][one]
+def swapped(rows, rank, first, second):
+    """The rows with two of one rank in each other's place."""
+    rows = copy_of(rows)
+    row = rows[rank][first]
+    rows[rank][first] = rows[rank][second]
+    rows[rank][second] = row
     return rows
+
+
+def copy_of(rows):
+    copy = []
+    for rows_of_rank in rows:
+        copy.append([list(row) for row in rows_of_rank])
+    return copy
 
 
 BASE = rows_of(device_program(schedule_of(straggler(3))))
@@ -244,7 +265,7 @@ def mutants():
     yield "copied, not added", changed(rows, 0, 1, action=COPY), "same_sums"
     first_waits = swapped(swapped(rows, 0, 0, 1), 1, 0, 1)
     yield "both wait first", first_waits, "deadlock_free"
-    puts = [place for place, row in enumerate(rows[0]) if row[0] == PUT]
+    puts = [number for number, row in enumerate(rows[0]) if row[0] == PUT]
     yield "put too early", swapped(rows, 0, puts[1] - 1, puts[1]), "same_sums"
 
 
@@ -261,10 +282,11 @@ def test_mutants(name, rows, broken):
     if name in ("to itself", "no such peer", "no such chunk", "no such action"):
         return
     machine = Machine([rows] * 2, 2, 2)
-    found = explore(machine)
-    bad = found.stuck or found.wrong_take or found.results != {wanted(machine, text, 1)}
-    assert bad or broken in (None, "slots_match")
-    assert not bad or broken
+    explored = explore(machine)
+    right = explored.results == {wanted(machine, text, 1)}
+    goes_wrong = explored.stuck or explored.wrong_take or not right
+    assert goes_wrong or broken in (None, "slots_match")
+    assert not goes_wrong or broken
 
 
 @st.composite
@@ -285,7 +307,9 @@ def programs(draw):
         rows[src].append([PUT, dst, 0, slots[dst]])
         rows[dst].append([action, src, 0, slots[dst]])
         slots[dst] += 1
-    return [draw(st.permutations(of)) for of in rows], draw(st.integers(1, 2))
+    shuffled = [draw(st.permutations(rows_of_rank)) for rows_of_rank in rows]
+    sets = draw(st.integers(1, 2))
+    return shuffled, sets
 
 
 def compared(drawn, beyond):
@@ -293,18 +317,22 @@ def compared(drawn, beyond):
     rows, sets = drawn
     program = program_of(rows, 1, sets)
     assert slots_match(program).verdict is PROVED
-    first, bits = (6, 3) if sets == 1 else (7, 4)
-    found = explore(Machine([rows] * (sets + 1 + beyond), 1, sets, first=first, bits=bits))
+    operations = [rows] * (sets + 1 + beyond)
+    if sets == 1:
+        machine = Machine(operations, 1, sets, first=6, bits=3)
+    else:
+        machine = Machine(operations, 1, sets, first=7, bits=4)
+    explored = explore(machine)
     free, run = one_operation(program)
-    assert (free.verdict is REFUTED) == found.stuck
+    assert (free.verdict is REFUTED) == explored.stuck
     if free.verdict is PROVED:
         race = race_free(program).verdict is REFUTED
-        assert race == found.wrong_take
+        assert race == explored.wrong_take
         heard = all_heard(program, run).verdict is PROVED
-        assert heard == (not found.deaf and all(rows))
+        assert heard == (not explored.deaf and all(rows))
         if heard and sets == 2:
             assert not race
-    return found
+    return explored
 
 
 @settings(max_examples=100, deadline=None)
@@ -326,20 +354,23 @@ def edited(draw):
     doc = draw(st.sampled_from([straggler(3), ring(3), star(0, (1, 2)), ring(2)]))
     rows = rows_of(device_program(schedule_of(doc)))
     for _ in range(draw(st.integers(1, 2))):
-        of = rows[draw(st.integers(0, doc["ranks"] - 1))]
-        at = draw(st.integers(0, len(of) - 1))
-        what = draw(st.sampled_from(["swap", "drop", "double", "action", "peer", "chunk", "slot"]))
-        if what == "swap":
-            other = draw(st.integers(0, len(of) - 1))
-            of[at], of[other] = of[other], of[at]
-        elif what == "drop" and len(of) > 1:
-            del of[at]
-        elif what == "double":
-            of.insert(draw(st.integers(0, len(of))), list(of[at]))
+        row_list = rows[draw(st.integers(0, doc["ranks"] - 1))]
+        index = draw(st.integers(0, len(row_list) - 1))
+        edit = draw(st.sampled_from(["swap", "drop", "double", "action", "peer", "chunk", "slot"]))
+        if edit == "swap":
+            partner = draw(st.integers(0, len(row_list) - 1))
+            row = row_list[index]
+            row_list[index] = row_list[partner]
+            row_list[partner] = row
+        elif edit == "drop" and len(row_list) > 1:
+            del row_list[index]
+        elif edit == "double":
+            row_list.insert(draw(st.integers(0, len(row_list))), list(row_list[index]))
         else:
-            field = {"action": 0, "peer": 1, "chunk": 2}.get(what, 3)
-            limit = (3, doc["ranks"], doc["chunks"], 1 + max(row[3] for row in of))[field]
-            of[at][field] = draw(st.integers(0, limit - 1))
+            field = {"action": 0, "peer": 1, "chunk": 2}.get(edit, 3)
+            slots = 1 + max(slot for _, _, _, slot in row_list)
+            limit = (3, doc["ranks"], doc["chunks"], slots)[field]
+            row_list[index][field] = draw(st.integers(0, limit - 1))
     return doc, rows, draw(st.integers(1, 2))
 
 
@@ -347,12 +378,12 @@ def judged(drawn):
     doc, rows, sets = drawn
     report = check(program_of(rows, doc["chunks"], sets), schedule_of(doc))
     machine = Machine([rows] * (sets + 1), doc["chunks"], sets, first=7, bits=4, refresh=True)
-    found = explore(machine)
-    right = found.results == {wanted(machine, json.dumps(doc), sets)}
-    bad = found.stuck or found.wrong_take or not right
-    assert not (bad and report.verdict is PROVED)
+    explored = explore(machine)
+    right = explored.results == {wanted(machine, json.dumps(doc), sets)}
+    goes_wrong = explored.stuck or explored.wrong_take or not right
+    assert not (goes_wrong and report.verdict is PROVED)
     if report.results["slots_match"].verdict is PROVED:
-        assert bad == (report.verdict is REFUTED)
+        assert goes_wrong == (report.verdict is REFUTED)
 
 
 @settings(max_examples=60, deadline=None)

@@ -60,7 +60,8 @@ def test_json(verify) -> None:
     assert losses["worst"]["entries"] == losses["worst"]["bound"] == 8
     assert losses["worst"]["exact"] is True
     assert len(losses["each"]) == losses["transfers"] == 24
-    (missing,), lost = losses["each"][0]["missing"], losses["each"][0]["lost"]
+    lost = losses["each"][0]["lost"]
+    (missing,) = losses["each"][0]["missing"]
     assert (missing["chunk"], missing["ranks"]) == (lost["chunk"], [0, 1, 2, 3])
     assert missing["contributions"] == [lost["src"]]
     assert losses["twice"]["possible"] is False
@@ -100,9 +101,8 @@ def test_picture(verify, tmp_path: Path, name: str) -> None:
         assert f"{single['entries']} entries missing" in square.findtext("{*}title", "")
         assert (square.get("fill") == "#e9eef2") == (single["entries"] == 0)
     n = DOCUMENTS[name]["ranks"]
-    grids = Counter(rect.get("fill") for rect in root.iterfind(".//{*}rect")) - Counter(
-        square.get("fill") for square in squares
-    )
+    grids = Counter(rect.get("fill") for rect in root.iterfind(".//{*}rect"))
+    grids -= Counter(square.get("fill") for square in squares)
     assert grids["#8c1414"] == facts["worst"]["entries"] + 1  # that of the legend
     assert n * n == grids["#8c1414"] + grids["#e9eef2"] - 2
     rings = [circle.get("fill") == "none" for circle in root.iterfind(".//{*}circle")]

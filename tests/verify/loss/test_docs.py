@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,12 @@ def _row(name: str, kind: LossKind) -> str:
     if kind.least < kind.most:
         spread = f"{kind.least} .. {kind.most}, mean {kind.mean:.4g}"
     differ = {0: "never", kind.transfers: "always"}.get(kind.differ, "sometimes")
-    place = f"| {kind.phase} {kind.op} | {spread} |"
-    return f"| {name} {place} {kind.ranks} | {kind.contributions} | {differ} |"
+    cells = [name, f"{kind.phase} {kind.op}", spread, kind.ranks, kind.contributions, differ]
+    return _line(cells)
+
+
+def _line(cells: list[Any]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _tables() -> tuple[list[str], list[str]]:
@@ -50,14 +55,15 @@ def _tables() -> tuple[list[str], list[str]]:
             if n == 8:
                 names = [f"`{name}`", *("" for _ in report.kinds[1:])]
                 singles += map(_row, names, report.kinds)
-            found = [examine(schedule, most, 60.0).worst.entries for most in (1, 2)]
-            found.append(report.worst.entries)
-            share = f"{100 * found[0] / report.entries:.2g} %"
-            cells = [report.entries, f"{found[0]} ({share})", *found[1:]]
-            command, _, options = name.partition(" ")
-            shown = f"`{command} --n {n}{' ' + options if options else ''}`"
-            way = f"{report.mean_way:.3g}"
-            worst.append(f"| {shown} | {' | '.join(map(str, cells))} | {way} |")
+
+            by_one = examine(schedule, 1, 60.0).worst.entries
+            by_two = examine(schedule, 2, 60.0).worst.entries
+            by_three = report.worst.entries
+            share = f"{100 * by_one / report.entries:.2g} %"
+            command, *options = name.split(" ", 1)
+            shown = " ".join([command, f"--n {n}", *options])
+            cells = [f"`{shown}`", report.entries, f"{by_one} ({share})", by_two, by_three]
+            worst.append(_line([*cells, f"{report.mean_way:.3g}"]))
     return [row.replace("|  |", "| |") for row in singles], worst
 
 
@@ -69,8 +75,8 @@ def test_tables(monkeypatch) -> None:
         assert table in TEXT, f"docs/explanation/loss.md should have\n{table}"
 
 
-@pytest.mark.parametrize(("page", "made"), [("loss", "ring.svg"), ("transpose", "small.json")])
-def test_commands(tmp_path: Path, page: str, made: str) -> None:
+@pytest.mark.parametrize(("page", "written"), [("loss", "ring.svg"), ("transpose", "small.json")])
+def test_commands(tmp_path: Path, page: str, written: str) -> None:
     text = (ROOT / "docs/explanation" / f"{page}.md").read_text()
     commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
     assert len(commands) >= 5
@@ -78,4 +84,4 @@ def test_commands(tmp_path: Path, page: str, made: str) -> None:
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
     for command in commands:
         subprocess.run(command, shell=True, cwd=tmp_path, env=environment, timeout=500, check=True)
-    assert (tmp_path / made).exists()
+    assert (tmp_path / written).exists()

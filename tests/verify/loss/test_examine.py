@@ -26,40 +26,39 @@ from verify.loss.report import Answer, LossReport
 LONG_S = 60.0
 
 
-def _all_sets(doc: Document, most: int) -> tuple[int, bool, bool]:
+def _all_sets(doc: Document, most_losses: int) -> tuple[int, bool, bool]:
     """The most missing entries, and whether twice and differ are possible, by trying all sets."""
     numbers = range(len(transfers(doc)))
-    sets = (itertools.combinations(numbers, size) for size in range(1, most + 1))
-    ends = [ending(doc, set(lost)) for lost in itertools.chain.from_iterable(sets)]
+    ends = []
+    for size in range(1, most_losses + 1):
+        ends += [ending(doc, set(lost)) for lost in itertools.combinations(numbers, size)]
     worst = max(len(end.missing) for end in ends)
     return worst, any(end.twice for end in ends), any(end.differ for end in ends)
 
 
 def _numbers(doc: Document, lost: Iterable[Any]) -> set[int]:
     """The numbers, in file order, of transfers that a report names."""
-    named = [(x.phase, x.round, x.src, x.dst, x.chunk, x.op) for x in lost]
-    placed = [
-        (phase["name"], number, *move)
-        for phase in doc["phases"]
-        for number, moves in enumerate(phase["rounds"])
-        for move in moves
-    ]
-    return {placed.index(place) for place in named}
+    in_file_order = []
+    for phase in doc["phases"]:
+        for number, moves_of_round in enumerate(phase["rounds"]):
+            in_file_order += [(phase["name"], number, *move) for move in moves_of_round]
+    return {in_file_order.index((x.phase, x.round, x.src, x.dst, x.chunk, x.op)) for x in lost}
 
 
 def _entries(blocks: Iterable[Any]) -> set[Entry]:
-    return {
-        entry for b in blocks for entry in itertools.product(b.ranks, [b.chunk], b.contributions)
-    }
+    entries: set[Entry] = set()
+    for block in blocks:
+        entries.update(itertools.product(block.ranks, [block.chunk], block.contributions))
+    return entries
 
 
-def _agrees(doc: Document, report: LossReport, most: int) -> None:
-    missing, twice, differ = _all_sets(doc, most)
+def _agrees(doc: Document, report: LossReport, most_losses: int) -> None:
+    missing, twice, differ = _all_sets(doc, most_losses)
     assert report.verdict is Verdict.PROVED
     assert report.worst.entries == report.worst.bound == missing
     assert (report.twice.possible, report.differ.possible) == (twice, differ)
     end = ending(doc, _numbers(doc, report.worst.lost))
-    assert len(report.worst.lost) <= most
+    assert len(report.worst.lost) <= most_losses
     assert end.missing == _entries(report.worst.missing)
     if twice:
         assert ending(doc, _numbers(doc, report.twice.lost)).twice
@@ -75,15 +74,21 @@ def test_all_sets_of_odd_schedules(doc: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "most"),
+    ("name", "most_losses"),
     [
-        *[("ring-3", 4), ("ring-5", 2), ("direct-4-incast-2", 2), ("halving-4", 3)],
-        *[("doubling-4x2", 3), ("optimal-4-duplex", 3), ("straggler-4-duplex", 3)],
+        ("ring-3", 4),
+        ("ring-5", 2),
+        ("direct-4-incast-2", 2),
+        ("halving-4", 3),
+        ("doubling-4x2", 3),
+        ("optimal-4-duplex", 3),
+        ("straggler-4-duplex", 3),
         ("two-late-4", 4),
     ],
 )
-def test_all_sets_of_textbook_schedules(name: str, most: int) -> None:
-    _agrees(RIGHT[name], examine(schedule_of(RIGHT[name]), most, LONG_S), most)
+def test_all_sets_of_textbook_schedules(name: str, most_losses: int) -> None:
+    report = examine(schedule_of(RIGHT[name]), most_losses, LONG_S)
+    _agrees(RIGHT[name], report, most_losses)
 
 
 def test_one_by_one() -> None:
@@ -98,14 +103,16 @@ def test_one_by_one() -> None:
             assert (single.entries, single.differ) == (len(end.missing), end.differ)
             assert _entries(single.missing) == end.missing
         for kind in report.kinds:
-            place = kind.phase, kind.op
-            those = [x for x in report.each if (x.lost.phase, x.lost.op) == place]
-            entries = [single.entries for single in those]
+            of_kind = []
+            for single in report.each:
+                if (single.lost.phase, single.lost.op) == (kind.phase, kind.op):
+                    of_kind.append(single)
+            entries = [single.entries for single in of_kind]
             assert (kind.least, kind.most) == (min(entries), max(entries))
             assert kind.mean == pytest.approx(sum(entries) / len(entries))
-            assert kind.transfers == len(those)
-            assert kind.differ == sum(single.differ for single in those)
-            assert kind.twice == sum(bool(single.twice) for single in those)
+            assert kind.transfers == len(of_kind)
+            assert kind.differ == sum(single.differ for single in of_kind)
+            assert kind.twice == sum(bool(single.twice) for single in of_kind)
         assert sum(kind.transfers for kind in report.kinds) == report.transfers
 
 
@@ -114,29 +121,36 @@ def test_mean_way_bounds_the_average(name: str) -> None:
     """The average over all sets of losses, each with its probability; near p = 0 nearly met."""
     doc = {**RIGHT[name]}
     report = examine(schedule_of(doc), 1, LONG_S)
-    first = [move for move in transfers(doc) if move[2] == 0]  # chunks are alike: one will do
-    phases = [
-        {**phase, "rounds": [[m for m in moves if m[2] == 0] for moves in phase["rounds"]]}
-        for phase in doc["phases"]
-    ]
-    alone = {**doc, "chunks": 1, "phases": phases}
-    way = examine(schedule_of(alone), 1, LONG_S).mean_way
+    alone = _first_chunk_of(doc)  # chunks are alike: one will do
+    mean_way = examine(schedule_of(alone), 1, LONG_S).mean_way
     if name != "optimal-4-duplex":
-        assert way == pytest.approx(report.mean_way)
-    missing = {
-        lost: len(ending(alone, set(lost)).missing)
-        for size in range(len(first) + 1)
-        for lost in itertools.combinations(range(len(first)), size)
-    }
+        assert mean_way == pytest.approx(report.mean_way)
+
+    count = len(transfers(alone))
+    missing: dict[tuple[int, ...], int] = {}
+    for size in range(count + 1):
+        for lost in itertools.combinations(range(count), size):
+            missing[lost] = len(ending(alone, set(lost)).missing)
+
     for p in (0.001, 0.1, 0.5, 1.0):
-        average = sum(
-            p ** len(lost) * (1 - p) ** (len(first) - len(lost)) * entries
-            for lost, entries in missing.items()
-        )
-        bound = way * p * doc["ranks"] ** 2
+        average = 0.0
+        for lost, entries in missing.items():
+            probability = p ** len(lost) * (1 - p) ** (count - len(lost))
+            average += probability * entries
+        bound = mean_way * p * doc["ranks"] ** 2
         assert average <= bound * (1 + 1e-9)
         if p == 0.001:
             assert average > 0.6 * bound
+
+
+def _first_chunk_of(doc: Document) -> Document:
+    phases = []
+    for phase in doc["phases"]:
+        rounds = []
+        for moves_of_round in phase["rounds"]:
+            rounds.append([move for move in moves_of_round if move[2] == 0])
+        phases.append({**phase, "rounds": rounds})
+    return {**doc, "chunks": 1, "phases": phases}
 
 
 REPEATED = document(2, 1, [("all", [], [moves("0+1:0"), *[moves("1=0:0")] * 3])])
@@ -144,11 +158,11 @@ REPEATED = document(2, 1, [("all", [], [moves("0+1:0"), *[moves("1=0:0")] * 3])]
 
 
 def test_harm_that_needs_several_losses() -> None:
-    for most, missing in [(1, 2), (2, 2), (3, 2)]:
-        report = examine(schedule_of(REPEATED), most, LONG_S)
-        assert report.worst.entries == missing  # the reduce
-        assert report.differ.possible is (most == 3)
-        if most == 3:
+    for most_losses in (1, 2, 3):
+        report = examine(schedule_of(REPEATED), most_losses, LONG_S)
+        assert report.worst.entries == 2  # the reduce
+        assert report.differ.possible is (most_losses == 3)
+        if most_losses == 3:
             assert len(report.differ.lost) == 3
         else:
             assert report.differ.why == "all sets of losses were tried"
@@ -156,19 +170,21 @@ def test_harm_that_needs_several_losses() -> None:
 
 def test_time_out_is_unknown() -> None:
     doc = recursive_doubling(8)
-    found = examine(schedule_of(doc), 3, 0.0)
+    hurried = examine(schedule_of(doc), 3, 0.0)
     truth = examine(schedule_of(doc), 3, LONG_S)
-    assert found.verdict is Verdict.UNKNOWN
-    assert not found.worst.exact
-    assert found.worst.entries <= truth.worst.entries <= found.worst.bound
+    assert hurried.verdict is Verdict.UNKNOWN
+    assert not hurried.worst.exact
+    assert hurried.worst.entries <= truth.worst.entries <= hurried.worst.bound
     assert truth.worst.exact
+
     repeated = examine(schedule_of(REPEATED), 2, 0.0)
     assert repeated.differ.possible == "unknown"
     assert repeated.verdict is Verdict.UNKNOWN
     assert repeated.differ.lost == ()
-    found = examine(schedule_of(ring(5)), 3, 0.0)  # what was found needs no time
-    assert found.verdict is Verdict.PROVED
-    assert found.twice == Answer(False, why="every copy brings at least what it overwrites")
+
+    easy = examine(schedule_of(ring(5)), 3, 0.0)  # what was found needs no time
+    assert easy.verdict is Verdict.PROVED
+    assert easy.twice == Answer(False, why="every copy brings at least what it overwrites")
 
 
 def test_wrong_schedules_are_refused() -> None:

@@ -1,6 +1,7 @@
 """What one or several losses do, by theorem and by running: as the naive oracle sees it."""
 
 import random
+from itertools import product
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.verify.builders import Document, all_right, document, moves, schedule_of
 from tests.verify.mutants import random_schedule
-from tests.verify.oracle import Ending, ending, transfers
+from tests.verify.oracle import Ending, Entry, ending, transfers
 from verify.loss.flow import Chunk, chunks_of, flows_of
 from verify.loss.harm import Harm, harm_of, harm_of_one
 from verify.loss.sets import covers
@@ -19,28 +20,29 @@ textbook = st.sampled_from(sorted(RIGHT)).map(RIGHT.__getitem__)
 
 @st.composite
 def odd(draw: st.DrawFn, most_ranks: int = 5) -> Document:
+    """A right schedule of one chunk that no textbook has: with detours and needless transfers."""
     n = draw(st.integers(2, most_ranks))
     live = set(range(n))
     idle = set[int]()
     moves: list[list[Any]] = []
 
-    def some(ranks: set[int]) -> int:
+    def one_of(ranks: set[int]) -> int:
         return draw(st.sampled_from(sorted(ranks)))
 
     def leftovers() -> None:
         if idle and draw(st.booleans()):
-            dst = some(idle)
-            src = some(set(range(n)) - {dst})
+            dst = one_of(idle)
+            src = one_of(set(range(n)) - {dst})
             moves.append([src, dst, 0, draw(st.sampled_from(["copy", "reduce"]))])
 
     while len(live) > 1:
-        src = some(live)
+        src = one_of(live)
         if idle and len(moves) < 4 * n and draw(st.booleans()):  # enough odd ways: straight on
-            dst = some(idle)
+            dst = one_of(idle)
             moves.append([src, dst, 0, "copy"])
             idle.remove(dst)
         else:
-            dst = some(live - {src})
+            dst = one_of(live - {src})
             moves.append([src, dst, 0, "reduce"])
         live.remove(src)
         live.add(dst)
@@ -48,14 +50,14 @@ def odd(draw: st.DrawFn, most_ranks: int = 5) -> Document:
         leftovers()
     done = set(live)
     while idle:
-        dst = some(idle)
-        moves.append([some(done), dst, 0, "copy"])
+        dst = one_of(idle)
+        moves.append([one_of(done), dst, 0, "copy"])
         idle.remove(dst)
         done.add(dst)
         leftovers()
         if len(done) > 1 and draw(st.booleans()):
-            dst = some(done)
-            moves.append([some(done - {dst}), dst, 0, "copy"])
+            dst = one_of(done)
+            moves.append([one_of(done - {dst}), dst, 0, "copy"])
     return document(n, 1, [("all", [], [[move] for move in moves])])
 
 
@@ -85,24 +87,27 @@ def members(mask: int) -> list[int]:
     return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
 
 
-def entries(chunk: Chunk, blocks: tuple[tuple[int, int], ...]) -> set[tuple[int, int, int]]:
-    return {
-        (rank, chunk.number, contribution)
-        for ranks, contributions in blocks
-        for rank in members(ranks)
-        for contribution in members(contributions)
-    }
+def entries(chunk: Chunk, blocks: tuple[tuple[int, int], ...]) -> set[Entry]:
+    """The entries of blocks, each of which is a set of ranks and a set of contributions."""
+    entries_of_blocks: set[Entry] = set()
+    for ranks, contributions in blocks:
+        entries_of_blocks.update(product(members(ranks), [chunk.number], members(contributions)))
+    return entries_of_blocks
 
 
 def as_ending(chunks: list[tuple[Chunk, Harm]]) -> Ending:
-    missing = frozenset().union(*(entries(chunk, harm.missing) for chunk, harm in chunks))
-    twice = frozenset().union(*(entries(chunk, harm.twice) for chunk, harm in chunks))
-    return Ending(missing, twice, any(harm.differ for _, harm in chunks))
+    missing: set[Entry] = set()
+    twice: set[Entry] = set()
+    for chunk, harm in chunks:
+        missing |= entries(chunk, harm.missing)
+        twice |= entries(chunk, harm.twice)
+    differ = any(harm.differ for _, harm in chunks)
+    return Ending(frozenset(missing), frozenset(twice), differ)
 
 
-def losses(doc: Document, most: int | None = None) -> st.SearchStrategy[frozenset[int]]:
+def losses(doc: Document, at_most: int | None = None) -> st.SearchStrategy[frozenset[int]]:
     numbers = st.integers(0, max(0, len(transfers(doc)) - 1))
-    return st.frozensets(numbers, max_size=most)
+    return st.frozensets(numbers, max_size=at_most)
 
 
 @settings(max_examples=300, deadline=None)
@@ -110,14 +115,13 @@ def losses(doc: Document, most: int | None = None) -> st.SearchStrategy[frozense
 def test_bounds_of_theorem_2(doc: Document, data: st.DataObject) -> None:
     lost = data.draw(losses(doc))
     chunks = [(chunk, flows_of(chunk)) for chunk in chunks_of(schedule_of(doc))]
-    blocks = (
-        entries(chunk, ((flow.reach, flow.carried),))
-        for chunk, flows in chunks
-        for flow in flows
-        if flow.move.index in lost
-    )
+    bound: set[Entry] = set()
+    for chunk, flows in chunks:
+        for flow in flows:
+            if flow.move.index in lost:
+                bound |= entries(chunk, ((flow.reach, flow.carried),))
     end = ending(doc, lost)
-    assert end.missing <= set().union(*blocks)
+    assert end.missing <= bound
     n = doc["ranks"]
     for number in range(doc["chunks"]):
         assert sum(c == number for _, c, _ in end.missing) <= n * (n - 1)
@@ -173,5 +177,6 @@ def test_one_loss(doc: Document) -> None:
 def test_several_losses(doc: Document, data: st.DataObject | None) -> None:
     lost = data.draw(losses(doc, 8)) if data else frozenset()
     harms = [(chunk, harm_of(chunk, lost)) for chunk in chunks_of(schedule_of(doc))]
-    assert as_ending(harms) == (end := ending(doc, lost))
+    end = ending(doc, lost)
+    assert as_ending(harms) == end
     assert sum(harm.entries for _, harm in harms) == len(end.missing)

@@ -43,7 +43,10 @@ def document(
 
 
 def gpipe(stages: int, microbatches: int) -> list[list[str]]:
-    return [[f"{s}{kind}{m}" for kind in "FB" for m in range(microbatches)] for s in range(stages)]
+    programs = []
+    for s in range(stages):
+        programs.append([f"{s}{kind}{m}" for kind in "FB" for m in range(microbatches)])
+    return programs
 
 
 def one_f_one_b(stages: int, microbatches: int) -> list[list[str]]:
@@ -66,8 +69,9 @@ def zero_bubble(stages: int, microbatches: int) -> list[list[str]]:
         row: list[str] = []
         for action in program:
             _, kind, m = split(action)
-            row += [action] if kind == "F" else [f"{s}I{m}"]
-            row += [f"{s}W{m - s}"] if kind == "B" and m >= s else []
+            row.append(action if kind == "F" else f"{s}I{m}")
+            if kind == "B" and m >= s:
+                row.append(f"{s}W{m - s}")
         row += [f"{s}W{m}" for m in range(max(0, microbatches - s), microbatches)]
         programs.append(row)
     return programs
@@ -75,22 +79,24 @@ def zero_bubble(stages: int, microbatches: int) -> list[list[str]]:
 
 def looped(ranks: int, chunks: int, microbatches: int) -> list[list[str]]:
     """Breadth first over ``chunks`` stages per rank; stage s is on rank s mod ranks."""
-    return [
-        [f"{s}F{m}" for s in mine for m in range(microbatches)]
-        + [f"{s}B{m}" for s in reversed(mine) for m in range(microbatches)]
-        for mine in (range(r, ranks * chunks, ranks) for r in range(ranks))
-    ]
+    programs = []
+    for r in range(ranks):
+        stages = range(r, ranks * chunks, ranks)
+        program = [f"{s}F{m}" for s in stages for m in range(microbatches)]
+        program += [f"{s}B{m}" for s in reversed(stages) for m in range(microbatches)]
+        programs.append(program)
+    return programs
 
 
 def vee(ranks: int, microbatches: int) -> list[list[str]]:
     """Two stages per rank, r and 2R-1-r; the middle pair of stages shares a rank."""
     programs = []
     for r in range(ranks):
-        there = r
-        back = 2 * ranks - 1 - r
-        program = [f"{s}F{m}" for s in (there, back) for m in range(microbatches)]
-        program += [f"{back}{kind}{m}" for m in range(microbatches) for kind in "IW"]
-        program += [f"{there}B{m}" for m in range(microbatches)]
+        lower = r
+        upper = 2 * ranks - 1 - r
+        program = [f"{s}F{m}" for s in (lower, upper) for m in range(microbatches)]
+        program += [f"{upper}{kind}{m}" for m in range(microbatches) for kind in "IW"]
+        program += [f"{lower}B{m}" for m in range(microbatches)]
         programs.append(program)
     return programs
 
@@ -113,19 +119,30 @@ def with_messages(programs: list[list[str]], stages: int, microbatches: int) -> 
             if not queue:
                 continue
             stage, kind, m = split(queue[0])
-            letter, step, makers = ("F", -1, "F") if kind == "F" else ("B", 1, "IB")
-            source = stage + step
-            target = stage - step
+            if kind == "F":
+                letter = "F"
+                makers = "F"
+                source = stage - 1
+                target = stage + 1
+            else:
+                letter = "B"
+                makers = "IB"
+                source = stage + 1
+                target = stage - 1
+
             if kind != "W" and 0 <= source < stages:
-                away = rank_of[source] != rank
-                arrivals = [f"{stage}RECV_{letter}{m}"]
-                made = [f"{source}{maker}{m}" for maker in makers]
-                if not any(action in done[rank] for action in (arrivals if away else made)):
+                if rank_of[source] == rank:
+                    needed = [f"{source}{maker}{m}" for maker in makers]
+                else:
+                    needed = [f"{stage}RECV_{letter}{m}"]
+                if not any(action in done[rank] for action in needed):
                     continue
+
             done[rank].append(queue.pop(0))
             if kind != "W" and 0 <= target < stages and rank_of[target] != rank:
                 done[rank].append(f"{stage}SEND_{letter}{m}")
                 done[rank_of[target]].append(f"{target}RECV_{letter}{m}")
+
             if kind in "WB":
                 backwards[stage] -= 1
                 if not backwards[stage]:
@@ -145,15 +162,15 @@ def all_right() -> dict[str, Document]:
         "looped-3": (looped(3, 2, 3), 3, 6),
         "vee": (vee(2, 3), 3, 4),
     }
-    found = {}
+    documents = {}
     for name, (programs, microbatches, stages) in shapes.items():
-        found[name] = document(programs, microbatches, stages)
+        documents[name] = document(programs, microbatches, stages)
         messages = with_messages(programs, stages, microbatches)
-        found[f"{name}-messages"] = document(messages, microbatches, stages)
+        documents[f"{name}-messages"] = document(messages, microbatches, stages)
         if len(programs) > 1:
             links = [{"between": [0, 1], "latency": 7, "occupancy": 2, "duplex": "half"}]
-            found[f"{name}-slow"] = document(messages, microbatches, stages, links=links)
-    return found
+            documents[f"{name}-slow"] = document(messages, microbatches, stages, links=links)
+    return documents
 
 
 def in_a_random_instance(doc: Document, rng: random.Random) -> Document:
@@ -164,21 +181,21 @@ def in_a_random_instance(doc: Document, rng: random.Random) -> Document:
     def number(high: int) -> int | float:
         return rng.choice([rng.randint(0, high), rng.randint(0, 10 * high) / 10])
 
-    instance: dict[str, Any] = {
-        name: [number(9) for _ in range(stages)] for name in ("forward", "backward", "weight")
-    }
+    instance: dict[str, Any] = {}
+    for name in ("forward", "backward", "weight"):
+        instance[name] = [number(9) for _ in range(stages)]
     if rng.random() < 0.3:
         instance["fused"] = [number(15) for _ in range(stages)]
     pairs = [(a, b) for b in range(ranks) for a in range(b)]
-    instance["links"] = [
-        {
+    instance["links"] = []
+    for pair in rng.sample(pairs, rng.randint(0, len(pairs))):
+        link = {
             "between": list(rng.choice([pair, pair[::-1]])),
             "latency": number(12),
             "occupancy": rng.choice([0, number(6)]),
             "duplex": rng.choice(["full", "half"]),
         }
-        for pair in rng.sample(pairs, rng.randint(0, len(pairs)))
-    ]
+        instance["links"].append(link)
     if rng.random() < 0.4:
         instance["memory"] = [rng.randint(2, 16) / 2 for _ in range(ranks)]
     instance["sends"] = rng.choice(["rendezvous", "buffered"])

@@ -32,44 +32,61 @@ class Case:
         doc = json.loads(text, parse_float=Fraction, parse_int=Fraction)
         self.stages = int(doc["stages"])
         self.n = int(doc["microbatches"])
-        self.programs = [[split(action) for action in row] for row in doc["programs"]]
+        self.programs = []
+        for row in doc["programs"]:
+            self.programs.append([split(action) for action in row])
         self.instance = doc["situation"]
         self.meta = doc["meta"]
-        rows = reversed([*enumerate(self.programs)])
-        self.rank = {stage: r for r, row in rows for stage, _, _ in row}  # the lowest
+        self.rank: dict[int, int] = {}
+        for r, row in enumerate(self.programs):
+            for stage, _, _ in row:
+                self.rank.setdefault(stage, r)  # the lowest
         self.explicit = any("_" in kind and "GRAD" not in kind for _, kind, _ in self.all())
 
     def all(self) -> list[tuple[int, str, int]]:
         return [action for row in self.programs for action in row]
 
     def duration(self, stage: int, kind: str) -> Fraction:
-        s = self.instance
         if kind == "B":
-            fused = s.get("fused")
-            return fused[stage] if fused else s["backward"][stage] + s["weight"][stage]
-        return s[{"F": "forward", "I": "backward", "W": "weight"}[kind]][stage]
+            fused = self.instance.get("fused")
+            if fused:
+                return fused[stage]
+            return self.instance["backward"][stage] + self.instance["weight"][stage]
+        name = {"F": "forward", "I": "backward", "W": "weight"}[kind]
+        return self.instance[name][stage]
 
     def link(self, a: int, b: int) -> tuple[Fraction, Fraction, bool]:
+        """Latency, occupancy, and whether the link is half-duplex."""
         for link in self.instance.get("links", []):
             if {int(x) for x in link["between"]} == {a, b}:
                 half = link.get("duplex") == "half"
                 return link.get("latency", 0), link.get("occupancy", 0), half
         return Fraction(0), Fraction(0), False
 
-    def data(self, stage: int, kind: str, m: int, made: bool = False) -> Data | None:
-        """What a compute action needs from elsewhere, or what it makes for elsewhere."""
-        forward = kind == "F"
-        last = self.stages - 1
-        if kind == "W" or stage == (0 if forward != made else last):
+    def needs(self, stage: int, kind: str, m: int) -> Data | None:
+        """What a compute action needs from another stage."""
+        if kind == "F":
+            return ("F", stage - 1, m) if stage > 0 else None
+        if kind == "W" or stage == self.stages - 1:
             return None
-        return "F" if forward else "B", stage + (0 if made else -1 if forward else 1), m
+        return ("B", stage + 1, m)
+
+    def makes(self, stage: int, kind: str, m: int) -> Data | None:
+        """What a compute action makes for another stage."""
+        if kind == "F":
+            return ("F", stage, m) if stage < self.stages - 1 else None
+        if kind == "W" or stage == 0:
+            return None
+        return ("B", stage, m)
 
     def carried(self, stage: int, kind: str, m: int) -> Data | None:
         """What a SEND or RECV carries."""
         if kind[:5] not in ("SEND_", "RECV_"):
             return None
-        back = 0 if kind[:4] == "SEND" else -1 if kind[-1] == "F" else 1
-        return kind[-1], stage + back, m
+        letter = kind[-1]
+        if kind[:4] == "SEND":
+            return letter, stage, m
+        return letter, stage - 1 if letter == "F" else stage + 1, m
 
     def ends(self, data: Data) -> tuple[int, int]:
         """The ranks that send and receive data."""
@@ -82,69 +99,81 @@ def judge(text: str | bytes) -> Judgement:
     case = Case(text)
     if not _well_formed(case):
         return {"well_formed": False}
-    found: Judgement = {"well_formed": True, "exactly_once": _once(case)}
-    once = found["exactly_once"]
-    found["dependencies"] = _dependencies(case) if once else None
-    found["loss_order"] = _losses(case)
-    found["communication"] = _communication(case) if once else None
-    said = once and found["communication"]
-    found["message_order"] = _message_order(case) if said else None
-    found["reduce_grad"] = _reduce(case) if once else None
-    found["sharding"] = _sharding(case)
+    once = _once(case)
+    communication = _communication(case) if once else None
+    matched = once and communication
     peaks = [_peak(row) for row in case.programs]
     limits = case.instance.get("memory")
-    found["memory"] = limits is None or all(p <= k for p, k in zip(peaks, limits, strict=True))
-    if not (said and found["dependencies"]):
-        return {**found, "deadlock_free": None}
+    judgement: Judgement = {
+        "well_formed": True,
+        "exactly_once": once,
+        "dependencies": _dependencies(case) if once else None,
+        "loss_order": _losses(case),
+        "communication": communication,
+        "message_order": _message_order(case) if matched else None,
+        "reduce_grad": _reduce(case) if once else None,
+        "sharding": _sharding(case),
+        "memory": limits is None or all(p <= k for p, k in zip(peaks, limits, strict=True)),
+        "deadlock_free": None,
+    }
+    if not (matched and judgement["dependencies"]):
+        return judgement
+
+    judgement["deadlock_free"] = False
     try:
-        found["makespan"] = Buffered(case).time()
-        found["deadlock_free"] = True
+        judgement["makespan"] = Buffered(case).time()
     except Stuck:
-        return {**found, "deadlock_free": False}
-    found["peak_memory"] = peaks
+        return judgement
+
+    judgement["deadlock_free"] = True
+    judgement["peak_memory"] = peaks
     if case.explicit:
         try:
-            found["makespan_in_order"] = InOrder(case).time()
+            judgement["makespan_in_order"] = InOrder(case).time()
         except Stuck:
-            found["makespan_in_order"] = None
+            judgement["makespan_in_order"] = None
             if case.instance.get("sends", "rendezvous") == "rendezvous":
-                found["deadlock_free"] = False
-    return found
+                judgement["deadlock_free"] = False
+    return judgement
 
 
 def _well_formed(case: Case) -> bool:
-    return (
-        all(case.programs)
-        and all(stage < case.stages and m < case.n for stage, _, m in case.all())
-        and all(case.rank[stage] == r for r, row in enumerate(case.programs) for stage, _, _ in row)
-        and set(case.rank) == set(range(case.stages))
-    )
+    for r, row in enumerate(case.programs):
+        if not row:
+            return False
+        for stage, _, m in row:
+            if stage >= case.stages or m >= case.n or case.rank[stage] != r:
+                return False
+    return set(case.rank) == set(range(case.stages))
 
 
 def _once(case: Case) -> bool:
     count = Counter(case.all())
-    return all(
-        [count[stage, kind, m] for kind in "FBIW"] in ([1, 1, 0, 0], [1, 0, 1, 1])
-        for stage in range(case.stages)
-        for m in range(case.n)
-    )
+    for stage in range(case.stages):
+        for m in range(case.n):
+            times = [count[stage, kind, m] for kind in "FBIW"]
+            if times not in ([1, 1, 0, 0], [1, 0, 1, 1]):
+                return False
+    return True
 
 
 def _dependencies(case: Case) -> bool:
     """Each rank alone, with everything from other ranks there already."""
     for r, row in enumerate(case.programs):
-        made: set[Data | None] = set()
+        results: set[Data | None] = set()
         run: set[tuple[int, str, int]] = set()
         for stage, kind, m in row:
             if kind not in GIVES:
                 continue
-            need = case.data(stage, kind, m)
-            here = need is not None and case.rank[need[1]] == r
-            own = {"F": (), "W": ("I",)}.get(kind, ("F",))
-            if (here and need not in made) or any((stage, k, m) not in run for k in own):
+            need = case.needs(stage, kind, m)
+            same_rank = need is not None and case.rank[need[1]] == r
+            if same_rank and need not in results:
+                return False
+            before = {"F": None, "W": "I"}.get(kind, "F")
+            if before is not None and (stage, before, m) not in run:
                 return False
             run.add((stage, kind, m))
-            made.add(case.data(stage, kind, m, made=True))
+            results.add(case.makes(stage, kind, m))
     return True
 
 
@@ -159,26 +188,35 @@ def _communication(case: Case) -> bool:
     wanted: Counter[tuple[int, str, int]] = Counter()
     for r, row in enumerate(case.programs):
         for stage, kind, m in row:
-            need = case.data(stage, kind, m) if kind in GIVES else None
+            need = case.needs(stage, kind, m) if kind in GIVES else None
             if need is not None and case.rank[need[1]] != r:
                 wanted[stage, f"RECV_{need[0]}", m] += 1
                 wanted[need[1], f"SEND_{need[0]}", m] += 1
-    if Counter(action for action in case.all() if case.carried(*action)) != wanted:
+    messages = Counter(
+        (stage, kind, m) for stage, kind, m in case.all() if case.carried(stage, kind, m)
+    )
+    if messages != wanted:
         return False
+
     for row in case.programs:
         for position, (stage, kind, m) in enumerate(row):
             computed = {(stage, letter, m) for letter in ("F" if kind[-1] == "F" else "IB")}
-            near = {"SEND": row[:position], "RECV": row[position:]}.get(kind[:4])
-            if near is not None and not computed & set(near):
+            if kind.startswith("SEND") and not computed & set(row[:position]):
+                return False
+            if kind.startswith("RECV") and not computed & set(row[position:]):
                 return False
     return True
 
 
 def _message_order(case: Case) -> bool:
     def between(a: int, b: int, verb: str) -> list[Data]:
-        row = case.programs[a if verb == "SEND" else b]
-        carried = [case.carried(*action) for action in row if action[1].startswith(verb)]
-        return [data for data in carried if data and case.ends(data) == (a, b)]
+        """The data from a to b, in the order in which it is sent or received."""
+        data_in_order = []
+        for stage, kind, m in case.programs[a if verb == "SEND" else b]:
+            data = case.carried(stage, kind, m)
+            if data and kind.startswith(verb) and case.ends(data) == (a, b):
+                data_in_order.append(data)
+        return data_in_order
 
     ranks = range(len(case.programs))
     return all(between(a, b, "SEND") == between(a, b, "RECV") for a in ranks for b in ranks)
@@ -186,12 +224,12 @@ def _message_order(case: Case) -> bool:
 
 def _texts(case: Case, letters: dict[str, str]) -> list[str]:
     """For each stage what happens there, one letter an action."""
-    of = dict.fromkeys(GIVES, "c") | letters
-    rows = [case.programs[case.rank[stage]] for stage in range(case.stages)]
-    return [
-        "".join(of.get(kind, "") for s, kind, _ in row if s == stage)
-        for stage, row in enumerate(rows)
-    ]
+    letter_of = dict.fromkeys(GIVES, "c") | letters
+    texts = []
+    for stage in range(case.stages):
+        row = case.programs[case.rank[stage]]
+        texts.append("".join(letter_of.get(kind, "") for s, kind, _ in row if s == stage))
+    return texts
 
 
 def _reduce(case: Case) -> bool:
@@ -206,7 +244,8 @@ def _sharding(case: Case) -> bool:
 
 
 def _peak(row: list[tuple[int, str, int]]) -> Fraction:
-    return max(accumulate((GIVES.get(kind, Fraction()) for _, kind, _ in row), initial=Fraction()))
+    changes = [GIVES.get(kind, Fraction()) for _, kind, _ in row]
+    return max(accumulate(changes, initial=Fraction()))
 
 
 class Run:
@@ -224,6 +263,7 @@ class Run:
         while True:
             while any([self.step(r) for r in range(len(self.todo))]) or self.move():
                 pass
+
             if not any(self.todo) and not self.pending():
                 return max(self.busy_until)
             later = [t for t in [*self.busy_until, *self.there.values()] if t > self.now]
@@ -237,12 +277,12 @@ class Run:
             return False
         stage, kind, m = self.todo[r][0]
         if kind in GIVES:
-            need = self.case.data(stage, kind, m)
+            need = self.case.needs(stage, kind, m)
             away = need is not None and self.case.rank[need[1]] != r
             if away and self.there.get((r, need), self.now + 1) > self.now:
                 return False
             self.busy_until[r] = self.now + self.case.duration(stage, kind)
-            self.ran(r, self.case.data(stage, kind, m, made=True))
+            self.ran(r, self.case.makes(stage, kind, m))
         elif data := self.case.carried(stage, kind, m):
             self.post(r, data)
         self.todo[r].popleft()
@@ -265,15 +305,24 @@ class Buffered(Run):
         self.arrivals = defaultdict[tuple[int, int], list[Fraction]](list)
         self.free = defaultdict[object, Fraction](Fraction)
         self.lines = defaultdict[object, deque[tuple[tuple[int, int], int]]](deque)
-        if case.explicit:  # the lower rank's program fixes the order on half-duplex links
-            for low, row in enumerate(case.programs):
-                count: Counter[tuple[int, int]] = Counter()
-                for data in filter(None, (case.carried(*action) for action in row)):
-                    pair = case.ends(data)
-                    if case.link(*pair)[2] and min(pair) == low:
-                        # it stands for the k-th message of its direction, whatever that carries
-                        self.lines[frozenset(pair)].append((pair, count[pair]))
-                        count[pair] += 1
+        if case.explicit:
+            for low in range(len(case.programs)):
+                self._order_half_duplex(low)
+
+    def _order_half_duplex(self, low: int) -> None:
+        """The lower rank's program fixes the order on half-duplex links."""
+        count: Counter[tuple[int, int]] = Counter()
+        for stage, kind, m in self.case.programs[low]:
+            data = self.case.carried(stage, kind, m)
+            if data is None:
+                continue
+            sender, receiver = self.case.ends(data)
+            _, _, half = self.case.link(sender, receiver)
+            if half and min(sender, receiver) == low:
+                # it stands for the k-th message of its direction, whatever that carries
+                pair = (sender, receiver)
+                self.lines[frozenset(pair)].append((pair, count[pair]))
+                count[pair] += 1
 
     def ran(self, r: int, result: Data | None) -> None:
         if not self.case.explicit and result and self.case.ends(result)[1] != r:
@@ -290,15 +339,21 @@ class Buffered(Run):
         return True
 
     def post(self, r: int, data: Data) -> None:
-        pair = self.case.ends(data)
-        if r == pair[1]:
+        sender, receiver = self.case.ends(data)
+        pair = (sender, receiver)
+        if r == receiver:
             self.slots[pair].append(data)
             self.deliver(pair)
             return
+
         k = len(self.posted[pair])
         self.posted[pair].append(self.now)
-        _, occupancy, half = self.case.link(*pair)
-        line: object = (pair, k) if not occupancy else frozenset(pair) if half else pair
+        _, occupancy, half = self.case.link(sender, receiver)
+        line: object = pair
+        if not occupancy:
+            line = (pair, k)  # what occupies nothing waits for nobody
+        elif half:
+            line = frozenset(pair)
         if not (occupancy and half and self.case.explicit):
             self.lines[line].append((pair, k))
         self.serve(line)
@@ -309,7 +364,8 @@ class Buffered(Run):
             pair, k = self.lines[line][0]
             if len(self.posted[pair]) <= k:
                 return
-            latency, occupancy, _ = self.case.link(*pair)
+            sender, receiver = pair
+            latency, occupancy, _ = self.case.link(sender, receiver)
             self.free[line] = max(self.posted[pair][k], self.free[line]) + occupancy
             self.arrivals[pair].append(self.free[line] + latency)
             self.deliver(pair)
@@ -342,15 +398,19 @@ class InOrder(Run):
                     self.streams[r].popleft()
                 del self.moving[pair]
                 return True
+
         occupied = {rank for pair in self.moving for rank in pair}
         for sends, data in [stream[0] for stream in self.streams if stream]:
-            pair = self.case.ends(data)
-            peer = self.streams[pair[1]]
-            if not sends or not peer or occupied & set(pair):
+            sender, receiver = self.case.ends(data)
+            pair = (sender, receiver)
+            peer_stream = self.streams[receiver]
+            if not sends or not peer_stream or occupied & set(pair):
                 continue
-            peer_sends, slot = peer[0]
+            peer_sends, slot = peer_stream[0]
             if not peer_sends and self.case.ends(slot) == pair:
-                latency, occupancy, _ = self.case.link(*pair)
-                self.moving[pair] = self.there[pair[1], slot] = self.now + latency + occupancy
+                latency, occupancy, _ = self.case.link(sender, receiver)
+                end = self.now + latency + occupancy
+                self.moving[pair] = end
+                self.there[receiver, slot] = end
                 return True
         return False

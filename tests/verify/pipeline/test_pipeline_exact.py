@@ -1,6 +1,7 @@
 """Times are compared exactly: one tick is enough, however long a step is."""
 
 import dataclasses
+import itertools
 import json
 from fractions import Fraction
 from typing import Any
@@ -123,7 +124,7 @@ def test_synth_does_not_call_it_optimal_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept"),
+    ("typed", "is_kept"),
     [
         ("8", True),
         ("8.5", True),
@@ -136,10 +137,10 @@ def test_synth_does_not_call_it_optimal_either() -> None:
         ("1e-99999999999999999999", False),
     ],
 )
-def test_a_number_that_a_float_does_not_keep_is_refused(typed: str, kept: bool) -> None:
+def test_a_number_that_a_float_does_not_keep_is_refused(typed: str, is_kept: bool) -> None:
     doc = document([["0F0", "0B0"]], 1, forward=["TYPED"], backward=[1], weight=[1])
     text = json.dumps(doc).replace('"TYPED"', typed).encode()
-    if kept:
+    if is_kept:
         assert decode(text).instance.forward == (float(typed),)
     else:
         with pytest.raises(FormatError, match="more digits than are kept"):
@@ -158,9 +159,8 @@ TIMES = st.builds(
 @given(st.lists(TIMES, min_size=2, max_size=4))
 def test_texts_are_alike_only_for_equal_times(times: list[Fraction]) -> None:
     texts = told_apart(*times)
-    for one, text in zip(times, texts, strict=True):
-        for other, its_text in zip(times, texts, strict=True):
-            assert (one == other) == (text == its_text)
+    for first, second in itertools.product(range(len(times)), repeat=2):
+        assert (times[first] == times[second]) == (texts[first] == texts[second])
 
 
 @given(TIMES)
@@ -184,11 +184,11 @@ def test_measures_are_those_of_fractions(durations: list[Any], microbatches: int
     """Two stages, all forwards first: added up here by hand, with fractions."""
     first = [f"0F{m}" for m in range(microbatches)]
     second = [f"1F{m}" for m in range(microbatches)]
-    back = [f"{{}}{kind}{m}" for m in range(microbatches) for kind in "IW"]
+    backwards = [f"{{}}{kind}{m}" for m in range(microbatches) for kind in "IW"]
     doc = document(
         [
-            [*first, *(action.format(0) for action in back)],
-            [*second, *(action.format(1) for action in back)],
+            [*first, *(action.format(0) for action in backwards)],
+            [*second, *(action.format(1) for action in backwards)],
         ],
         microbatches,
         forward=durations[:2],
@@ -197,18 +197,19 @@ def test_measures_are_those_of_fractions(durations: list[Any], microbatches: int
     )
     f0, f1, i0, i1, w0, w1 = map(exact, durations)
 
-    here = there = Fraction(0)
+    first_rank = Fraction(0)
+    second_rank = Fraction(0)
     arrived = []
     for _ in range(microbatches):
-        here += f0
-        there = max(there, here) + f1
+        first_rank += f0
+        second_rank = max(second_rank, first_rank) + f1
     for _ in range(microbatches):
-        there += i1
-        arrived.append(there)
-        there += w1
+        second_rank += i1
+        arrived.append(second_rank)
+        second_rank += w1
     for gradient in arrived:
-        here = max(here, gradient) + i0 + w0
-    makespan = max(here, there)
+        first_rank = max(first_rank, gradient) + i0 + w0
+    makespan = max(first_rank, second_rank)
 
     report = report_of(doc)
     assert report.measures is not None
@@ -219,8 +220,8 @@ def test_measures_are_those_of_fractions(durations: list[Any], microbatches: int
     assert numbers.peak_memory == (2 * microbatches, 2 * microbatches)
 
     claim = {**doc, "meta": {"makespan": float(makespan)}}
-    said = report_of(claim).results["claims"].verdict
-    assert (said is Verdict.PROVED) == (exact(float(makespan)) == makespan)
+    verdict = report_of(claim).results["claims"].verdict
+    assert (verdict is Verdict.PROVED) == (exact(float(makespan)) == makespan)
 
 
 @given(TIMES, TIMES)
@@ -242,11 +243,9 @@ def test_memory_is_told_in_full() -> None:
     """Of many activations a half more is not rounded away."""
     doc = one_tick_above()
     doc["situation"]["memory"] = [1.5, 1]
-    found = report_of(doc).counterexample
-    assert found is not None
-    assert (found.expected, found.found) == (
-        "at most 1.5 activations on rank 0",
-        "2 are held here, 2 at the most",
-    )
+    counterexample = report_of(doc).counterexample
+    assert counterexample is not None
+    assert counterexample.expected == "at most 1.5 activations on rank 0"
+    assert counterexample.found == "2 are held here, 2 at the most"
     assert written(Fraction(200001, 2)) == "100000.5"
     assert schedule_of(doc).instance.memory == (1.5, 1)

@@ -55,10 +55,10 @@ def test_refused(path: str, value: Any, problem: str) -> None:
     """1F1B with messages, one field changed."""
     doc = all_right()["1f1b-messages"]
     *outer, last = [int(name) if name.isdigit() else name for name in path.split(".")]
-    place: Any = doc
+    container: Any = doc
     for name in outer:
-        place = place[name]
-    place[last] = value
+        container = container[name]
+    container[last] = value
     with pytest.raises(FormatError) as error:
         decode(json.dumps(doc).encode(), "p.json")
     assert str(error.value).startswith("p.json: ")
@@ -101,8 +101,12 @@ GOOD = PipelineSchedule(stages=1, microbatches=1, instance=uniform(1), programs=
 @pytest.mark.parametrize(
     "change",
     [
-        *[{"stages": 0}, {"microbatches": -1}, {"programs": ()}, {"programs": ((),)}],
-        *[{"instance": uniform(2)}, {"instance": uniform(1, forward=-1)}],
+        {"stages": 0},
+        {"microbatches": -1},
+        {"programs": ()},
+        {"programs": ((),)},
+        {"instance": uniform(2)},
+        {"instance": uniform(1, forward=-1)},
         {"instance": uniform(1, forward=float("nan"))},
         {"programs": ((Action(0, "F", 5),),)},
         {"programs": ((Action(-1, "F", 0),),)},
@@ -122,15 +126,20 @@ def _messages() -> Rows:
     return documents.with_messages(documents.zero_bubble(3, 3), 3, 3)
 
 
-def _swapped(rows: Rows, rank: int, one: str, other: str) -> Rows:
-    i = rows[rank].index(one)
-    j = rows[rank].index(other)
-    rows[rank][i], rows[rank][j] = rows[rank][j], rows[rank][i]
+def _swapped(rows: Rows, rank: int, first: str, second: str) -> Rows:
+    i = rows[rank].index(first)
+    j = rows[rank].index(second)
+    rows[rank][i] = second
+    rows[rank][j] = first
     return rows
 
 
 def _without(action: str) -> Rows:
-    return [[a for a in row if a != action] for row in _messages()]
+    rows = _messages()
+    for row in rows:
+        if action in row:
+            row.remove(action)
+    return rows
 
 
 def _with(rank: int, position: int, action: str, rows: Rows | None = None) -> Rows:

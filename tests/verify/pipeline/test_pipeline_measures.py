@@ -42,7 +42,8 @@ def _delayed(doc: Document, pair: tuple[int, int], extra: float) -> Document:
     links = doc["situation"].setdefault("links", [])
     link = next((link for link in links if set(link["between"]) == set(pair)), None)
     if link is None:
-        links.append(link := {"between": list(pair), "latency": 0})
+        link = {"between": list(pair), "latency": 0}
+        links.append(link)
     link["latency"] += extra
     return doc
 
@@ -61,30 +62,32 @@ def test_slack_and_growth_are_exact() -> None:
             if link.slack is None:
                 assert _simulated(_delayed(doc, link.between, 1000)) == exact(base)
                 continue
-            points = [(0, base), *link.growth]
+
             corners += len(link.growth)
             assert link.growth[0] == (link.slack, base)
-            points.append((points[-1][0] + 100, points[-1][1] + 100 * link.final_slope))
+            points = [(0, base), *link.growth]
+            last_x, last_y = points[-1]
+            points.append((last_x + 100, last_y + 100 * link.final_slope))
             for (x0, y0), (x1, y1) in itertools.pairwise(points):
                 for x, y in [(x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2)]:
-                    found = float(_simulated(_delayed(doc, link.between, x)))
-                    assert found == pytest.approx(float(y), abs=1e-6), (link, x)
+                    makespan = float(_simulated(_delayed(doc, link.between, x)))
+                    assert makespan == pytest.approx(float(y), abs=1e-6), (link, x)
             assert _simulated(_delayed(doc, link.between, link.slack + 0.5)) > exact(base)
     assert corners > 30
 
 
 def test_the_critical_path_has_no_gap() -> None:
-    seen = 0
+    longer_paths = 0
     for _, measures in _measured(40, seed=3):
         path = measures.critical_path
         assert path[0].start == 0
         assert path[-1].end == measures.makespan
-        for one, other in itertools.pairwise(path):
-            waits_for_data = one.receiver is None or other.receiver is None
-            assert other.start == pytest.approx(one.end) or not waits_for_data
-            assert other.start <= one.end + 1e-9
-        seen += len(path) > 1
-    assert seen > 20
+        for earlier, later in itertools.pairwise(path):
+            waits_for_data = earlier.receiver is None or later.receiver is None
+            assert later.start == pytest.approx(earlier.end) or not waits_for_data
+            assert later.start <= earlier.end + 1e-9
+        longer_paths += len(path) > 1
+    assert longer_paths > 20
 
 
 def test_the_timeline_is_a_schedule() -> None:
@@ -93,11 +96,13 @@ def test_the_timeline_is_a_schedule() -> None:
     computed = [bar for bar in bars if bar.receiver is None]
     assert len(computed) == 6 * 3 * 2
     for rank in range(3):
-        mine = sorted((bar.start, bar.end) for bar in computed if bar.rank == rank)
-        assert all(one[1] <= other[0] for one, other in itertools.pairwise(mine))
-    for message in (bar for bar in bars if bar.receiver is not None):
-        least = 9 if {message.rank, message.receiver} == {0, 1} else 0
-        assert message.end >= message.start + least
+        times = sorted((bar.start, bar.end) for bar in computed if bar.rank == rank)
+        for (_, end), (start_of_next, _) in itertools.pairwise(times):
+            assert end <= start_of_next
+    for message in bars:
+        if message.receiver is not None:
+            shortest = 9 if {message.rank, message.receiver} == {0, 1} else 0
+            assert message.end >= message.start + shortest
 
 
 def test_no_right_schedule_beats_the_lower_bound() -> None:
@@ -115,11 +120,16 @@ def test_no_right_schedule_beats_the_lower_bound() -> None:
 
 def test_the_lower_bound_in_numbers() -> None:
     """Where ranks can hold nine activations, which is no limit to speak of, and two."""
-    for name, bounds in {"gpipe": (113, 133), "1f1b-slow": (185, 300), "vee": (146, 146)}.items():
-        for memory, bound in zip((9, 2), bounds, strict=True):
+    for name, bound_with_nine, bound_with_two in (
+        ("gpipe", 113, 133),
+        ("1f1b-slow", 185, 300),
+        ("vee", 146, 146),
+    ):
+        for memory, bound in ((9, bound_with_nine), (2, bound_with_two)):
             doc = all_right()[name]
             doc["situation"]["memory"] = [memory] * len(doc["programs"])
-            assert lower_bound(schedule_of(doc), Costs.of(schedule_of(doc).instance)) == bound
+            schedule = schedule_of(doc)
+            assert lower_bound(schedule, Costs.of(schedule.instance)) == bound
 
 
 def test_lowering_keeps_the_times_and_is_safe_in_order() -> None:
@@ -131,10 +141,10 @@ def test_lowering_keeps_the_times_and_is_safe_in_order() -> None:
         if schedule.has_messages:
             continue
         complete = lowered(schedule, Costs.of(schedule.instance))
-        one = check(schedule)
-        other = check(complete)
-        assert one.measures == other.measures
-        assert {f.verdict for n, f in other.results.items() if n != "memory"} == {Verdict.PROVED}
+        report = check(complete)
+        assert report.measures == check(schedule).measures
+        verdicts = {result.verdict for name, result in report.results.items() if name != "memory"}
+        assert verdicts == {Verdict.PROVED}
         assert lowered(complete, Costs.of(schedule.instance)) == complete
 
 
@@ -151,11 +161,10 @@ SHEETS = [Sheet("planned", PLANNED), Sheet("measured <now>", MEASURED)]
 def test_bars_and_messages_lie_where_their_times_say() -> None:
     root = ET.fromstring(svg(SHEETS, "ms"))
     scale = WIDTH / 92
-    bars = {
-        title.text: (float(rect.get("x", 0)), float(rect.get("width", 0)))
-        for rect in root.findall("{*}rect")
-        for title in rect.findall("{*}title")
-    }
+    bars = {}
+    for rect in root.findall("{*}rect"):
+        for title in rect.findall("{*}title"):
+            bars[title.text] = (float(rect.get("x", 0)), float(rect.get("width", 0)))
     assert list(bars) == [
         "0F0, rank 0: 0 to 8",
         "1F0, rank 1: 38 to 46",
@@ -166,10 +175,10 @@ def test_bars_and_messages_lie_where_their_times_say() -> None:
         begin, end = map(float, str(text).split(": ")[1].split(" to "))
         assert abs(x - LEFT - begin * scale) < 0.01
         assert abs(width - (end - begin) * scale) < 0.01
-    messages = [x for x in root.findall("{*}line") if x.find("{*}title") is not None]
+    messages = [line for line in root.findall("{*}line") if line.find("{*}title") is not None]
     assert len(messages) == 1
     assert abs(float(messages[0].get("x2", 0)) - LEFT - 38 * scale) < 0.01
-    texts = [x.text for x in root.findall("{*}text")]
+    texts = [element.text for element in root.findall("{*}text")]
     for text in ("planned", "measured <now>", "rank 1", "46", "92", "time (ms)"):
         assert text in texts
 

@@ -4,6 +4,7 @@ The built-in schedules run without a process group, on stages that only know the
 """
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,11 @@ def test_built_in_schedules_of_one_stage_are_proved(tmp_path: Path) -> None:
     schedule = _proved(tmp_path / "gpipe.csv")
     assert schedule.stages == schedule.ranks == 4
     own = runtime(4, 4, 8)
-    own._prepare_schedule_with_comms(
-        {rank: [a for a in row if a is not None and a.is_compute_op] for rank, row in order.items()}
-    )
+    computed = {}
+    for rank, row in order.items():
+        actions = [action for action in row if action is not None]
+        computed[rank] = [action for action in actions if action.is_compute_op]
+    own._prepare_schedule_with_comms(computed)
     own._dump_csv(str(tmp_path / "comms.csv"))
     _proved(tmp_path / "comms.csv")
     for name in ("ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble"):
@@ -119,21 +122,24 @@ def test_pytorch_takes_ours(name: str, tmp_path: Path) -> None:
         loaded = runtime(schedule.ranks, schedule.stages, schedule.microbatches)
         loaded._load_csv(str(path), format=form)
         if form == "compute_comms":
-            order = loaded.pipeline_order_with_comms.items()
-            programs = dict(enumerate(complete.programs))
-            assert {r: [*map(str, row)] for r, row in order} == {
-                r: [*map(str, row)] for r, row in programs.items()
-            }
+            programs = _texts(dict(enumerate(complete.programs)))
+            assert _texts(loaded.pipeline_order_with_comms) == programs
         for row in loaded.pipeline_order_with_comms.values():
             row[:] = [a for a in row if "REDUCE" not in str(a) and "SHARD" not in str(a)]
         loaded._simulate()  # raises where it does not progress
 
 
+def _texts(programs: dict[int, Iterable[object]]) -> dict[int, list[str]]:
+    return {rank: [str(action) for action in row] for rank, row in programs.items()}
+
+
 def added_messages(text: str, stages: int) -> None:
     """What PyTorch makes of a CSV, a rank a stage; raises where it can't."""
     rows = list(csv.reader(text.splitlines()))
-    order = {r: [pytorch._Action.from_str(cell) for cell in row] for r, row in enumerate(rows)}
-    order = {r: pytorch._add_unshard_reshard(row) for r, row in order.items()}
+    order = {}
+    for rank, row in enumerate(rows):
+        actions = [pytorch._Action.from_str(cell) for cell in row]
+        order[rank] = pytorch._add_unshard_reshard(actions)
     pytorch._add_send_recv(order, stage_to_rank=lambda stage: stage % len(rows), num_stages=stages)
 
 
@@ -187,9 +193,9 @@ def test_a_csv_round_trips() -> None:
             with pytest.raises(ArgumentError, match="needs messages"):
                 encode_csv(schedule, "compute_comms")
         alone = decode_csv(encode_csv(schedule, "compute_only"))
-        assert alone.programs == tuple(
-            tuple(a for a in row if a.kind in COMPUTE) for row in schedule.programs
-        )
+        assert len(alone.programs) == len(schedule.programs)
+        for row_alone, row in zip(alone.programs, schedule.programs, strict=True):
+            assert row_alone == tuple(action for action in row if action.kind in COMPUTE)
 
 
 def test_what_pytorch_refuses_is_refuted_too(tmp_path: Path) -> None:

@@ -81,14 +81,16 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the console says, and what the page loaded."""
-        said = [entry["message"] for entry in self.driver.get_log("browser")]
-        return said + self.run("return performance.getEntriesByType('resource').map((e) => e.name)")
+        messages = [entry["message"] for entry in self.driver.get_log("browser")]
+        loaded = self.run("return performance.getEntriesByType('resource').map((e) => e.name)")
+        return messages + loaded
 
 
 @pytest.fixture(scope="session")
 def window() -> Iterator[Browser]:
     """The one browser of this process."""
-    if lacking := _lacking():
+    lacking = _lacking()
+    if lacking:
         if os.environ.get("LATECOMER_BROWSER") == "required":
             pytest.fail(lacking)
         pytest.skip(lacking)

@@ -58,8 +58,8 @@ return count;
 
 def deadlocked():
     for fault in planted.faults("direct", encode(standard.direct(4))):
-        found = verify_xml(fault.data).results["deadlock_free"]
-        if found.verdict is Verdict.REFUTED:
+        result = verify_xml(fault.data).results["deadlock_free"]
+        if result.verdict is Verdict.REFUTED:
             return fault.data
     raise AssertionError
 
@@ -154,8 +154,9 @@ def test_a_refuted_file_opens_at_the_faulty_transfer(browser, page):
 
 def test_what_never_arrives_is_shown_at_the_end(browser, page):
     doc = builders.straggler(4)
-    for rounds in (phase["rounds"] for phase in doc["phases"]):
-        rounds[:] = [[m for m in moves if (m[1], m[2]) != (0, 2)] for moves in rounds]
+    for phase in doc["phases"]:
+        for moves in phase["rounds"]:
+            moves[:] = [move for move in moves if (move[1], move[2]) != (0, 2)]
     model = model_of_document(doc)
     assert [fault["faulty"] for fault in model["faults"]] == [[]] * len(model["faults"])
     browser.open(page(model))
@@ -169,12 +170,16 @@ def test_what_never_arrives_is_shown_at_the_end(browser, page):
 
 def test_a_chunk_can_be_followed(browser, page):
     browser.open(page(model_of_document(STRAGGLER)))
-    wanted = sum(move[2] == 3 for p in STRAGGLER["phases"] for r in p["rounds"] for move in r)
+    transfers_of_chunk = 0
+    for phase in STRAGGLER["phases"]:
+        for moves in phase["rounds"]:
+            transfers_of_chunk += sum(move[2] == 3 for move in moves)
     browser.run(
         "const field = document.getElementById('follow');"
         "field.value = 3; field.dispatchEvent(new Event('input'))"
     )
-    assert browser.run("return document.querySelectorAll('#transfers li').length") == wanted
+    listed = browser.run("return document.querySelectorAll('#transfers li').length")
+    assert listed == transfers_of_chunk
     browser.run("document.querySelectorAll('#transfers li button')[5].click()")
     assert browser.run("return viewer.player.position") > 0
     browser.run("document.activeElement.blur()")
@@ -256,10 +261,7 @@ def test_64_ranks_step_through_all_rounds_in_few_frames(browser, page):
 
 
 def test_1024_ranks_are_cut_and_answer(browser, page):
-    rounds = [[[i, i ^ bit, c, "reduce"] for i in range(1024)]
-              for c in range(64) for bit in (1 << t for t in range(10))]  # fmt: skip
-    document = builders.document(1024, 64, [("doubling", [], rounds)], ports="matching")
-    model = model_of_document(document)
+    model = model_of_document(builders.recursive_doubling(1024, 64))
     assert model["shown"] == [0, 5]
     browser.open(page(model))
     assert "Shown are chunks 0 to 4 of 64" in browser.run("return document.body.innerText")
