@@ -70,9 +70,13 @@ def launched(device, monkeypatch):
 
 def test_staging_is_kept_for_good_while_a_kernel_may_still_reach_it(launched):
     engine, kernel, memory, work = launched
+
     engine.close()
+
     [(kept_memory, kept_kernel, [flight])] = launcher._abandoned
-    assert (kept_memory, kept_kernel, flight.work) == (memory, kernel, work)
+    assert kept_memory is memory
+    assert kept_kernel is kernel
+    assert flight.work is work
     assert memory.stop.item() == 1
     assert not work.is_done
 
@@ -83,7 +87,7 @@ def test_a_device_that_has_failed_may_reach_it_too(launched, device):
     with pytest.raises(ZeroDivisionError):
         device.current().synchronize()
     engine.close()
-    assert [kept[0] for kept in launcher._abandoned] == [memory]
+    assert [kept_memory for kept_memory, _, _ in launcher._abandoned] == [memory]
 
 
 def test_nothing_is_kept_when_all_kernels_have_ended(launched, monkeypatch):

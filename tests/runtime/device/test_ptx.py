@@ -103,8 +103,9 @@ def test_mutants_of_the_kernel(name, tmp_path):
     source = SOURCE.read_text()
     assert source.count(old) == 1
     kernel = kernel_of(source.replace(old, new), tmp_path)
-    found = list(problems(build(kernel, 90, "fp32", False).asm["ptx"], "fp32", False))
-    assert any(problem in each for each in found), found
+    built = build(kernel, 90, "fp32", False)
+    reported = list(problems(built.asm["ptx"], "fp32", False))
+    assert any(problem in text for text in reported), reported
 
 
 @pytest.mark.gpu_logic

@@ -41,7 +41,9 @@ def test_streams_are_ordered_by_events_alone(device):
 
 def test_pools_give_their_streams_again():
     device = SimulatedDevice(pool=2)
-    first, second, third = (device.stream() for _ in range(3))
+    first = device.stream()
+    second = device.stream()
+    third = device.stream()
     assert first is third
     assert len({device.current(), first, second, device.aside(), device.aside()}) == 5
     device.close()
