@@ -71,7 +71,8 @@ def test_two_jobs_at_the_same_moment(name, tmp_path):
 
     for printed in (first, second):
         assert re.search(r"(.|\n)*?".join(patterns), printed, re.MULTILINE), printed
-    assert re.findall(r"^loss (\S+)", first, re.M) == re.findall(r"^loss (\S+)", second, re.M)
+    losses = re.findall(r"^loss (\S+)", first, re.MULTILINE)
+    assert losses == re.findall(r"^loss (\S+)", second, re.MULTILINE)  # the same job twice
     assert set(tmp_path.iterdir()) == before  # nothing that they could have shared is left
 
 

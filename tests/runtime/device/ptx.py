@@ -32,9 +32,12 @@ WIDE = re.compile(r"\.v4\.b32|\.v2\.b64")
 
 def build(kernel, arch, dtype, average, **options):
     """The kernel of a module, compiled for a GPU that is not here."""
-    signature = {
-        p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in kernel.params
-    } | {"rows": "*i32", "own": f"*{dtype}", "bases": "*i64", "stop": "*i32"}
+    signature = {}
+    for parameter in kernel.params:
+        kind = "constexpr" if parameter.is_constexpr else parameter.annotation_type
+        signature[parameter.name] = kind
+    signature |= {"rows": "*i32", "own": f"*{dtype}", "bases": "*i64", "stop": "*i32"}
+
     constants = {"SETS": SETS, "AVERAGE": average, "DEVICE_CLOCK": True, "TILE": TILE}
     pointers = [name for name, kind in signature.items() if kind.startswith("*")]
     aligned = [["tt.divisibility", ALIGNMENT]]
@@ -54,21 +57,26 @@ class Program:
     @classmethod
     def of(cls, ptx):
         names = []
-        jumps = {}
+        jumps = {}  # by instruction: to which label, and whether only on a condition
         labels = {}
         for text in ptx.splitlines():
             if label := LABEL.match(text):
                 labels[label[1]] = len(names)
             elif line := LINE.match(text):
-                if line[2].startswith("bra"):
-                    jumps[len(names)] = line[3].strip(), line[1] is not None
-                names.append(line[2])
-        after = [[i + 1] if i + 1 < len(names) else [] for i in range(len(names))]
-        for i, (label, conditional) in jumps.items():
-            after[i] = [labels[label], *(after[i] if conditional else [])]
+                condition, name, operands = line.groups()
+                if name.startswith("bra"):
+                    jumps[len(names)] = (operands.strip(), condition is not None)
+                names.append(name)
+
+        after = []
         for i, name in enumerate(names):
-            if name == "ret":
-                after[i] = []
+            following = []
+            if i in jumps:
+                label, is_conditional = jumps[i]
+                following.append(labels[label])
+            if name != "ret" and (i not in jumps or is_conditional) and i + 1 < len(names):
+                following.append(i + 1)
+            after.append(following)
         return cls(names, after)
 
     def where(self, pattern):

@@ -243,10 +243,11 @@ def _fails(rank, size, store, by):
         store.wait(["over"], LIMIT)
         return False
 
-    aborted = threading.Event()
-    for group in executor.engine._groups if by == "transfers" else ():
-        group.transfer = lambda ends: aborted.wait()  # as NCCL: what is aborted ends,
-        group.abort = aborted.set  # and its stream goes on
+    if by == "transfers":
+        aborted = threading.Event()
+        for group in executor.engine._groups:
+            group.transfer = lambda ends: aborted.wait()  # as NCCL: what is aborted ends,
+            group.abort = aborted.set  # and its stream goes on
 
     tensor = torch.ones(9)
     copied_after_wait = torch.zeros(9)

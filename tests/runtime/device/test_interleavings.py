@@ -22,7 +22,9 @@ AREA = 32
 
 
 def turned(schedule, by):
-    return renamed(schedule, {r: (r + by) % schedule.ranks for r in range(schedule.ranks)})
+    """The schedule with other ranks' names: each has the name of the rank ``by`` further on."""
+    n = schedule.ranks
+    return renamed(schedule, {rank: (rank + by) % n for rank in range(n)})
 
 
 N = 3

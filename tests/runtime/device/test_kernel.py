@@ -179,6 +179,7 @@ def conform(rank, size, store, cases, epoch):
                 late = number // len(schedules) % size
             if len(runnable.late) == 2:
                 late = (number % size, (number + 1) % size)
+
             dtype = DTYPES[number % len(DTYPES)]
             tensor = run_and_compare(
                 engine,
@@ -190,6 +191,7 @@ def conform(rank, size, store, cases, epoch):
                 exact=number % 3 == 0 or not dtype.is_floating_point,
                 average=number % 7 == 3 and dtype.is_floating_point,
             )
+
             store.set(f"{number} {rank}", tensor.view(torch.uint8).numpy().tobytes().hex())
             assert store.get(f"{number} 0") == store.get(f"{number} {rank}")
     finally:
@@ -220,9 +222,11 @@ def _long_time(rank, size, store, old="", new="", program=None):
     device = SimulatedDevice()
     schedules = [ring(3), generate(3, chunks=4, owners="free")]
     engine = kernels(schedules, store, rank, size, device, timeout_s=6.0)
+
     if program is not None and rank == 0:
         loaded = engine._load(1, engine.schedules[1].late)
         program(loaded.rows)
+
     try:
         after_a_long_time(engine, 2)  # rank 2 is late
     except (AssertionError, RankFailure) as error:
@@ -329,6 +333,7 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
     device = SimulatedDevice()
     engine = kernels([straggler(3)], store, rank, size, device, timeout_s=8.0)
     engine.submit(torch.ones(40)).wait(LIMIT)
+
     if rank == 1:
         os._exit(1)
     began_s = time.monotonic()
@@ -336,6 +341,7 @@ def test_a_lost_rank_ends_the_others_and_is_named(rank, size, store):
         engine.submit(torch.ones(40)).wait(LIMIT)
     assert failure.value.ranks == (1,)
     assert time.monotonic() - began_s < 60 * PATIENCE
+
     device.current().synchronize()
     engine.close()  # its kernel has ended
     assert not engine._kernels._thread.is_alive()
@@ -348,9 +354,11 @@ def test_a_stopped_rank_puts_nothing_in_later_operations(rank, size, store):
     device = SimulatedDevice()
     engine = kernels([ring(2)], store, rank, size, device)
     engine.submit(torch.ones(40)).wait(LIMIT)
+
     memory = engine._kernels._memory
     flags = memory.read(memory.flags).clone()
     store.set(f"flags of {rank}", b"copied")
+
     if rank == 0:
         store.wait(["flags of 1"])
         memory.raise_stop()

@@ -45,9 +45,11 @@ def launched(device, monkeypatch):
     """An engine with one operation on its way, and its kernel."""
     monkeypatch.setattr(launcher, "CLOSE_S", 0.05)
     monkeypatch.setattr(launcher, "_abandoned", [])
+
     layout = Layout.within(1 << 16, 2, 1, PROGRAM.slots)
     buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
     memory = SymmetricMemory(layout, buffer, [buffer.data_ptr()] * 2, None)
+
     kernel = GatedKernel()
     loaded = LoadedProgram(PROGRAM, 0, device.tensors)
     engine = KernelEngine(
@@ -61,6 +63,7 @@ def launched(device, monkeypatch):
         ended=lambda work: work.settle(),
         failed=lambda text, error: None,
     )
+
     program = load(ring(2)).program(0, ())
     work = AllReduceWork(0, torch.zeros(64), False, key=(0, ()), program=program)
     engine.submit(work)

@@ -94,14 +94,17 @@ def test_parts_of_the_memory_do_not_overlap():
     assert memory.bases.tolist() == [memory._buffer.data_ptr()]
     assert memory.flags.shape == (SETS, 10, 4)
     assert memory.stamps.shape == (KEPT, 1, 2)
+
     memory._buffer[: layout.flags_at] = 1
     for number, part in enumerate((memory.flags, memory.stamps, memory.stop), 2):
         assert not part.any()
         part.fill_(number)
+
     expected = [layout.flags_at, memory.flags.numel(), memory.stamps.numel(), 1]
     words = memory._buffer.numpy()
     assert (words == 1).sum() == expected[0]
     assert [(np.array(words) == number).sum() for number in (2, 3, 4)] == expected[1:]
+
     memory.raise_stop()
     assert memory.read(memory.stop).tolist() == [1]
 

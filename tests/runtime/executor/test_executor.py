@@ -19,7 +19,7 @@ from verify.core.schedule import Phase
 from verify.errors import ArgumentError, ScheduleRefused, TensorError
 
 SIZES = (0, 1, 7, 1000, 40_000)
-CASES = 85
+CASES = 85  # of the conformance suite, with these sizes
 
 
 def _conformance(rank, size, store, cases):
@@ -129,6 +129,7 @@ def test_bad_tensors_are_refused_and_leave_the_executor_usable(rank, size, store
     ]:
         with pytest.raises(TensorError, match=message):
             executor.submit(tensor, average=average)
+
     for late in (-1, size):
         with pytest.raises(ArgumentError, match="late"):
             executor.late = late

@@ -297,10 +297,12 @@ def test_a_rank_that_has_finished_is_not_named_beside_one_that_dies(rank, size, 
     executor = Executor(load(ONE_LATE), store, rank, size, timeout_s=TIMEOUT_S)
     executor.submit(torch.ones(10)).wait()
     together(store, rank, size, "first is done")
+
     if rank == 0:
         executor.close()
         store.set("rank 0 has closed", "")
         return
+
     store.wait(["rank 0 has closed"])
     if rank == 1:
         os.kill(os.getpid(), KILL)

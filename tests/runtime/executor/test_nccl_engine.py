@@ -224,6 +224,7 @@ def test_helpers_go_on_with_the_next_operation_while_the_late_rank_is_missing(ra
     ]
     if rank == 3:
         executor.streams.current().launch(lambda: store.wait(keys))
+
     works = [executor.submit(torch.full((50,), float(rank))) for _ in range(2)]
     assert [work.wait(LIMIT)[7].item() for work in works] == [6.0, 6.0]
     executor.close()

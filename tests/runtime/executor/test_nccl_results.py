@@ -92,11 +92,13 @@ def test_what_was_cut_short_is_marked_and_sums_keep_their_bits(device, dtype):
     gate = threading.Event()
     tensor = torch.zeros(4, dtype=dtype)
     work, results = operation(device, tensor, gate)
+
     for value in (-0.0, 1 / 3, float("inf"), torch.finfo(dtype).smallest_normal / 2):
         sound = torch.full((2,), value, dtype=dtype)
         before = sound.clone().view(torch.uint8)
         results.seal(sound)
         assert torch.equal(sound.view(torch.uint8), before)
+
     results.seal(torch.zeros(0, dtype=dtype))
     results.spoil()
     gate.set()
@@ -111,10 +113,12 @@ def test_a_mark_is_set_where_all_streams_of_the_pool_are_held_up():
     gate = threading.Event()
     tensor = torch.zeros(4)
     work, results = operation(device, tensor, gate)  # on the one stream that there is
+
     spoiling = threading.Thread(target=results.spoil, daemon=True)
     spoiling.start()
     spoiling.join(60)
     assert not spoiling.is_alive()
+
     gate.set()
     work.wait()
     device.current().synchronize()

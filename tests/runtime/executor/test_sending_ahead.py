@@ -28,7 +28,7 @@ from tests.runtime import schedules
 
 SMALL = Sizes(frame=48, wake=16, due=64, nearly=64, ahead=32, held=0, whole=False)
 SMALL_WHOLE = Sizes(frame=64, wake=32, due=64, nearly=64, ahead=32, held=0, whole=True)
-MOST_ROUNDS = 20_000
+MOST_ROUNDS = 20_000  # of steps, after which the test gives up
 SCHEDULES = [
     schedules.ring(3),
     schedules.direct(4),
@@ -59,13 +59,14 @@ class Rank:
         self.program = rank_program(schedule, rank)
         self.frames = {peer: deque() for peer in range(schedule.ranks)}  # from that rank
         self.grants = {peer: deque() for peer in range(schedule.ranks)}  # credit, from that rank
-        self.states = [self._state(schedule, number, n) for number, n in enumerate(numels)]
+        self.states = [self._state(schedule, number, numel) for number, numel in enumerate(numels)]
 
     def _state(self, schedule, number, numel):
         values = torch.arange(numel, dtype=torch.int32) * (self.rank + 1) + number
         work = AllReduceWork(number, values, False)
         work.program = self.program
-        work.bounds = tuple(numel * c // schedule.chunks for c in range(schedule.chunks + 1))
+        k = schedule.chunks
+        work.bounds = tuple(numel * chunk // k for chunk in range(k + 1))
         return TransferState(work, [], Observer(), self.sizes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -95,12 +94,18 @@ ASKED_S = LIMITS.wait_s + 1
 """Longer than a wait may last without a question."""
 
 
+class _Source:
+    """Waits since time 0 for rank 1, unless that is over."""
+
+    def __init__(self, operation):
+        self.wait = WaitFor(operation, "completion", 1, peer=1)
+
+    def waiting(self):
+        return None if self.wait is None else (self.wait, 0.0)
+
+
 def _check(*operations):
-    """Waits since time 0 for rank 1, unless they are over."""
-    sources = [SimpleNamespace(wait=WaitFor(n, "completion", 1, peer=1)) for n in operations]
-    for source in sources:
-        source.waiting = lambda source=source: source.wait and (source.wait, 0.0)
-    return WaitCheck(0, 2, LIMITS, sources)
+    return WaitCheck(0, 2, LIMITS, [_Source(operation) for operation in operations])
 
 
 def test_the_time_is_shared_out_so_that_all_have_failed_within_it():

@@ -112,12 +112,14 @@ def test_whoever_does_not_answer_is_asked_again_until_the_time_is_up():
     question = group.ranks[0].ask(1.0, 0.0)
     group.settle()
     assert group.ranks[0].get_timer() == protocol.ASK_AGAIN_S
+
     group.deaf = {1, 2}
     group.turn(protocol.ASK_AGAIN_S)
     group.deaf = {1}
     assert not question.is_over
     group.turn(protocol.ASK_AGAIN_S)  # rank 2 hears the third, rank 1 has heard the first
     assert question.is_over
+
     lost = group.ranks[0].ask(1.0, group.now_s)
     for _ in range(11):
         group.turn(protocol.ASK_AGAIN_S)

@@ -103,9 +103,11 @@ def test_strangers_are_ignored(ends):
         HEADER.pack(token, 0, 1) + b"y",  # nobody listens
         HEADER.pack(token, 0, 50) + b"x",  # cut off
     ]
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for data in [*foreign, HEADER.pack(token, 0, 1) + b"x!"]:
             stranger.sendto(data, ends[1]._socket.getsockname())
+
     assert received.get(timeout=20) == (0, b"!")
     assert ends[1].dropped == len(foreign)
 
@@ -157,18 +159,23 @@ def test_a_runner_answers_tells_wakes_earlier_and_reports_what_breaks(monkeypatc
         listen=lambda name, handler: setattr(channel, "receive", handler),
         send=lambda peer, name, payload: sent.append((peer, name, payload)),
     )
+
     monkeypatch.setattr(ProtocolRunner, "handle_event", lambda _, event: events.append(event))
     monkeypatch.setattr(ProtocolRunner, "handle_error", lambda _, error: broken.put(error))
     protocol._events.append(0)
     runner = ProtocolRunner(protocol, channel, "echo", int)
+
     for message in (5, 6):
         channel.receive(3, msgspec.msgpack.encode(message))
     assert sent == [(3, "echo", msgspec.msgpack.encode(answer)) for answer in (6, 7)]
     assert events == [0, 5, 6]
+
     with pytest.raises(ValueError, match="Expected `int`"):
         channel.receive(3, msgspec.msgpack.encode("what?"))
+
     assert runner.run(lambda now_s: setattr(protocol, "timer_s", now_s)) is None
     assert isinstance(broken.get(timeout=20), ZeroDivisionError)
+
     runner.close()
     channel.receive(3, msgspec.msgpack.encode(7))
     assert len(sent) == 2

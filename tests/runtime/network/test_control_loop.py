@@ -189,6 +189,7 @@ def test_high_descriptors_are_waited_for_another_way():
     try:
         while not sockets or sockets[-1].fileno() < control_loop.FD_SETSIZE:
             sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
         reader = sockets[-1]
         reader.bind(("127.0.0.1", 0))
         received = queue.SimpleQueue()

@@ -19,8 +19,8 @@ from runtime.optireduce.udp.socket import UdpSocket
 from runtime.work import AllReduceWork
 
 SESSION = 0x1234_5678_9ABC_DEF0
-UNTOUCHED = 255
-PATH = NUMPY
+UNTOUCHED = 255  # no byte of what is sent: see content() and result()
+PATH = NUMPY  # the data path; tests of the compiled one put that here
 
 
 def content(rank, shard, nbytes):
@@ -118,6 +118,7 @@ class Host:
         while bucket := self.protocol.next_event():
             self.over_s[bucket.operation] = now_s
             bucket.check_results()
+
         sent = []
         while message := self.protocol.message_to_send(now_s):
             if isinstance(message, Burst):

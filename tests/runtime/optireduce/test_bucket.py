@@ -19,7 +19,7 @@ from runtime.optireduce.udp.data_path import NUMPY
 from runtime.work import AllReduceWork
 
 PAYLOAD = 32
-PATH = NUMPY
+PATH = NUMPY  # the data path; tests of the compiled one put that here
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,6 +94,7 @@ def test_the_losses_skips_above_one_threshold_and_stops_above_another():
     assert losses.close_step(_record(1, 40)) is None
     assert losses.skip
     assert losses.close_step(_record(2, 40)) is None  # mean 28 %
+
     losses.dropped = {"stale": 7}
     losses.dropped_from = {(1, "stale"): 7}
     error = losses.close_step(_record(3, 40))
@@ -114,9 +115,11 @@ def test_a_step_is_complete_when_it_is_sealed_and_all_is_over():
         sender=SimpleNamespace(pacers={1: SimpleNamespace(rate=5.0, rtt_s=0.1)}),
     )
     bucket = SimpleNamespace(step=0, stages=(stage, stage), seed=None)
+
     losses.submitted(0, 0, False)
     losses.ended(bucket, protocol, 0.2)
     assert not losses.steps
+
     losses.submitted(0, 1, True)
     losses.ended(bucket, protocol, 0.2)
     assert [(record.operations, record.loss) for record in losses.steps] == [(2, 0.25)]

@@ -28,7 +28,7 @@ from verify.errors import ArgumentError, RankFailure
 
 SIZE = 3
 VICTIM = 1
-WAIT = timedelta(seconds=300)
+WAIT = timedelta(seconds=300)  # against hangs, no claim on speed
 WARM = Options(warmup_steps=60, reliable_steps=59, dead_s=90.0)
 OVER_UBT = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0)
 """What UBT suspects takes longer than the test: it is not what notices."""

@@ -113,11 +113,13 @@ def test_too_much_loss_stops_with_an_error_that_says_so(rank, size, store):
         datagram_bytes=256,
         dead_s=30.0,  # a process that waits for a processor is not dead
     )
+
     _, attachment, steps = _training(rank, size, store, options, 0.97)
     with pytest.raises(RuntimeError) as raised:
         list(steps)
     error = attachment.engine.failure
     assert str(error).split("\n", 1)[0] in str(raised.value)
+
     store.set(f"error {rank}", type(error).__name__)
     together(store, rank, size, "over")
     attachment.close()

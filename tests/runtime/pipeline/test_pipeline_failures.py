@@ -45,6 +45,7 @@ def test_failures_and_refusals(rank, size, store):
     block = Block()
     plain = one_f_one_b(RANKS, MICROBATCHES)
     doubled = [[*program, program[-1]] for program in plain]
+    other_on_rank_1 = gpipe(RANKS, MICROBATCHES) if rank == 1 else plain
     ddp = torch.nn.parallel.DistributedDataParallel(block)
 
     for module, programs, problem in (
@@ -52,7 +53,7 @@ def test_failures_and_refusals(rank, size, store):
         (block, doubled, r"never run(.|\n)*exactly_once|exactly_once(.|\n)*never run"),
         ({RANKS: block}, plain, rf"must be the modules of stages \[{rank}\]"),
         (ddp, plain, "silently not be reduced"),
-        (block, (gpipe if rank == 1 else one_f_one_b)(RANKS, MICROBATCHES), "another schedule"),
+        (block, other_on_rank_1, "another schedule"),
     ):
         with pytest.raises((ScheduleRefused, ArgumentError), match=problem):
             Pipeline(module, schedule(programs), loss_fn, timeout_s=30)

@@ -21,6 +21,7 @@ from runtime.policy.options import Options, PolicyInputs
 MESSAGES = msgspec.msgpack.Decoder(Message)
 LARGE = 10**4
 """Bytes for which S*beta is 10 ms in ``inputs``."""
+# the first two cost what they do for 8 ranks: messages, and shares of the buffer
 CANDIDATES = (
     Candidate("m = 1", 1, Phase(6, 6 / 7), Phase(9, 9 / 7)),
     Candidate("m = 4", 1, Phase(24, 6 / 7), Phase(30, 30 / 28), on_demand=True),

@@ -76,10 +76,10 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
             trained = _train(model, rank, lateness)
         assert attachment.executor.failure is None
         attachment.close()
+
         assert (trained - plain).abs().max() < 1e-6
         digest_of_mode = digest(trained)
         summary = watched.summary()
-
         if mode in ("native", "static"):
             assert digests.setdefault(mode, digest_of_mode) == digest_of_mode
             assert set(summary.ways) == {"native" if mode == "native" else by_schedule}
@@ -87,15 +87,21 @@ def test_all_modes_train_like_plain_ddp_and_say_who_was_late(rank, size, store, 
             assert summary.ways[by_schedule] > 0
             assert summary.lines[0].rank == LATE
             assert summary.lines[0].last > 0.5
-            metrics = tmp_path / f"{rank}.prom"
-            watched.write_prometheus(metrics)
-            assert f'latecomer_wasted_seconds_total{{rank="{LATE}"}}' in metrics.read_text()
-            trace = tmp_path / f"{rank}.json"
-            watched.write_trace(trace)
-            events = json.loads(trace.read_text())["traceEvents"]
-            assert {event["pid"] for event in events} == set(range(SIZE))
-            assert {"arrival", "operation", "round"} <= {event.get("cat") for event in events}
+            _check_metrics(watched, tmp_path / f"{rank}.prom")
+            _check_trace(watched, tmp_path / f"{rank}.json")
     dist.destroy_process_group()
+
+
+def _check_metrics(watched, file):
+    watched.write_prometheus(file)
+    assert f'latecomer_wasted_seconds_total{{rank="{LATE}"}}' in file.read_text()
+
+
+def _check_trace(watched, file):
+    watched.write_trace(file)
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == set(range(SIZE))
+    assert {"arrival", "operation", "round"} <= {event.get("cat") for event in events}
 
 
 class _Mixed(nn.Module):
@@ -119,8 +125,10 @@ class _Mixed(nn.Module):
 def _accumulated(rank, attached):
     """Gradients summed over two backwards, one synchronized; unused parameters in odd steps."""
     model = DistributedDataParallel(_Mixed(), find_unused_parameters=True)
+
     if attached:
         attachment = runtime.ddp.attach(model, mode="eager", profile=PROFILE)
+
     data = torch.Generator().manual_seed(rank)
     gradients = []
     for step in range(4):
@@ -147,6 +155,7 @@ def _sharded(rank, size, hybrid):
         backend_override={"rep": runtime.BACKEND} if hybrid else None,
     )
     fully_shard(model, mesh=mesh)
+
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = torch.Generator().manual_seed(rank)
     for _ in range(2):
@@ -154,6 +163,7 @@ def _sharded(rank, size, hybrid):
         optimizer.zero_grad()
         model(torch.randn(8, 12, generator=data)).square().mean().backward()
         optimizer.step()
+
     flat = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
     return flat, mesh.get_group("rep")
 
@@ -162,6 +172,7 @@ def _sharded(rank, size, hybrid):
 def test_accumulation_unused_parameters_mixed_dtypes_and_hsdp(rank, size, store):
     """What else uses DDP and the backend, against the same without us."""
     _start("gloo", "first", rank, size, store)
+
     ours = _accumulated(rank, True)
     plain = _accumulated(rank, False)
     for gradients, expected in zip(ours, plain, strict=True):
@@ -195,12 +206,14 @@ def test_a_clock_that_is_not_aligned_yet_does_not_end_a_watch(rank, size, store)
     """Rank 1 never gets an answer about its clock."""
     if rank == 1:
         Clock.receive_message = lambda *_: None
+
     reducer = dispatcher(rank, size, store, Options("auto"), 60.0)
     with runtime.watch(reducer) as watched:
         for _ in range(20):
             reducer.submit(torch.ones(10)).wait()
     together(store, rank, size, "over")
     reducer.close()
+
     summary = watched.summary()
     # the last one's, too, though the block ends with its result
     assert [len(report.records) for report in watched.ranks] == [20] * 3

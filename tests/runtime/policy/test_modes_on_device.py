@@ -190,9 +190,11 @@ def _static_is_captured_once_it_has_run(rank, size, store):
     reducer = _dispatcher(rank, size, store, options)
     tensor = torch.zeros(5)
     device = reducer.executor.streams
+
     with device.capture("thread_local"), pytest.raises(ArgumentError, match="has not run before"):
         reducer.submit(tensor)
     reducer.submit(tensor).wait(LIMIT)  # that was no harm
+
     with device.capture("thread_local") as graph:
         reducer.submit(tensor).wait()
     tensor.fill_(rank)

@@ -194,6 +194,7 @@ def test_handles_say_when_they_are_done(rank, size, store):
         assert work.is_success()
         assert work.result()[0].tolist() == [result] * 3
         assert work.wait()
+
     if rank == 0:
         work = dist.isend(torch.ones(2), 1)
         work.wait()

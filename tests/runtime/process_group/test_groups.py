@@ -184,23 +184,23 @@ def test_a_group_can_be_destroyed_before_its_first_all_reduce_began(rank, size, 
         work.wait()
 
 
-TIMEOUT_S = 6.0
+TIMEOUT_S = 6.0  # set once the group is there, so that it is not about a slow start
 SIZE = 3
 VICTIM = 1
-_x = torch.ones
+_ones = torch.ones
 CALLS = {
-    "all_gather": lambda: dist.all_gather([_x(4) for _ in range(SIZE)], _x(4)),
-    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(_x(4 * SIZE), _x(4)),
-    "all_reduce": lambda: dist.all_reduce(_x(4), dist.ReduceOp.MAX),
-    "all_reduce of integers": lambda: dist.all_reduce(_x(4).long(), dist.ReduceOp.AVG),
-    "all_to_all_single": lambda: dist.all_to_all_single(_x(4 * SIZE), _x(4 * SIZE)),
+    "all_gather": lambda: dist.all_gather([_ones(4) for _ in range(SIZE)], _ones(4)),
+    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(_ones(4 * SIZE), _ones(4)),
+    "all_reduce": lambda: dist.all_reduce(_ones(4), dist.ReduceOp.MAX),
+    "all_reduce of integers": lambda: dist.all_reduce(_ones(4).long(), dist.ReduceOp.AVG),
+    "all_to_all_single": lambda: dist.all_to_all_single(_ones(4 * SIZE), _ones(4 * SIZE)),
     "barrier": dist.barrier,
-    "broadcast": lambda: dist.broadcast(_x(4), VICTIM),
+    "broadcast": lambda: dist.broadcast(_ones(4), VICTIM),
     "broadcast_object_list": lambda: dist.broadcast_object_list([None], VICTIM),
-    "recv": lambda: dist.recv(_x(4), VICTIM),
-    "reduce_scatter": lambda: dist.reduce_scatter(_x(4), [_x(4) for _ in range(SIZE)]),
-    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(_x(4), _x(4 * SIZE)),
-    "scatter": lambda: dist.scatter(_x(4), None, VICTIM),
+    "recv": lambda: dist.recv(_ones(4), VICTIM),
+    "reduce_scatter": lambda: dist.reduce_scatter(_ones(4), [_ones(4) for _ in range(SIZE)]),
+    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(_ones(4), _ones(4 * SIZE)),
+    "scatter": lambda: dist.scatter(_ones(4), None, VICTIM),
 }
 AT_LENGTH = {"all_gather_into_tensor", "broadcast_object_list", "reduce_scatter", "scatter"}
 """For the backend below Gloo they are as others here."""

@@ -37,6 +37,10 @@ def _ranks(operations=6, size=4, late=2, by_s=0.25):
             begin_s = 10.0 + number
             lateness_s = by_s if has_late_rank and rank == late else 0.001 * rank
             arrived_s = begin_s + lateness_s
+            if has_late_rank:
+                way, late_ranks, reason = WAY, (late,), REASON
+            else:
+                way, late_ranks, reason = NATIVE, (), "all have come"
             record = Record(
                 operation=number,
                 rank=rank,
@@ -45,9 +49,9 @@ def _ranks(operations=6, size=4, late=2, by_s=0.25):
                 done_s=begin_s + by_s + 0.1,
                 uncertainty_s=0.0001,
                 bytes=2**20,
-                way=WAY if has_late_rank else NATIVE,
-                late=(late,) if has_late_rank else (),
-                reason=REASON if has_late_rank else "all have come",
+                way=way,
+                late=late_ranks,
+                reason=reason,
             )
             records.append(record)
         rounds = (Round(0, "completion", 1, 10.3, 10.31),)
@@ -159,10 +163,12 @@ def test_the_command_writes_a_page(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             run(app)
         assert (ended.value.code or 0) == code
+
     printed = capsys.readouterr()
     headline = "run.html: 6 operations of 4 ranks: rank 2 kept the others waiting"
     assert printed.out.startswith(headline)
     assert "no.json" in printed.err
+
     page = (tmp_path / "run.html").read_text()
     assert page.count("</script>") == 2
     assert "<img" not in page

@@ -21,7 +21,7 @@ from tests.runtime.spawning import on_ranks, together
 from verify.errors import ArgumentError
 
 SIZE = 3
-WAIT = timedelta(seconds=300)
+WAIT = timedelta(seconds=300)  # against hangs, no claim on speed
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +121,7 @@ def _mixed(rank, size, store, tags):
     options = Options(warmup_steps=0, bound_s=5.0, dead_s=90.0, hadamard="off", authenticate=tags)
     engine = OptiReduceEngine(store, rank, size, options=options, timeout_s=60)
     assert ("told to" if rank == 0 else "data path") in engine.how
+
     engine.ledger.missing = []
     audited = []
     audit = Audit(audited, options.payload_bytes, PrefixStore("audit", store), rank, size)
@@ -128,10 +129,12 @@ def _mixed(rank, size, store, tags):
         case = Case(dtype, 70_001, average=bool(step % 2), exact=False)
         dice = torch.Generator().manual_seed(step)
         inputs = torch.randn(size, case.numel, generator=dice).to(dtype)
+
         result = inputs[rank].clone()
         engine.submit(result, average=case.average).wait(WAIT)
         audited.append(engine.ledger.missing.pop(0))
         audit(case, list(inputs), result)
+
     together(store, rank, size, "done")
     engine.close()
     assert not engine.ledger.dropped.get("forged")

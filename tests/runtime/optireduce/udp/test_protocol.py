@@ -12,6 +12,7 @@ from runtime.optireduce.udp.reassembly import End
 from tests.runtime.optireduce.simulation import Host, options, simulate
 
 SLACK_S = 1e-3
+# operations one after the other, across the wrap of their steps
 WRAPPING = [operation_id(2**32 - 1, 2**32 - 1), operation_id(0, 0), operation_id(0, 1)]
 
 
@@ -99,6 +100,7 @@ def test_every_operation_ends_within_its_bound(size, sizes, loss, twice, late, b
         delay=lambda dice: dice.random() * late,
         seed=seed,
     )
+
     bound_s = options().bound_s
     absence_s = options().absence_s
     for host in hosts.values():
@@ -106,6 +108,7 @@ def test_every_operation_ends_within_its_bound(size, sizes, loss, twice, late, b
             first_stage = host.buckets[operation].stages[0]
             assert first_stage.ended_s <= entered_s + absence_s + bound_s + SLACK_S
             assert host.over_s[operation] <= entered_s + absence_s + 2 * bound_s + SLACK_S
+
     if loss == 0 and late < 0.01 and behind < 0.4:
         assert _lost(hosts) == 0
 

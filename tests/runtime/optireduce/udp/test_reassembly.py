@@ -137,7 +137,8 @@ def _tick(before, after, now, socket_empty, placed):
     """The clock moves on: a stage ends only where it may, and stays ended."""
     end = after.handle_timer(now, GRACE_S, socket_empty=socket_empty)
     if end is End.EARLY:
-        assert all(s.marked or s.complete for s in after.stage.senders.values())
+        for sender in after.stage.senders.values():
+            assert sender.marked or sender.complete
     if end is End.COMPLETE and before.end is None:
         assert len(placed) == len(GENUINE)
     if before.end is not None:

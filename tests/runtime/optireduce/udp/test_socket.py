@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from runtime.optireduce.udp.socket import MESSAGES, UDP_GRO, UDP_SEGMENT, BatchReader
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0  # against hangs
 
 
 @contextlib.contextmanager
